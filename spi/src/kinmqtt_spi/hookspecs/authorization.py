@@ -1,0 +1,44 @@
+"""Authorization: what a client may do with which topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt_spi.markers import Kind, hookspec
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.services.authorization import AuthorizationRequest
+    from kinmqtt_spi.values import Decision, Maybe
+
+
+@hookspec(Kind.DECIDE, time_limit_s=10.0)
+def authorize(request: AuthorizationRequest) -> Maybe[Decision | None]:
+    """Whether a client may publish to, subscribe to, or leave a will on a topic; ``None`` abstains.
+
+    Called: for a PUBLISH, a filter of a SUBSCRIBE, and the will of a CONNECT, unless a cached answer holds.
+    Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
+    If it raises: counts as DENY with 0x87, and is not cached.
+    Threading: reactor thread; may be awaited. The client's other packets wait.
+    """
+
+
+@hookspec(Kind.DECIDE, synchronous=True)
+def authorize_receive(request: AuthorizationRequest) -> Decision | None:
+    """Whether a client may receive a message of this topic; ``None`` abstains.
+
+    Called: for each client a message is about to be queued or sent to, unless a cached answer holds.
+    Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
+    If it raises: counts as DENY: the message is dropped for this client.
+    Threading: reactor thread, synchronous: answer from memory.
+    """
+
+
+@hookspec(Kind.NOTIFY)
+def authorization_refused(request: AuthorizationRequest, by: str) -> None:
+    """A client was refused; ``by`` names the plugin.
+
+    Called: for each refusal that was not answered from the cache, in a later reactor turn.
+    Combines: every implementation is told, in order per client.
+    If it raises: logged and counted.
+    Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
+    """

@@ -1,0 +1,22 @@
+"""Event log: what happened to clients, durable, ordered and replayable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt_spi.markers import Kind, hookspec
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.services.event import EventLog
+    from kinmqtt_spi.services.plugin import Context
+
+
+@hookspec(Kind.PROVIDE, synchronous=True)
+def event_log(context: Context) -> EventLog:  # type: ignore[empty-body]
+    """The broker's event log.
+
+    Called: once at assembly, after ``configure``.
+    Combines: exclusive: the plugin the settings name, else the only one installed, else the built-in memory log.
+    If it raises: the broker does not start and names the plugin.
+    Threading: reactor thread, synchronous.
+    """

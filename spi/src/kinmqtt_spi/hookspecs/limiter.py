@@ -1,0 +1,44 @@
+"""Limiter: how much of what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt_spi.markers import Kind, hookspec
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, Resource
+
+
+@hookspec(Kind.COLLECT, synchronous=True)
+def limiter_needs() -> LimiterNeeds:  # type: ignore[empty-body]
+    """Which resources the plugin's ``acquire`` wants to be asked for; without this hook, all but topics.
+
+    Called: once at assembly, and again after a reload.
+    Combines: the union over the plugins that implement ``acquire``.
+    If it raises: the broker does not start and names the plugin.
+    Threading: reactor thread, synchronous.
+    """
+
+
+@hookspec(Kind.DECIDE, synchronous=True)
+def acquire(resource: Resource, amount: int) -> LimitDecision | None:
+    """Whether ``amount`` more of a resource may be used now; ``None`` abstains.
+
+    Called: for each connection, CONNECT and SUBSCRIBE, and for PUBLISH once a read (with the number of packets it
+    holds) or, where a limiter needs topics, for each packet.
+    Combines: all are asked, in the order of the settings; the first answer that is not ALLOW counts.
+    If it raises: counts as ALLOW: a broken limiter must not stop the broker; logged and counted.
+    Threading: reactor thread, synchronous: answer from memory.
+    """
+
+
+@hookspec(Kind.NOTIFY)
+def limited(resource: Resource, decision: LimitDecision) -> None:
+    """A limiter said something other than ALLOW.
+
+    Called: for each such answer, in a later reactor turn.
+    Combines: every implementation is told, in order per client.
+    If it raises: logged and counted.
+    Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
+    """

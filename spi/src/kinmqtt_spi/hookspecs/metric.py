@@ -1,0 +1,34 @@
+"""Metrics: ``$SYS`` topics and sinks. Counters themselves are made through ``context.metrics``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt_spi.markers import Kind, hookspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kinmqtt_spi.services.metric import Snapshot, SysTopic
+
+
+@hookspec(Kind.COLLECT, synchronous=True)
+def sys_topics() -> Sequence[SysTopic]:  # type: ignore[empty-body]
+    """Topics below ``$SYS/`` that the broker publishes, retained, at each interval or on change.
+
+    Called: once, when the broker has started.
+    Combines: the union; of two plugins that name one topic the first in the order of the settings has it.
+    If it raises: that plugin's part is left out and counted.
+    Threading: reactor thread, synchronous; so is each topic's ``read``.
+    """
+
+
+@hookspec(Kind.NOTIFY)
+def sampled(snapshot: Snapshot) -> None:
+    """All metrics at one moment, for sinks.
+
+    Called: at each metrics interval, where a plugin implements it, off the message path.
+    Combines: every implementation is told.
+    If it raises: logged and counted.
+    Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
+    """

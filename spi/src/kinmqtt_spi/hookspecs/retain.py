@@ -1,0 +1,57 @@
+"""Retain store: the last message of each topic that asked to be kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt_spi.markers import Kind, hookspec
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.services.plugin import Context
+    from kinmqtt_spi.services.retain import RetainStore
+    from kinmqtt_spi.values import Maybe, Message, Outcome
+
+
+@hookspec(Kind.PROVIDE, synchronous=True)
+def retain_store(context: Context) -> RetainStore:  # type: ignore[empty-body]
+    """The broker's retain store.
+
+    Called: once at assembly, after ``configure``.
+    Combines: exclusive: the plugin the settings name, else the only one installed, else the built-in memory store.
+    If it raises: the broker does not start and names the plugin.
+    Threading: reactor thread, synchronous.
+    """
+
+
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0)
+def retaining(message: Message) -> Maybe[Outcome[Message]]:
+    """A message is about to be retained, or with an empty payload to clear its topic: change it, or keep it out.
+
+    Called: for each message with the RETAIN flag, a client's, a will's or the broker's own, before it is stored.
+    Combines: a fold in the order of the settings; ``Drop`` and ``Reject`` leave the store as it is, and the message
+    is delivered all the same.
+    If it raises: the store is left as it is.
+    Threading: reactor thread; may be awaited.
+    """
+
+
+@hookspec(Kind.NOTIFY)
+def retained(message: Message) -> None:
+    """A message is retained.
+
+    Called: after the store has kept it, in a later reactor turn.
+    Combines: every implementation is told, in order per client.
+    If it raises: logged and counted.
+    Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
+    """
+
+
+@hookspec(Kind.NOTIFY)
+def retain_cleared(topic: str) -> None:
+    """A topic's retained message was deleted or has expired.
+
+    Called: after the store has kept that, in a later reactor turn.
+    Combines: every implementation is told, in order per client.
+    If it raises: logged and counted.
+    Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
+    """

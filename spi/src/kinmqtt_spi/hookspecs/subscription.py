@@ -1,0 +1,105 @@
+"""Subscription index: who wants a topic, and which member of a shared group gets a message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt_spi.markers import Kind, hookspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kinmqtt_spi.services.plugin import Context
+    from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
+    from kinmqtt_spi.values import Client, Maybe, Message, Outcome, Subscription
+
+
+@hookspec(Kind.PROVIDE, synchronous=True)
+def subscription_index(context: Context) -> SubscriptionIndex:  # type: ignore[empty-body]
+    """The broker's subscription index.
+
+    Called: once at assembly, after ``configure``.
+    Combines: exclusive: the plugin the settings name, else the only one installed, else the built-in trie.
+    If it raises: the broker does not start and names the plugin.
+    Threading: reactor thread, synchronous.
+    """
+
+
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0)
+def subscribing(client: Client, subscription: Subscription) -> Maybe[Outcome[Subscription]]:
+    """A client asks for a subscription: change it, or refuse it in the SUBACK.
+
+    Called: for each filter of a SUBSCRIBE, after authorization.
+    Combines: a fold in the order of the settings.
+    If it raises: the filter is refused with 0x83.
+    Threading: reactor thread; may be awaited. The client's other packets wait.
+    """
+
+
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0)
+def unsubscribing(client: Client, filter: str) -> Maybe[Outcome[str]]:
+    """A client gives up a filter (with ``$share/group/`` where it has one): change which, or refuse.
+
+    Called: for each filter of an UNSUBSCRIBE.
+    Combines: a fold in the order of the settings.
+    If it raises: the filter is refused with 0x83.
+    Threading: reactor thread; may be awaited. The client's other packets wait.
+    """
+
+
+@hookspec(Kind.COLLECT, time_limit_s=10.0)
+def initial_subscriptions(client: Client) -> Maybe[Sequence[Subscription]]:  # type: ignore[empty-body]
+    """Subscriptions a client has without asking.
+
+    Called: at each connect, before CONNACK.
+    Combines: the union; retained messages are sent as for a SUBSCRIBE.
+    If it raises: that plugin's part is left out and counted.
+    Threading: reactor thread; may be awaited.
+    """
+
+
+@hookspec(Kind.DECIDE, synchronous=True)
+def choose_member(
+    group: str, filter: str, candidates: Sequence[Subscriber], message: Message
+) -> Subscriber | None:
+    """Which member of a shared group gets a message; ``None`` abstains.
+
+    Called: for each message and shared group it matches; ``candidates`` are the connected members, or where none
+    is connected, all of them.
+    Combines: the first candidate answered, in the order of the settings; else the members take turns.
+    If it raises: counts as abstaining.
+    Threading: reactor thread, synchronous: answer from memory.
+    """
+
+
+@hookspec(Kind.NOTIFY)
+def subscribed(client: Client, subscription: Subscription) -> None:
+    """A subscription was made or replaced.
+
+    Called: after the subscription is kept, in a later reactor turn.
+    Combines: every implementation is told, in order per client.
+    If it raises: logged and counted.
+    Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
+    """
+
+
+@hookspec(Kind.NOTIFY)
+def unsubscribed(client: Client, filter: str) -> None:
+    """A subscription was given up by its client.
+
+    Called: after the removal is kept, in a later reactor turn.
+    Combines: every implementation is told, in order per client.
+    If it raises: logged and counted.
+    Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
+    """
+
+
+@hookspec(Kind.NOTIFY)
+def message_unrouted(message: Message) -> None:
+    """A message had no subscriber.
+
+    Called: for each message that no subscription matches, in a later reactor turn.
+    Combines: every implementation is told, in order per client.
+    If it raises: logged and counted.
+    Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
+    """

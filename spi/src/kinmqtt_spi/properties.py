@@ -1,0 +1,129 @@
+"""MQTT 5.0 properties (section 2.2.2) as one immutable, typed object.
+
+A packet carries few of the 27 properties, often none. An instance therefore stores only those that are
+present, and a class attribute supplies the value of an absent one: reading is typed and needs no look-up of
+names, and a message without properties shares :data:`NO_PROPERTIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, TypedDict, Unpack
+
+
+class PropertyValues(TypedDict, total=False):
+    """The keyword arguments of :class:`Properties`."""
+
+    payload_format_indicator: int
+    message_expiry_interval: int
+    content_type: str
+    response_topic: str
+    correlation_data: bytes
+    subscription_identifier: tuple[int, ...]
+    session_expiry_interval: int
+    assigned_client_identifier: str
+    server_keep_alive: int
+    authentication_method: str
+    authentication_data: bytes
+    request_problem_information: int
+    will_delay_interval: int
+    request_response_information: int
+    response_information: str
+    server_reference: str
+    reason_string: str
+    receive_maximum: int
+    topic_alias_maximum: int
+    topic_alias: int
+    maximum_qos: int
+    retain_available: int
+    user_property: tuple[tuple[str, str], ...]
+    maximum_packet_size: int
+    wildcard_subscription_available: int
+    subscription_identifier_available: int
+    shared_subscription_available: int
+
+
+class Properties:
+    """The properties of one packet; ``None`` (or an empty tuple) where a property is absent.
+
+    Intervals are in seconds, sizes in bytes, as the specification has them. ``user_property`` keeps order and
+    repeats; ``subscription_identifier`` holds every identifier of a PUBLISH.
+    """
+
+    payload_format_indicator: int | None = None
+    message_expiry_interval: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    subscription_identifier: tuple[int, ...] = ()
+    session_expiry_interval: int | None = None
+    assigned_client_identifier: str | None = None
+    server_keep_alive: int | None = None
+    authentication_method: str | None = None
+    authentication_data: bytes | None = None
+    request_problem_information: int | None = None
+    will_delay_interval: int | None = None
+    request_response_information: int | None = None
+    response_information: str | None = None
+    server_reference: str | None = None
+    reason_string: str | None = None
+    receive_maximum: int | None = None
+    topic_alias_maximum: int | None = None
+    topic_alias: int | None = None
+    maximum_qos: int | None = None
+    retain_available: int | None = None
+    user_property: tuple[tuple[str, str], ...] = ()
+    maximum_packet_size: int | None = None
+    wildcard_subscription_available: int | None = None
+    subscription_identifier_available: int | None = None
+    shared_subscription_available: int | None = None
+
+    def __init__(self, **present: Unpack[PropertyValues]) -> None:
+        unknown = present.keys() - PROPERTY_NAMES
+        if unknown:
+            raise TypeError(f"no such MQTT property: {', '.join(sorted(unknown))}")
+        self.__dict__.update(present)
+
+    @classmethod
+    def from_wire(cls, present: dict[str, Any]) -> Properties:
+        """Wrap values that a decoder has already checked; the dict is taken over, not copied."""
+        properties = cls.__new__(cls)
+        object.__setattr__(properties, "__dict__", present)
+        return properties
+
+    @property
+    def present(self) -> Mapping[str, Any]:
+        """The properties that are there, by name, in the order in which they were given."""
+        return self.__dict__
+
+    def replace(self, **changes: Unpack[PropertyValues]) -> Properties:
+        """A copy with some properties changed."""
+        return Properties(**{**self.__dict__, **changes})
+
+    def without(self, *names: str) -> Properties:
+        """A copy that lacks the named properties."""
+        kept = {name: value for name, value in self.__dict__.items() if name not in names}
+        return Properties.from_wire(kept) if kept else NO_PROPERTIES
+
+    def __bool__(self) -> bool:
+        return bool(self.__dict__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Properties) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.__dict__.items()))
+
+    def __repr__(self) -> str:
+        return f"Properties({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"Properties are immutable; use replace({name}=...)")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"Properties are immutable; use without({name!r})")
+
+
+PROPERTY_NAMES: Final = frozenset(PropertyValues.__annotations__)
+
+NO_PROPERTIES: Final = Properties()

@@ -1,0 +1,1 @@
+"""The interfaces of the service families, one module each."""

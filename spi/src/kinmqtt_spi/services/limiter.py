@@ -1,0 +1,71 @@
+"""Limiter: how much of what, after Sentinel's resources and rules."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from attrs import frozen
+
+from kinmqtt_spi.reasons import ReasonCode
+
+
+class ResourceKind(Enum):
+    """What is being used."""
+
+    CONNECTION = "connection"
+    """Accepted, before a byte is read; amount 1."""
+    CONNECT = "connect"
+    """A CONNECT packet; amount 1."""
+    PUBLISH = "publish"
+    """PUBLISH packets received; the amount is their number in one read, or 1 where a rule needs the topic."""
+    SUBSCRIBE = "subscribe"
+    """The topic filters of a SUBSCRIBE packet."""
+
+
+@frozen(slots=True)
+class Resource:
+    """What is used, and by whom. Fields that are not known yet, or not asked for, are ``None``."""
+
+    kind: ResourceKind
+    listener: str
+    address: str
+    """The peer's host."""
+    client_id: str | None = None
+    username: str | None = None
+    topic: str | None = None
+
+
+class LimitVerdict(Enum):
+    """What to do with the request."""
+
+    ALLOW = "allow"
+    DELAY = "delay"
+    """Carry out, then read nothing more from this client for ``delay_s`` seconds."""
+    DROP = "drop"
+    """Forget it; QoS 1 and 2 are answered as if all were well."""
+    REJECT = "reject"
+    """Refuse with ``reason``: MQTT 3 publishers, whom no packet can tell, get an acknowledgement and a log line."""
+    DISCONNECT = "disconnect"
+
+
+@frozen(slots=True)
+class LimitDecision:
+    """A limiter's answer; ``rule`` names the rule that spoke, for metrics and logs."""
+
+    verdict: LimitVerdict
+    rule: str = ""
+    delay_s: float = 0.0
+    reason: ReasonCode = ReasonCode.QUOTA_EXCEEDED
+
+
+WITHIN_LIMITS: Final = LimitDecision(LimitVerdict.ALLOW)
+
+
+@frozen(slots=True)
+class LimiterNeeds:
+    """What a limiter wants to be asked, so that what it does not look at costs nothing."""
+
+    kinds: frozenset[ResourceKind] = frozenset(ResourceKind)
+    topics: bool = False
+    """Whether PUBLISH is asked for each packet with its topic, rather than once a read for all it holds."""

@@ -1,0 +1,140 @@
+"""Metrics: plain numbers on the hot path, read when somebody looks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from attrs import frozen
+
+from kinmqtt_spi.values import NO_ATTRIBUTES
+
+
+class Counter:
+    """A number that only goes up. ``counter.value += n`` is the fast way to count."""
+
+    __slots__ = ("labels", "name", "unit", "value")
+
+    def __init__(self, name: str, unit: str, labels: Mapping[str, str] = NO_ATTRIBUTES) -> None:
+        self.name = name
+        self.unit = unit
+        self.labels = labels
+        self.value = 0
+
+
+class Gauge:
+    """A number read when somebody looks."""
+
+    __slots__ = ("labels", "name", "read", "unit")
+
+    def __init__(
+        self, name: str, unit: str, read: Callable[[], float], labels: Mapping[str, str] = NO_ATTRIBUTES
+    ) -> None:
+        self.name = name
+        self.unit = unit
+        self.read = read
+        self.labels = labels
+
+
+class Histogram:
+    """Counts observations by upper bound; the last bucket has none."""
+
+    __slots__ = ("bounds", "counts", "labels", "name", "sum", "unit")
+
+    def __init__(
+        self, name: str, unit: str, bounds: Sequence[float], labels: Mapping[str, str] = NO_ATTRIBUTES
+    ) -> None:
+        if not bounds or list(bounds) != sorted(set(bounds)):
+            raise ValueError(f"the bounds of {name} must rise")
+        self.name = name
+        self.unit = unit
+        self.labels = labels
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one observation, in the histogram's unit; a value equal to a bound falls within it."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+
+class Metrics(ABC):
+    """Where a plugin makes its metrics. Asking again for the same name and labels gives the same object.
+
+    Names are lower case with dots (``queue.dropped``); units are words (``messages``, ``bytes``, ``seconds``). A
+    name that exists with another unit or sort raises ``ValueError``.
+    """
+
+    @abstractmethod
+    def counter(self, name: str, unit: str, labels: Mapping[str, str] = NO_ATTRIBUTES) -> Counter:
+        """A counter."""
+
+    @abstractmethod
+    def gauge(
+        self, name: str, unit: str, read: Callable[[], float], labels: Mapping[str, str] = NO_ATTRIBUTES
+    ) -> Gauge:
+        """A gauge; ``read`` is called on the reactor thread and must not block."""
+
+    @abstractmethod
+    def histogram(
+        self, name: str, unit: str, bounds: Sequence[float], labels: Mapping[str, str] = NO_ATTRIBUTES
+    ) -> Histogram:
+        """A histogram with the given upper bounds."""
+
+
+@frozen(slots=True)
+class CounterSample:
+    """A counter's value."""
+
+    name: str
+    unit: str
+    labels: Mapping[str, str]
+    value: int
+
+
+@frozen(slots=True)
+class GaugeSample:
+    """A gauge's value."""
+
+    name: str
+    unit: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@frozen(slots=True)
+class HistogramSample:
+    """A histogram's buckets: ``counts`` has one more than ``bounds``, and none is cumulative."""
+
+    name: str
+    unit: str
+    labels: Mapping[str, str]
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+Sample: TypeAlias = CounterSample | GaugeSample | HistogramSample
+
+
+@frozen(slots=True)
+class Snapshot:
+    """All metrics at one moment."""
+
+    at: float
+    """Seconds since the epoch, UTC."""
+    node: str
+    samples: tuple[Sample, ...]
+
+
+@frozen(slots=True)
+class SysTopic:
+    """A topic below ``$SYS/`` and how to read its payload."""
+
+    topic: str
+    read: Callable[[], str]
+    on_change_only: bool = False
+    """Publish only when the payload differs from the last one; else at every interval."""

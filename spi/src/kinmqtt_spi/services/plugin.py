@@ -1,0 +1,120 @@
+"""A plugin's own life: what it is handed, what it declares, how it reports its health."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+from attrs import frozen
+
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authorization import Scope
+from kinmqtt_spi.services.metric import Metrics
+from kinmqtt_spi.values import Client, Message, NodeIdentity
+
+T = TypeVar("T")
+
+
+class Timer(Protocol):
+    """A call that will be made later."""
+
+    def cancel(self) -> None:
+        """Forget the call; harmless once it was made."""
+
+
+class Clock(Protocol):
+    """The time, handed in so that tests can turn it."""
+
+    def now(self) -> float:
+        """Seconds since the epoch, UTC: for times that are stored or shown."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start, never going back: for measuring and for limits."""
+
+    def later(self, delay_s: float, call: Callable[[], object]) -> Timer:
+        """Make ``call`` on the reactor thread after ``delay_s`` seconds."""
+
+
+class Log(Protocol):
+    """The part of ``twisted.logger.Logger`` a plugin may count on: PEP 3101 formats, values by name.
+
+    Payloads, passwords and authentication data never go into a log.
+    """
+
+    def debug(self, format: str, **values: object) -> None:
+        """Details for whoever debugs."""
+
+    def info(self, format: str, **values: object) -> None:
+        """What an operator may want to know."""
+
+    def warn(self, format: str, **values: object) -> None:
+        """What an operator should look at."""
+
+    def error(self, format: str, **values: object) -> None:
+        """What failed and needs mending."""
+
+
+class Context(ABC):
+    """A plugin's narrow face to the broker; each plugin has one of its own."""
+
+    name: str
+    """The plugin's name: that of its entry point, its settings section and its log field."""
+    settings: Any
+    """The parsed section: an instance of the plugin's settings class, or ``None`` if it declares none."""
+    node: NodeIdentity
+    clock: Clock
+    log: Log
+    metrics: Metrics
+
+    @abstractmethod
+    def publish(self, message: Message) -> None:
+        """Publish for the broker itself: no limiter, authorizer or intercept is asked.
+
+        ``publisher``, ``id`` and ``received_at`` are filled in where they are absent.
+        """
+
+    @abstractmethod
+    def client(self, client_id: str) -> Client | None:
+        """The connected client of that id, if there is one."""
+
+    @abstractmethod
+    def disconnect(self, client_id: str, reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION) -> bool:
+        """Close a client's connection; ``False`` if there is none."""
+
+    @abstractmethod
+    def authorization_changed(self, scope: Scope) -> None:
+        """Forget cached authorization answers within ``scope``: the plugin's rules have changed."""
+
+    @abstractmethod
+    def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
+        """Run blocking work in the broker's thread pool; the result arrives on the reactor thread."""
+
+
+@frozen(slots=True)
+class Requirements:
+    """What a plugin needs of the broker it is installed in; what can't hold is refused before anything starts."""
+
+    spi_version: int
+    """The SPI version the plugin was written for: ``kinmqtt_spi.SPI_VERSION`` at that time."""
+    reactor: str | None = None
+    """``"asyncio"`` where the plugin uses asyncio libraries."""
+    plugins: tuple[str, ...] = ()
+    """Other plugins that must be active."""
+
+
+class HealthState(Enum):
+    """How well a plugin does."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+
+
+@frozen(slots=True)
+class Health:
+    """A plugin's answer to ``health``."""
+
+    state: HealthState
+    text: str = ""

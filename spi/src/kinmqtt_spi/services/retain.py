@@ -1,0 +1,66 @@
+"""Retain store: the last message of each topic that asked to be kept (section 3.3.1.3)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from kinmqtt_spi.values import Commit, Maybe, Message
+
+
+@frozen(slots=True, order=True)
+class RetainVersion:
+    """Orders the writes of one topic, whichever node they come from: later time, then node, then count."""
+
+    received_at: float
+    node: int
+    counter: int
+
+
+@frozen(slots=True)
+class RetainWrite:
+    """Replace the retained message of a topic; a message with an empty payload deletes it (MQTT-3.3.1-6)."""
+
+    message: Message
+    version: RetainVersion
+
+
+@frozen(slots=True)
+class RetainPage:
+    """Some of the retained messages that match, and where to go on; ``cursor`` is ``None`` at the end."""
+
+    messages: tuple[Message, ...]
+    cursor: object = None
+
+
+class RetainStore(ABC):
+    """Retained messages by topic name."""
+
+    @abstractmethod
+    def put(self, writes: Sequence[RetainWrite]) -> Commit:
+        """Keep a batch in order. A write older than what the topic holds is skipped: the newer one has won.
+
+        A deletion is remembered long enough to win over older writes that arrive late from other nodes.
+        """
+
+    @abstractmethod
+    def match(self, filter: str, cursor: object = None, limit: int = 100) -> Maybe[RetainPage]:
+        """A page of the retained messages whose topic matches the filter, by the rules of section 4.7.
+
+        ``cursor`` is that of the page before. A message put or deleted in between may or may not be seen; one
+        that stays is seen exactly once.
+        """
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many topics hold a retained message, without waiting."""
+
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of their topics and payloads, without waiting."""
+
+    @abstractmethod
+    def expire(self, now: float, limit: int) -> Maybe[Sequence[Message]]:
+        """Remove at most ``limit`` messages that have expired at ``now``; answers what was removed."""

@@ -1,0 +1,175 @@
+"""Session store: who owns a client id, and the sessions that outlive their connections (section 4.1).
+
+A session is claimed before it is used. The claim's epoch goes with every later write, and a store refuses an
+older one: after a takeover the former owner can still talk, and can't do harm.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from attrs import frozen
+
+from kinmqtt_spi.values import Commit, Maybe, NodeIdentity, Subscription, Will
+
+
+@frozen(slots=True)
+class StoredSession:
+    """A session as the store holds it. Queue and inflight state live in the queue store, under the same epoch."""
+
+    client_id: str
+    expiry_s: int
+    """The session expiry interval (section 3.1.2.11.2); 0xFFFFFFFF never expires."""
+    subscriptions: tuple[Subscription, ...] = ()
+    will: Will | None = None
+    created_at: float = 0.0
+    """Seconds since the epoch, UTC."""
+    username: str | None = None
+    protocol_version: int = 4
+    expires_at: float | None = None
+    """Seconds since the epoch, UTC; ``None`` while a connection is open, or where it never expires."""
+    will_due_at: float | None = None
+    """Seconds since the epoch, UTC, at which the will must be published; ``None`` while a connection is open."""
+
+
+@frozen(slots=True)
+class Claim:
+    """The answer to a claim."""
+
+    epoch: int
+    """One more than any epoch this client id ever had."""
+    previous_owner: NodeIdentity | None = None
+    """Who held it until now, this node included; ``None`` if nobody did."""
+    session: StoredSession | None = None
+    """What is stored and has not expired."""
+
+
+@frozen(slots=True)
+class OpenSession:
+    """A session that is to be kept begins: forget what was stored under this client id, store this."""
+
+    epoch: int
+    session: StoredSession
+
+    @property
+    def client_id(self) -> str:
+        """The session's client id."""
+        return self.session.client_id
+
+
+@frozen(slots=True)
+class ResumeSession:
+    """A stored session has a connection again: it does not expire, its old will is forgotten."""
+
+    client_id: str
+    epoch: int
+    expiry_s: int
+    will: Will | None = None
+    username: str | None = None
+    protocol_version: int = 4
+
+
+@frozen(slots=True)
+class SaveSubscriptions:
+    """Add or replace subscriptions."""
+
+    client_id: str
+    epoch: int
+    subscriptions: tuple[Subscription, ...]
+
+
+@frozen(slots=True)
+class RemoveSubscriptions:
+    """Remove subscriptions, named by their full filters."""
+
+    client_id: str
+    epoch: int
+    filters: tuple[str, ...]
+
+
+@frozen(slots=True)
+class ClearWill:
+    """The will was published, or must not be any more."""
+
+    client_id: str
+    epoch: int
+
+
+@frozen(slots=True)
+class ReleaseSession:
+    """The connection is gone and nobody uses the session: it waits for its client, its expiry, or its will."""
+
+    client_id: str
+    epoch: int
+    expires_at: float | None
+    will_due_at: float | None = None
+
+
+@frozen(slots=True)
+class DiscardSession:
+    """The session has ended: forget everything but the epoch's height."""
+
+    client_id: str
+    epoch: int
+
+
+SessionWrite: TypeAlias = (
+    OpenSession
+    | ResumeSession
+    | SaveSubscriptions
+    | RemoveSubscriptions
+    | ClearWill
+    | ReleaseSession
+    | DiscardSession
+)
+
+
+@frozen(slots=True)
+class SessionPage:
+    """Some of the stored sessions, and where to go on; ``cursor`` is ``None`` at the end."""
+
+    sessions: tuple[tuple[int, StoredSession], ...]
+    """Each with the epoch it is held under."""
+    cursor: object = None
+
+
+class SessionStore(ABC):
+    """Sessions by client id."""
+
+    @abstractmethod
+    def claim(self, client_id: str, node: NodeIdentity, now: float) -> Maybe[Claim]:
+        """Make ``node`` the owner of a client id, in one atomic step.
+
+        Every client is claimed, those whose session ends with the connection too: the epoch also decides which
+        of two connections holds the client id. ``now`` (seconds since the epoch) decides what has expired.
+        """
+
+    @abstractmethod
+    def apply(self, writes: Sequence[SessionWrite]) -> Commit:
+        """Keep a batch of writes in order.
+
+        A write whose epoch is older than the claim's is refused: the rest of the batch is kept and
+        :class:`~kinmqtt_spi.errors.Fenced` names the refused.
+        """
+
+    @abstractmethod
+    def expired(self, now: float, limit: int) -> Maybe[Sequence[tuple[int, StoredSession]]]:
+        """At most ``limit`` released sessions (with their epochs) whose time is over at ``now``; removes nothing."""
+
+    @abstractmethod
+    def due_wills(self, now: float, limit: int) -> Maybe[Sequence[tuple[int, StoredSession]]]:
+        """At most ``limit`` released sessions (with their epochs) whose will is due at ``now``; removes nothing."""
+
+    @abstractmethod
+    def iterate(self, cursor: object = None, limit: int = 1000) -> Maybe[SessionPage]:
+        """A page of all stored sessions, for restarts and for people. ``cursor`` is that of the page before."""
+
+    @abstractmethod
+    def orphans(self, node: NodeIdentity, limit: int) -> Maybe[Sequence[str]]:
+        """At most ``limit`` client ids whose sessions a dead node owned, for adoption by a claim."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many sessions are stored, without waiting."""

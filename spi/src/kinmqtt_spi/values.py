@@ -1,0 +1,231 @@
+"""The values that services and hooks exchange: frozen, slotted, and free of any reference to the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from enum import Enum, IntEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from attrs import evolve, field, frozen
+
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.reasons import ReasonCode
+
+T = TypeVar("T")
+
+Maybe: TypeAlias = T | Awaitable[T]
+"""A value, or a coroutine or Deferred of one. Asyncio futures are adapted by the core."""
+
+Commit: TypeAlias = Awaitable[None] | None
+"""What a batch of writes answers: ``None`` when it is already kept, else an awaitable that fires when it is.
+
+It fails with :class:`~kinmqtt_spi.errors.Fenced` or :class:`~kinmqtt_spi.errors.ServiceUnavailable`.
+"""
+
+NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class QoS(IntEnum):
+    """Quality of service (section 4.3)."""
+
+    AT_MOST_ONCE = 0
+    AT_LEAST_ONCE = 1
+    EXACTLY_ONCE = 2
+
+
+class MessageId(NamedTuple):
+    """The broker's own name for a message, never a packet identifier: unique across nodes and restarts."""
+
+    node: int
+    """The uid of the node that received the message: 64 random bits, fresh for each process."""
+    counter: int
+    """Counts the messages that node has received."""
+
+
+@frozen(slots=True)
+class NodeIdentity:
+    """Who this broker process is."""
+
+    name: str
+    uid: int
+
+
+@frozen(slots=True)
+class Address:
+    """Where a peer connects from; ``port`` is ``None`` where the transport has none (a Unix socket)."""
+
+    host: str
+    port: int | None = None
+
+    def __str__(self) -> str:
+        return self.host if self.port is None else f"{self.host}:{self.port}"
+
+
+@frozen(slots=True)
+class Client:
+    """A connected client as services see it."""
+
+    client_id: str
+    username: str | None = None
+    address: Address = Address("")
+    listener: str = ""
+    protocol_version: int = 4
+    """The protocol level of CONNECT: 3 (MQTT 3.1), 4 (3.1.1) or 5."""
+    certificate_subject: str | None = None
+    attributes: Mapping[str, str] = NO_ATTRIBUTES
+    """What an authenticator added, for authorizers and limiters to use."""
+
+
+@frozen(slots=True)
+class Publisher:
+    """Who published a message: a client, or the broker and its plugins (``client_id`` empty)."""
+
+    client_id: str
+    username: str | None = None
+
+
+THE_BROKER: Final = Publisher("")
+
+
+@frozen(slots=True)
+class Message:
+    """An application message (section 1.2) on its way through the broker."""
+
+    topic: str
+    payload: bytes = field(default=b"", repr=lambda payload: f"<{len(payload)} bytes>")
+    """Never decoded by the broker and never written to a log."""
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = NO_PROPERTIES
+    publisher: Publisher = THE_BROKER
+    id: MessageId = MessageId(0, 0)
+    received_at: float = 0.0
+    """Seconds since the epoch, UTC."""
+    expires_at: float | None = None
+    """Seconds since the epoch, UTC, after which the message is not delivered any more (section 3.3.2.3.3)."""
+    frame: bytes | None = field(default=None, eq=False, repr=False)
+    """The PUBLISH packet it came in, so that it can go out unchanged; ``None`` once a plugin has replaced it."""
+    frame_version: int = field(default=0, eq=False, repr=False)
+    """The protocol version that ``frame`` is written in."""
+
+    def replace(
+        self,
+        *,
+        topic: str | None = None,
+        payload: bytes | None = None,
+        qos: int | None = None,
+        retain: bool | None = None,
+        properties: Properties | None = None,
+    ) -> Message:
+        """A changed copy. It forgets ``frame``, so that what goes out is what the copy says."""
+        return evolve(
+            self,
+            topic=self.topic if topic is None else topic,
+            payload=self.payload if payload is None else payload,
+            qos=self.qos if qos is None else qos,
+            retain=self.retain if retain is None else retain,
+            properties=self.properties if properties is None else properties,
+            frame=None,
+            frame_version=0,
+        )
+
+    def has_expired(self, now: float) -> bool:
+        """Whether the message must no longer be delivered at ``now`` (seconds since the epoch)."""
+        return self.expires_at is not None and now >= self.expires_at
+
+
+class RetainHandling(IntEnum):
+    """When a subscription brings the retained messages along (section 3.8.3.1)."""
+
+    SEND = 0
+    SEND_IF_NEW = 1
+    DO_NOT_SEND = 2
+
+
+@frozen(slots=True)
+class Subscription:
+    """One subscription of one client (section 3.8.3)."""
+
+    filter: str
+    """The topic filter, without the ``$share/group/`` in front of a shared one."""
+    qos: int = 0
+    """The maximum QoS granted."""
+    share_group: str | None = None
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = RetainHandling.SEND
+    identifier: int | None = None
+    """The subscription identifier (section 3.8.2.1.2), sent along with each delivery."""
+
+    @property
+    def full_filter(self) -> str:
+        """The filter as the client wrote it: what UNSUBSCRIBE compares (MQTT-3.10.4-1)."""
+        return self.filter if self.share_group is None else f"$share/{self.share_group}/{self.filter}"
+
+
+@frozen(slots=True)
+class Will:
+    """A will message (section 3.1.2.5) and how long to wait before it is published."""
+
+    message: Message
+    delay_s: int = 0
+
+
+class Verdict(Enum):
+    """The three answers to a question. Never a bare boolean: "no" and "not mine" differ."""
+
+    ALLOW = "allow"
+    DENY = "deny"
+    ABSTAIN = "abstain"
+
+
+@frozen(slots=True)
+class Decision:
+    """An answer to a decide hook, with the reason a client may be told."""
+
+    verdict: Verdict
+    reason: ReasonCode = ReasonCode.SUCCESS
+    text: str = ""
+    """For the log, and for the client where the protocol has a reason string."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the verdict is ALLOW."""
+        return self.verdict is Verdict.ALLOW
+
+
+ALLOW: Final = Decision(Verdict.ALLOW)
+ABSTAIN: Final = Decision(Verdict.ABSTAIN)
+
+
+def deny(reason: ReasonCode = ReasonCode.NOT_AUTHORIZED, text: str = "") -> Decision:
+    """A refusal with the reason code and text the client is told."""
+    return Decision(Verdict.DENY, reason, text)
+
+
+@frozen(slots=True)
+class Drop:
+    """An intercept's answer: forget the value, answer the client as if all were well."""
+
+    text: str = ""
+
+
+@frozen(slots=True)
+class Reject:
+    """An intercept's answer: refuse with this reason code; MQTT 3 clients are told what their version can say."""
+
+    reason: ReasonCode = ReasonCode.NOT_AUTHORIZED
+    text: str = ""
+
+
+@frozen(slots=True)
+class Disconnect:
+    """An intercept's answer: close the client's connection with this reason code."""
+
+    reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION
+    text: str = ""
+
+
+Outcome: TypeAlias = T | Drop | Reject | Disconnect | None
+"""What an intercept answers: ``None`` leaves the value as it is, another value replaces it."""
