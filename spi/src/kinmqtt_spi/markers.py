@@ -54,6 +54,8 @@ class HookTraits:
     on_failure: OnFailure = OnFailure.REJECT
     by_topic: bool = False
     """Implementations may be limited to topic filters with :func:`on_topics`."""
+    folds: str = ""
+    """For an intercept, the parameter that each answer may replace before the next implementation sees it."""
 
 
 def hookspec(
@@ -63,9 +65,10 @@ def hookspec(
     time_limit_s: float | None = None,
     on_failure: OnFailure = OnFailure.REJECT,
     by_topic: bool = False,
+    folds: str = "",
 ) -> Callable[[F], F]:
-    """Declare a hook of the given kind."""
-    traits = HookTraits(kind, synchronous, time_limit_s, on_failure, by_topic)
+    """Declare a hook of the given kind; the arguments are those of :class:`HookTraits`."""
+    traits = HookTraits(kind, synchronous, time_limit_s, on_failure, by_topic, folds)
 
     def mark(function: F) -> F:
         function.kinmqtt_traits = traits  # type: ignore[attr-defined]

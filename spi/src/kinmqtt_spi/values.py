@@ -130,6 +130,10 @@ class Message:
             frame_version=0,
         )
 
+    def received(self, id: MessageId, at: float, expires_at: float | None) -> Message:
+        """A copy that has come to the broker at this moment (seconds since the epoch), under this id."""
+        return evolve(self, id=id, received_at=at, expires_at=expires_at)
+
     def has_expired(self, now: float) -> bool:
         """Whether the message must no longer be delivered at ``now`` (seconds since the epoch)."""
         return self.expires_at is not None and now >= self.expires_at

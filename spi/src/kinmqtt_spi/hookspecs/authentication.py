@@ -45,7 +45,7 @@ def exchange(step: ExchangeStep) -> Maybe[Decision | Continue | None]:
     """
 
 
-@hookspec(Kind.INTERCEPT, time_limit_s=10.0)
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0, folds="redirect")
 def choose_server(client: Client, redirect: Redirect | None) -> Maybe[Outcome[Redirect]]:
     """Send an authenticated client to another server, or refuse it here.
 

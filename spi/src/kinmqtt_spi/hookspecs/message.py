@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kinmqtt_spi.values import Client, Maybe, Message, Outcome, Subscription
 
 
-@hookspec(Kind.INTERCEPT, time_limit_s=10.0)
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0, folds="request")
 def connect_received(request: ConnectRequest) -> Maybe[Outcome[ConnectRequest]]:
     """A CONNECT packet arrived: change what it asks for, or refuse it.
 
@@ -24,7 +24,7 @@ def connect_received(request: ConnectRequest) -> Maybe[Outcome[ConnectRequest]]:
     """
 
 
-@hookspec(Kind.INTERCEPT, synchronous=True, on_failure=OnFailure.PASS)
+@hookspec(Kind.INTERCEPT, synchronous=True, on_failure=OnFailure.PASS, folds="properties")
 def connack_sending(client: Client, properties: Properties) -> Outcome[Properties]:
     """A successful CONNACK is about to go to an MQTT 5 client: change its properties.
 
@@ -35,7 +35,7 @@ def connack_sending(client: Client, properties: Properties) -> Outcome[Propertie
     """
 
 
-@hookspec(Kind.INTERCEPT, time_limit_s=10.0, by_topic=True)
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0, by_topic=True, folds="message")
 def publish_received(client: Client, message: Message) -> Maybe[Outcome[Message]]:
     """A client publishes: change the message, drop it, refuse it, or close the connection.
 
@@ -46,7 +46,7 @@ def publish_received(client: Client, message: Message) -> Maybe[Outcome[Message]
     """
 
 
-@hookspec(Kind.INTERCEPT, synchronous=True, on_failure=OnFailure.PASS, by_topic=True)
+@hookspec(Kind.INTERCEPT, synchronous=True, on_failure=OnFailure.PASS, by_topic=True, folds="message")
 def delivering(client: Client, message: Message, subscription: Subscription) -> Outcome[Message]:
     """A message is about to be queued for or sent to one client: change it for this client, or drop it.
 
@@ -57,7 +57,7 @@ def delivering(client: Client, message: Message, subscription: Subscription) -> 
     """
 
 
-@hookspec(Kind.INTERCEPT, time_limit_s=10.0)
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0, folds="message")
 def will_publishing(client: Client, message: Message) -> Maybe[Outcome[Message]]:
     """A will is due: change it, or drop it.
 

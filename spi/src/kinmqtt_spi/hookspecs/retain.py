@@ -23,7 +23,7 @@ def retain_store(context: Context) -> RetainStore:  # type: ignore[empty-body]
     """
 
 
-@hookspec(Kind.INTERCEPT, time_limit_s=10.0)
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0, folds="message")
 def retaining(message: Message) -> Maybe[Outcome[Message]]:
     """A message is about to be retained, or with an empty payload to clear its topic: change it, or keep it out.
 

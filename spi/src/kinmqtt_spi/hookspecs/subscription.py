@@ -25,7 +25,7 @@ def subscription_index(context: Context) -> SubscriptionIndex:  # type: ignore[e
     """
 
 
-@hookspec(Kind.INTERCEPT, time_limit_s=10.0)
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0, folds="subscription")
 def subscribing(client: Client, subscription: Subscription) -> Maybe[Outcome[Subscription]]:
     """A client asks for a subscription: change it, or refuse it in the SUBACK.
 
@@ -36,7 +36,7 @@ def subscribing(client: Client, subscription: Subscription) -> Maybe[Outcome[Sub
     """
 
 
-@hookspec(Kind.INTERCEPT, time_limit_s=10.0)
+@hookspec(Kind.INTERCEPT, time_limit_s=10.0, folds="filter")
 def unsubscribing(client: Client, filter: str) -> Maybe[Outcome[str]]:
     """A client gives up a filter (with ``$share/group/`` where it has one): change which, or refuse.
 
@@ -59,9 +59,7 @@ def initial_subscriptions(client: Client) -> Maybe[Sequence[Subscription]]:  # t
 
 
 @hookspec(Kind.DECIDE, synchronous=True)
-def choose_member(
-    group: str, filter: str, candidates: Sequence[Subscriber], message: Message
-) -> Subscriber | None:
+def choose_member(group: str, filter: str, candidates: Sequence[Subscriber], message: Message) -> Subscriber | None:
     """Which member of a shared group gets a message; ``None`` abstains.
 
     Called: for each message and shared group it matches; ``candidates`` are the connected members, or where none

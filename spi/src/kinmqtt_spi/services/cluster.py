@@ -122,15 +122,14 @@ class ClusterBackend(ABC):
         """All members as this node sees them, itself included."""
 
     @abstractmethod
-    def routes_update(
-        self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
-    ) -> None:
+    def routes_update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
         """Tell the other nodes what this node's subscribers want from ``version`` on."""
 
     @abstractmethod
     def route_barrier(self, version: int, limit_s: float) -> Maybe[Sequence[NodeIdentity]]:
         """Wait until every reachable node knows this node's routes of ``version``; answers the laggards after
-        ``limit_s`` seconds. SUBACK waits for it."""
+        ``limit_s`` seconds. SUBACK waits for it.
+        """
 
     @abstractmethod
     def forward(self, node: NodeIdentity, messages: Sequence[Message]) -> None:

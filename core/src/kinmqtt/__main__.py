@@ -1,0 +1,157 @@
+"""The ``kinmqtt`` command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kinmqtt.config import Overrides, Settings, load
+from kinmqtt.tap import install_asyncio_reactor
+from kinmqtt_spi.errors import AssemblyError, SettingsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; answers the exit status: 0, 1 for a mistake in settings or plugins, 2 for one in usage."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        status: int = parsed.command(parsed)
+    except SettingsError as error:
+        return _complain(*error.problems)
+    except AssemblyError as error:
+        return _complain(str(error))
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kinmqtt", description="A pluggable MQTT broker.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run the broker in the foreground")
+    _add_settings(run)
+    run.add_argument("--log-level", choices=("debug", "info", "warn", "error"), default="info")
+    run.set_defaults(command=_run)
+    check = commands.add_parser("check", help="check the settings and the plugins, and start nothing")
+    _add_settings(check)
+    check.set_defaults(command=_check)
+    plugins = commands.add_parser("plugins", help="list the plugins: installed, chosen, and why")
+    _add_settings(plugins)
+    plugins.set_defaults(command=_plugins)
+    version = commands.add_parser("version", help="show the version")
+    version.set_defaults(command=_version)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="the settings file (TOML)")
+    parser.add_argument(
+        "-l",
+        "--listen",
+        action="append",
+        default=[],
+        metavar="ENDPOINT",
+        help="listen here instead of where the settings say; may be given several times",
+    )
+    parser.add_argument("--data", metavar="memory", help="where state is kept")
+    parser.add_argument(
+        "--allow-anonymous",
+        action="store_true",
+        default=None,
+        help="let everybody in for whom no authenticator speaks",
+    )
+    parser.add_argument(
+        "-P", dest="plugins", action="append", default=[], metavar="no:NAME", help="do without a plugin"
+    )
+
+
+def _settings(parsed: argparse.Namespace) -> Settings:
+    disabled = []
+    for choice in parsed.plugins:
+        word, _, name = choice.partition(":")
+        if word != "no" or not name:
+            raise AssemblyError(f"-P {choice}: expected no:NAME, the name of a plugin to do without")
+        disabled.append(name)
+    overrides = Overrides(tuple(parsed.listen), parsed.data, parsed.allow_anonymous, tuple(disabled))
+    return load(parsed.config, overrides, os.environ)
+
+
+def _reactor() -> Any:
+    install_asyncio_reactor()
+    from twisted.internet import reactor
+
+    return reactor
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    from twisted.logger import (
+        FilteringLogObserver,
+        LogLevel,
+        LogLevelFilterPredicate,
+        globalLogBeginner,
+        textFileLogObserver,
+    )
+
+    from kinmqtt.runner import build_service
+
+    settings = _settings(parsed)
+    reactor = _reactor()
+    service = build_service(settings, reactor)
+    level = LogLevel.levelWithName(parsed.log_level)
+    observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [LogLevelFilterPredicate(defaultLogLevel=level)])
+    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
+    reactor.callWhenRunning(service.startService)
+    reactor.addSystemEventTrigger("before", "shutdown", service.stopService)
+    reactor.run()
+    return _complain(service.failed) if service.failed is not None else 0
+
+
+def _check(parsed: argparse.Namespace) -> int:
+    from kinmqtt.runner import build_assembly
+
+    assembly, listeners = build_assembly(_settings(parsed), _reactor())
+    print("listen: " + ", ".join(listener.description for listener in listeners))
+    for family, plugin in assembly.providers.items():
+        print(f"{family}: {plugin}")
+    print("hooks run in this order: " + ", ".join(assembly.manager.active))
+    print("the settings are sound")
+    return 0
+
+
+def _plugins(parsed: argparse.Namespace) -> int:
+    from kinmqtt.runner import build_assembly
+
+    assembly, _ = build_assembly(_settings(parsed), _reactor())
+    manager = assembly.manager
+    serves = {plugin: [f for f, p in assembly.providers.items() if p == plugin] for plugin in manager.active}
+    for choice in manager.choices:
+        candidate = choice.candidate
+        mark = "+" if choice.active else "-"
+        print(f"{mark} {candidate.name} ({candidate.source}): {choice.why}")
+        if choice.active:
+            if serves[candidate.name]:
+                print(f"    serves: {', '.join(serves[candidate.name])}")
+            print(f"    hooks: {', '.join(manager.hooks_of(candidate.name))}")
+    return 0
+
+
+def _version(parsed: argparse.Namespace) -> int:
+    import platform
+
+    from twisted import __version__ as twisted_version
+
+    from kinmqtt.runner import version
+
+    print(f"kinmqtt {version()} (Python {platform.python_version()}, Twisted {twisted_version})")
+    return 0
+
+
+def _complain(*lines: str) -> int:
+    for line in lines:
+        print(f"kinmqtt: {line}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Putting a broker together from settings and plugins, and refusing early what can't hold."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, cast
+
+from attrs import define
+from twisted.logger import Logger
+
+from kinmqtt.broker.context import PluginContext
+from kinmqtt.broker.hooks import Hooks
+from kinmqtt.broker.settings import BrokerSettings, LimitSettings
+from kinmqtt.broker.statistics import Statistics
+from kinmqtt.broker.turn import Stores
+from kinmqtt.plugins.builtin import DEFAULTS
+from kinmqtt.plugins.manager import PROVIDERS, PluginManager
+from kinmqtt_spi.errors import AssemblyError, NotConfigured, SettingsError
+from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.services.cluster import ClusterBackend
+from kinmqtt_spi.services.event import EventLog
+from kinmqtt_spi.services.limiter import LimiterNeeds
+from kinmqtt_spi.services.plugin import Clock
+from kinmqtt_spi.services.queue import QueueStore
+from kinmqtt_spi.services.retain import RetainStore
+from kinmqtt_spi.services.session import SessionStore
+from kinmqtt_spi.services.subscription import SubscriptionIndex
+from kinmqtt_spi.values import NodeIdentity
+
+log = Logger("kinmqtt.assembly")
+
+T = TypeVar("T")
+
+ANONYMOUS = "anonymous"
+
+
+@define(slots=True)
+class Surroundings:
+    """What the outside world gives to an assembly."""
+
+    node: NodeIdentity
+    clock: Clock
+    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
+    only_loopback: bool
+    """Whether every listener is on a loopback interface or a local socket."""
+
+
+@define(slots=True)
+class Assembly:
+    """The chosen plugins with their settings, and the services they provide."""
+
+    settings: BrokerSettings
+    limits: LimitSettings
+    node: NodeIdentity
+    clock: Clock
+    metrics: MetricRegistry
+    statistics: Statistics
+    manager: PluginManager
+    hooks: Hooks
+    contexts: Mapping[str, PluginContext]
+    stores: Stores
+    index: SubscriptionIndex
+    cluster: ClusterBackend
+    limiter_needs: LimiterNeeds
+    providers: Mapping[str, str]
+    """Exclusive family to the plugin that serves it."""
+
+
+def assemble(
+    settings: BrokerSettings,
+    limits: LimitSettings,
+    plugin_settings: Callable[[str, type[Any] | None], Any],
+    manager: PluginManager,
+    surroundings: Surroundings,
+) -> Assembly:
+    """Configure the plugins and ask them for their services.
+
+    ``plugin_settings`` parses a plugin's section into its settings class. Raises :class:`AssemblyError` or
+    :class:`SettingsError`; nothing was started by then.
+    """
+    metrics = MetricRegistry()
+    _decide_about_anonymous(settings, manager, surroundings.only_loopback)
+    contexts = _configure(plugin_settings, manager, metrics, surroundings)
+    provided = _Provided(manager, contexts)
+    stores = Stores(
+        cast(QueueStore, provided.get("queue", QueueStore)),
+        cast(SessionStore, provided.get("session", SessionStore)),
+        cast(RetainStore, provided.get("retain", RetainStore)),
+        cast(EventLog, provided.get("event", EventLog)),
+    )
+    return Assembly(
+        settings,
+        limits,
+        surroundings.node,
+        surroundings.clock,
+        metrics,
+        Statistics(metrics),
+        manager,
+        Hooks(manager, surroundings.clock, metrics),
+        contexts,
+        stores,
+        cast(SubscriptionIndex, provided.get("subscription", SubscriptionIndex)),
+        cast(ClusterBackend, provided.get("cluster", ClusterBackend)),
+        _limiter_needs(manager),
+        provided.by,
+    )
+
+
+class _Provided:
+    """The services of the exclusive families."""
+
+    def __init__(self, manager: PluginManager, contexts: Mapping[str, PluginContext]) -> None:
+        self._manager = manager
+        self._contexts = contexts
+        self.by: dict[str, str] = {}
+
+    def get(self, family: str, interface: type[Any]) -> object:
+        implementation = self._manager.provider(family, DEFAULTS[family])
+        plugin = implementation.plugin
+        hook = PROVIDERS[family]
+        try:
+            service = implementation.call(self._contexts[plugin])
+        except Exception as error:
+            raise AssemblyError(
+                f"plugin {plugin!r} failed to provide the {family} service: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(service, interface):
+            raise AssemblyError(
+                f"plugin {plugin!r}: {hook} answered a {type(service).__name__}, which is no {interface.__name__}"
+            )
+        self.by[family] = plugin
+        return service
+
+
+def _decide_about_anonymous(settings: BrokerSettings, manager: PluginManager, only_loopback: bool) -> None:
+    """Anonymous clients are let in where that was asked for, or where nobody else can reach the broker anyway."""
+    if ANONYMOUS not in manager.active:
+        return
+    others = [
+        implementation.plugin
+        for hook in ("authenticate", "exchange")
+        for implementation in manager.implementations(hook)
+        if implementation.plugin != ANONYMOUS
+    ]
+    if settings.allow_anonymous is None:
+        if others:
+            manager.deactivate(ANONYMOUS, f"{others[0]} authenticates")
+        elif not only_loopback:
+            raise AssemblyError(
+                "the broker would listen beyond loopback and let everybody in: install an authenticator, listen "
+                "on loopback only, or set broker.allow_anonymous = true (`--allow-anonymous`)"
+            )
+    elif not settings.allow_anonymous:
+        manager.deactivate(ANONYMOUS, "broker.allow_anonymous is false")
+
+
+def _configure(
+    plugin_settings: Callable[[str, type[Any] | None], Any],
+    manager: PluginManager,
+    metrics: MetricRegistry,
+    surroundings: Surroundings,
+) -> dict[str, PluginContext]:
+    classes = {i.plugin: _call(i.plugin, i.call) for i in manager.implementations("settings_class")}
+    configure = {i.plugin: i.call for i in manager.implementations("configure")}
+    contexts: dict[str, PluginContext] = {}
+    problems: list[str] = []
+    for name in manager.active:
+        try:
+            parsed = plugin_settings(name, classes.get(name))
+        except SettingsError as error:
+            problems.extend(error.problems)
+            continue
+        contexts[name] = PluginContext(
+            name,
+            parsed,
+            surroundings.node,
+            surroundings.clock,
+            Logger(f"kinmqtt.plugin.{name}"),
+            metrics,
+            surroundings.in_thread,
+        )
+    if problems:
+        raise SettingsError(problems)
+    for name, call in configure.items():
+        _configure_one(manager, name, call, contexts)
+    return contexts
+
+
+def _configure_one(
+    manager: PluginManager, name: str, call: Callable[..., Any], contexts: Mapping[str, PluginContext]
+) -> None:
+    try:
+        call(contexts[name])
+    except NotConfigured as error:
+        if name in manager.selection.named:
+            raise AssemblyError(f"plugin {name!r} is named in the settings but not configured: {error}") from error
+        manager.deactivate(name, f"not configured: {error}")
+        log.info("plugin {name} is installed but not configured: {error}", name=name, error=error)
+    except SettingsError:
+        raise
+    except Exception as error:
+        raise AssemblyError(f"plugin {name!r} can't be configured: {type(error).__name__}: {error}") from error
+
+
+def _limiter_needs(manager: PluginManager) -> LimiterNeeds:
+    """What the limiters together want to be asked for."""
+    asked = {i.plugin: i.call for i in manager.implementations("limiter_needs")}
+    kinds: set[Any] = set()
+    topics = False
+    for implementation in manager.implementations("acquire"):
+        call = asked.get(implementation.plugin)
+        needs = LimiterNeeds() if call is None else _call(implementation.plugin, call)
+        kinds |= needs.kinds
+        topics |= needs.topics
+    return LimiterNeeds(frozenset(kinds), topics)
+
+
+def _call(plugin: str, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except Exception as error:
+        raise AssemblyError(f"plugin {plugin!r} failed: {type(error).__name__}: {error}") from error

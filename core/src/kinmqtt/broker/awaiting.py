@@ -1,0 +1,87 @@
+"""Waiting for services: values, Deferreds and coroutines of either sort, made one thing.
+
+A Twisted coroutine may await Deferreds only, an asyncio task futures only, and each fails on the other's, but not
+always: one that has already fired hides the mistake. So every awaitable that comes from a plugin passes through
+here, once, with the knowledge of which sort the plugin's coroutines are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from inspect import iscoroutine
+from typing import Any, TypeVar, cast
+
+from twisted.internet.defer import Deferred
+
+from kinmqtt_spi.services.plugin import Clock
+from kinmqtt_spi.values import Maybe
+
+T = TypeVar("T")
+
+
+class TimeLimitExceeded(Exception):
+    """An awaitable answer did not come in time."""
+
+
+def is_pending(answer: object) -> bool:
+    """Whether an answer is something to wait for."""
+    return isinstance(answer, Awaitable)
+
+
+def as_deferred(awaitable: Awaitable[T], *, on_asyncio: bool = False) -> Deferred[T]:
+    """A Deferred of whatever it is: a Deferred, an asyncio future, a coroutine (of asyncio's if ``on_asyncio``)."""
+    if isinstance(awaitable, Deferred):
+        return awaitable
+    if asyncio.isfuture(awaitable):
+        return Deferred.fromFuture(cast("asyncio.Future[T]", awaitable))
+    coroutine = cast("Coroutine[Any, Any, T]", awaitable if iscoroutine(awaitable) else _await(awaitable))
+    if on_asyncio:
+        return Deferred.fromFuture(asyncio.ensure_future(coroutine))
+    return Deferred.fromCoroutine(coroutine)
+
+
+async def settle(answer: Maybe[T]) -> T:
+    """The value of an answer that may have to be waited for."""
+    if isinstance(answer, Awaitable):
+        return await as_deferred(answer)
+    return answer
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
+    """Begin a coroutine of the broker's own; it runs until the first wait before this returns."""
+    return Deferred.fromCoroutine(coroutine)
+
+
+def limited(deferred: Deferred[T], clock: Clock, limit_s: float | None) -> Deferred[T]:
+    """Fail with :class:`TimeLimitExceeded` where the Deferred has not fired within ``limit_s`` seconds.
+
+    The Deferred is cancelled; where its canceller does nothing it is abandoned, and its late result is ignored.
+    """
+    if limit_s is None or deferred.called:
+        return deferred
+    result: Deferred[T] = Deferred()
+    timer = clock.later(limit_s, lambda: _expire(deferred, result, limit_s))
+
+    def done(value: Any) -> None:
+        timer.cancel()
+        if not result.called:
+            result.callback(value)
+
+    def failed(reason: Any) -> None:
+        timer.cancel()
+        if not result.called:
+            result.errback(reason)
+
+    deferred.addCallbacks(done, failed)
+    return result
+
+
+def _expire(deferred: Deferred[T], result: Deferred[T], limit_s: float) -> None:
+    if not result.called:
+        result.errback(TimeLimitExceeded(f"no answer within {limit_s:g} s"))
+    deferred.cancel()
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable

@@ -1,0 +1,261 @@
+"""The composition root: every part of the broker, and every arrow between them, is made here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import define
+from twisted.logger import Logger
+
+from kinmqtt.broker.assembly import Assembly
+from kinmqtt.broker.awaiting import as_deferred, limited, settle
+from kinmqtt.broker.connection import Connection, Link
+from kinmqtt.broker.context import PluginContext
+from kinmqtt.broker.housekeeping import Housekeeping
+from kinmqtt.broker.limiting import Limiting
+from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.publishing import Publishing
+from kinmqtt.broker.retained import Retained
+from kinmqtt.broker.router import Router
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.sessions import Sessions
+from kinmqtt.broker.sys_topics import SysPublisher, own_topics
+from kinmqtt.broker.turn import Turn
+from kinmqtt.broker.wheel import Wheel
+from kinmqtt_spi.errors import AssemblyError
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authentication import Identity
+from kinmqtt_spi.services.authorization import Scope
+from kinmqtt_spi.services.cluster import Member, RouteChange
+from kinmqtt_spi.services.plugin import Health
+from kinmqtt_spi.values import Client, Commit, Message, NodeIdentity
+
+log = Logger("kinmqtt.broker")
+
+STOP_LIMIT_S: Final = 10.0
+"""How long plugins may take to drain, and each of them to stop."""
+
+
+class Broker:
+    """A broker, assembled and ready to start. Listeners hand it connections; it opens none itself."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        call_soon: Callable[[Callable[[], object]], object],
+        random_hex: Callable[[int], str],
+        version: str,
+    ) -> None:
+        """``call_soon`` makes a call in the next reactor turn; ``version`` is shown in ``$SYS``."""
+        hooks = assembly.hooks
+        turn = Turn(assembly.stores, call_soon)
+        self.assembly = assembly
+        self.runtime = Runtime(
+            assembly.settings,
+            assembly.limits,
+            assembly.node,
+            assembly.clock,
+            hooks,
+            assembly.statistics,
+            assembly.stores,
+            turn,
+            random_hex,
+        )
+        self.connections: set[Connection] = set()
+        self.wheel = Wheel()
+        self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
+        self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
+        self.retained = Retained(self.runtime)
+        self.publishing = Publishing(self.runtime, self.router, self.retained)
+        self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
+        turn.when_fenced(self.sessions.fenced)
+        self.housekeeping = Housekeeping(
+            assembly.clock,
+            self.wheel,
+            {
+                "sessions": self.sessions.expire,
+                "queues": self.sessions.expire_messages,
+                "retained": self.retained.expire,
+            },
+        )
+        self._version = version
+        self._started: list[PluginContext] = []
+        for context in assembly.contexts.values():
+            context.attach(self)
+        self._make_gauges()
+
+    # Life
+
+    async def start(self) -> None:
+        """Start plugins and services, and take up what the stores hold; listeners open afterwards.
+
+        Raises :class:`AssemblyError` that names the plugin which could not start; what was started is stopped.
+        """
+        try:
+            await self._start_plugins()
+            await settle(self.assembly.cluster.start(self.runtime.node, _ClusterNews(self)))
+            restored = await self.sessions.restore()
+        except BaseException:
+            await self._stop_plugins()
+            raise
+        if restored:
+            log.info("{count} sessions restored", count=restored)
+        topics = own_topics(self, self._version)
+        for _plugin, more in self.runtime.hooks.sys_topics.at_once():
+            topics.extend(more)
+        if self.runtime.settings.sys_interval_s:
+            publisher = SysPublisher(self.publish, topics)
+            self.housekeeping.every(self.runtime.settings.sys_interval_s, publisher.publish)
+            self.housekeeping.every(self.runtime.settings.sys_interval_s, self._sample)
+        self.housekeeping.start()
+
+    async def ready(self) -> None:
+        """The listeners are open."""
+        await self.runtime.hooks.ready()
+
+    async def stop(self) -> None:
+        """Send the clients away, drain, and stop everything; the listeners are closed by now."""
+        self.housekeeping.stop()
+        for connection in list(self.connections):
+            connection.fail(ReasonCode.SERVER_SHUTTING_DOWN, "the broker stops")
+        clock = self.runtime.clock
+        await limited(self.runtime.turn.drained(), clock, STOP_LIMIT_S)
+        await self.runtime.hooks.drain(STOP_LIMIT_S)
+        await settle(self.assembly.cluster.leave(STOP_LIMIT_S))
+        await settle(self.assembly.cluster.stop())
+        await self._stop_plugins()
+
+    async def health(self) -> Mapping[str, Health]:
+        """Each plugin's health, by name."""
+        return dict(await self.runtime.hooks.health())
+
+    # For listeners
+
+    def accept(self, link: Link) -> Connection:
+        """A listener has a new connection."""
+        connection = Connection(self, link)
+        connection.opened()
+        return connection
+
+    # For plugins
+
+    def publish(self, message: Message) -> None:
+        """Publish a message of the broker's own."""
+        routed = self.publishing.publish(message)
+        if isinstance(routed, Awaitable):
+            as_deferred(routed).addErrback(
+                lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
+            )
+
+    def client(self, client_id: str) -> Client | None:
+        """The connected client of that id."""
+        session = self.sessions.get(client_id)
+        return None if session is None or session.connection is None else session.client
+
+    def disconnect(self, client_id: str, reason: ReasonCode, text: str) -> bool:
+        """Close a client's connection."""
+        session = self.sessions.get(client_id)
+        if session is None or session.connection is None:
+            return False
+        session.connection.fail(reason, text)
+        return True
+
+    def authorization_changed(self, scope: Scope) -> None:
+        """Forget the answers that authorizers gave within a scope."""
+        for connection in self.connections:
+            if connection.session is not None and scope.covers(connection.session.client):
+                connection.routes = None
+
+    # For connections
+
+    def watch_identity(self, connection: Connection, identity: Identity) -> None:
+        """Disconnect a client when its identity is no longer good."""
+        if identity.expires_at is not None:
+            left_s = identity.expires_at - self.runtime.clock.now()
+            self.wheel.add(_IdentityWatch(connection), self.wheel.now + max(1, int(left_s)))
+
+    # Within
+
+    def _session_of(self, client_id: str) -> Any:
+        return self.sessions.by_id.get(client_id)
+
+    async def _start_plugins(self) -> None:
+        for call in self.runtime.hooks.start.each():
+            context = self.assembly.contexts[call.plugin]
+            self._started.append(context)
+            try:
+                await settle(call(context))
+            except Exception as error:
+                raise AssemblyError(f"plugin {call.plugin!r} can't start: {type(error).__name__}: {error}") from error
+
+    async def _stop_plugins(self) -> None:
+        """In the reverse order; only those whose ``start`` was called, or that have none."""
+        started = {context.name for context in self._started}
+        starting = {call.plugin for call in self.runtime.hooks.start.each()}
+        for call in reversed(self.runtime.hooks.stop.each()):
+            if call.plugin in starting and call.plugin not in started:
+                continue
+            try:
+                await settle(call())
+            except Exception as error:
+                call.failed(error)
+
+    def _sample(self) -> None:
+        if self.runtime.hooks.sampled.active:
+            snapshot = self.assembly.metrics.snapshot(self.runtime.clock.now(), self.runtime.node.name)
+            self.runtime.hooks.sampled(snapshot)
+
+    def _make_gauges(self) -> None:
+        metrics = self.assembly.metrics
+        stores = self.runtime.stores
+        metrics.gauge("clients.connected", "clients", lambda: self.sessions.connected)
+        metrics.gauge("clients.total", "clients", lambda: len(self.sessions.by_id))
+        metrics.gauge("subscriptions.count", "subscriptions", self.router.index.count)
+        metrics.gauge("retained.count", "messages", stores.retain.count)
+        metrics.gauge("retained.size", "bytes", stores.retain.size_bytes)
+        metrics.gauge("queued.count", "messages", lambda: sum(s.backlog for s in self.sessions.by_id.values()))
+        metrics.gauge(
+            "inflight.count", "messages", lambda: sum(len(s.outgoing) for s in self.sessions.by_id.values())
+        )
+
+
+@define(slots=True)
+class _IdentityWatch:
+    """Stands on the wheel until a client's identity is no longer good."""
+
+    connection: Connection
+
+    def time_is_over(self, now: int) -> int | None:
+        """The second has come."""
+        self.connection.fail(ReasonCode.NOT_AUTHORIZED, "the client's identity has expired")
+        return None
+
+
+class _ClusterNews:
+    """What the broker does with news from its cluster backend."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def forwarded(self, origin: NodeIdentity, messages: Sequence[Message]) -> Commit:
+        """Route another node's messages to this node's subscribers."""
+        broker = self._broker
+        for message in messages:
+            broker.router.route(Publication.of(message))
+        return broker.runtime.turn.drained()
+
+    def routes_changed(
+        self, node: NodeIdentity, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
+    ) -> None:
+        """Another node's interests; with a backend of one node there are none to keep."""
+        log.debug("routes of {node} are at version {version}", node=node.name, version=version)
+
+    def member_changed(self, member: Member) -> None:
+        """Tell the plugins."""
+        if self._broker.runtime.hooks.cluster_member.active:
+            self._broker.runtime.hooks.cluster_member(member)
+
+    def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> None:
+        """Another node owns the session now."""
+        self._broker.sessions.fenced(client_id)

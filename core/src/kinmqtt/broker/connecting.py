@@ -1,0 +1,432 @@
+"""From CONNECT to CONNACK: limits, authentication, the will, the session (sections 3.1, 3.2 and 4.12)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, evolve
+from twisted.logger import Logger
+
+from kinmqtt.broker import events
+from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.broker.dispatch import Ruling
+from kinmqtt.broker.sessions import Opening
+from kinmqtt.broker.settings import NEVER_EXPIRES
+from kinmqtt.broker.subscribing import subscribe_initially
+from kinmqtt.mqtt.codec import decode, peek_version
+from kinmqtt.mqtt.connection import State, check_authentication_step
+from kinmqtt.mqtt.errors import RemoteError, UnsupportedVersion
+from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Connect
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authentication import (
+    Authenticated,
+    ConnectRequest,
+    Continue,
+    ExchangeStep,
+    Identity,
+    Redirect,
+)
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.event import EventKind
+from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Message, Publisher, Reject, Will
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.session import Session
+
+log = Logger("kinmqtt.connecting")
+
+MAX_PACKET_ID = 65_535
+
+
+@define(slots=True)
+class Authentication:
+    """An enhanced authentication under way, and what it may be repeated with (section 4.12)."""
+
+    method: str
+    request: ConnectRequest
+    packet: Connect
+    state: object = None
+
+
+class Refused(Exception):
+    """The client is not let in; it gets a CONNACK that says why, or is only disconnected."""
+
+    def __init__(self, reason: ReasonCode, text: str, server_reference: str | None = None) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.text = text
+        self.server_reference = server_reference
+
+
+def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """A CONNECT."""
+    level = peek_version(frame, body)
+    if level is not None:
+        connection.version = level if level in (V31, V311, V5) else (V5 if level > V5 else V311)
+    connection.enter(State.CONNECTING)
+    try:
+        packet = decode(frame, body, connection.version)
+    except UnsupportedVersion:
+        connection.version = V5 if level is not None and level > V5 else V311
+        raise
+    if not isinstance(packet, Connect):
+        raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not a CONNECT")
+    return connection.wait_for(run(_guarded(connection, _begin(connection, packet))))
+
+
+def authenticate(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """An AUTH packet before the CONNACK."""
+    packet = _auth(connection, frame, body)
+    connection.enter(State.CONNECTING)
+    return connection.wait_for(run(_guarded(connection, _continue(connection, packet))))
+
+
+def reauthenticate(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """An AUTH packet after the CONNACK (section 4.12.1)."""
+    packet = _auth(connection, frame, body)
+    return connection.wait_for(run(_guarded(connection, _reauthenticate(connection, packet))))
+
+
+def _auth(connection: Connection, frame: bytes, body: int) -> Auth:
+    packet = decode(frame, body, connection.version)
+    authentication = connection.authentication
+    if not isinstance(packet, Auth):
+        raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not an AUTH")
+    method = None if authentication is None else authentication.method
+    check_authentication_step(method, packet.properties.authentication_method, packet.reason, connection.state)
+    return packet
+
+
+async def _guarded(connection: Connection, work: Any) -> None:
+    """Carry out a step; a refusal ends the connection the way the protocol has it."""
+    try:
+        await work
+    except Refused as refused:
+        _refuse(connection, refused)
+    finally:
+        connection.broker.runtime.turn.touch()
+
+
+def _refuse(connection: Connection, refused: Refused) -> None:
+    if connection.is_closed():
+        return
+    connection.broker.runtime.statistics.connections_refused.value += 1
+    if refused.server_reference is not None and connection.version == V5:
+        properties = Properties(server_reference=refused.server_reference)
+        connection.send_packet(Connack(False, refused.reason, properties))
+        connection.close(f"sent to {refused.server_reference}")
+        return
+    connection.fail(refused.reason, refused.text)
+
+
+async def _begin(connection: Connection, packet: Connect) -> None:
+    _ask_limiters(connection, packet)
+    request = await _intercepted(connection, _request_of(connection, packet))
+    method = packet.properties.authentication_method
+    connection.wants_problems = packet.properties.request_problem_information != 0
+    if method is not None:
+        connection.authentication = Authentication(method, request, packet)
+        await _step(connection, packet.properties.authentication_data)
+        return
+    ruling = await settle(connection.broker.runtime.hooks.authenticate(request))
+    await _ruled(connection, packet, request, ruling)
+
+
+async def _continue(connection: Connection, packet: Auth) -> None:
+    await _step(connection, packet.properties.authentication_data)
+
+
+async def _step(connection: Connection, data: bytes | None) -> None:
+    """One step of the exchange that CONNECT began."""
+    authentication = connection.authentication
+    if authentication is None:
+        raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication is under way")
+    step = ExchangeStep(authentication.method, data, authentication.state, authentication.request)
+    ruling = await settle(connection.broker.runtime.hooks.exchange(step))
+    if connection.is_closed():
+        return
+    answer: object = ruling.decision
+    if isinstance(answer, Continue):
+        authentication.state = answer.state
+        connection.enter(State.AUTHENTICATING)
+        _send_auth(connection, ReasonCode.CONTINUE_AUTHENTICATION, answer.data)
+        return
+    authentication.state = None
+    await _ruled(connection, authentication.packet, authentication.request, ruling)
+
+
+async def _reauthenticate(connection: Connection, packet: Auth) -> None:
+    authentication = connection.authentication
+    session = connection.session
+    if authentication is None or session is None:
+        raise Refused(ReasonCode.PROTOCOL_ERROR, "no authentication to repeat")
+    if connection.state is State.CONNECTED:
+        connection.enter(State.REAUTHENTICATING)
+    step = ExchangeStep(
+        authentication.method,
+        packet.properties.authentication_data,
+        authentication.state,
+        authentication.request,
+        reauthentication=True,
+    )
+    ruling = await settle(connection.broker.runtime.hooks.exchange(step))
+    if connection.is_closed():
+        return
+    decision: Any = ruling.decision
+    if isinstance(decision, Continue):
+        authentication.state = decision.state
+        _send_auth(connection, ReasonCode.CONTINUE_AUTHENTICATION, decision.data)
+        return
+    authentication.state = None
+    if not decision.allowed:
+        _tell_refused(connection, authentication.request, ruling)
+        raise Refused(decision.reason, decision.text or "re-authentication failed")
+    connection.enter(State.CONNECTED)
+    identity = _identity(decision)
+    if identity.attributes:
+        session.client = evolve(session.client, attributes=identity.attributes)
+    connection.routes = None
+    _send_auth(connection, ReasonCode.SUCCESS, getattr(decision, "data", None))
+
+
+def _send_auth(connection: Connection, reason: ReasonCode, data: bytes | None) -> None:
+    authentication = connection.authentication
+    if authentication is None:
+        return
+    properties = Properties(authentication_method=authentication.method)
+    if data is not None:
+        properties = properties.replace(authentication_data=data)
+    connection.send_packet(Auth(reason, properties))
+
+
+def _ask_limiters(connection: Connection, packet: Connect) -> None:
+    link = connection.link
+    resource = Resource(
+        ResourceKind.CONNECT, link.listener, link.address.host, packet.client_id or None, packet.username
+    )
+    limit = connection.broker.limiting.ask(resource, 1)
+    if limit.verdict is LimitVerdict.DELAY:
+        connection.pause_for(limit.delay_s)
+    elif limit.verdict is not LimitVerdict.ALLOW:
+        raise Refused(limit.reason, f"limited by {limit.rule}")
+
+
+def _request_of(connection: Connection, packet: Connect) -> ConnectRequest:
+    link = connection.link
+    return ConnectRequest(
+        packet.client_id,
+        packet.username,
+        packet.password,
+        link.address,
+        link.listener,
+        packet.version,
+        packet.clean_start,
+        packet.keep_alive,
+        link.certificate_subject,
+        packet.properties,
+    )
+
+
+async def _intercepted(connection: Connection, request: ConnectRequest) -> ConnectRequest:
+    connect_received = connection.broker.runtime.hooks.connect_received
+    if not connect_received.active:
+        return request
+    outcome: ConnectRequest | Drop | Reject | Disconnect = await settle(connect_received(request))
+    if isinstance(outcome, ConnectRequest):
+        return outcome
+    raise _stopped(outcome)
+
+
+def _stopped(outcome: Drop | Reject | Disconnect) -> Refused:
+    reason = ReasonCode.NOT_AUTHORIZED if isinstance(outcome, Drop) else outcome.reason
+    return Refused(reason, outcome.text or "refused by a plugin")
+
+
+async def _ruled(connection: Connection, packet: Connect, request: ConnectRequest, ruling: Ruling) -> None:
+    """Authentication has been answered."""
+    if connection.is_closed():
+        return
+    decision = ruling.decision
+    if not decision.allowed:
+        _tell_refused(connection, request, ruling)
+        raise Refused(decision.reason, decision.text or "authentication failed")
+    identity = _identity(decision)
+    client_id = identity.client_id or request.client_id
+    limits = connection.broker.runtime.limits
+    if len(client_id.encode()) > limits.max_client_id_bytes:
+        raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is too long")
+    if not client_id:
+        client_id = f"auto-{connection.broker.runtime.random_hex(12)}"
+    client = Client(
+        client_id,
+        request.username if identity.username is None else identity.username,
+        request.address,
+        request.listener,
+        packet.version,
+        request.certificate_subject,
+        identity.attributes,
+    )
+    hooks = connection.broker.runtime.hooks
+    if hooks.authenticated.active:
+        hooks.authenticated(client)
+    await _redirect(connection, client)
+    will = await _will_of(connection, packet, client)
+    if connection.is_closed():
+        return
+    connection.broker.watch_identity(connection, identity)
+    await _open_session(connection, packet, request, client, will, getattr(decision, "data", None))
+
+
+def _identity(decision: Decision) -> Identity:
+    return decision.identity if isinstance(decision, Authenticated) else Identity()
+
+
+def _tell_refused(connection: Connection, request: ConnectRequest, ruling: Ruling) -> None:
+    refused = connection.broker.runtime.hooks.authentication_refused
+    if refused.active:
+        refused(request, ruling.by, ruling.decision.reason)
+
+
+async def _redirect(connection: Connection, client: Client) -> None:
+    choose_server = connection.broker.runtime.hooks.choose_server
+    if not choose_server.active:
+        return
+    outcome: Redirect | Drop | Reject | Disconnect | None = await settle(choose_server(client, None))
+    if isinstance(outcome, Redirect):
+        raise Refused(outcome.reason, "another server serves this client", outcome.server_reference)
+    if outcome is not None:
+        raise _stopped(outcome)
+
+
+async def _will_of(connection: Connection, packet: Connect, client: Client) -> Will | None:
+    """The will as it would be published, if the client may publish it."""
+    if packet.will is None:
+        return None
+    will = packet.will
+    properties = will.properties
+    message = Message(
+        will.topic,
+        will.payload,
+        will.qos,
+        will.retain,
+        properties.without("will_delay_interval"),
+        Publisher(client.client_id, client.username),
+    )
+    hooks = connection.broker.runtime.hooks
+    request = AuthorizationRequest(client, Action.WILL, will.topic, will.qos, will.retain)
+    ruling = await settle(hooks.authorize(request))
+    if not ruling.decision.allowed:
+        if hooks.authorization_refused.active:
+            hooks.authorization_refused(request, ruling.by)
+        raise Refused(ruling.decision.reason, "the client may not leave this will")
+    return Will(message, properties.will_delay_interval or 0)
+
+
+async def _open_session(
+    connection: Connection,
+    packet: Connect,
+    request: ConnectRequest,
+    client: Client,
+    will: Will | None,
+    data: bytes | None,
+) -> None:
+    broker = connection.broker
+    properties = packet.properties
+    opening = Opening(
+        connection,
+        client,
+        packet.clean_start,
+        _expiry(connection, packet),
+        will,
+        properties.receive_maximum or MAX_PACKET_ID,
+        properties.maximum_packet_size,
+    )
+    session, present = await broker.sessions.open(opening)
+    if connection.is_closed():
+        return
+    _settle_in(connection, packet, client)
+    subscriptions = await subscribe_initially(connection, session)
+    if connection.is_closed():
+        return
+    connection.enter(State.CONNECTED)
+    connection.framer.max_packet_bytes = broker.runtime.limits.max_packet_bytes
+    connection.send_packet(
+        Connack(present, ReasonCode.SUCCESS, _connack_properties(connection, packet, request, session, data))
+    )
+    session.resume()
+    for subscription, new in subscriptions:
+        broker.retained.send(session, subscription, new)
+    _tell_connected(connection, session, present, packet.clean_start)
+
+
+def _expiry(connection: Connection, packet: Connect) -> int:
+    """The session expiry interval in seconds; MQTT 3 has only "with the connection" and "never"."""
+    if packet.version == V5:
+        wanted = packet.properties.session_expiry_interval or 0
+    else:
+        wanted = 0 if packet.clean_start else NEVER_EXPIRES
+    return min(wanted, connection.broker.runtime.limits.max_session_expiry_s)
+
+
+def _settle_in(connection: Connection, packet: Connect, client: Client) -> None:
+    broker = connection.broker
+    limits = broker.runtime.limits
+    keep_alive_s = packet.keep_alive
+    if packet.version == V5 and (keep_alive_s > limits.max_keep_alive_s or not keep_alive_s):
+        keep_alive_s = limits.max_keep_alive_s if limits.max_keep_alive_s < 65_535 else keep_alive_s
+    connection.keep_alive_s = keep_alive_s
+    if keep_alive_s:
+        broker.wheel.add(connection, broker.wheel.now + connection.patience_s)
+    if broker.limiting.publishes or broker.limiting.topics:
+        connection.limited_to = Resource(
+            ResourceKind.PUBLISH, client.listener, client.address.host, client.client_id, client.username
+        )
+
+
+def _connack_properties(
+    connection: Connection, packet: Connect, request: ConnectRequest, session: Session, data: bytes | None
+) -> Properties:
+    """What an MQTT 5 client is told of the broker's limits (section 3.2.2.3)."""
+    if packet.version != V5:
+        return NO_PROPERTIES
+    limits = connection.broker.runtime.limits
+    told: dict[str, Any] = {"receive_maximum": limits.receive_maximum}
+    told["maximum_packet_size"] = limits.max_packet_bytes
+    if limits.topic_alias_maximum:
+        told["topic_alias_maximum"] = limits.topic_alias_maximum
+    if session.expiry_s != (packet.properties.session_expiry_interval or 0):
+        told["session_expiry_interval"] = session.expiry_s
+    if session.client_id != packet.client_id:
+        told["assigned_client_identifier"] = session.client_id
+    if connection.keep_alive_s != packet.keep_alive:
+        told["server_keep_alive"] = connection.keep_alive_s
+    if connection.authentication is not None:
+        told["authentication_method"] = connection.authentication.method
+        if data is not None:
+            told["authentication_data"] = data
+    properties = Properties(**told)
+    connack_sending = connection.broker.runtime.hooks.connack_sending
+    if connack_sending.active:
+        outcome = connack_sending.at_once(session.client, properties)
+        if isinstance(outcome, Properties):
+            return outcome
+    return properties
+
+
+def _tell_connected(connection: Connection, session: Session, present: bool, clean_start: bool) -> None:
+    runtime = connection.broker.runtime
+    runtime.statistics.connections_accepted.value += 1
+    if runtime.hooks.connected.active:
+        runtime.hooks.connected(session.client, present)
+    events.record(
+        runtime,
+        EventKind.CONNECT,
+        session.client_id,
+        session.epoch,
+        address=str(session.client.address),
+        clean_start=clean_start,
+        version=session.version,
+    )

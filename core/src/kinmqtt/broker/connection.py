@@ -1,0 +1,571 @@
+"""One network connection: runs the table of :mod:`kinmqtt.mqtt.connection` and carries out what it says.
+
+Input goes down from here (session, publishing, router) and nothing calls back up but the end of a turn. While an
+answer is waited for, what the client sends next waits too, in order, and its socket is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from attrs import evolve
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kinmqtt.broker import connecting, events, inbound, subscribing
+from kinmqtt.broker.outbox import Discard, Outbox
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, Action, State, violation
+from kinmqtt.mqtt.errors import LocalError, RemoteError
+from kinmqtt.mqtt.framing import Framer
+from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Packet, PacketType
+from kinmqtt.mqtt.reasons import ALLOWED_REASONS, DISCONNECT_FROM_SERVER, has_connack_code
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.event import EventKind
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.values import Address, Client
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.broker import Broker
+    from kinmqtt.broker.connecting import Authentication
+    from kinmqtt.broker.inbound import Route
+    from kinmqtt.broker.session import Session
+
+log = Logger("kinmqtt.connection")
+
+Frame = tuple[bytes, int]
+Handler = Callable[["Connection", bytes, int], bool | None]
+"""Takes a packet; answers ``True`` where what follows it must wait."""
+
+
+class Link(Protocol):
+    """The little that the broker asks of a transport."""
+
+    ready: bool
+    """Whether what is written now goes out without piling up; ``Connection.drained`` says when it does again."""
+    address: Address
+    listener: str
+    certificate_subject: str | None
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, at once where the transport can."""
+
+    def pause_reading(self) -> None:
+        """Read nothing more until told."""
+
+    def resume_reading(self) -> None:
+        """Read on."""
+
+    def close(self) -> None:
+        """Close when everything written has gone out."""
+
+    def abort(self) -> None:
+        """Close now."""
+
+
+class Connection:
+    """The broker's side of one network connection."""
+
+    __slots__ = (
+        "_handlers",
+        "_held",
+        "_paused",
+        "_room",
+        "_waiting",
+        "aliases",
+        "authentication",
+        "broker",
+        "congested",
+        "framer",
+        "heard",
+        "keep_alive_s",
+        "limited_to",
+        "link",
+        "out",
+        "receive_maximum",
+        "routes",
+        "session",
+        "state",
+        "unacknowledged",
+        "version",
+        "waiting_bytes",
+        "wants_problems",
+    )
+
+    def __init__(self, broker: Broker, link: Link) -> None:
+        self.broker = broker
+        self.link = link
+        self.state = State.AWAITING_CONNECT
+        self._handlers = HANDLERS[State.AWAITING_CONNECT]
+        self.framer = Framer(broker.runtime.limits.max_connect_bytes)
+        self.version = 0
+        """The protocol version; 0 until a CONNECT has named it."""
+        self.session: Session | None = None
+        self.out = Outbox(self)
+        self.congested = False
+        """Whether so much waits for the socket that nothing may be added but answers."""
+        self.waiting_bytes = 0
+        self._waiting: list[bytes] = []
+        self._held: list[Frame] | None = None
+        self._paused = False
+        self._room: list[Deferred[None]] = []
+        self.heard = broker.wheel.now
+        """The wheel's second in which the client was last heard of."""
+        self.keep_alive_s = 0
+        self.unacknowledged = 0
+        """QoS 1 and 2 messages taken from the client and not answered."""
+        self.receive_maximum = broker.runtime.limits.receive_maximum
+        self.aliases: dict[int, str] | None = None
+        self.routes: dict[bytes, Route] | None = None
+        self.authentication: Authentication | None = None
+        self.wants_problems = True
+        """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
+        self.limited_to: Resource | None = None
+
+    # What the transport tells
+
+    def opened(self) -> None:
+        """A connection was accepted: ask whether to talk to it, and give it its time to connect."""
+        broker = self.broker
+        link = self.link
+        broker.connections.add(self)
+        resource = Resource(ResourceKind.CONNECTION, link.listener, link.address.host)
+        limit = broker.limiting.ask(resource, 1)
+        ruling = broker.runtime.hooks.connection_opened.at_once(link.address, link.listener)
+        if limit.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY) or not ruling.decision.allowed:
+            broker.runtime.statistics.connections_refused.value += 1
+            log.info("connection from {address} refused", address=link.address)
+            self._close_now()
+            return
+        if limit.verdict is LimitVerdict.DELAY:
+            self.pause_for(limit.delay_s)
+        limit_s = broker.runtime.limits.connect_time_limit_s
+        broker.wheel.add(self, broker.wheel.now + max(1, round(limit_s)))
+
+    def receive(self, data: bytes) -> None:
+        """Bytes arrived."""
+        broker = self.broker
+        broker.runtime.turn.touch()
+        self.heard = broker.wheel.now
+        frames = self.framer.feed(data)
+        statistics = broker.runtime.statistics
+        statistics.bytes_received.value += len(data)
+        statistics.packets_received.value += len(frames)
+        if self._held is not None:
+            self._held.extend(frames)
+        elif frames:
+            limit = self._ask_limiters(frames) if broker.limiting.publishes else None
+            if limit is None:
+                self._process(frames)
+            else:
+                self._process_over_limit(frames, limit)
+        elif self.framer.error is not None:
+            self.refuse(self.framer.error)
+
+    def drained(self) -> None:
+        """The transport has sent everything."""
+        self.broker.runtime.turn.touch()
+        if self._waiting:
+            data = b"".join(self._waiting)
+            self._waiting = []
+            self.waiting_bytes = 0
+            self.link.write(data)
+        if self.congested:
+            self._relieve()
+        if self._room and self.link.ready:
+            self._tell_room()
+
+    def lost(self, text: str) -> None:
+        """The network connection is gone, from whichever side."""
+        if self.state is not State.CLOSED:
+            self.broker.runtime.turn.touch()
+            self._end(will_stands=True)
+            if self.session is not None:
+                self._tell_lost(self.session, text)
+        self._waiting = []
+        self._held = None
+        self.broker.connections.discard(self)
+        self._tell_room()
+
+    def time_is_over(self, now: int) -> int | None:
+        """The wheel's question: is the client still there? (MQTT-3.1.2-22)"""
+        if self.state is State.CLOSED:
+            return None
+        if self.session is None:
+            self.fail(ReasonCode.MAXIMUM_CONNECT_TIME, "the client took too long to connect")
+            return None
+        if not self.keep_alive_s:
+            return None
+        due = self.heard + self.patience_s
+        if due > now:
+            return due
+        if self._held is not None or self._paused:
+            # It is the broker that does not listen.
+            return now + self.patience_s
+        self.fail(ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half times the keep alive")
+        return None
+
+    @property
+    def patience_s(self) -> int:
+        """One and a half times the keep alive, in whole seconds, and one more for the wheel's grain."""
+        return self.keep_alive_s + (self.keep_alive_s + 1) // 2 + 1
+
+    # Sending
+
+    def send(self, packet: bytes) -> None:
+        """Send a packet with everything else of this turn."""
+        if not self.out:
+            self.broker.runtime.turn.dirty.append(self.out)
+        self.out.append(packet)
+        self.broker.runtime.statistics.packets_sent.value += 1
+
+    def send_packet(self, packet: Packet) -> None:
+        """Encode and send a packet; without reason string and user properties where those make it too large."""
+        data = encode(packet, self.version)
+        limit = None if self.session is None else self.session.max_packet_bytes
+        if limit is not None and len(data) > limit:
+            slim = _without_problems(packet)
+            data = encode(slim, self.version)
+            if len(data) > limit:
+                return
+        self.send(data)
+
+    def send_acknowledgement(self, packet: bytes) -> None:
+        """Send an acknowledgement that waited for a commit."""
+        if self.state is State.CLOSED:
+            return
+        sort = packet[0]
+        if sort != _PUBREL and (sort != _PUBREC or (len(packet) > 4 and packet[4] >= 0x80)):
+            self.unacknowledged -= 1
+        self.send(packet)
+
+    def withhold_acknowledgement(self, packet: bytes, reason: ReasonCode) -> None:
+        """A store did not keep what this would have acknowledged: the client must send it again."""
+        if packet[0] == _PUBREC and self.session is not None:
+            self.session.incoming.packet_ids.discard(packet[2] << 8 | packet[3])
+        self.fail(reason, "a store did not keep the message")
+
+    def flush(self) -> None:
+        """Hand this turn's packets to the transport, or keep them while it is busy."""
+        out = self.out
+        data = b"".join(out)
+        out.clear()
+        self.broker.runtime.statistics.bytes_sent.value += len(data)
+        if self.link.ready:
+            self.link.write(data)
+            return
+        self._waiting.append(data)
+        self.waiting_bytes += len(data)
+        if self.waiting_bytes > self.broker.runtime.limits.outbound_buffer_bytes and not self.congested:
+            self._congest()
+
+    def room(self, messages: int) -> Deferred[None]:
+        """Fires when the client can take about that many messages more, or is gone."""
+        ready: Deferred[None] = Deferred()
+        session = self.session
+        if self.state is State.CLOSED or session is None:
+            ready.callback(None)
+            return ready
+        self._room.append(ready)
+        if self.link.ready and session.backlog < messages:
+            self.broker.runtime.clock.later(0, self._tell_room)
+        return ready
+
+    def told_room(self) -> None:
+        """The session's queue has become shorter."""
+        if self._room and self.link.ready:
+            self._tell_room()
+
+    # Ending
+
+    def fail(self, reason: ReasonCode, text: str) -> None:
+        """Close from our side, with the reason where the protocol can carry it (section 4.13)."""
+        if self.state is State.CLOSED:
+            return
+        self.broker.runtime.turn.touch()
+        session = self.session
+        log.info(
+            "{client} closed: {text} (0x{code:02X} {reason})",
+            client=self.name,
+            text=text,
+            code=reason,
+            reason=reason.name,
+        )
+        if self.state in (State.CONNECTED, State.REAUTHENTICATING):
+            if self.version == V5:
+                fitting = _fitting(reason, PacketType.DISCONNECT)
+                self.send_packet(Disconnect(fitting, self.problem(text)))
+        elif self.version:
+            self._send_refusal(reason, text)
+        self._end(will_stands=True)
+        if session is not None:
+            hooks = self.broker.runtime.hooks
+            if hooks.disconnected.active:
+                hooks.disconnected(session.client, False, reason)
+            self._record_end(session, "broker", reason)
+        self._close_now()
+
+    def refuse(self, error: RemoteError) -> None:
+        """Close because the peer broke a rule."""
+        self.broker.runtime.statistics.remote_errors.value += 1
+        text = f"{error.text} [{error.clause}]" if error.clause else error.text
+        self.fail(error.reason, text)
+
+    def disconnected_by_client(self, reason: ReasonCode) -> None:
+        """A DISCONNECT came; the will stands only where the client says so (MQTT-3.14.4-3)."""
+        session = self.session
+        self._end(will_stands=reason is not ReasonCode.SUCCESS)
+        if session is not None:
+            hooks = self.broker.runtime.hooks
+            if hooks.disconnected.active:
+                hooks.disconnected(session.client, True, reason)
+            self._record_end(session, "client", reason)
+        self._close_now()
+
+    def close(self, text: str) -> None:
+        """Close with nothing more to say than what was just sent."""
+        log.info("{client} closed: {text}", client=self.name, text=text)
+        self._end(will_stands=True)
+        self._close_now()
+
+    def taken_over(self, by: Client | None) -> None:
+        """Another connection has this client id now (MQTT-3.1.4-3)."""
+        session = self.session
+        self.fail(ReasonCode.SESSION_TAKEN_OVER, "the client id was taken over by another connection")
+        hooks = self.broker.runtime.hooks
+        if session is not None and by is not None and hooks.session_taken_over.active:
+            hooks.session_taken_over(by, session.client.address)
+
+    # Waiting
+
+    def wait_for(self, work: Deferred[None]) -> bool | None:
+        """Hold what the client sends until ``work`` is done; answers what a handler has to answer."""
+        work.addErrback(self._work_failed)
+        if not work.called:
+            self._held = []
+            self.link.pause_reading()
+            work.addCallback(lambda _: self._go_on())
+            return True
+        return self.state is State.CLOSED or None
+
+    def pause_for(self, delay_s: float) -> None:
+        """Read nothing for a while: a limiter's DELAY."""
+        self._paused = True
+        self.link.pause_reading()
+        self.broker.runtime.clock.later(delay_s, self._unpause)
+
+    def enter(self, state: State) -> None:
+        """Go to another state of the table."""
+        if state not in TRANSITIONS[self.state]:
+            raise LocalError(f"a connection can't go from {self.state.value} to {state.value}")
+        self.state = state
+        self._handlers = HANDLERS[state]
+
+    def problem(self, text: str) -> Properties:
+        """A reason string, where the client wants to know (section 3.1.2.11.7)."""
+        return Properties(reason_string=text) if text and self.wants_problems else NO_PROPERTIES
+
+    def is_closed(self) -> bool:
+        """Whether the connection has ended; what was begun for it must not go on."""
+        return self.state is State.CLOSED
+
+    @property
+    def name(self) -> str:
+        """For the log: the client id where there is one, and the address."""
+        if self.session is None:
+            return f"connection from {self.link.address}"
+        return f"client {self.session.client_id!r} at {self.link.address}"
+
+    # Within
+
+    def _process(self, frames: list[Frame]) -> None:
+        remaining = iter(frames)
+        handlers = self._handlers
+        try:
+            for frame, body in remaining:
+                if handlers[frame[0] >> 4](self, frame, body):
+                    if self._held is not None:
+                        self._held.extend(remaining)
+                    return
+                handlers = self._handlers
+        except RemoteError as error:
+            self.refuse(error)
+            return
+        except Exception:
+            log.failure("{name}: a packet could not be handled", name=self.name)
+            self.fail(ReasonCode.UNSPECIFIED_ERROR, "an internal error")
+            return
+        if self.framer.error is not None:
+            self.refuse(self.framer.error)
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, None
+        if self.state is State.CLOSED:
+            return
+        self.broker.runtime.turn.touch()
+        if held:
+            self._process(held)
+        elif self.framer.error is not None:
+            self.refuse(self.framer.error)
+        self._read_on()
+
+    def _work_failed(self, failure: Failure) -> None:
+        error = failure.value
+        if isinstance(error, RemoteError):
+            self.refuse(error)
+            return
+        reason = getattr(error, "reason", None)
+        if not isinstance(reason, ReasonCode):
+            log.failure("{name}: a request could not be handled", failure, name=self.name)
+            reason = ReasonCode.UNSPECIFIED_ERROR
+        self.fail(reason, "the request could not be carried out")
+
+    def _unpause(self) -> None:
+        self._paused = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._paused and self._held is None and not self.congested and self.state is not State.CLOSED:
+            self.link.resume_reading()
+
+    def _ask_limiters(self, frames: list[Frame]) -> LimitDecision | None:
+        """Ask once for all PUBLISH packets of a read; ``None`` where they may all go on."""
+        publishes = sum(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
+        if not publishes or self.limited_to is None:
+            return None
+        limit = self.broker.limiting.ask(self.limited_to, publishes)
+        if limit.verdict is LimitVerdict.DELAY:
+            self.pause_for(limit.delay_s)
+            return None
+        return None if limit.verdict is LimitVerdict.ALLOW else limit
+
+    def _process_over_limit(self, frames: list[Frame], limit: LimitDecision) -> None:
+        """Refuse the PUBLISH packets of a read, and carry out the others between them."""
+        for position, (frame, body) in enumerate(frames):
+            if frame[0] >> 4 != PacketType.PUBLISH:
+                self._process([(frame, body)])
+            else:
+                try:
+                    inbound.publish_over_limit(self, frame, body, limit)
+                except RemoteError as error:
+                    self.refuse(error)
+            if self.state is State.CLOSED:
+                return
+            if self._held is not None:
+                self._held.extend(frames[position + 1 :])
+                return
+
+    def _congest(self) -> None:
+        """The client takes too little: QoS 0 is dropped, the rest stays in its queue, nothing more is read."""
+        self.congested = True
+        self.link.pause_reading()
+        if self.session is not None:
+            self.session.out = Discard(self.broker.runtime.statistics.dropped["outbound_buffer_full"])
+
+    def _relieve(self) -> None:
+        self.congested = False
+        if self.session is not None and self.session.connection is self:
+            self.session.out = self.out
+            self.session.wants_pump()
+        self._read_on()
+
+    def _tell_room(self) -> None:
+        waiting, self._room = self._room, []
+        for ready in waiting:
+            ready.callback(None)
+
+    def _send_refusal(self, reason: ReasonCode, text: str) -> None:
+        """A CONNACK with a failure, for a client that was not let in."""
+        if self.version == V5:
+            fitting = _fitting(reason, PacketType.CONNACK)
+            self.send_packet(Connack(False, fitting, self.problem(text)))
+        elif has_connack_code(reason, self.version):
+            self.send_packet(Connack(False, reason))
+
+    def _end(self, will_stands: bool) -> None:
+        self.enter(State.CLOSED)
+        session = self.session
+        if session is not None:
+            self.broker.sessions.left(session, self, will_stands)
+        self.routes = None
+        self.aliases = None
+
+    def _close_now(self) -> None:
+        if self.state is not State.CLOSED:
+            self.enter(State.CLOSED)
+        # What this turn has for the client goes out before the close.
+        if self.out:
+            self.flush()
+        if self._waiting:
+            self.link.write(b"".join(self._waiting))
+            self._waiting = []
+        self.link.close()
+
+    def _tell_lost(self, session: Session, text: str) -> None:
+        hooks = self.broker.runtime.hooks
+        if hooks.connection_lost.active:
+            hooks.connection_lost(session.client, text)
+        self._record_end(session, "network", None)
+
+    def _record_end(self, session: Session, by: str, reason: ReasonCode | None) -> None:
+        events.record(
+            self.broker.runtime,
+            EventKind.DISCONNECT,
+            session.client_id,
+            session.epoch,
+            by=by,
+            reason=None if reason is None else int(reason),
+        )
+
+
+_PUBREC: Final = PacketType.PUBREC << 4
+_PUBREL: Final = PacketType.PUBREL << 4 | 2
+
+
+def _fitting(reason: ReasonCode, packet_type: PacketType) -> ReasonCode:
+    """The reason, where that packet may carry it, else the one that says nothing in particular."""
+    allowed = DISCONNECT_FROM_SERVER if packet_type is PacketType.DISCONNECT else ALLOWED_REASONS[packet_type]
+    return reason if reason in allowed else ReasonCode.UNSPECIFIED_ERROR
+
+
+def _without_problems(packet: Packet) -> Packet:
+    """The packet without what must fall away first where it is too large (MQTT-3.2.2-19 and its kin)."""
+    properties = getattr(packet, "properties", NO_PROPERTIES)
+    if not properties:
+        return packet
+    return evolve(packet, properties=properties.without("reason_string", "user_property"))  # type: ignore[misc]
+
+
+def _not_allowed(packet_type: int, state: State) -> Handler:
+    def refuse(connection: Connection, frame: bytes, body: int) -> bool | None:
+        raise violation(state, packet_type, connection.version)
+
+    return refuse
+
+
+_CARRY_OUT: Final[Mapping[Action, Handler]] = {
+    Action.CONNECT: connecting.connect,
+    Action.AUTHENTICATE: connecting.authenticate,
+    Action.REAUTHENTICATE: connecting.reauthenticate,
+    Action.PUBLISH: inbound.publish,
+    Action.PUBACK: inbound.puback,
+    Action.PUBREC: inbound.pubrec,
+    Action.PUBREL: inbound.pubrel,
+    Action.PUBCOMP: inbound.pubcomp,
+    Action.SUBSCRIBE: subscribing.subscribe,
+    Action.UNSUBSCRIBE: subscribing.unsubscribe,
+    Action.PING: inbound.ping,
+    Action.DISCONNECT: inbound.disconnect,
+}
+
+HANDLERS: Final[Mapping[State, tuple[Handler, ...]]] = {
+    state: tuple(
+        _CARRY_OUT[row[packet_type]] if packet_type in row else _not_allowed(packet_type, state)  # type: ignore[index]
+        for packet_type in range(16)
+    )
+    for state, row in TABLE.items()
+}
+"""The table of :mod:`kinmqtt.mqtt.connection`, with what carries out each action; by state and packet type."""

@@ -1,0 +1,71 @@
+"""A plugin's narrow face to the broker, as the SPI promises it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.reference.metric import Namespaced
+from kinmqtt_spi.services.authorization import Scope
+from kinmqtt_spi.services.metric import Metrics
+from kinmqtt_spi.services.plugin import Clock, Context, Log
+from kinmqtt_spi.values import Client, Message, NodeIdentity
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.broker import Broker
+
+T = TypeVar("T")
+
+
+class PluginContext(Context):
+    """What one plugin is handed. It exists before the broker does, and learns of it when that is assembled."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Any,
+        node: NodeIdentity,
+        clock: Clock,
+        log: Log,
+        metrics: Metrics,
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.node = node
+        self.clock = clock
+        self.log = log
+        self.metrics = Namespaced(metrics, name)
+        self._in_thread = in_thread
+        self._broker: Broker | None = None
+
+    def attach(self, broker: Broker) -> None:
+        """The broker is assembled."""
+        self._broker = broker
+
+    def publish(self, message: Message) -> None:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.publish`."""
+        self._assembled.publish(message)
+
+    def client(self, client_id: str) -> Client | None:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.client`."""
+        return self._assembled.client(client_id)
+
+    def disconnect(self, client_id: str, reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION) -> bool:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.disconnect`."""
+        return self._assembled.disconnect(client_id, reason, f"plugin {self.name}")
+
+    def authorization_changed(self, scope: Scope) -> None:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.authorization_changed`."""
+        self._assembled.authorization_changed(scope)
+
+    def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.in_thread`."""
+        return self._in_thread(call)
+
+    @property
+    def _assembled(self) -> Broker:
+        if self._broker is None:
+            raise RuntimeError(f"plugin {self.name!r} used its context before the broker was assembled")
+        return self._broker

@@ -1,0 +1,369 @@
+"""Calling hooks: one dispatcher for each kind, bound once at assembly.
+
+A dispatcher holds plain callables. Where no plugin implements a hook, ``active`` is false and callers on the
+message path skip the call altogether. What an implementation raises, or is too late to answer, becomes the
+failure its kind documents, under the plugin's name, and never reaches a client as anything else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from time import perf_counter
+from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar, cast
+
+from attrs import frozen
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, is_pending, limited, run
+from kinmqtt.mqtt.topics import matches
+from kinmqtt.plugins.manager import Implementation
+from kinmqtt_spi.markers import HookTraits, OnFailure
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.metric import Counter, Metrics
+from kinmqtt_spi.services.plugin import Clock
+from kinmqtt_spi.values import Decision, Disconnect, Drop, Maybe, Reject, Verdict, deny
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = Logger("kinmqtt.hooks")
+
+MAILBOX_LIMIT: Final = 10_000
+CACHED_TOPICS: Final = 4096
+
+
+@frozen(slots=True)
+class Call:
+    """One implementation, timed and counted under its plugin's name."""
+
+    hook: str
+    implementation: Implementation
+    traits: HookTraits
+    clock: Clock
+    calls: Counter
+    failures: Counter
+    busy: Counter
+    """Microseconds spent in synchronous code of the implementation."""
+
+    @property
+    def plugin(self) -> str:
+        """The plugin's name."""
+        return self.implementation.plugin
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The implementation's answer, or a Deferred that is within the hook's time limit; may raise anything."""
+        began = perf_counter()
+        try:
+            answer = self.implementation.call(*arguments)
+        finally:
+            self.calls.value += 1
+            self.busy.value += int((perf_counter() - began) * 1e6)
+        if not is_pending(answer):
+            return answer
+        if self.traits.synchronous:
+            if hasattr(answer, "close"):
+                answer.close()
+            raise TypeError(f"{self.hook} must answer at once, and answered something to wait for")
+        deferred = as_deferred(cast(Awaitable[Any], answer), on_asyncio=self.implementation.asyncio)
+        return limited(deferred, self.clock, self.traits.time_limit_s)
+
+    def failed(self, error: BaseException) -> None:
+        """Count and log a failure; a plugin's mistake never passes in silence."""
+        self.failures.value += 1
+        if isinstance(error, TimeLimitExceeded):
+            log.error("plugin {plugin}: {hook} gave {error}", plugin=self.plugin, hook=self.hook, error=error)
+            return
+        log.failure("plugin {plugin} failed in {hook}", Failure(error), plugin=self.plugin, hook=self.hook)
+
+
+class CallFactory:
+    """Makes calls for a hook's implementations, with their counters."""
+
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+
+    def bind(self, hook: str, traits: HookTraits, implementations: Sequence[Implementation]) -> tuple[Call, ...]:
+        """One call for each implementation, in order."""
+        return tuple(self._bind(hook, traits, implementation) for implementation in implementations)
+
+    def _bind(self, hook: str, traits: HookTraits, implementation: Implementation) -> Call:
+        labels = {"plugin": implementation.plugin, "hook": hook}
+        return Call(
+            hook,
+            implementation,
+            traits,
+            self._clock,
+            self._metrics.counter("plugin.calls", "calls", labels),
+            self._metrics.counter("plugin.failures", "calls", labels),
+            self._metrics.counter("plugin.busy", "microseconds", labels),
+        )
+
+
+class Ruling(NamedTuple):
+    """A decision and who made it; ``by`` is empty where everybody abstained."""
+
+    decision: Decision
+    by: str
+
+
+class Decide(Generic[P]):
+    """The first answer that does not abstain, in order; a failure is a DENY with ``on_failure``."""
+
+    __slots__ = ("_calls", "_default", "_on_failure", "active")
+
+    def __init__(self, calls: Sequence[Call], default: Decision, on_failure: ReasonCode) -> None:
+        self._calls = tuple(calls)
+        self._default = Ruling(default, "")
+        self._on_failure = on_failure
+        self.active = bool(calls)
+
+    def __call__(self, *arguments: P.args, **_: P.kwargs) -> Maybe[Ruling]:
+        """Ask; the answer is awaitable only where an implementation's was."""
+        for position, call in enumerate(self._calls):
+            try:
+                answer = call(*arguments)
+            except Exception as error:
+                return self._failed(call, error)
+            if is_pending(answer):
+                return run(self._later(position, answer, arguments))
+            if answer is not None and not _abstains(answer):
+                return Ruling(answer, call.plugin)
+        return self._default
+
+    def at_once(self, *arguments: P.args, **keywords: P.kwargs) -> Ruling:
+        """Ask a hook that is declared synchronous."""
+        return cast(Ruling, self(*arguments, **keywords))
+
+    async def _later(self, position: int, answer: Any, arguments: tuple[Any, ...]) -> Ruling:
+        for call in self._calls[position:]:
+            try:
+                answer = call(*arguments) if answer is None else answer
+                if is_pending(answer):
+                    answer = await answer
+            except Exception as error:
+                return self._failed(call, error)
+            if answer is not None and not _abstains(answer):
+                return Ruling(answer, call.plugin)
+            answer = None
+        return self._default
+
+    def _failed(self, call: Call, error: Exception) -> Ruling:
+        call.failed(error)
+        return Ruling(deny(self._on_failure, f"plugin {call.plugin} failed"), call.plugin)
+
+
+class Poll(Generic[P, T]):
+    """For synchronous questions whose answers are no :class:`Decision`: the first answer that ``counts``."""
+
+    __slots__ = ("_calls", "_counts", "active")
+
+    def __init__(self, calls: Sequence[Call], counts: Callable[[T], bool] = lambda answer: True) -> None:
+        self._calls = tuple(calls)
+        self._counts = counts
+        self.active = bool(calls)
+
+    def __call__(self, *arguments: P.args, **_: P.kwargs) -> T | None:
+        """The first answer that counts; a raising implementation abstains."""
+        for call in self._calls:
+            try:
+                answer = call(*arguments)
+            except Exception as error:
+                call.failed(error)
+                continue
+            if answer is not None and self._counts(answer):
+                return cast(T, answer)
+        return None
+
+
+class Intercept(Generic[P, T]):
+    """A fold: each implementation may replace the value or stop it."""
+
+    __slots__ = ("_bound", "_calls", "_fold", "_on_failure", "active")
+
+    def __init__(self, calls: Sequence[Call], fold: int, on_failure: Reject | None) -> None:
+        """``fold`` is the position of the folded argument; ``on_failure`` is ``None`` to pass unchanged."""
+        self._calls = tuple(calls)
+        self._fold = fold
+        self._on_failure = on_failure
+        self._bound: dict[str, Intercept[P, T] | None] = {}
+        self.active = bool(calls)
+
+    def for_topic(self, topic: str) -> Intercept[P, T] | None:
+        """The part of this hook that concerns a topic; ``None`` where no implementation does."""
+        if not self.active:
+            return None
+        try:
+            return self._bound[topic]
+        except KeyError:
+            pass
+        if len(self._bound) >= CACHED_TOPICS:
+            self._bound.clear()
+        concerned = [call for call in self._calls if _concerns(call.implementation, topic)]
+        bound: Intercept[P, T] | None = None
+        if concerned:
+            same = len(concerned) == len(self._calls)
+            bound = self if same else Intercept(concerned, self._fold, self._on_failure)
+        self._bound[topic] = bound
+        return bound
+
+    def __call__(self, *arguments: P.args, **_: P.kwargs) -> Maybe[T | Drop | Reject | Disconnect]:
+        """The folded value, or what stopped it; awaitable only where an implementation's answer was."""
+        values: list[Any] = list(arguments)
+        for position, call in enumerate(self._calls):
+            try:
+                answer = call(*values)
+            except Exception as error:
+                call.failed(error)
+                answer = self._on_failure
+            if is_pending(answer):
+                return run(self._later(position, answer, values))
+            if isinstance(answer, _STOPS):
+                return answer
+            if answer is not None:
+                values[self._fold] = answer
+        return cast(T, values[self._fold])
+
+    def at_once(self, *arguments: P.args, **keywords: P.kwargs) -> T | Drop | Reject | Disconnect:
+        """Fold through a hook that is declared synchronous."""
+        return cast("T | Drop | Reject | Disconnect", self(*arguments, **keywords))
+
+    async def _later(self, position: int, answer: Any, values: list[Any]) -> T | Drop | Reject | Disconnect:
+        for call in self._calls[position:]:
+            try:
+                answer = call(*values) if answer is None else answer
+                if is_pending(answer):
+                    answer = await answer
+            except Exception as error:
+                call.failed(error)
+                answer = self._on_failure
+            if isinstance(answer, _STOPS):
+                return answer
+            if answer is not None:
+                values[self._fold] = answer
+            answer = None
+        return cast(T, values[self._fold])
+
+
+class Collect(Generic[P, T]):
+    """Every implementation's answer, by plugin; a failing part is left out and counted."""
+
+    __slots__ = ("_calls", "active")
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = tuple(calls)
+        self.active = bool(calls)
+
+    def at_once(self, *arguments: P.args, **_: P.kwargs) -> list[tuple[str, T]]:
+        """The answers of a hook that is declared synchronous."""
+        answers: list[tuple[str, T]] = []
+        for call in self._calls:
+            try:
+                answers.append((call.plugin, call(*arguments)))
+            except Exception as error:
+                call.failed(error)
+        return answers
+
+    async def __call__(self, *arguments: P.args, **_: P.kwargs) -> list[tuple[str, T]]:
+        """The answers, one plugin after the other."""
+        answers: list[tuple[str, T]] = []
+        for call in self._calls:
+            try:
+                answer = call(*arguments)
+                answers.append((call.plugin, await answer if is_pending(answer) else answer))
+            except Exception as error:
+                call.failed(error)
+        return answers
+
+    def each(self) -> tuple[Call, ...]:
+        """The single calls, for whoever must know which one failed."""
+        return self._calls
+
+
+class _Mailbox:
+    """What one implementation of a notice has yet to be told: bounded, in order, emptied in a later turn."""
+
+    __slots__ = ("_busy", "_call", "_clock", "_dropped", "_waiting")
+
+    def __init__(self, call: Call, clock: Clock, dropped: Counter) -> None:
+        self._call = call
+        self._clock = clock
+        self._dropped = dropped
+        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._busy = False
+
+    def offer(self, arguments: tuple[Any, ...]) -> None:
+        if len(self._waiting) >= MAILBOX_LIMIT:
+            self._dropped.value += 1
+            return
+        self._waiting.append(arguments)
+        if not self._busy:
+            self._busy = True
+            self._clock.later(0, self._empty)
+
+    def _empty(self) -> None:
+        # Only what waits now: a notice that leads to another notice must not keep the reactor turn for itself.
+        for _ in range(len(self._waiting)):
+            try:
+                answer = self._call(*self._waiting.popleft())
+            except Exception as error:
+                self._call.failed(error)
+                continue
+            if is_pending(answer):
+                answer.addErrback(lambda reason: self._call.failed(reason.value))
+                answer.addCallback(lambda _: self._clock.later(0, self._empty))
+                return
+        if self._waiting:
+            self._clock.later(0, self._empty)
+        else:
+            self._busy = False
+
+
+class Notify(Generic[P]):
+    """Tells every implementation in a later turn, each at its own pace."""
+
+    __slots__ = ("_boxes", "_wanted", "active")
+
+    def __init__(self, calls: Sequence[Call], clock: Clock, metrics: Metrics) -> None:
+        self._boxes = tuple((call, _Mailbox(call, clock, _dropped_counter(metrics, call))) for call in calls)
+        self._wanted: dict[str, tuple[_Mailbox, ...]] = {}
+        self.active = bool(calls)
+
+    def __call__(self, *arguments: P.args, **_: P.kwargs) -> None:
+        """Tell all."""
+        for _call, box in self._boxes:
+            box.offer(arguments)
+
+    def about(self, topic: str, *arguments: P.args, **_: P.kwargs) -> None:
+        """Tell those whom the topic concerns."""
+        boxes = self._wanted.get(topic)
+        if boxes is None:
+            if len(self._wanted) >= CACHED_TOPICS:
+                self._wanted.clear()
+            boxes = tuple(box for call, box in self._boxes if _concerns(call.implementation, topic))
+            self._wanted[topic] = boxes
+        for box in boxes:
+            box.offer(arguments)
+
+
+_STOPS: Final = (Drop, Reject, Disconnect)
+
+
+def failure_outcome(traits: HookTraits, reason: ReasonCode) -> Reject | None:
+    """What a failing intercept does to its value, by its declared policy."""
+    return None if traits.on_failure is OnFailure.PASS else Reject(reason, "a plugin failed")
+
+
+def _abstains(answer: object) -> bool:
+    return isinstance(answer, Decision) and answer.verdict is Verdict.ABSTAIN
+
+
+def _concerns(implementation: Implementation, topic: str) -> bool:
+    filters = implementation.topics
+    return filters is None or any(matches(filter, topic) for filter in filters)
+
+
+def _dropped_counter(metrics: Metrics, call: Call) -> Counter:
+    return metrics.counter("plugin.notices_dropped", "notices", {"plugin": call.plugin, "hook": call.hook})

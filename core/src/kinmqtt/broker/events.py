@@ -1,0 +1,20 @@
+"""Writing the event log: what happened to clients, with the version that orders it."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from kinmqtt_spi.services.event import Event, EventKind, EventVersion
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.runtime import Runtime
+
+_counter: Final = count(1)
+
+
+def record(runtime: Runtime, kind: EventKind, client_id: str, epoch: int, **data: object) -> None:
+    """Have an event kept with this turn's writes. ``data`` is plain values; no payloads, no passwords."""
+    version = EventVersion(epoch, next(_counter))
+    runtime.turn.batch.events.append(Event(kind, client_id, version, runtime.clock.now(), data))
+    runtime.turn.touch()

@@ -1,0 +1,209 @@
+"""A topic's subscribers, sorted by how a message reaches them. Made once for each topic, not for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from kinmqtt.mqtt.packets import V5
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.subscription import Subscriber
+from kinmqtt_spi.values import Disconnect, Message, Subscription
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.publication import Publication
+    from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session import Session
+
+
+@frozen(slots=True)
+class Target:
+    """One session that gets the messages of a topic, once for all of its overlapping filters (section 3.3.4)."""
+
+    session: Session
+    qos: int
+    """The highest that any of the filters was granted (MQTT-3.3.4-2)."""
+    retain_as_published: bool
+    no_local: bool
+    """Whether all of the filters ask not to get the client's own messages."""
+    identifiers: tuple[int, ...]
+    subscription: Subscription
+    """One of them, for hooks: that of the highest QoS."""
+
+    @property
+    def shares_bytes(self) -> bool:
+        """Whether the packets for this session are those of many others."""
+        return not (
+            self.retain_as_published or self.no_local or self.identifiers or self.session.max_packet_bytes is not None
+        )
+
+
+@frozen(slots=True)
+class Group:
+    """A shared subscription: of its members one gets each message (section 4.8.2)."""
+
+    name: str
+    filter: str
+    members: tuple[Subscriber, ...]
+
+
+class Fanout:
+    """Everybody who gets the messages of one topic, as of a generation of the index."""
+
+    __slots__ = ("_plain", "_runtime", "_shared", "generation", "groups", "is_simple", "targets")
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        generation: int,
+        targets: Sequence[Target],
+        groups: Sequence[Group],
+        watched: bool,
+    ) -> None:
+        """``watched`` is true where a hook must see each delivery of this topic."""
+        self._runtime = runtime
+        self.generation = generation
+        self.targets = tuple(targets)
+        self.groups = tuple(groups)
+        self._shared: list[tuple[int, list[Session]]] = []
+        self._plain: list[Target] = []
+        self._sort(watched)
+        self.is_simple = bool(targets) and not groups and not self._plain and len(self._shared) == 1
+        """Whether a QoS 0 packet that came in one version goes out to all as it is."""
+
+    @property
+    def version(self) -> int:
+        """The version class (4 or 5) of the packets that all subscribers take, where the fan-out is simple."""
+        return self._shared[0][0]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody wants the topic."""
+        return not self.targets and not self.groups
+
+    def _sort(self, watched: bool) -> None:
+        shared: dict[int, list[Session]] = {}
+        for target in self.targets:
+            if watched or not target.shares_bytes:
+                self._plain.append(target)
+            else:
+                version = V5 if target.session.version == V5 else 4
+                shared.setdefault(version, []).append(target.session)
+        self._shared = list(shared.items())
+
+    def forward(self, packet: bytes) -> None:
+        """Send a QoS 0 packet as it came to everybody; only where :attr:`is_simple`."""
+        sessions = self._shared[0][1]
+        dirty = self._runtime.turn.dirty
+        for session in sessions:
+            out = session.out
+            if not out:
+                dirty.append(out)
+            out.append(packet)
+        self._runtime.statistics.messages_sent.value += len(sessions)
+
+    def best_effort(self, publication: Publication) -> None:
+        """Deliver a QoS 0 message."""
+        for version, sessions in self._shared:
+            head, tail = publication.parts(version, 0, False)
+            packet = head + tail
+            dirty = self._runtime.turn.dirty
+            for session in sessions:
+                out = session.out
+                if not out:
+                    dirty.append(out)
+                out.append(packet)
+            self._runtime.statistics.messages_sent.value += len(sessions)
+        for target in self._plain:
+            deliver(self._runtime, target, publication)
+
+    def assured(self, publication: Publication) -> bool:
+        """Deliver a message of QoS 1 or 2; ``False`` if a queue refused it."""
+        accepted = True
+        qos = publication.publish.qos
+        if self._plain:
+            for target in self.targets:
+                accepted &= deliver(self._runtime, target, publication)
+            return accepted
+        for target in self.targets:
+            granted = target.qos
+            if granted:
+                accepted &= target.session.deliver(publication, qos if qos < granted else granted, False)
+            else:
+                deliver(self._runtime, target, publication)
+        return accepted
+
+
+def deliver(runtime: Runtime, target: Target, publication: Publication, retained: bool = False) -> bool:
+    """Deliver to one session, with everything that is particular to it; ``False`` if its queue refused.
+
+    ``retained`` marks a message sent because of a new subscription, which carries RETAIN (MQTT-3.3.1-8).
+    """
+    session = target.session
+    publish = publication.publish
+    if target.no_local and publication.publisher.client_id == session.client_id:
+        return True
+    changed = _asked(runtime, target, publication)
+    if changed is None:
+        return True
+    retain = retained or (target.retain_as_published and publish.retain)
+    qos = min(target.qos, changed.publish.qos)
+    if qos:
+        return session.deliver(changed, qos, retain, target.identifiers)
+    session.deliver_particular(changed, retain, target.identifiers)
+    return True
+
+
+def _asked(runtime: Runtime, target: Target, publication: Publication) -> Publication | None:
+    """What the hooks on deliveries leave of a message for one client; ``None`` where they drop it."""
+    hooks = runtime.hooks
+    session = target.session
+    topic = publication.publish.topic
+    if hooks.authorize_receive.active:
+        request = AuthorizationRequest(
+            session.client, Action.RECEIVE, topic, publication.publish.qos, publication.publish.retain
+        )
+        if not hooks.authorize_receive.at_once(request).decision.allowed:
+            runtime.drop(session.client_id, publication.message, "not_authorized")
+            return None
+    intercept = hooks.delivering.for_topic(topic)
+    if intercept is None:
+        return publication
+    outcome = intercept.at_once(session.client, publication.message, target.subscription)
+    if outcome is publication.message:
+        return publication
+    if isinstance(outcome, Message):
+        return publication.of(outcome)
+    runtime.drop(session.client_id, publication.message, "intercepted")
+    if isinstance(outcome, Disconnect) and session.connection is not None:
+        session.connection.fail(outcome.reason, outcome.text)
+    return None
+
+
+def merge(subscribers: Sequence[Subscriber], session_of: Callable[[str], Session | None]) -> list[Target]:
+    """One target for each client, whatever the number of its filters that match."""
+    by_client: dict[str, list[Subscription]] = {}
+    for subscriber in subscribers:
+        by_client.setdefault(subscriber.client_id, []).append(subscriber.subscription)
+    targets = []
+    for client_id, subscriptions in by_client.items():
+        session = session_of(client_id)
+        if session is not None:
+            targets.append(target_of(session, subscriptions))
+    return targets
+
+
+def target_of(session: Session, subscriptions: Sequence[Subscription]) -> Target:
+    """What a session's matching subscriptions come to together."""
+    best = max(subscriptions, key=lambda subscription: subscription.qos)
+    wanted = [s for s in subscriptions if not s.no_local]
+    return Target(
+        session,
+        best.qos,
+        any(s.retain_as_published for s in subscriptions),
+        not wanted,
+        tuple(s.identifier for s in subscriptions if s.identifier is not None),
+        best,
+    )

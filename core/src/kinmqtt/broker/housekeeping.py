@@ -1,0 +1,77 @@
+"""What happens once a second: the wheel, expiries, wills that are due; and at longer intervals ``$SYS``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kinmqtt.broker.awaiting import run
+from kinmqtt.broker.wheel import Wheel
+from kinmqtt_spi.services.plugin import Clock, Timer
+
+log = Logger("kinmqtt.housekeeping")
+
+INTERVAL_S: Final = 1.0
+
+Chore = Callable[[float], Coroutine[Any, Any, None]]
+"""Something to look after; it is handed the time in seconds since the epoch."""
+
+
+class Housekeeping:
+    """Runs the chores, each by itself: one that waits for a slow store does not hold up the others."""
+
+    def __init__(self, clock: Clock, wheel: Wheel, chores: dict[str, Chore]) -> None:
+        self._clock = clock
+        self._wheel = wheel
+        self._chores = chores
+        self._busy: set[str] = set()
+        self._timer: Timer | None = None
+        self._began = 0.0
+        self._intervals: list[tuple[float, float, Callable[[], object]]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._began = self._clock.monotonic()
+        self._timer = self._clock.later(INTERVAL_S, self._tick)
+
+    def stop(self) -> None:
+        """End."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def every(self, interval_s: float, call: Callable[[], object]) -> None:
+        """Make a call at each interval, and once when housekeeping begins."""
+        self._intervals.append((interval_s, self._clock.monotonic(), call))
+
+    def _tick(self) -> None:
+        self._timer = self._clock.later(INTERVAL_S, self._tick)
+        self._wheel.turn(int(self._clock.monotonic() - self._began))
+        now = self._clock.now()
+        for name, chore in self._chores.items():
+            if name not in self._busy:
+                self._busy.add(name)
+                self._watch(name, run(chore(now)))
+        self._call_due()
+
+    def _watch(self, name: str, work: Deferred[None]) -> None:
+        def done(result: object) -> None:
+            self._busy.discard(name)
+            if isinstance(result, Failure):
+                log.failure("housekeeping: {name} failed", result, name=name)
+
+        work.addBoth(done)
+
+    def _call_due(self) -> None:
+        now = self._clock.monotonic()
+        for position, (interval_s, due, call) in enumerate(self._intervals):
+            if now >= due:
+                self._intervals[position] = (interval_s, now + interval_s, call)
+                try:
+                    call()
+                except Exception:
+                    log.failure("housekeeping: {call} failed", call=call)

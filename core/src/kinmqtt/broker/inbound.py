@@ -1,0 +1,465 @@
+"""What a connected client sends: PUBLISH, the acknowledgements, PINGREQ and DISCONNECT."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import evolve
+
+from kinmqtt.broker import events
+from kinmqtt.broker.awaiting import as_deferred, run
+from kinmqtt.broker.dispatch import Intercept, Ruling
+from kinmqtt.broker.fanout import Fanout
+from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.router import Routed
+from kinmqtt.mqtt.codec import decode, decode_publish
+from kinmqtt.mqtt.errors import ProtocolError, RemoteError
+from kinmqtt.mqtt.packets import V5, Disconnect, PacketType, Publish
+from kinmqtt.mqtt.reasons import ALLOWED_REASONS
+from kinmqtt.mqtt.session import Effect, check_quota
+from kinmqtt_spi import values
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services import queue
+from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
+from kinmqtt_spi.services.event import EventKind
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict
+from kinmqtt_spi.values import Client, Drop, Message, Reject
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.session import Session
+
+CACHED_ROUTES: Final = 1024
+"""Topics a connection remembers its rights and fan-out for."""
+
+PINGRESP: Final = b"\xd0\x00"
+
+_PLAIN_PUBLISH: Final = 0x30
+"""The first byte of a PUBLISH of QoS 0 that is neither a repeat nor retained."""
+
+
+class Route:
+    """A topic a client has published to: whether it may, who gets it, and which hooks must see it."""
+
+    __slots__ = ("cacheable", "expires_at", "fanout", "intercept", "reason", "straight", "text", "topic")
+
+    def __init__(self, topic: str, ruling: Ruling) -> None:
+        self.topic = topic
+        decision = ruling.decision
+        self.reason = ReasonCode.SUCCESS if decision.allowed else decision.reason
+        self.text = decision.text
+        self.cacheable = True
+        self.expires_at: float | None = None
+        if isinstance(decision, Authorization):
+            self.cacheable = decision.cache is Cache.SESSION
+            self.expires_at = decision.expires_at
+        self.fanout: Fanout | None = None
+        self.intercept: Intercept[[Client, Message], Message] | None = None
+        self.straight = False
+        """Whether a plain QoS 0 packet goes to everybody as it came, with nobody else to ask or to tell."""
+
+    def refresh(self, connection: Connection) -> None:
+        """Take the topic's present fan-out and hooks."""
+        broker = connection.broker
+        hooks = broker.runtime.hooks
+        fanout = self.fanout = broker.router.fanout(self.topic)
+        self.intercept = hooks.publish_received.for_topic(self.topic)
+        watched = self.intercept is not None or hooks.published.active or broker.limiting.topics
+        self.straight = (
+            self.reason is ReasonCode.SUCCESS
+            and self.expires_at is None
+            and not watched
+            and fanout.is_simple
+            and (fanout.version == V5) == (connection.version == V5)
+        )
+
+
+def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """A PUBLISH."""
+    broker = connection.broker
+    routes = connection.routes
+    broker.runtime.statistics.messages_received.value += 1
+    if frame[0] == _PLAIN_PUBLISH and routes:
+        try:
+            end = body + 2 + (frame[body] << 8 | frame[body + 1])
+            route = routes.get(frame[body + 2 : end])
+            if (
+                route is not None
+                and route.straight
+                and route.fanout.generation == broker.router.generation  # type: ignore[union-attr]
+                and (connection.version != V5 or not frame[end])
+            ):
+                route.fanout.forward(frame)  # type: ignore[union-attr]
+                return None
+        except IndexError:
+            pass  # A packet too short for what it says: the decoder tells what is wrong with it.
+    packet = decode_publish(frame, body, connection.version)
+    session = _session(connection)
+    if packet.properties:
+        _resolve_alias(connection, packet)
+    if packet.qos and not _admit(connection, session, packet):
+        return None
+    key = packet.topic.encode() if packet.properties else frame[body + 2 : packet.topic_end]
+    route = routes.get(key) if routes else None
+    if route is None or (route.expires_at is not None and route.expires_at <= broker.runtime.clock.now()):
+        opened = _open_route(connection, packet)
+        if not isinstance(opened, Ruling):
+            return connection.wait_for(run(_publish_later(connection, session, packet, key, opened)))
+        route = _remember(connection, key, Route(packet.topic, opened))
+    return _publish_along(connection, session, packet, route)
+
+
+def _publish_along(connection: Connection, session: Session, packet: Publish, route: Route) -> bool | None:
+    broker = connection.broker
+    if route.reason is not ReasonCode.SUCCESS:
+        _refuse(connection, session, packet, route.reason, route.text)
+        return None
+    fanout = route.fanout
+    if fanout is None or fanout.generation != broker.router.generation:
+        route.refresh(connection)
+        fanout = route.fanout
+    if broker.limiting.topics:
+        stopped = _limited(connection, session, packet)
+        if stopped is not None:
+            return stopped
+    runtime = broker.runtime
+    publication = Publication(packet, connection.version, session.publisher, runtime.clock.now(), runtime.mint)
+    if route.intercept is not None:
+        outcome = route.intercept(session.client, publication.message)
+        return _intercepted(connection, session, packet, publication, outcome)
+    return _take(connection, session, packet, publication, fanout)
+
+
+async def _publish_later(
+    connection: Connection, session: Session, packet: Publish, key: bytes, opened: Awaitable[Ruling]
+) -> None:
+    route = _remember(connection, key, Route(packet.topic, await as_deferred(opened)))
+    if connection.session is session and session.connection is connection:
+        connection.broker.runtime.turn.touch()
+        _publish_along(connection, session, packet, route)
+
+
+def _open_route(connection: Connection, packet: Publish) -> values.Maybe[Ruling]:
+    """Ask whether the client may publish to the topic."""
+    broker = connection.broker
+    if packet.topic.count("/") >= broker.runtime.limits.max_topic_levels:
+        return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, "the topic has too many levels"), "limits")
+    request = AuthorizationRequest(
+        _session(connection).client, Action.PUBLISH, packet.topic, packet.qos, packet.retain
+    )
+    ruling = broker.runtime.hooks.authorize(request)
+    if isinstance(ruling, Ruling):
+        _tell_refused(connection, request, ruling)
+        return ruling
+    return _tell_later(connection, request, ruling)
+
+
+async def _tell_later(connection: Connection, request: AuthorizationRequest, pending: Awaitable[Ruling]) -> Ruling:
+    ruling = await as_deferred(pending)
+    _tell_refused(connection, request, ruling)
+    return ruling
+
+
+def _tell_refused(connection: Connection, request: AuthorizationRequest, ruling: Ruling) -> None:
+    refused = connection.broker.runtime.hooks.authorization_refused
+    if refused.active and not ruling.decision.allowed:
+        refused(request, ruling.by)
+
+
+def _remember(connection: Connection, key: bytes, route: Route) -> Route:
+    if route.cacheable:
+        if connection.routes is None or len(connection.routes) >= CACHED_ROUTES:
+            connection.routes = {}
+        connection.routes[key] = route
+    return route
+
+
+def _resolve_alias(connection: Connection, packet: Publish) -> None:
+    """Topic aliases of the client (section 3.3.2.3.4), and what a client must not send."""
+    properties = packet.properties
+    if properties.subscription_identifier:
+        raise ProtocolError("a client sent a subscription identifier", "MQTT-3.3.4-6")
+    alias = properties.topic_alias
+    if alias is None:
+        return
+    if alias > connection.broker.runtime.limits.topic_alias_maximum:
+        raise RemoteError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias} is too high", "MQTT-3.3.2-9")
+    if connection.aliases is None:
+        connection.aliases = {}
+    if packet.topic:
+        connection.aliases[alias] = packet.topic
+        return
+    topic = connection.aliases.get(alias)
+    if topic is None:
+        raise ProtocolError(f"topic alias {alias} has no topic yet", "MQTT-3.3.2-12")
+    packet.topic = topic
+
+
+def _admit(connection: Connection, session: Session, packet: Publish) -> bool:
+    """Count a QoS 1 or 2 message against the receive maximum; ``False`` for a repeat that was answered again."""
+    if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
+        connection.broker.runtime.turn.acknowledge(connection, _short(PacketType.PUBREC, packet.packet_id))
+        return False
+    connection.unacknowledged += 1
+    if connection.version == V5:
+        check_quota(connection.unacknowledged, connection.receive_maximum)
+    return True
+
+
+def _limited(connection: Connection, session: Session, packet: Publish) -> bool | None:
+    """Ask a limiter that looks at topics; ``None`` to go on."""
+    resource = connection.limited_to
+    if resource is None:
+        return None
+    limit = connection.broker.limiting.ask(evolve(resource, topic=packet.topic), 1)
+    if limit.verdict is LimitVerdict.ALLOW:
+        return None
+    if limit.verdict is LimitVerdict.DELAY:
+        connection.pause_for(limit.delay_s)
+        return None
+    return _stop_by_limit(connection, session, packet, limit)
+
+
+def _stop_by_limit(connection: Connection, session: Session, packet: Publish, limit: LimitDecision) -> bool:
+    if limit.verdict is LimitVerdict.DISCONNECT:
+        connection.fail(limit.reason, f"limited by {limit.rule}")
+        return True
+    if limit.verdict is LimitVerdict.DROP:
+        _acknowledge(connection, session, packet, ReasonCode.SUCCESS)
+    else:
+        _refuse(connection, session, packet, limit.reason, f"limited by {limit.rule}")
+    return False
+
+
+def publish_over_limit(connection: Connection, frame: bytes, body: int, limit: LimitDecision) -> bool:
+    """A PUBLISH of a read that a limiter has refused; ``True`` where the connection is closed for it."""
+    session = _session(connection)
+    packet = decode_publish(frame, body, connection.version)
+    if packet.properties:
+        _resolve_alias(connection, packet)
+    if packet.qos and not _admit(connection, session, packet):
+        return False
+    return _stop_by_limit(connection, session, packet, limit)
+
+
+def _intercepted(
+    connection: Connection, session: Session, packet: Publish, publication: Publication, outcome: Any
+) -> bool | None:
+    """Go on with what the intercepts made of a message."""
+    if isinstance(outcome, Awaitable):
+        return connection.wait_for(run(_intercepted_later(connection, session, packet, publication, outcome)))
+    if isinstance(outcome, Message):
+        if outcome is not publication.message:
+            publication = Publication.of(outcome)
+        return _take(connection, session, packet, publication, None)
+    if isinstance(outcome, Drop):
+        _acknowledge(connection, session, packet, ReasonCode.SUCCESS)
+    elif isinstance(outcome, Reject):
+        _refuse(connection, session, packet, outcome.reason, outcome.text)
+    else:
+        connection.fail(outcome.reason, outcome.text)
+        return True
+    return None
+
+
+async def _intercepted_later(
+    connection: Connection,
+    session: Session,
+    packet: Publish,
+    publication: Publication,
+    pending: Awaitable[Any],
+) -> None:
+    outcome = await as_deferred(pending)
+    if session.connection is connection:
+        connection.broker.runtime.turn.touch()
+        _intercepted(connection, session, packet, publication, outcome)
+
+
+def _take(
+    connection: Connection,
+    session: Session,
+    packet: Publish,
+    publication: Publication,
+    fanout: Fanout | None,
+) -> bool | None:
+    """The message is accepted: from here on it is the broker's."""
+    broker = connection.broker
+    if packet.qos == 2:
+        session.incoming.open(packet.packet_id)
+        if session.kept:
+            broker.runtime.turn.batch.queue.append(
+                queue.InboundOpen(session.client_id, session.epoch, packet.packet_id)
+            )
+    if packet.retain:
+        kind = EventKind.ADD_RETAIN if packet.payload else EventKind.REMOVE_RETAIN
+        events.record(broker.runtime, kind, session.client_id, session.epoch, topic=packet.topic)
+    routed = broker.publishing.take(publication, fanout)
+    if isinstance(routed, Awaitable):
+        return connection.wait_for(run(_routed_later(connection, session, packet, routed)))
+    if packet.qos:
+        _routed(connection, session, packet, routed)
+    return None
+
+
+async def _routed_later(
+    connection: Connection, session: Session, packet: Publish, pending: Awaitable[Routed]
+) -> None:
+    routed = await as_deferred(pending)
+    if packet.qos and session.connection is connection:
+        connection.broker.runtime.turn.touch()
+        _routed(connection, session, packet, routed)
+
+
+def _routed(connection: Connection, session: Session, packet: Publish, routed: Routed) -> None:
+    if routed is Routed.REFUSED:
+        _refuse(connection, session, packet, ReasonCode.QUOTA_EXCEEDED, "a subscriber's queue is full")
+    elif routed is Routed.UNROUTED:
+        _acknowledge(connection, session, packet, ReasonCode.NO_MATCHING_SUBSCRIBERS)
+    else:
+        _acknowledge(connection, session, packet, ReasonCode.SUCCESS)
+
+
+def _acknowledge(connection: Connection, session: Session, packet: Publish, reason: ReasonCode) -> None:
+    """Answer a message that was taken over, or is treated as if it were."""
+    if not packet.qos:
+        return
+    packet_type = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
+    if packet.qos == 2:
+        session.incoming.open(packet.packet_id)
+    if reason is ReasonCode.SUCCESS or connection.version != V5:
+        answer = _short(packet_type, packet.packet_id)
+    else:
+        answer = _with_reason(packet_type, packet.packet_id, reason)
+    connection.broker.runtime.turn.acknowledge(connection, answer)
+
+
+def _refuse(connection: Connection, session: Session, packet: Publish, reason: ReasonCode, text: str) -> None:
+    """Refuse a message. MQTT 3 has no way to say so but to close, so its clients are answered as if all were well."""
+    if not packet.qos:
+        return
+    if connection.version != V5:
+        _acknowledge(connection, session, packet, ReasonCode.SUCCESS)
+        return
+    packet_type = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
+    if reason not in ALLOWED_REASONS[packet_type]:
+        reason = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    if packet.qos == 2:
+        session.incoming.packet_ids.discard(packet.packet_id)
+    answer = _with_reason(packet_type, packet.packet_id, reason)
+    connection.broker.runtime.turn.acknowledge(connection, answer)
+
+
+def puback(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """A PUBACK."""
+    return _acknowledged(connection, frame, body, PacketType.PUBACK)
+
+
+def pubrec(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """A PUBREC."""
+    return _acknowledged(connection, frame, body, PacketType.PUBREC)
+
+
+def pubcomp(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """A PUBCOMP."""
+    return _acknowledged(connection, frame, body, PacketType.PUBCOMP)
+
+
+def _acknowledged(connection: Connection, frame: bytes, body: int, packet_type: PacketType) -> bool | None:
+    session = _session(connection)
+    packet_id, reason = _read_acknowledgement(connection, frame, body, packet_type)
+    delivery, effect = session.outgoing.acknowledge(packet_id, packet_type, reason)
+    if effect is Effect.VIOLATION:
+        raise ProtocolError(f"{packet_type.name} for a message of another QoS", "MQTT-4.3.2-3")
+    if effect is Effect.UNKNOWN:
+        if packet_type is PacketType.PUBREC:
+            connection.send(_released(connection, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+        return None
+    if delivery is None:
+        return None
+    if packet_type is not PacketType.PUBCOMP and effect is not Effect.RELEASE_AGAIN:
+        acknowledged = connection.broker.runtime.hooks.acknowledged
+        if acknowledged.active:
+            message = delivery.publication.message
+            acknowledged.about(message.topic, session.client, message, ReasonCode(reason))
+    if effect is Effect.COMPLETE or effect is Effect.REFUSED:
+        session.settled(delivery)
+        return None
+    turn = connection.broker.runtime.turn
+    if effect is Effect.RELEASE and session.kept:
+        turn.batch.queue.append(queue.Release(session.client_id, session.epoch, delivery.sequence))
+    turn.acknowledge(connection, _released(connection, packet_id, ReasonCode.SUCCESS))
+    return None
+
+
+def _read_acknowledgement(
+    connection: Connection, frame: bytes, body: int, packet_type: PacketType
+) -> tuple[int, int]:
+    """The packet identifier and reason; nearly every acknowledgement is four bytes long and a success."""
+    if len(frame) == 4 and frame[0] == packet_type << 4:
+        packet_id = frame[2] << 8 | frame[3]
+        if packet_id:
+            return packet_id, 0
+    packet: Any = decode(frame, body, connection.version)
+    return packet.packet_id, packet.reason
+
+
+def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """A PUBREL: the identifier of a QoS 2 message may be used anew."""
+    session = _session(connection)
+    packet: Any = decode(frame, body, connection.version)
+    reason = session.incoming.close(packet.packet_id)
+    turn = connection.broker.runtime.turn
+    if session.kept and reason is ReasonCode.SUCCESS:
+        turn.batch.queue.append(queue.InboundClose(session.client_id, session.epoch, packet.packet_id))
+    if reason is ReasonCode.SUCCESS or connection.version != V5:
+        answer = _short(PacketType.PUBCOMP, packet.packet_id)
+    else:
+        connection.unacknowledged += 1  # The answer takes it off again: nothing was counted for this identifier.
+        answer = _with_reason(PacketType.PUBCOMP, packet.packet_id, reason)
+    turn.acknowledge(connection, answer)
+    return None
+
+
+def ping(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """A PINGREQ (MQTT-3.12.4-1)."""
+    decode(frame, body, connection.version)
+    connection.send(PINGRESP)
+    return None
+
+
+def disconnect(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """A DISCONNECT: nothing more is read; the session expiry interval may change (section 3.14.2.2.2)."""
+    packet = decode(frame, body, connection.version)
+    session = connection.session
+    if not isinstance(packet, Disconnect):
+        raise ProtocolError("not a DISCONNECT")
+    expiry_s = packet.properties.session_expiry_interval
+    if session is not None and expiry_s is not None:
+        if expiry_s and not session.expiry_s:
+            raise ProtocolError("DISCONNECT must not make the session outlive it", "MQTT-3.14.2-2")
+        session.expiry_s = min(expiry_s, connection.broker.runtime.limits.max_session_expiry_s)
+    connection.disconnected_by_client(packet.reason)
+    return True
+
+
+def _session(connection: Connection) -> Session:
+    session = connection.session
+    if session is None:
+        raise ProtocolError("no session")
+    return session
+
+
+def _short(packet_type: PacketType, packet_id: int) -> bytes:
+    """An acknowledgement in its shortest form: a success."""
+    return bytes((packet_type << 4, 2, packet_id >> 8, packet_id & 0xFF))
+
+
+def _with_reason(packet_type: PacketType, packet_id: int, reason: ReasonCode) -> bytes:
+    return bytes((packet_type << 4, 3, packet_id >> 8, packet_id & 0xFF, reason))
+
+
+def _released(connection: Connection, packet_id: int, reason: ReasonCode) -> bytes:
+    if reason is ReasonCode.SUCCESS or connection.version != V5:
+        return bytes((0x62, 2, packet_id >> 8, packet_id & 0xFF))
+    return bytes((0x62, 3, packet_id >> 8, packet_id & 0xFF, reason))

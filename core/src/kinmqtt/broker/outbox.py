@@ -1,0 +1,40 @@
+"""Where packets for one connection gather during a reactor turn.
+
+An outbox is a list of byte strings, so that the message path appends and does nothing else. A session whose client
+is away, or too slow for QoS 0, has a stand-in that counts and forgets: whoever fans out a message need not ask.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection import Connection
+    from kinmqtt_spi.services.metric import Counter
+
+
+class Outbox(list[bytes]):
+    """What goes out on a connection when the turn ends."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self.connection = connection
+
+
+class Discard(Outbox):
+    """Takes QoS 0 packets for a client that can't have them now, and counts them as dropped.
+
+    It is never empty, so that nobody notes it down as having something to send.
+    """
+
+    __slots__ = ("_dropped",)
+
+    def __init__(self, dropped: Counter) -> None:
+        list.__init__(self, [b""])
+        self._dropped = dropped
+
+    def append(self, packet: bytes) -> None:
+        """Count one packet, and forget it."""
+        self._dropped.value += 1

@@ -1,0 +1,133 @@
+"""A message on its way to many: one decoding, and one encoding for all subscribers that can share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kinmqtt.mqtt.codec.publish import publish_parts
+from kinmqtt.mqtt.packets import V5, Publish
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.values import Message, MessageId, Publisher
+
+NOT_FORWARDED = ("topic_alias", "subscription_identifier")
+"""Properties of a PUBLISH that concern one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
+
+
+class Publication:
+    """A PUBLISH packet that was accepted, or a message from elsewhere, with the bytes its deliveries share.
+
+    The SPI's :class:`Message` is made when a hook or a store first asks for it; most QoS 0 messages never need one.
+    """
+
+    __slots__ = (
+        "_message",
+        "_mint",
+        "_parts",
+        "expires_at",
+        "frame_version",
+        "publish",
+        "publisher",
+        "received_at",
+    )
+
+    def __init__(
+        self,
+        publish: Publish,
+        frame_version: int,
+        publisher: Publisher,
+        received_at: float,
+        mint: Callable[[], MessageId],
+    ) -> None:
+        """``frame_version`` is the protocol version of ``publish.frame``, 0 where it holds no whole packet."""
+        self.publish = publish
+        self.frame_version = frame_version
+        self.publisher = publisher
+        self.received_at = received_at
+        self.expires_at: float | None = None
+        self._mint = mint
+        self._message: Message | None = None
+        self._parts: dict[int, tuple[bytes, bytes]] = {}
+        interval = publish.properties.message_expiry_interval
+        if interval is not None:
+            self.expires_at = received_at + interval
+
+    @classmethod
+    def of(cls, message: Message) -> Publication:
+        """A message that did not come in a packet just now: from a store, a plugin, or as a will."""
+        publish = Publish.build(
+            message.topic,
+            message.payload,
+            qos=message.qos,
+            retain=message.retain,
+            packet_id=1 if message.qos else 0,
+            properties=message.properties,
+        )
+        publication = cls(publish, 0, message.publisher, message.received_at, lambda: message.id)
+        publication.expires_at = message.expires_at
+        publication._message = message
+        return publication
+
+    @property
+    def message(self) -> Message:
+        """The message as services and hooks see it."""
+        if self._message is None:
+            publish = self.publish
+            self._message = Message(
+                publish.topic,
+                publish.payload,
+                publish.qos,
+                publish.retain,
+                publish.properties.without(*NOT_FORWARDED) if publish.properties else NO_PROPERTIES,
+                self.publisher,
+                self._mint(),
+                self.received_at,
+                self.expires_at,
+                publish.frame if self.frame_version else None,
+                self.frame_version,
+            )
+        return self._message
+
+    def parts(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes]:
+        """What stands before and after the packet identifier, for every subscriber of this version, QoS and flag."""
+        key = (version == V5) << 3 | qos << 1 | retain
+        parts = self._parts.get(key)
+        if parts is None:
+            parts = self._forwarded(version, qos, retain) or self.encode(version, qos, retain, NO_PROPERTIES)
+            self._parts[key] = parts
+        return parts
+
+    def encode(
+        self, version: int, qos: int, retain: bool, extra: Properties, now: float | None = None
+    ) -> tuple[bytes, bytes]:
+        """The same, made anew: with properties of one delivery, and at ``now`` with the expiry that is left."""
+        properties = NO_PROPERTIES
+        if version == V5:
+            properties = self._properties(now)
+            if extra:
+                properties = properties.replace(**extra.present)
+        return publish_parts(self.publish, version, qos, retain, properties)
+
+    def _properties(self, now: float | None) -> Properties:
+        properties = self.publish.properties
+        if not properties:
+            return NO_PROPERTIES
+        properties = properties.without(*NOT_FORWARDED)
+        if now is not None and self.expires_at is not None:
+            left = max(1, int(self.expires_at - now))  # MQTT-3.3.2-6
+            properties = properties.replace(message_expiry_interval=left)
+        return properties
+
+    def _forwarded(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes] | None:
+        """The packet that came in, cut at its identifier, where it can go out as it is."""
+        publish = self.publish
+        came = self.frame_version
+        if not came or (came == V5) != (version == V5) or bool(publish.qos) != bool(qos):
+            return None
+        properties = publish.properties
+        if properties and any(name in properties.present for name in NOT_FORWARDED):
+            return None
+        frame = publish.frame
+        cut = publish.topic_end
+        first_byte = 0x30 | qos << 1 | retain
+        head = frame[:cut] if frame[0] == first_byte else bytes((first_byte,)) + frame[1:cut]
+        return head, frame[cut + 2 :] if qos else frame[cut:]

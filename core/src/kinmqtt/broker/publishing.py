@@ -1,0 +1,59 @@
+"""Taking a message over: from here on it is the broker's, to retain and to route."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from kinmqtt.broker.awaiting import as_deferred, settle
+from kinmqtt.broker.fanout import Fanout
+from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.router import Routed
+from kinmqtt_spi.values import Client, Maybe, Message, Will
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.retained import Retained
+    from kinmqtt.broker.router import Router
+    from kinmqtt.broker.runtime import Runtime
+
+
+class Publishing:
+    """Retains and routes messages, whoever published them."""
+
+    def __init__(self, runtime: Runtime, router: Router, retained: Retained) -> None:
+        self._runtime = runtime
+        self._router = router
+        self._retained = retained
+
+    def take(self, publication: Publication, fanout: Fanout | None = None) -> Maybe[Routed]:
+        """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known."""
+        if publication.publish.retain:
+            retained = self._retained.keep(publication)
+            if isinstance(retained, Awaitable):
+                return self._after(retained, publication)
+        return self._router.route(publication, fanout)
+
+    def publish(self, message: Message) -> Maybe[Routed]:
+        """Publish for the broker itself or a plugin: no client's rights are asked for."""
+        self._runtime.turn.touch()
+        return self.take(Publication.of(self._completed(message)))
+
+    async def publish_will(self, client: Client, will: Will) -> None:
+        """Publish a will that is due, unless a plugin stops it."""
+        message = self._completed(will.message)
+        outcome = await settle(self._runtime.hooks.will_publishing(client, message))
+        if isinstance(outcome, Message):
+            await settle(self.publish(outcome))
+
+    async def _after(self, retained: Awaitable[None], publication: Publication) -> Routed:
+        await as_deferred(retained)
+        self._runtime.turn.touch()
+        return self._router.route(publication)
+
+    def _completed(self, message: Message) -> Message:
+        """The message as received now: with an id of its own and the moment from which its expiry counts."""
+        if message.received_at:
+            return message
+        now = self._runtime.clock.now()
+        interval = message.properties.message_expiry_interval
+        return message.received(self._runtime.mint(), now, None if interval is None else now + interval)

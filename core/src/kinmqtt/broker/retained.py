@@ -1,0 +1,101 @@
+"""Retained messages: keeping them, and sending them to new subscriptions (section 3.3.1.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final
+
+from twisted.logger import Logger
+
+from kinmqtt.broker.awaiting import as_deferred, run, settle
+from kinmqtt.broker.fanout import deliver, target_of
+from kinmqtt.broker.publication import Publication
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.values import Message, RetainHandling, Subscription
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session import Session
+
+log = Logger("kinmqtt.retained")
+
+PAGE: Final = 100
+EXPIRE_AT_ONCE: Final = 1000
+
+
+class Retained:
+    """The broker's dealings with the retain store."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def keep(self, publication: Publication) -> Awaitable[None] | None:
+        """Store a message for its topic, or clear the topic where the payload is empty; awaitable if a plugin is."""
+        message = publication.message
+        retaining = self._runtime.hooks.retaining
+        if not retaining.active:
+            self._write(message)
+            return None
+        outcome = retaining(message)
+        if isinstance(outcome, Awaitable):
+            return self._keep_later(outcome)
+        if isinstance(outcome, Message):
+            self._write(outcome)
+        return None
+
+    async def _keep_later(self, outcome: Awaitable[object]) -> None:
+        settled = await as_deferred(outcome)
+        if isinstance(settled, Message):
+            self._write(settled)
+
+    def _write(self, message: Message) -> None:
+        runtime = self._runtime
+        version = RetainVersion(message.received_at, message.id.node, message.id.counter)
+        batch = runtime.turn.batch
+        batch.retain.append(RetainWrite(message, version))
+        hooks = runtime.hooks
+        if message.payload and hooks.retained.active:
+            batch.afterwards.append(lambda: hooks.retained(message))
+        elif not message.payload and hooks.retain_cleared.active:
+            batch.afterwards.append(lambda: hooks.retain_cleared(message.topic))
+
+    def send(self, session: Session, subscription: Subscription, new: bool) -> None:
+        """Send what matches a subscription that was just made, if it asks for that (MQTT-3.3.1-9 to 11)."""
+        handling = subscription.retain_handling
+        if subscription.share_group is not None or handling == RetainHandling.DO_NOT_SEND:
+            return
+        if handling == RetainHandling.SEND_IF_NEW and not new:
+            return
+        done = run(self._send_pages(session, subscription))
+        done.addErrback(
+            lambda failure: log.failure(
+                "retained messages of {filter!r} could not be sent to {client_id!r}",
+                failure,
+                filter=subscription.filter,
+                client_id=session.client_id,
+            )
+        )
+
+    async def _send_pages(self, session: Session, subscription: Subscription) -> None:
+        """Page by page, and no faster than the client takes them."""
+        target = target_of(session, [subscription])
+        connection = session.connection
+        cursor: object = None
+        while connection is not None and session.connection is connection:
+            page = await settle(self._runtime.stores.retain.match(subscription.filter, cursor, PAGE))
+            now = self._runtime.clock.now()
+            for message in page.messages:
+                if not message.has_expired(now):
+                    deliver(self._runtime, target, Publication.of(message), retained=True)
+            self._runtime.turn.touch()
+            cursor = page.cursor
+            if cursor is None:
+                return
+            await connection.room(PAGE)
+
+    async def expire(self, now: float) -> None:
+        """Remove what has expired at ``now``."""
+        removed = await settle(self._runtime.stores.retain.expire(now, EXPIRE_AT_ONCE))
+        for message in removed:
+            if self._runtime.hooks.retain_cleared.active:
+                self._runtime.hooks.retain_cleared(message.topic)

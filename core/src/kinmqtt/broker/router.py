@@ -1,0 +1,149 @@
+"""From a message to everybody who wants it: the subscription index, the cache in front of it, shared groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from kinmqtt.broker.fanout import Fanout, Group, deliver, merge, target_of
+from kinmqtt.broker.publication import Publication
+from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
+from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
+from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session import Session
+
+CACHED_TOPICS: Final = 100_000
+BARRIER_LIMIT_S: Final = 1.0
+
+
+class Routed(Enum):
+    """What became of a message."""
+
+    DELIVERED = "delivered"
+    UNROUTED = "unrouted"
+    """Nobody wants it."""
+    REFUSED = "refused"
+    """A full queue refuses it by policy."""
+
+
+class Router:
+    """Knows who wants a topic; the only one who changes the index."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        index: SubscriptionIndex,
+        cluster: ClusterBackend,
+        session_of: Callable[[str], Session | None],
+    ) -> None:
+        self._runtime = runtime
+        self.index = index
+        self._cluster = cluster
+        self._session_of = session_of
+        self._fanouts: dict[str, Fanout] = {}
+        self._rotation: dict[tuple[str, str], int] = {}
+        self._routes_version = 0
+        self.generation = 0
+        """Goes up when cached fan-outs may be wrong: the index changed, or what a session can take did."""
+
+    def subscribe(self, client_id: str, subscription: Subscription) -> bool:
+        """Add or replace a subscription; ``True`` if it is new.
+
+        Raises :class:`~kinmqtt_spi.errors.SubscriptionRefused`.
+        """
+        new = self.index.add(client_id, subscription)
+        self.generation += 1
+        if new:
+            self._tell_cluster(added=[RouteChange(subscription.filter, subscription.share_group)])
+        return new
+
+    def unsubscribe(self, client_id: str, subscription: Subscription) -> None:
+        """Remove a subscription."""
+        group = subscription.share_group
+        if self.index.remove(client_id, subscription.filter, group):
+            self.generation += 1
+            self._rotation.pop((group or "", subscription.filter), None)
+            self._tell_cluster(removed=[RouteChange(subscription.filter, group)])
+
+    def routes_known(self) -> Maybe[Sequence[NodeIdentity]]:
+        """Wait until the other nodes know the last subscription; answers those that do not yet."""
+        return self._cluster.route_barrier(self._routes_version, BARRIER_LIMIT_S)
+
+    def invalidate_for(self, session: Session) -> None:
+        """A session's version or limits may have changed: fan-outs sort it differently."""
+        if session.subscriptions:
+            self.generation += 1
+
+    def fanout(self, topic: str) -> Fanout:
+        """Everybody who gets the messages of a topic, from the cache where it is fresh."""
+        fanout = self._fanouts.get(topic)
+        if fanout is not None and fanout.generation == self.generation:
+            return fanout
+        if len(self._fanouts) >= CACHED_TOPICS:
+            self._fanouts.clear()
+        matches = self.index.match(topic)
+        groups = [Group(name, filter, members) for (name, filter), members in matches.groups.items()]
+        hooks = self._runtime.hooks
+        watched = (
+            hooks.authorize_receive.active or hooks.delivered.active or hooks.delivering.for_topic(topic) is not None
+        )
+        targets = merge(matches.subscribers, self._session_of)
+        fanout = Fanout(self._runtime, self.generation, targets, groups, watched)
+        self._fanouts[topic] = fanout
+        return fanout
+
+    def route(self, publication: Publication, fanout: Fanout | None = None) -> Routed:
+        """Deliver a message to everybody who wants it."""
+        publish = publication.publish
+        if fanout is None or fanout.generation != self.generation:
+            fanout = self.fanout(publish.topic)
+        hooks = self._runtime.hooks
+        if hooks.published.active:
+            hooks.published.about(publish.topic, publication.message)
+        if fanout.is_empty:
+            self._runtime.statistics.unrouted.value += 1
+            if hooks.message_unrouted.active:
+                hooks.message_unrouted(publication.message)
+            return Routed.UNROUTED
+        accepted = True
+        if publish.qos:
+            accepted = fanout.assured(publication)
+        else:
+            fanout.best_effort(publication)
+        for group in fanout.groups:
+            accepted &= self._to_member(group, publication)
+        return Routed.DELIVERED if accepted else Routed.REFUSED
+
+    def _to_member(self, group: Group, publication: Publication) -> bool:
+        member = self._choose(group, publication)
+        session = None if member is None else self._session_of(member.client_id)
+        if member is None or session is None:
+            return True
+        return deliver(self._runtime, target_of(session, [member.subscription]), publication)
+
+    def _choose(self, group: Group, publication: Publication) -> Subscriber | None:
+        """The member whose turn it is among those that are connected, or where none is, among all."""
+        candidates = [m for m in group.members if self._is_connected(m.client_id)] or group.members
+        choose_member = self._runtime.hooks.choose_member
+        if choose_member.active:
+            chosen = choose_member(group.name, group.filter, tuple(candidates), publication.message)
+            if chosen in candidates:
+                return chosen
+        if not candidates:
+            return None
+        key = (group.name, group.filter)
+        turn = self._rotation.get(key, 0)
+        self._rotation[key] = turn + 1
+        return candidates[turn % len(candidates)]
+
+    def _is_connected(self, client_id: str) -> bool:
+        session = self._session_of(client_id)
+        return session is not None and session.connection is not None
+
+    def _tell_cluster(self, added: Sequence[RouteChange] = (), removed: Sequence[RouteChange] = ()) -> None:
+        self._routes_version += 1
+        self._cluster.routes_update(self._routes_version, added, removed)

@@ -1,0 +1,412 @@
+"""One session (section 4.1): what a client has subscribed to, what is in flight to it, and what waits.
+
+A session whose state ends with its connection keeps all of that here. One that outlives its connection is *kept*:
+its queue is the queue store's, this object holds only what is in flight and a cursor into the store, and whatever
+goes to its client goes after the commit. Both send through the same window.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kinmqtt.broker.awaiting import as_deferred
+from kinmqtt.broker.full_queue import Room, make_room
+from kinmqtt.broker.outbox import Discard, Outbox
+from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.settings import NEVER_EXPIRES
+from kinmqtt.mqtt.packets import V5
+from kinmqtt.mqtt.session import Incoming, Outgoing, Stage
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.services import queue
+from kinmqtt_spi.services.queue import Entry, QueueSizes, QueueState
+from kinmqtt_spi.values import Client, Message, Publisher, Subscription, Will
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.runtime import Runtime
+
+log = Logger("kinmqtt.session")
+
+READ_AT_ONCE: Final = 128
+"""Entries taken from a queue store in one read."""
+
+DUP: Final = 0x08
+
+_RELEASED: Final = Message("released")
+"""Stands for a message of which only the packet identifier is left; it is never sent."""
+
+
+class Delivery:
+    """One message on its way to one client with QoS 1 or 2."""
+
+    __slots__ = ("committed", "identifiers", "publication", "qos", "retain", "sent", "sequence", "stage")
+
+    def __init__(
+        self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...], sequence: int
+    ) -> None:
+        self.publication = publication
+        self.qos = qos
+        self.retain = retain
+        self.identifiers = identifiers
+        self.sequence = sequence
+        """Its number in the queue store; 0 in a session that is not kept."""
+        self.stage = Stage.PUBACK if qos == 1 else Stage.PUBREC
+        self.committed = False
+        """Whether it may be sent: at once in a session that is not kept, else when the store has kept it."""
+        self.sent = False
+        """Whether it went out before: the next time it carries DUP (MQTT-3.3.1-1)."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of topic and payload."""
+        publish = self.publication.publish
+        return len(publish.topic) + len(publish.frame) - publish.payload_start
+
+
+class Session:
+    """The state of one client id, with or without a connection."""
+
+    __slots__ = (
+        "_reading",
+        "_resumed",
+        "_runtime",
+        "_waiting",
+        "_waiting_bytes",
+        "backlog",
+        "client",
+        "connection",
+        "created_at",
+        "cursor",
+        "epoch",
+        "expiry_s",
+        "incoming",
+        "kept",
+        "max_packet_bytes",
+        "out",
+        "outgoing",
+        "particular",
+        "publisher",
+        "sequence",
+        "subscriptions",
+        "version",
+        "will",
+    )
+
+    def __init__(self, runtime: Runtime, client: Client, epoch: int, expiry_s: int) -> None:
+        self._runtime = runtime
+        self.epoch = epoch
+        self.expiry_s = expiry_s
+        self.kept = expiry_s > 0
+        """Whether the session outlives its connection, and so lives in the stores."""
+        self.created_at = runtime.clock.now()
+        self.subscriptions: dict[str, Subscription] = {}
+        self.outgoing: Outgoing[Delivery] = Outgoing(runtime.limits.max_inflight)
+        self.incoming = Incoming()
+        self.will: Will | None = None
+        self.connection: Connection | None = None
+        self.out: Outbox = Discard(runtime.statistics.dropped["offline"])
+        self.sequence = 0
+        self.backlog = 0
+        """Messages that wait, here or in the queue store."""
+        self.cursor = 0
+        self._reading = False
+        self._resumed = False
+        self._waiting: deque[Delivery] | None = None
+        self._waiting_bytes = 0
+        self.max_packet_bytes: int | None = None
+        self.identify(client)
+
+    def identify(self, client: Client) -> None:
+        """Take what is known of the client that now uses the session."""
+        self.client = client
+        self.version = client.protocol_version
+        self.publisher = Publisher(client.client_id, client.username)
+
+    @property
+    def client_id(self) -> str:
+        """The client id the session belongs to."""
+        return self.client.client_id
+
+    # Connection
+
+    def attach(self, connection: Connection, receive_maximum: int, max_packet_bytes: int | None) -> None:
+        """A connection begins to use the session; nothing goes to it before :meth:`resume` (MQTT-3.2.0-1)."""
+        self.connection = connection
+        self.outgoing.window = min(receive_maximum, self._runtime.limits.max_inflight)
+        self.max_packet_bytes = max_packet_bytes
+
+    def detach(self) -> None:
+        """The connection is gone: what is in flight stays so until it is sent again."""
+        self.connection = None
+        self._resumed = False
+        self.out = Discard(self._runtime.statistics.dropped["offline"])
+
+    def restore(self, state: QueueState) -> None:
+        """Take what the queue store holds for this client, after a restart or a claim from another node."""
+        self.sequence = state.last_sequence
+        self.incoming.packet_ids = set(state.inbound)
+        self.backlog = state.sizes.queued
+        for inflight in state.inflight:
+            entry = inflight.entry or Entry(inflight.sequence, _RELEASED, 2)
+            delivery = _delivery(entry)
+            delivery.committed = delivery.sent = True
+            if inflight.stage is queue.Stage.RELEASED:
+                delivery.stage = Stage.PUBCOMP
+            self.outgoing.restore(inflight.packet_id, delivery)
+
+    def resume(self) -> None:
+        """The client has its CONNACK: send what is unacknowledged, in the old order (MQTT-4.4.0-1), then the rest."""
+        connection = self.connection
+        if connection is None:
+            return
+        self._resumed = True
+        self.out = connection.out
+        for packet_id, delivery in self.outgoing:
+            if delivery.stage is Stage.PUBCOMP:
+                connection.send(bytes((0x62, 2)) + packet_id.to_bytes(2, "big"))
+            elif delivery.committed:
+                self.transmit(packet_id, delivery)
+        self.wants_pump()
+
+    # Delivery
+
+    def deliver(self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...] = ()) -> bool:
+        """Bring a message of QoS 1 or 2 to the client, now or later; ``False`` if its queue refused it."""
+        if not self.kept:
+            return self._deliver_unkept(Delivery(publication, qos, retain, identifiers, 0))
+        waits = bool(self.backlog) or not self._can_send
+        if waits and self.is_full:
+            room = make_room(self._runtime, self, publication)
+            if room is not Room.MADE:
+                return room is not Room.REFUSED
+        self.sequence += 1
+        entry = Entry(self.sequence, publication.message, qos, retain, identifiers)
+        batch = self._runtime.turn.batch
+        if waits:
+            self.backlog += 1
+            batch.queue.append(queue.Append(self.client_id, self.epoch, entry))
+            self._tell_queued(publication)
+            self.wants_pump()
+            return True
+        delivery = Delivery(publication, qos, retain, identifiers, self.sequence)
+        packet_id = self.outgoing.assign(delivery)
+        self.cursor = self.sequence
+        batch.queue.append(queue.Append(self.client_id, self.epoch, entry, packet_id))
+        batch.sends.append((self, packet_id, delivery))
+        return True
+
+    def deliver_particular(self, publication: Publication, retain: bool, identifiers: tuple[int, ...]) -> None:
+        """Send a QoS 0 message whose bytes this client does not share with others."""
+        if not self._resumed:
+            self._runtime.drop(self.client_id, publication.message, "offline")
+            return
+        head, tail = self._encode(publication, 0, retain, identifiers)
+        if not self._fits(len(head) + len(tail)):
+            self._runtime.drop(self.client_id, publication.message, "packet_too_large")
+            return
+        self._send_now(head + tail)
+        self._runtime.statistics.messages_sent.value += 1
+        self._tell_delivered(publication)
+
+    def transmit(self, packet_id: int, delivery: Delivery) -> None:
+        """Send a delivery that has its packet identifier; nothing happens while there is no connection."""
+        delivery.committed = True
+        connection = self.connection
+        if connection is None or not self._resumed or self.outgoing.flights.get(packet_id) is not delivery:
+            return
+        publication = delivery.publication
+        head, tail = self._encode(publication, delivery.qos, delivery.retain, delivery.identifiers)
+        if self.max_packet_bytes is not None and not self._fits(len(head) + len(tail) + 2):
+            self._too_large(packet_id, delivery)
+            return
+        if delivery.sent:
+            head = bytes((head[0] | DUP,)) + head[1:]
+        delivery.sent = True
+        out = connection.out
+        if not out:
+            self._runtime.turn.dirty.append(out)
+        out.extend((head, packet_id.to_bytes(2, "big"), tail))
+        self._runtime.statistics.messages_sent.value += 1
+        self._tell_delivered(publication)
+
+    def untransmitted(self, packet_id: int, delivery: Delivery) -> None:
+        """The store did not keep a delivery that was about to be sent: it never was."""
+        if self.outgoing.flights.get(packet_id) is delivery:
+            self.outgoing.forget(packet_id)
+            self._runtime.drop(self.client_id, delivery.publication.message, "store_failed")
+
+    def settled(self, delivery: Delivery) -> None:
+        """A delivery is over: forget it in the store, and send what waited for its place."""
+        if self.kept:
+            self._runtime.turn.batch.queue.append(queue.Remove(self.client_id, self.epoch, delivery.sequence))
+        if self.backlog:
+            self.wants_pump()
+
+    def wants_pump(self) -> None:
+        """Have :meth:`pump` called when the turn ends."""
+        if self.backlog:
+            self._runtime.turn.pump.append(self)
+
+    def pump(self) -> None:
+        """Send what waits, as far as the window goes."""
+        if not self._can_send:
+            return
+        if self.connection is not None:
+            self.connection.told_room()
+        if not self.kept:
+            self._pump_unkept()
+        elif self.backlog and not self._reading:
+            room = min(READ_AT_ONCE, self.outgoing.window - len(self.outgoing))
+            self._reading = True
+            entries = self._runtime.stores.queue.read(self.client_id, self.cursor, room)
+            if isinstance(entries, Awaitable):
+                as_deferred(entries).addCallbacks(self._read_later, self._read_failed)
+            else:
+                self._take(entries)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further message may wait."""
+        limits = self._runtime.limits
+        return self.backlog >= limits.max_queued_messages or self.queued_bytes >= limits.max_queued_bytes
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of the topics and payloads that wait."""
+        return self._runtime.stores.queue.sizes(self.client_id).queued_bytes if self.kept else self._waiting_bytes
+
+    @property
+    def sizes(self) -> QueueSizes:
+        """What waits and what is in flight."""
+        return QueueSizes(self.backlog, self.queued_bytes, len(self.outgoing), len(self.incoming.packet_ids))
+
+    @property
+    def waiting(self) -> deque[Delivery]:
+        """What waits in a session that is not kept."""
+        if self._waiting is None:
+            self._waiting = deque()
+        return self._waiting
+
+    def take_from_waiting(self, delivery: Delivery) -> None:
+        """Remove a delivery from a session that is not kept, to make room."""
+        self.waiting.remove(delivery)
+        self._waiting_bytes -= delivery.size_bytes
+        self.backlog -= 1
+
+    def expired_in_store(self) -> None:
+        """The queue store has removed a queued entry of its own accord."""
+        self.backlog = max(0, self.backlog - 1)
+
+    # Within
+
+    @property
+    def _can_send(self) -> bool:
+        connection = self.connection
+        return connection is not None and self._resumed and not connection.congested and self.outgoing.has_room
+
+    def _deliver_unkept(self, delivery: Delivery) -> bool:
+        if not self.backlog and self._can_send:
+            self.transmit(self.outgoing.assign(delivery), delivery)
+            return True
+        if self.is_full:
+            room = make_room(self._runtime, self, delivery.publication)
+            if room is not Room.MADE:
+                return room is not Room.REFUSED
+        self.waiting.append(delivery)
+        self._waiting_bytes += delivery.size_bytes
+        self.backlog += 1
+        self._tell_queued(delivery.publication)
+        return True
+
+    def _pump_unkept(self) -> None:
+        waiting = self.waiting
+        now = self._runtime.clock.now()
+        while waiting and self._can_send:
+            delivery = waiting.popleft()
+            self._waiting_bytes -= delivery.size_bytes
+            self.backlog -= 1
+            expires_at = delivery.publication.expires_at
+            if expires_at is not None and now >= expires_at:
+                self._expired(delivery.publication)
+                continue
+            self.transmit(self.outgoing.assign(delivery), delivery)
+
+    def _read_later(self, entries: Sequence[Entry]) -> None:
+        self._take(entries)
+        self._runtime.turn.touch()
+
+    def _read_failed(self, failure: Failure) -> None:
+        self._reading = False
+        log.failure("the queue of {client_id!r} can't be read", failure, client_id=self.client_id)
+
+    def _take(self, entries: Sequence[Entry]) -> None:
+        self._reading = False
+        batch = self._runtime.turn.batch
+        now = self._runtime.clock.now()
+        for entry in entries:
+            if not self._can_send:
+                break
+            self.cursor = entry.sequence
+            self.backlog = max(0, self.backlog - 1)
+            delivery = _delivery(entry)
+            if entry.message.has_expired(now):
+                batch.queue.append(queue.Remove(self.client_id, self.epoch, entry.sequence))
+                self._expired(delivery.publication)
+                continue
+            packet_id = self.outgoing.assign(delivery)
+            batch.queue.append(queue.Send(self.client_id, self.epoch, entry.sequence, packet_id))
+            batch.sends.append((self, packet_id, delivery))
+        if entries and self.backlog and self._can_send:
+            self.wants_pump()
+
+    def _encode(
+        self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> tuple[bytes, bytes]:
+        if self.version != V5 or (not identifiers and publication.expires_at is None):
+            return publication.parts(self.version, qos, retain)
+        extra = Properties(subscription_identifier=identifiers) if identifiers else NO_PROPERTIES
+        return publication.encode(self.version, qos, retain, extra, self._runtime.clock.now())
+
+    def _fits(self, size_bytes: int) -> bool:
+        return self.max_packet_bytes is None or size_bytes <= self.max_packet_bytes
+
+    def _too_large(self, packet_id: int, delivery: Delivery) -> None:
+        """Behave as if the message had been sent and acknowledged (MQTT-3.1.2-25)."""
+        self.outgoing.forget(packet_id)
+        self._runtime.drop(self.client_id, delivery.publication.message, "packet_too_large")
+        self.settled(delivery)
+
+    def _send_now(self, packet: bytes) -> None:
+        out = self.out
+        if not out:
+            self._runtime.turn.dirty.append(out)
+        out.append(packet)
+
+    def _expired(self, publication: Publication) -> None:
+        self._runtime.drop(self.client_id, publication.message, "expired")
+        if self._runtime.hooks.message_expired.active:
+            self._runtime.hooks.message_expired(self.client_id, publication.message)
+
+    def _tell_queued(self, publication: Publication) -> None:
+        if self._runtime.hooks.message_queued.active:
+            self._runtime.hooks.message_queued(self.client_id, publication.message)
+
+    def _tell_delivered(self, publication: Publication) -> None:
+        delivered = self._runtime.hooks.delivered
+        if delivered.active:
+            delivered.about(publication.publish.topic, self.client, publication.message)
+
+
+def _delivery(entry: Entry) -> Delivery:
+    publication = Publication.of(entry.message)
+    return Delivery(publication, entry.qos, entry.retain, entry.identifiers, entry.sequence)
+
+
+def expiry_moment(expiry_s: int, now: float) -> float | None:
+    """When a session that is left at ``now`` expires; ``None`` for never."""
+    return None if expiry_s == NEVER_EXPIRES else now + expiry_s

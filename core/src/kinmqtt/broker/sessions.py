@@ -1,0 +1,306 @@
+"""All sessions by client id: who may use one, when one ends, and what becomes of its will.
+
+A client id has one connection at most. Claims of one client id stand in line; each takes the session from the
+connection before it, and its epoch shuts out whatever that one still wants to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define
+from twisted.internet.defer import DeferredLock
+from twisted.logger import Logger
+
+from kinmqtt.broker import events
+from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.broker.session import Session, expiry_moment
+from kinmqtt_spi.services import queue
+from kinmqtt_spi.services.cluster import ClusterBackend
+from kinmqtt_spi.services.event import EventKind
+from kinmqtt_spi.services.session import (
+    Claim,
+    ClearWill,
+    DiscardSession,
+    OpenSession,
+    ReleaseSession,
+    ResumeSession,
+    SessionWrite,
+    StoredSession,
+)
+from kinmqtt_spi.values import Client, Will
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.publishing import Publishing
+    from kinmqtt.broker.router import Router
+    from kinmqtt.broker.runtime import Runtime
+
+log = Logger("kinmqtt.sessions")
+
+AT_ONCE: Final = 1000
+"""Sessions looked after in one go by the housekeeping."""
+
+
+@define(slots=True)
+class Opening:
+    """What a CONNECT asks of its session."""
+
+    connection: Connection
+    client: Client
+    clean_start: bool
+    expiry_s: int
+    will: Will | None
+    receive_maximum: int
+    max_packet_bytes: int | None
+
+
+class Sessions:
+    """The sessions this node owns."""
+
+    def __init__(self, runtime: Runtime, router: Router, publishing: Publishing, cluster: ClusterBackend) -> None:
+        self._runtime = runtime
+        self._router = router
+        self._publishing = publishing
+        self._cluster = cluster
+        self._locks: dict[str, DeferredLock] = {}
+        self.by_id: dict[str, Session] = {}
+        self.connected = 0
+
+    def get(self, client_id: str) -> Session | None:
+        """The session of a client id."""
+        return self.by_id.get(client_id)
+
+    async def open(self, opening: Opening) -> tuple[Session, bool]:
+        """Claim a session for a connection; also answers whether it was there before (section 3.2.2.1.1)."""
+        client_id = opening.client.client_id
+        lock = self._locks.setdefault(client_id, DeferredLock())
+        await lock.acquire()
+        try:
+            return await self._open(opening)
+        finally:
+            lock.release()
+            if not lock.locked and not lock.waiting:
+                self._locks.pop(client_id, None)
+
+    async def _open(self, opening: Opening) -> tuple[Session, bool]:
+        runtime = self._runtime
+        client = opening.client
+        old = self.by_id.get(client.client_id)
+        if old is not None:
+            if old.connection is not None:
+                runtime.statistics.sessions_taken_over.value += 1
+                old.connection.taken_over(client)
+            # Writes made under the old epoch must be in before the claim ends it.
+            await runtime.turn.drained()
+        claim = await settle(runtime.stores.session.claim(client.client_id, runtime.node, runtime.clock.now()))
+        await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
+        session = self.by_id.get(client.client_id)
+        if session is not None:
+            session.epoch = claim.epoch
+        elif claim.session is not None:
+            session = await self._adopt(claim, claim.session)
+        if session is not None and (opening.clean_start or claim.session is None):
+            self._end(session, expired=claim.session is None)
+            session = None
+        present = session is not None
+        if session is None:
+            session = self._create(opening, claim.epoch)
+        else:
+            self._resume(session, opening)
+        self._attach(session, opening)
+        return session, present
+
+    def _attach(self, session: Session, opening: Opening) -> None:
+        """Give the session to its connection, while the claim still has the client id to itself."""
+        connection = opening.connection
+        session.attach(connection, opening.receive_maximum, opening.max_packet_bytes)
+        connection.session = session
+        self.connected += 1
+        self._router.invalidate_for(session)
+        if connection.is_closed():
+            self.left(session, connection, will_stands=True)
+
+    def _create(self, opening: Opening, epoch: int) -> Session:
+        session = Session(self._runtime, opening.client, epoch, opening.expiry_s)
+        session.will = opening.will
+        self.by_id[session.client_id] = session
+        if session.kept:
+            self._write(OpenSession(epoch, self._stored(session)))
+        if self._runtime.hooks.session_created.active:
+            self._runtime.hooks.session_created(opening.client)
+        return session
+
+    def _resume(self, session: Session, opening: Opening) -> None:
+        client = opening.client
+        session.identify(client)
+        session.expiry_s = opening.expiry_s
+        session.will = opening.will
+        self._write(
+            ResumeSession(
+                session.client_id,
+                session.epoch,
+                opening.expiry_s,
+                opening.will,
+                client.username,
+                client.protocol_version,
+            )
+        )
+        if self._runtime.hooks.session_resumed.active:
+            self._runtime.hooks.session_resumed(client)
+
+    async def _adopt(self, claim: Claim, stored: StoredSession) -> Session:
+        """Make a stored session one of this node's."""
+        client = Client(stored.client_id, stored.username, protocol_version=stored.protocol_version)
+        session = Session(self._runtime, client, claim.epoch, stored.expiry_s)
+        session.kept = True
+        session.will = stored.will
+        session.created_at = stored.created_at
+        session.restore(await settle(self._runtime.stores.queue.load(stored.client_id)))
+        self.by_id[stored.client_id] = session
+        for subscription in stored.subscriptions:
+            session.subscriptions[subscription.full_filter] = subscription
+            self._router.subscribe(stored.client_id, subscription)
+        return session
+
+    async def restore(self) -> int:
+        """After a start: adopt every stored session, and let the clocks of those left open run; their number."""
+        runtime = self._runtime
+        cursor: object = None
+        restored = 0
+        while True:
+            page = await settle(runtime.stores.session.iterate(cursor, AT_ONCE))
+            for _epoch, stored in page.sessions:
+                now = runtime.clock.now()
+                claim = await settle(runtime.stores.session.claim(stored.client_id, runtime.node, now))
+                if claim.session is None:
+                    continue
+                session = await self._adopt(claim, claim.session)
+                restored += 1
+                expires_at, will_due_at = stored.expires_at, stored.will_due_at
+                if expires_at is None:
+                    expires_at = expiry_moment(stored.expiry_s, now)
+                if will_due_at is None and stored.will is not None:
+                    will_due_at = now + stored.will.delay_s
+                self._write(ReleaseSession(session.client_id, session.epoch, expires_at, will_due_at))
+            cursor = page.cursor
+            if cursor is None:
+                return restored
+
+    def left(self, session: Session, connection: Connection, will_stands: bool) -> None:
+        """A connection that used the session is gone; the will falls away after a proper DISCONNECT."""
+        if session.connection is not connection:
+            return
+        self.connected -= 1
+        session.detach()
+        self._cluster.release(session.client_id, session.epoch)
+        if not will_stands:
+            session.will = None
+        if session.expiry_s == 0:
+            self._end(session)
+            return
+        now = self._runtime.clock.now()
+        will_due_at = None
+        if session.will is not None:
+            delay_s = min(session.will.delay_s, session.expiry_s)
+            if delay_s:
+                will_due_at = now + delay_s
+            else:
+                self._publish_will(session)
+        if session.will is None:
+            self._write(ClearWill(session.client_id, session.epoch))
+        expires_at = expiry_moment(session.expiry_s, now)
+        self._write(ReleaseSession(session.client_id, session.epoch, expires_at, will_due_at))
+
+    async def expire(self, now: float) -> None:
+        """End the sessions whose time is over, and publish the wills whose delay is."""
+        store = self._runtime.stores.session
+        for epoch, stored in await settle(store.due_wills(now, AT_ONCE)):
+            session = self._unused(stored.client_id, epoch)
+            if session is not None and session.will is not None:
+                self._publish_will(session)
+                self._write(ClearWill(session.client_id, epoch))
+        for epoch, stored in await settle(store.expired(now, AT_ONCE)):
+            session = self._unused(stored.client_id, epoch)
+            if session is not None:
+                self._runtime.statistics.sessions_expired.value += 1
+                self._end(session, expired=True)
+
+    async def expire_messages(self, now: float) -> None:
+        """Remove queued messages that have expired at ``now``."""
+        runtime = self._runtime
+        for client_id, entry in await settle(runtime.stores.queue.expire(now, AT_ONCE)):
+            session = self.by_id.get(client_id)
+            if session is not None:
+                session.expired_in_store()
+            runtime.drop(client_id, entry.message, "expired")
+            if runtime.hooks.message_expired.active:
+                runtime.hooks.message_expired(client_id, entry.message)
+
+    def fenced(self, client_id: str) -> None:
+        """A newer owner holds the session elsewhere: drop our copy of it, and its connection."""
+        session = self.by_id.pop(client_id, None)
+        if session is None:
+            return
+        log.warn("session {client_id!r} has a newer owner", client_id=client_id)
+        self._forget_subscriptions(session)
+        if session.connection is not None:
+            connection = session.connection
+            self.connected -= 1
+            session.detach()
+            connection.taken_over(None)
+
+    def _unused(self, client_id: str, epoch: int) -> Session | None:
+        session = self.by_id.get(client_id)
+        if session is None or session.connection is not None or session.epoch != epoch:
+            return None
+        return session
+
+    def _end(self, session: Session, expired: bool = False) -> None:
+        """The session is over: its will, if it still has one, is due (MQTT-3.1.2-8)."""
+        client_id = session.client_id
+        self.by_id.pop(client_id, None)
+        self._forget_subscriptions(session)
+        self._publish_will(session)
+        if session.kept:
+            self._runtime.turn.batch.queue.append(queue.Purge(client_id, session.epoch))
+            self._write(DiscardSession(client_id, session.epoch))
+        hooks = self._runtime.hooks
+        notice: Any = hooks.session_expired if expired else hooks.session_discarded
+        if notice.active:
+            notice(client_id)
+
+    def _forget_subscriptions(self, session: Session) -> None:
+        for subscription in session.subscriptions.values():
+            self._router.unsubscribe(session.client_id, subscription)
+
+    def _publish_will(self, session: Session) -> None:
+        will, session.will = session.will, None
+        if will is not None:
+            self._in_background(self._publishing.publish_will(session.client, will), session.client_id)
+
+    def _in_background(self, work: Coroutine[Any, Any, None], client_id: str) -> None:
+        run(work).addErrback(
+            lambda failure: log.failure("the will of {client_id!r} failed", failure, client_id=client_id)
+        )
+
+    def _write(self, write: SessionWrite) -> None:
+        self._runtime.turn.batch.sessions.append(write)
+        self._runtime.turn.touch()
+
+    def _stored(self, session: Session) -> StoredSession:
+        return StoredSession(
+            session.client_id,
+            session.expiry_s,
+            (),
+            session.will,
+            session.created_at,
+            session.client.username,
+            session.version,
+        )
+
+
+def record_connection(runtime: Runtime, kind: EventKind, session: Session, **data: object) -> None:
+    """Keep the event that a connection began or ended."""
+    events.record(runtime, kind, session.client_id, session.epoch, address=str(session.client.address), **data)

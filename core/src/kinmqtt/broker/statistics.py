@@ -1,0 +1,57 @@
+"""The broker's own counters, by name and unit: plain integers, read when somebody looks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kinmqtt_spi.services.metric import Counter, Metrics
+
+DROP_REASONS: Final = (
+    "expired",
+    "inflight_lost",
+    "intercepted",
+    "not_authorized",
+    "offline",
+    "outbound_buffer_full",
+    "packet_too_large",
+    "queue_full",
+    "store_failed",
+)
+"""Why a message did not reach a client it was meant for: the words of the ``dropped`` hook and its metric."""
+
+
+class Statistics:
+    """What is counted on the message path. ``packets`` are MQTT packets of every type, ``messages`` PUBLISH only."""
+
+    __slots__ = (
+        "bytes_received",
+        "bytes_sent",
+        "connections_accepted",
+        "connections_refused",
+        "dropped",
+        "messages_received",
+        "messages_sent",
+        "packets_received",
+        "packets_sent",
+        "remote_errors",
+        "sessions_expired",
+        "sessions_taken_over",
+        "unrouted",
+    )
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.bytes_received = metrics.counter("bytes.received", "bytes")
+        self.bytes_sent = metrics.counter("bytes.sent", "bytes")
+        self.packets_received = metrics.counter("packets.received", "packets")
+        self.packets_sent = metrics.counter("packets.sent", "packets")
+        self.messages_received = metrics.counter("messages.received", "messages")
+        self.messages_sent = metrics.counter("messages.sent", "messages")
+        self.connections_accepted = metrics.counter("connections.accepted", "connections")
+        self.connections_refused = metrics.counter("connections.refused", "connections")
+        self.remote_errors = metrics.counter("connections.remote_errors", "errors")
+        self.sessions_expired = metrics.counter("sessions.expired", "sessions")
+        self.sessions_taken_over = metrics.counter("sessions.taken_over", "sessions")
+        self.unrouted = metrics.counter("messages.unrouted", "messages")
+        self.dropped: dict[str, Counter] = {
+            reason: metrics.counter("messages.dropped", "messages", {"reason": reason}) for reason in DROP_REASONS
+        }

@@ -1,0 +1,267 @@
+"""SUBSCRIBE and UNSUBSCRIBE, and the subscriptions a client has without asking (sections 3.8 to 3.11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twisted.logger import Logger
+
+from kinmqtt.broker import events
+from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.mqtt.codec import decode
+from kinmqtt.mqtt.errors import ProtocolError, RemoteError
+from kinmqtt.mqtt.packets import (
+    V5,
+    PacketType,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from kinmqtt.mqtt.reasons import ALLOWED_REASONS
+from kinmqtt.mqtt.topics import split_shared
+from kinmqtt_spi.errors import SubscriptionRefused
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.event import EventKind
+from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.services.session import RemoveSubscriptions, SaveSubscriptions
+from kinmqtt_spi.values import Disconnect, Drop, Reject, Subscription
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.session import Session
+
+log = Logger("kinmqtt.subscribing")
+
+_SUBACK_REASONS: Final = ALLOWED_REASONS[PacketType.SUBACK]
+_UNSUBACK_REASONS: Final = ALLOWED_REASONS[PacketType.UNSUBACK]
+
+Made = list[tuple[Subscription, bool]]
+"""Subscriptions that were made, each with whether it is new: what retained messages are sent for."""
+
+
+def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """A SUBSCRIBE."""
+    packet = decode(frame, body, connection.version)
+    session = connection.session
+    if not isinstance(packet, Subscribe) or session is None:
+        raise ProtocolError("not a SUBSCRIBE")
+    return connection.wait_for(run(_subscribe(connection, session, packet)))
+
+
+def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
+    """An UNSUBSCRIBE."""
+    packet = decode(frame, body, connection.version)
+    session = connection.session
+    if not isinstance(packet, Unsubscribe) or session is None:
+        raise ProtocolError("not an UNSUBSCRIBE")
+    return connection.wait_for(run(_unsubscribe(connection, session, packet)))
+
+
+async def subscribe_initially(connection: Connection, session: Session) -> Made:
+    """Make the subscriptions that plugins give a client as it connects."""
+    made: Made = []
+    collect = connection.broker.runtime.hooks.initial_subscriptions
+    if not collect.active:
+        return made
+    for plugin, subscriptions in await collect(session.client):
+        for subscription in subscriptions or ():
+            try:
+                split_shared(subscription.full_filter)
+                made.append((subscription, _make(connection, session, subscription)))
+            except (RemoteError, SubscriptionRefused) as error:
+                log.error(
+                    "plugin {plugin}: the initial subscription {filter!r} is refused: {error}",
+                    plugin=plugin,
+                    filter=subscription.full_filter,
+                    error=error,
+                )
+    return made
+
+
+async def _subscribe(connection: Connection, session: Session, packet: Subscribe) -> None:
+    reasons: list[ReasonCode] = []
+    made: Made = []
+    refused = _limited(connection, session, len(packet.requests))
+    identifiers = packet.properties.subscription_identifier
+    for request in packet.requests:
+        if refused is not None:
+            reasons.append(refused)
+            continue
+        outcome = await _request(connection, session, request, identifiers[0] if identifiers else None)
+        if session.connection is not connection:
+            return
+        if isinstance(outcome, ReasonCode):
+            reasons.append(outcome)
+            continue
+        made.append(outcome)
+        reasons.append(ReasonCode(outcome[0].qos))
+    await _routes_known(connection)
+    if session.connection is not connection:
+        return
+    runtime = connection.broker.runtime
+    answer = Suback(packet.packet_id, tuple(reasons))
+    runtime.turn.batch.afterwards.append(lambda: _granted(connection, session, answer, made))
+    runtime.turn.batch.otherwise.append(lambda reason: connection.fail(reason, "a store did not keep it"))
+    runtime.turn.touch()
+
+
+def _granted(connection: Connection, session: Session, answer: Suback, made: Made) -> None:
+    """Everything is kept: answer, and send the retained messages."""
+    if session.connection is not connection:
+        return
+    connection.send_packet(answer)
+    runtime = connection.broker.runtime
+    for subscription, new in made:
+        if runtime.hooks.subscribed.active:
+            runtime.hooks.subscribed(session.client, subscription)
+        connection.broker.retained.send(session, subscription, new)
+
+
+async def _routes_known(connection: Connection) -> None:
+    laggards = await settle(connection.broker.router.routes_known())
+    if laggards:
+        log.warn("{count} nodes do not know the latest routes yet", count=len(laggards))
+
+
+async def _request(
+    connection: Connection, session: Session, request: SubscribeRequest, identifier: int | None
+) -> tuple[Subscription, bool] | ReasonCode:
+    """One topic filter of a SUBSCRIBE: the subscription and whether it is new, or why there is none."""
+    runtime = connection.broker.runtime
+    try:
+        group, filter = split_shared(request.filter, runtime.limits.max_topic_levels)
+    except RemoteError as error:
+        if connection.version != V5:
+            raise
+        return error.reason
+    subscription = Subscription(
+        filter,
+        request.qos,
+        group,
+        request.no_local,
+        request.retain_as_published,
+        request.retain_handling,
+        identifier,
+    )
+    question = AuthorizationRequest(session.client, Action.SUBSCRIBE, filter, request.qos, share_group=group)
+    ruling = await settle(runtime.hooks.authorize(question))
+    if not ruling.decision.allowed:
+        if runtime.hooks.authorization_refused.active:
+            runtime.hooks.authorization_refused(question, ruling.by)
+        return _fitting(ruling.decision.reason)
+    changed = await _intercepted(connection, session, subscription)
+    if isinstance(changed, ReasonCode):
+        return changed
+    full = len(session.subscriptions) >= runtime.limits.max_subscriptions
+    if full and changed.full_filter not in session.subscriptions:
+        return ReasonCode.QUOTA_EXCEEDED
+    try:
+        return changed, _make(connection, session, changed)
+    except SubscriptionRefused as error:
+        return _fitting(error.reason)
+
+
+async def _intercepted(
+    connection: Connection, session: Session, subscription: Subscription
+) -> Subscription | ReasonCode:
+    subscribing = connection.broker.runtime.hooks.subscribing
+    if not subscribing.active:
+        return subscription
+    outcome: Subscription | Drop | Reject | Disconnect = await settle(subscribing(session.client, subscription))
+    if isinstance(outcome, Subscription):
+        return outcome
+    if isinstance(outcome, Disconnect):
+        raise RemoteError(outcome.reason, outcome.text or "a plugin refused a subscription")
+    return ReasonCode.NOT_AUTHORIZED if isinstance(outcome, Drop) else _fitting(outcome.reason)
+
+
+def _make(connection: Connection, session: Session, subscription: Subscription) -> bool:
+    """Add a subscription to index, session and store; ``True`` if it is new."""
+    broker = connection.broker
+    broker.router.subscribe(session.client_id, subscription)
+    full_filter = subscription.full_filter
+    new = full_filter not in session.subscriptions
+    session.subscriptions[full_filter] = subscription
+    if session.kept:
+        broker.runtime.turn.batch.sessions.append(
+            SaveSubscriptions(session.client_id, session.epoch, (subscription,))
+        )
+    events.record(
+        broker.runtime,
+        EventKind.SUBSCRIBE,
+        session.client_id,
+        session.epoch,
+        filter=full_filter,
+        qos=subscription.qos,
+    )
+    return new
+
+
+def _limited(connection: Connection, session: Session, amount: int) -> ReasonCode | None:
+    client = session.client
+    resource = Resource(
+        ResourceKind.SUBSCRIBE, client.listener, client.address.host, client.client_id, client.username
+    )
+    limit = connection.broker.limiting.ask(resource, amount)
+    if limit.verdict is LimitVerdict.DELAY:
+        connection.pause_for(limit.delay_s)
+        return None
+    if limit.verdict is LimitVerdict.DISCONNECT:
+        raise RemoteError(limit.reason, f"limited by {limit.rule}")
+    return None if limit.verdict is LimitVerdict.ALLOW else _fitting(limit.reason)
+
+
+async def _unsubscribe(connection: Connection, session: Session, packet: Unsubscribe) -> None:
+    reasons = []
+    for filter in packet.filters:
+        reasons.append(await _give_up(connection, session, filter))
+        if session.connection is not connection:
+            return
+    runtime = connection.broker.runtime
+    answer = Unsuback(packet.packet_id, tuple(reasons))
+    runtime.turn.batch.afterwards.append(lambda: _send(connection, session, answer))
+    runtime.turn.batch.otherwise.append(lambda reason: connection.fail(reason, "a store did not keep it"))
+    runtime.turn.touch()
+
+
+def _send(connection: Connection, session: Session, answer: Unsuback) -> None:
+    if session.connection is connection:
+        connection.send_packet(answer)
+
+
+async def _give_up(connection: Connection, session: Session, filter: str) -> ReasonCode:
+    """One topic filter of an UNSUBSCRIBE, compared character by character (MQTT-3.10.4-1)."""
+    broker = connection.broker
+    hooks = broker.runtime.hooks
+    try:
+        split_shared(filter)
+    except RemoteError as error:
+        if connection.version != V5:
+            raise
+        return error.reason
+    if hooks.unsubscribing.active:
+        outcome: str | Drop | Reject | Disconnect = await settle(hooks.unsubscribing(session.client, filter))
+        if isinstance(outcome, Disconnect):
+            raise RemoteError(outcome.reason, outcome.text or "a plugin refused an unsubscription")
+        if not isinstance(outcome, str):
+            reason = ReasonCode.NOT_AUTHORIZED if isinstance(outcome, Drop) else outcome.reason
+            return reason if reason in _UNSUBACK_REASONS else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        filter = outcome
+    subscription = session.subscriptions.pop(filter, None)
+    if subscription is None:
+        return ReasonCode.NO_SUBSCRIPTION_EXISTED
+    broker.router.unsubscribe(session.client_id, subscription)
+    if session.kept:
+        broker.runtime.turn.batch.sessions.append(RemoveSubscriptions(session.client_id, session.epoch, (filter,)))
+    events.record(broker.runtime, EventKind.UNSUBSCRIBE, session.client_id, session.epoch, filter=filter)
+    if hooks.unsubscribed.active:
+        hooks.unsubscribed(session.client, filter)
+    return ReasonCode.SUCCESS
+
+
+def _fitting(reason: ReasonCode) -> ReasonCode:
+    """The reason as SUBACK may carry it (section 3.9.3)."""
+    return reason if reason in _SUBACK_REASONS else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR

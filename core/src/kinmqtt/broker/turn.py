@@ -1,0 +1,227 @@
+"""One reactor turn: what is gathered in it, committed together, and only then told to anybody.
+
+Every entry into the broker (a read, a timer, a plugin's publish) calls :meth:`Turn.touch`. When the turn ends, its
+writes go to each store in one batch. What depends on them, acknowledgements and deliveries of kept sessions, waits
+for the commits; batches are released in the order in which they were made, so acknowledgements keep theirs
+(MQTT-4.6.0-2). Then each connection that has something to send gets one write.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kinmqtt.broker.awaiting import as_deferred
+from kinmqtt.broker.outbox import Outbox
+from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.event import Event, EventLog
+from kinmqtt_spi.services.queue import QueueStore, QueueWrite
+from kinmqtt_spi.services.retain import RetainStore, RetainWrite
+from kinmqtt_spi.services.session import SessionStore, SessionWrite
+from kinmqtt_spi.values import Commit
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.session import Delivery, Session
+
+log = Logger("kinmqtt.turn")
+
+
+@define(slots=True)
+class Batch:
+    """What one turn wants kept, and what waits for it."""
+
+    queue: list[QueueWrite] = field(factory=list)
+    sessions: list[SessionWrite] = field(factory=list)
+    retain: list[RetainWrite] = field(factory=list)
+    events: list[Event] = field(factory=list)
+    acknowledgements: list[tuple[Connection, bytes]] = field(factory=list)
+    sends: list[tuple[Session, int, Delivery]] = field(factory=list)
+    afterwards: list[Callable[[], object]] = field(factory=list)
+    """Called when everything is kept."""
+    otherwise: list[Callable[[ReasonCode], object]] = field(factory=list)
+    """Called when something could not be kept."""
+    waiting: int = 0
+    """Commits that have not fired."""
+    failure: BaseException | None = None
+    fenced: set[str] = field(factory=set)
+
+
+@define(slots=True)
+class Stores:
+    """The services a turn commits to."""
+
+    queue: QueueStore
+    session: SessionStore
+    retain: RetainStore
+    event: EventLog
+
+
+class Turn:
+    """The current turn and those whose commits are under way."""
+
+    __slots__ = (
+        "_call_soon",
+        "_on_fenced",
+        "_scheduled",
+        "_stores",
+        "_under_way",
+        "batch",
+        "dirty",
+        "pump",
+    )
+
+    def __init__(self, stores: Stores, call_soon: Callable[[Callable[[], object]], object]) -> None:
+        """``call_soon`` makes a call in the next reactor turn, before new input is read."""
+        self._stores = stores
+        self._call_soon = call_soon
+        self._scheduled = False
+        self._under_way: deque[Batch] = deque()
+        self._on_fenced: Callable[[str], None] = lambda client_id: None
+        self.batch = Batch()
+        self.dirty: list[Outbox] = []
+        """Outboxes that were empty before this turn."""
+        self.pump: list[Session] = []
+        """Sessions that may have room for what waits in their queue."""
+
+    def when_fenced(self, call: Callable[[str], None]) -> None:
+        """Have ``call`` told the client id of each session that a newer owner holds."""
+        self._on_fenced = call
+
+    def touch(self) -> None:
+        """Something happens in this turn: see to it that it ends."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self.end)
+
+    def acknowledge(self, connection: Connection, packet: bytes) -> None:
+        """Send an acknowledgement when everything this turn wants kept is kept."""
+        self.batch.acknowledgements.append((connection, packet))
+
+    @property
+    def commits_under_way(self) -> int:
+        """How many turns wait for a store."""
+        return len(self._under_way)
+
+    def end(self) -> None:
+        """Commit, release what is committed, and send."""
+        self._commit()
+        while self.pump or not _is_empty(self.batch):
+            self._pump()
+            self._commit()
+        self._flush()
+        self._scheduled = False
+        if self.dirty or self.pump or not _is_empty(self.batch):
+            self.touch()
+
+    def drained(self) -> Deferred[None]:
+        """Fires when no commit is under way: for an orderly stop."""
+        done: Deferred[None] = Deferred()
+        self.batch.afterwards.append(lambda: done.callback(None))
+        self.batch.otherwise.append(lambda reason: done.callback(None))
+        self.touch()
+        return done
+
+    def _pump(self) -> None:
+        pumped, self.pump = self.pump, []
+        for session in pumped:
+            session.pump()
+
+    def _commit(self) -> None:
+        batch = self.batch
+        if _is_empty(batch):
+            return
+        self.batch = Batch()
+        self._under_way.append(batch)
+        batch.waiting = 1
+        if batch.sessions:
+            self._write(batch, lambda: self._stores.session.apply(batch.sessions))
+        if batch.queue:
+            self._write(batch, lambda: self._stores.queue.apply(batch.queue))
+        if batch.retain:
+            self._write(batch, lambda: self._stores.retain.put(batch.retain))
+        if batch.events:
+            self._write(batch, lambda: self._stores.event.append(batch.events))
+        self._kept(batch)
+
+    def _write(self, batch: Batch, write: Callable[[], Commit]) -> None:
+        try:
+            commit = write()
+        except Fenced as error:
+            batch.fenced |= error.client_ids
+            return
+        except Exception as error:
+            self._not_kept(batch, error)
+            return
+        if isinstance(commit, Awaitable):
+            batch.waiting += 1
+            as_deferred(commit).addCallbacks(
+                lambda _: self._kept(batch), lambda failure: self._failed_later(batch, failure)
+            )
+
+    def _failed_later(self, batch: Batch, failure: Failure) -> None:
+        error: Any = failure.value
+        if isinstance(error, Fenced):
+            batch.fenced |= error.client_ids
+        else:
+            self._not_kept(batch, error)
+        self._kept(batch)
+
+    def _not_kept(self, batch: Batch, error: BaseException) -> None:
+        batch.failure = error
+        log.failure("a store did not keep a batch of writes", Failure(error))
+
+    def _kept(self, batch: Batch) -> None:
+        batch.waiting -= 1
+        late = False
+        while self._under_way and not self._under_way[0].waiting:
+            self._release(self._under_way.popleft())
+            late = True
+        if late:
+            self.touch()
+
+    def _release(self, batch: Batch) -> None:
+        for client_id in batch.fenced:
+            self._on_fenced(client_id)
+        if batch.failure is not None:
+            self._give_up(batch, batch.failure)
+            return
+        for session, packet_id, delivery in batch.sends:
+            session.transmit(packet_id, delivery)
+        for connection, packet in batch.acknowledgements:
+            connection.send_acknowledgement(packet)
+        for call in batch.afterwards:
+            call()
+
+    def _give_up(self, batch: Batch, error: BaseException) -> None:
+        reason = getattr(error, "reason", ReasonCode.SERVER_UNAVAILABLE)
+        for session, packet_id, delivery in batch.sends:
+            session.untransmitted(packet_id, delivery)
+        for connection, packet in batch.acknowledgements:
+            connection.withhold_acknowledgement(packet, reason)
+        for call in batch.otherwise:
+            call(reason)
+
+    def _flush(self) -> None:
+        dirty, self.dirty = self.dirty, []
+        for outbox in dirty:
+            outbox.connection.flush()
+
+
+def _is_empty(batch: Batch) -> bool:
+    return not (
+        batch.acknowledgements
+        or batch.queue
+        or batch.sends
+        or batch.afterwards
+        or batch.sessions
+        or batch.retain
+        or batch.events
+    )

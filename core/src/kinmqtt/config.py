@@ -1,0 +1,151 @@
+"""One TOML file, the command line and the environment, as settings; nothing is opened or started here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import evolve, frozen
+
+from kinmqtt.broker.settings import BrokerSettings, LimitSettings
+from kinmqtt.plugins.discovery import RESERVED_NAMES
+from kinmqtt.plugins.manager import PROVIDERS
+from kinmqtt.plugins.selection import Selection
+from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.settings import Document, parse, setting, unknown_environment, unknown_tables
+
+TABLES: Final = ("broker", "limits", "services", "plugins")
+
+
+@frozen(slots=True)
+class ServiceSettings:
+    """``[services]``: which plugin serves an exclusive family, where more than one could."""
+
+    subscription: str | None = setting(None, help="the subscription index: trie, hash, or a plugin")
+    queue: str | None = setting(None, help="the queue store")
+    retain: str | None = setting(None, help="the retain store")
+    session: str | None = setting(None, help="the session store")
+    event: str | None = setting(None, help="the event log")
+    cluster: str | None = setting(None, help="the cluster backend")
+
+
+@frozen(slots=True)
+class PluginSettings:
+    """``[plugins]``: which plugins are used, and in which order their hooks run."""
+
+    order: tuple[str, ...] = setting((), help="run these first, in this order")
+    only: tuple[str, ...] | None = setting(None, help="of the installed plugins use only these")
+    disabled: tuple[str, ...] = setting((), help="use none of these, built-ins included")
+
+
+@frozen(slots=True)
+class Overrides:
+    """What the command line says, over what the file says."""
+
+    listen: tuple[str, ...] = ()
+    data: str | None = None
+    allow_anonymous: bool | None = None
+    disabled: tuple[str, ...] = ()
+
+
+@frozen(slots=True)
+class Settings:
+    """Everything the settings say, but for the plugins' own sections, which wait for their plugins."""
+
+    broker: BrokerSettings
+    limits: LimitSettings
+    selection: Selection
+    _document: Document
+    _environment: Mapping[str, str]
+
+    def for_plugin(self, name: str, settings_class: type[Any] | None) -> Any:
+        """A plugin's section, parsed into its settings class.
+
+        Raises :class:`SettingsError` for mistakes, and for a section that nobody reads.
+        """
+        if settings_class is not None:
+            return parse(settings_class, self._document, ("plugins", name), environ=self._environment)
+        section = self._document.data.get("plugins", {}).get(name)
+        if section:
+            where = self._document.line(("plugins", name))
+            line = f":{where[0]}" if where else ""
+            raise SettingsError(
+                [f"{self._document.name}{line}: plugins.{name}: the plugin takes no settings; remove the section"]
+            )
+        return None
+
+
+def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]) -> Settings:
+    """Read and check the settings file; without one, the defaults hold.
+
+    Raises :class:`SettingsError` with all mistakes, each with file, line, key, what was expected and the nearest
+    spelling.
+    """
+    document = Document.empty() if path is None else Document.read(path)
+    problems = list(unknown_tables(document, (), TABLES))
+    classes = {"broker": BrokerSettings, "limits": LimitSettings, "services": ServiceSettings}
+    parsed: dict[str, Any] = {}
+    for table, settings_class in classes.items():
+        try:
+            parsed[table] = parse(settings_class, document, (table,), environ=environment)
+        except SettingsError as error:
+            problems.extend(error.problems)
+    plugins, sections = _plugins(document, problems)
+    known: Sequence[Any] = [((table,), settings_class) for table, settings_class in classes.items()]
+    if not sections:
+        problems.extend(unknown_environment(environment, known))
+    if problems:
+        raise SettingsError(problems)
+    services = {family: name for family in PROVIDERS if (name := getattr(parsed["services"], family))}
+    selection = Selection(
+        plugins.order,
+        plugins.only,
+        frozenset((*plugins.disabled, *overrides.disabled)),
+        services,
+        frozenset(sections),
+    )
+    broker = _overridden(parsed["broker"], overrides)
+    return Settings(broker, parsed["limits"], selection, document, environment)
+
+
+def _plugins(document: Document, problems: list[str]) -> tuple[PluginSettings, list[str]]:
+    """The keys of ``[plugins]`` itself, and the names of the sections below it."""
+    table = document.data.get("plugins", {})
+    if not isinstance(table, dict):
+        problems.append(f"{document.name}: plugins: expected a table")
+        return PluginSettings(), []
+    own = {key: value for key, value in table.items() if key in RESERVED_NAMES}
+    sections = [key for key in table if key not in RESERVED_NAMES]
+    values: dict[str, Any] = {}
+    for key, value in own.items():
+        if isinstance(value, list) and all(isinstance(name, str) for name in value):
+            values[key] = tuple(value)
+        else:
+            where = document.line(("plugins", key))
+            problems.append(
+                f"{document.name}{f':{where[0]}' if where else ''}: plugins.{key}: expected a list of plugin names"
+            )
+    for name in sections:
+        if not isinstance(table[name], dict):
+            where = document.line(("plugins", name))
+            problems.append(
+                f"{document.name}{f':{where[0]}' if where else ''}: plugins.{name}: unknown key; expected order, "
+                "only, disabled, or a plugin's own table"
+            )
+    return PluginSettings(**values), [name for name in sections if isinstance(table[name], dict)]
+
+
+def _overridden(broker: BrokerSettings, overrides: Overrides) -> BrokerSettings:
+    changes: dict[str, Any] = {}
+    if overrides.listen:
+        changes["listen"] = overrides.listen
+    if overrides.data is not None:
+        if overrides.data != "memory":
+            raise SettingsError(
+                [f"--data: expected 'memory', got {overrides.data!r}; state can't be kept elsewhere yet"]
+            )
+        changes["data"] = overrides.data
+    if overrides.allow_anonymous is not None:
+        changes["allow_anonymous"] = overrides.allow_anonymous
+    return evolve(broker, **changes)

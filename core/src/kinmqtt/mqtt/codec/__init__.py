@@ -1,0 +1,84 @@
+"""Packets ⇄ bytes for MQTT 3.1, 3.1.1 and 5.0.
+
+:func:`decode` takes a whole packet from :class:`kinmqtt.mqtt.framing.Framer` and raises nothing but
+:class:`~kinmqtt.mqtt.errors.RemoteError`; :func:`encode` raises nothing but
+:class:`~kinmqtt.mqtt.errors.LocalError`. Both speak both directions, so that two ends can be wired in memory.
+What depends on who sent a packet, or on what was said before, is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+from kinmqtt.mqtt import packets
+from kinmqtt.mqtt.codec import acks, connect, plain, publish, subscribe
+from kinmqtt.mqtt.codec.connect import peek_version
+from kinmqtt.mqtt.codec.publish import decode_publish, encode_publish, publish_parts
+from kinmqtt.mqtt.errors import LocalError, MalformedPacket
+from kinmqtt.mqtt.packets import Packet
+
+__all__ = ["decode", "decode_publish", "encode", "encode_publish", "peek_version", "publish_parts"]
+
+
+def decode(frame: bytes, body: int, version: int) -> Packet:
+    """The packet that ``frame`` holds, whose body begins at offset ``body``.
+
+    ``version`` is what the CONNECT of this stream named (3, 4 or 5); a CONNECT itself does not need it.
+    Raises :class:`RemoteError` with the reason code to answer with.
+    """
+    return _DECODERS[frame[0] >> 4](frame, body, version)
+
+
+def encode(packet: Packet, version: int) -> bytes:
+    """The bytes of ``packet`` in ``version``; raises :class:`LocalError` for what cannot be said.
+
+    What an older version has no room for without changing what the packet does (properties, the reason of an
+    acknowledgement) is left out, so that the layers above need not know the version.
+    """
+    encoder = _ENCODERS.get(type(packet))
+    if encoder is None:
+        raise LocalError(f"{type(packet).__name__} is not a packet")
+    return encoder(packet, version)
+
+
+def _decode_reserved(frame: bytes, body: int, version: int) -> NoReturn:
+    raise MalformedPacket("packet type 0 is reserved")
+
+
+_DECODERS: Final[tuple[Callable[[bytes, int, int], Packet], ...]] = (
+    _decode_reserved,
+    connect.decode_connect,
+    connect.decode_connack,
+    publish.decode_publish,
+    acks.decode_puback,
+    acks.decode_pubrec,
+    acks.decode_pubrel,
+    acks.decode_pubcomp,
+    subscribe.decode_subscribe,
+    subscribe.decode_suback,
+    subscribe.decode_unsubscribe,
+    subscribe.decode_unsuback,
+    plain.decode_pingreq,
+    plain.decode_pingresp,
+    plain.decode_disconnect,
+    plain.decode_auth,
+)
+
+_ENCODERS: Final[Mapping[type[Packet], Callable[[Any, int], bytes]]] = {
+    packets.Connect: connect.encode_connect,
+    packets.Connack: connect.encode_connack,
+    packets.Publish: publish.encode_publish,
+    packets.Puback: acks.encode_acknowledgement,
+    packets.Pubrec: acks.encode_acknowledgement,
+    packets.Pubrel: acks.encode_acknowledgement,
+    packets.Pubcomp: acks.encode_acknowledgement,
+    packets.Subscribe: subscribe.encode_subscribe,
+    packets.Suback: subscribe.encode_suback,
+    packets.Unsubscribe: subscribe.encode_unsubscribe,
+    packets.Unsuback: subscribe.encode_unsuback,
+    packets.Pingreq: plain.encode_pingreq,
+    packets.Pingresp: plain.encode_pingresp,
+    packets.Disconnect: plain.encode_disconnect,
+    packets.Auth: plain.encode_auth,
+}

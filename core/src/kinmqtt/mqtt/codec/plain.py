@@ -1,0 +1,104 @@
+"""PINGREQ, PINGRESP, DISCONNECT and AUTH (MQTT 5.0 sections 3.12 to 3.15)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kinmqtt.mqtt.codec.primitives import Reader, check_flags, packet_of
+from kinmqtt.mqtt.codec.properties import read_properties, write_properties
+from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
+from kinmqtt.mqtt.packets import PINGREQ, PINGRESP, V5, Auth, Disconnect, PacketType, Pingreq, Pingresp
+from kinmqtt.mqtt.reasons import ALLOWED_REASONS, reason_of
+from kinmqtt_spi.reasons import ReasonCode
+
+_DISCONNECT: Final = Disconnect()
+_PINGREQ_BYTES: Final = b"\xc0\x00"
+_PINGRESP_BYTES: Final = b"\xd0\x00"
+
+
+def decode_pingreq(frame: bytes, body: int, version: int) -> Pingreq:
+    """PINGREQ has neither flags nor a body, in any version."""
+    check_flags(frame, 0)
+    Reader(frame, body).finish()
+    return PINGREQ
+
+
+def decode_pingresp(frame: bytes, body: int, version: int) -> Pingresp:
+    """PINGRESP has neither flags nor a body, in any version."""
+    check_flags(frame, 0)
+    Reader(frame, body).finish()
+    return PINGRESP
+
+
+def decode_disconnect(frame: bytes, body: int, version: int) -> Disconnect:
+    """Before 5.0 a DISCONNECT is empty; since, its end may be left out (section 3.14.2)."""
+    check_flags(frame, 0, "MQTT-3.14.1-1")
+    reader = Reader(frame, body)
+    size = reader.end - body
+    if not size or version != V5:
+        reader.finish()
+        return _DISCONNECT
+    reason = reason_of(reader.u8(), PacketType.DISCONNECT)
+    if size == 1:
+        return Disconnect(reason)
+    properties = read_properties(reader, PacketType.DISCONNECT)
+    reader.finish()
+    return Disconnect(reason, properties)
+
+
+def decode_auth(frame: bytes, body: int, version: int) -> Auth:
+    """Read an AUTH (section 3.15).
+
+    Section 3.15.2.1 lets an AUTH of length 0 stand for Success without properties, though section 3.15.2.2.2
+    then demands an Authentication Method: the empty packet decodes, and whoever authenticates may refuse it.
+    Any other AUTH must name its method, and there is no form with a reason alone.
+    """
+    check_flags(frame, 0, "MQTT-3.15.1-1")
+    if version != V5:
+        raise MalformedPacket("packet type 15 is reserved before MQTT 5.0")
+    reader = Reader(frame, body)
+    if reader.end == body:
+        return Auth()
+    reason = reason_of(reader.u8(), PacketType.AUTH)
+    properties = read_properties(reader, PacketType.AUTH)
+    reader.finish()
+    if properties.authentication_method is None:
+        raise ProtocolError("AUTH without an Authentication Method")
+    return Auth(reason, properties)
+
+
+def encode_pingreq(packet: Pingreq, version: int) -> bytes:
+    """The same two bytes in every version."""
+    return _PINGREQ_BYTES
+
+
+def encode_pingresp(packet: Pingresp, version: int) -> bytes:
+    """The same two bytes in every version."""
+    return _PINGRESP_BYTES
+
+
+def encode_disconnect(packet: Disconnect, version: int) -> bytes:
+    """The shortest form that says it all; before 5.0 reason and properties have no place and are left out."""
+    _check_reason(packet.reason, PacketType.DISCONNECT)
+    if version != V5 or (packet.reason == ReasonCode.SUCCESS and not packet.properties):
+        return b"\xe0\x00"
+    if not packet.properties:
+        return bytes((0xE0, 1, packet.reason))
+    return packet_of(0xE0, bytes((packet.reason,)), write_properties(packet.properties, PacketType.DISCONNECT))
+
+
+def encode_auth(packet: Auth, version: int) -> bytes:
+    """Raises :class:`LocalError` before 5.0, and for properties without an Authentication Method."""
+    if version != V5:
+        raise LocalError("there is no AUTH before MQTT 5.0")
+    _check_reason(packet.reason, PacketType.AUTH)
+    if packet.reason == ReasonCode.SUCCESS and not packet.properties:
+        return b"\xf0\x00"
+    if packet.properties.authentication_method is None:
+        raise LocalError("AUTH needs an Authentication Method")
+    return packet_of(0xF0, bytes((packet.reason,)), write_properties(packet.properties, PacketType.AUTH))
+
+
+def _check_reason(reason: ReasonCode, packet_type: PacketType) -> None:
+    if reason not in ALLOWED_REASONS[packet_type]:
+        raise LocalError(f"{packet_type.name} must not carry {reason.name}")

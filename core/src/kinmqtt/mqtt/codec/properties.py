@@ -1,0 +1,217 @@
+"""Property lists (MQTT 5.0 section 2.2.2): one table of the 27 properties, and the code that runs it.
+
+An identifier that is unknown or does not belong in its packet is malformed (section 2.2.2.2). A second
+occurrence, and a value that its property's own section forbids, are protocol errors.
+
+The table knows packets, not directions: a Session Expiry Interval in a server's DISCONNECT or a Subscription
+Identifier in a client's PUBLISH decodes, and is judged by the connection, which knows who is at the other
+end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from attrs import frozen
+
+from kinmqtt.mqtt.codec.primitives import (
+    Reader,
+    write_binary,
+    write_u8,
+    write_u16,
+    write_u32,
+    write_utf8,
+    write_utf8_pair,
+    write_varint,
+)
+from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
+from kinmqtt.mqtt.packets import PacketType
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.reasons import ReasonCode
+
+WILL: Final = 0
+"""Stands beside the packet types for the Will Properties of a CONNECT (section 3.1.3.2)."""
+
+_ANYTHING: Final = "any value"
+_NOT_ZERO: Final = "not zero"
+_BOOLEAN: Final = "0 or 1"
+_TOPIC: Final = "a topic name"
+_ALIAS: Final = "a topic alias"
+
+
+@frozen
+class _Kind:
+    """A data type: how it is read and written."""
+
+    read: Callable[[Reader], Any]
+    write: Callable[[Any], bytes]
+
+
+_BYTE: Final = _Kind(Reader.u8, write_u8)
+_U16: Final = _Kind(Reader.u16, write_u16)
+_U32: Final = _Kind(Reader.u32, write_u32)
+_VARINT: Final = _Kind(Reader.varint, write_varint)
+_TEXT: Final = _Kind(Reader.utf8, write_utf8)
+_PAIR: Final = _Kind(Reader.utf8_pair, write_utf8_pair)
+_BINARY: Final = _Kind(Reader.binary, write_binary)
+
+
+@frozen
+class PropertyRule:
+    """One row of the table: identifier, attribute of ``Properties``, type, and where it may stand."""
+
+    identifier: int
+    name: str
+    kind: _Kind
+    owners: frozenset[int]
+    values: str = _ANYTHING
+    repeats_in: frozenset[int] = frozenset()
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether the attribute of ``Properties`` collects all occurrences."""
+        return self.name in ("subscription_identifier", "user_property")
+
+    def check(self, value: Any) -> None:
+        """Raise if the property's section forbids this ``value``."""
+        if self.values is _BOOLEAN:
+            if value > 1:
+                raise ProtocolError(f"{self.name} is {value}; 0 and 1 are its values")
+        elif self.values is _NOT_ZERO:
+            if not value:
+                raise ProtocolError(f"{self.name} must not be 0")
+        elif self.values is _ALIAS:
+            if not value:
+                raise RemoteError(ReasonCode.TOPIC_ALIAS_INVALID, "a Topic Alias of 0", "MQTT-3.3.2-8")
+        elif self.values is _TOPIC:
+            if not value:
+                raise ProtocolError(f"{self.name} is empty", "MQTT-4.7.3-1")
+            if "+" in value or "#" in value:
+                raise ProtocolError(f"{self.name} contains a wildcard character", "MQTT-3.3.2-14")
+
+
+_P = PacketType
+_MESSAGE: Final = frozenset({_P.PUBLISH, WILL})
+_AUTHENTICATED: Final = frozenset({_P.CONNECT, _P.CONNACK, _P.AUTH})
+_OPENING: Final = frozenset({_P.CONNECT, _P.CONNACK})
+_CONNECT: Final = frozenset({_P.CONNECT})
+_CONNACK: Final = frozenset({_P.CONNACK})
+_REASONED: Final = frozenset(
+    {
+        _P.CONNACK, _P.PUBACK, _P.PUBREC, _P.PUBREL, _P.PUBCOMP, _P.SUBACK, _P.UNSUBACK, _P.DISCONNECT,
+        _P.AUTH,
+    }
+)  # fmt: skip
+_EVERYWHERE: Final = _REASONED | {_P.CONNECT, _P.PUBLISH, _P.SUBSCRIBE, _P.UNSUBSCRIBE, WILL}
+
+RULES: Final[tuple[PropertyRule, ...]] = (
+    PropertyRule(0x01, "payload_format_indicator", _BYTE, _MESSAGE, _BOOLEAN),
+    PropertyRule(0x02, "message_expiry_interval", _U32, _MESSAGE),
+    PropertyRule(0x03, "content_type", _TEXT, _MESSAGE),
+    PropertyRule(0x08, "response_topic", _TEXT, _MESSAGE, _TOPIC),
+    PropertyRule(0x09, "correlation_data", _BINARY, _MESSAGE),
+    PropertyRule(
+        0x0B,
+        "subscription_identifier",
+        _VARINT,
+        frozenset({_P.PUBLISH, _P.SUBSCRIBE}),
+        _NOT_ZERO,
+        frozenset({_P.PUBLISH}),
+    ),
+    PropertyRule(0x11, "session_expiry_interval", _U32, _OPENING | {_P.DISCONNECT}),
+    PropertyRule(0x12, "assigned_client_identifier", _TEXT, _CONNACK),
+    PropertyRule(0x13, "server_keep_alive", _U16, _CONNACK),
+    PropertyRule(0x15, "authentication_method", _TEXT, _AUTHENTICATED),
+    PropertyRule(0x16, "authentication_data", _BINARY, _AUTHENTICATED),
+    PropertyRule(0x17, "request_problem_information", _BYTE, _CONNECT, _BOOLEAN),
+    PropertyRule(0x18, "will_delay_interval", _U32, frozenset({WILL})),
+    PropertyRule(0x19, "request_response_information", _BYTE, _CONNECT, _BOOLEAN),
+    PropertyRule(0x1A, "response_information", _TEXT, _CONNACK),
+    PropertyRule(0x1C, "server_reference", _TEXT, _CONNACK | {_P.DISCONNECT}),
+    PropertyRule(0x1F, "reason_string", _TEXT, _REASONED),
+    PropertyRule(0x21, "receive_maximum", _U16, _OPENING, _NOT_ZERO),
+    PropertyRule(0x22, "topic_alias_maximum", _U16, _OPENING),
+    PropertyRule(0x23, "topic_alias", _U16, frozenset({_P.PUBLISH}), _ALIAS),
+    PropertyRule(0x24, "maximum_qos", _BYTE, _CONNACK, _BOOLEAN),
+    PropertyRule(0x25, "retain_available", _BYTE, _CONNACK, _BOOLEAN),
+    PropertyRule(0x26, "user_property", _PAIR, _EVERYWHERE, _ANYTHING, _EVERYWHERE),
+    PropertyRule(0x27, "maximum_packet_size", _U32, _OPENING, _NOT_ZERO),
+    PropertyRule(0x28, "wildcard_subscription_available", _BYTE, _CONNACK, _BOOLEAN),
+    PropertyRule(0x29, "subscription_identifier_available", _BYTE, _CONNACK, _BOOLEAN),
+    PropertyRule(0x2A, "shared_subscription_available", _BYTE, _CONNACK, _BOOLEAN),
+)
+
+_BY_IDENTIFIER: Final[Mapping[int, Mapping[int, PropertyRule]]] = {
+    owner: {rule.identifier: rule for rule in RULES if owner in rule.owners} for owner in (WILL, *PacketType)
+}
+_BY_NAME: Final[Mapping[str, PropertyRule]] = {rule.name: rule for rule in RULES}
+
+
+def read_properties(reader: Reader, owner: int) -> Properties:
+    """Read a Property Length and its properties; ``owner`` is a :class:`PacketType` or :data:`WILL`."""
+    length = reader.varint()
+    if not length:
+        return NO_PROPERTIES
+    outer_end = reader.end
+    reader.end = reader.pos + length
+    if reader.end > outer_end:
+        raise MalformedPacket("the Property Length runs past the end of the packet")
+    rules = _BY_IDENTIFIER[owner]
+    present: dict[str, Any] = {}
+    while reader.pos < reader.end:
+        identifier = reader.varint()
+        rule = rules.get(identifier)
+        if rule is None:
+            raise MalformedPacket(f"property 0x{identifier:02X} does not belong in this packet")
+        value = rule.kind.read(reader)
+        rule.check(value)
+        _keep(present, rule, value, owner)
+    reader.end = outer_end
+    # Collected in lists, for a packet may hold tens of thousands of User Properties.
+    for name, value in present.items():
+        if isinstance(value, list):
+            present[name] = tuple(value)
+    if "authentication_data" in present and "authentication_method" not in present:
+        raise ProtocolError("Authentication Data without an Authentication Method")
+    return Properties.from_wire(present)
+
+
+def write_properties(properties: Properties, owner: int) -> bytes:
+    """A Property Length and its properties; raises :class:`LocalError` for what ``owner`` must not carry."""
+    if not properties:
+        return b"\0"
+    parts: list[bytes] = []
+    for name, value in properties.present.items():
+        rule = _BY_NAME[name]
+        if owner not in rule.owners:
+            raise LocalError(f"{name} does not belong in this packet")
+        values = value if rule.is_tuple else (value,)
+        if len(values) > 1 and owner not in rule.repeats_in:
+            raise LocalError(f"{name} may be given once")
+        parts += [_written(rule, each) for each in values]
+    if properties.authentication_data is not None and properties.authentication_method is None:
+        raise LocalError("Authentication Data without an Authentication Method")
+    body = b"".join(parts)
+    return write_varint(len(body)) + body
+
+
+def _keep(present: dict[str, Any], rule: PropertyRule, value: Any, owner: int) -> None:
+    if not rule.is_tuple:
+        if rule.name in present:
+            raise ProtocolError(f"{rule.name} is given twice")
+        present[rule.name] = value
+    elif rule.name in present:
+        if owner not in rule.repeats_in:
+            raise ProtocolError(f"{rule.name} is given twice")
+        present[rule.name].append(value)
+    else:
+        present[rule.name] = [value]
+
+
+def _written(rule: PropertyRule, value: Any) -> bytes:
+    try:
+        rule.check(value)
+    except RemoteError as error:
+        raise LocalError(error.text) from None
+    return bytes((rule.identifier,)) + rule.kind.write(value)

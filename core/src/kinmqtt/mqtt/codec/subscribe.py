@@ -1,0 +1,186 @@
+"""SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK (MQTT 5.0 sections 3.8 to 3.11).
+
+A Topic Filter is decoded as a string that is not empty. Where its wildcards stand, and whether a Shared
+Subscription is well-formed, is for :mod:`kinmqtt.mqtt.topics` to judge, because the answer is one reason code
+of a SUBACK rather than the end of the connection.
+"""
+
+from __future__ import annotations
+
+from kinmqtt.mqtt.codec.primitives import Reader, check_flags, packet_of, write_packet_id, write_utf8
+from kinmqtt.mqtt.codec.properties import read_properties, write_properties
+from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
+from kinmqtt.mqtt.packets import (
+    V5,
+    V31,
+    PacketType,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from kinmqtt.mqtt.reasons import ALLOWED_REASONS, reason_of, suback_code, suback_reason
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.reasons import ReasonCode
+
+_FLAGS = 0x02
+_DUP = 0x08
+
+
+def decode_subscribe(frame: bytes, body: int, version: int) -> Subscribe:
+    """Read a SUBSCRIBE with at least one request."""
+    _check_request_flags(frame, version, "MQTT-3.8.1-1")
+    reader = Reader(frame, body)
+    packet_id = reader.packet_id()
+    properties = _properties(reader, version, PacketType.SUBSCRIBE)
+    requests: list[SubscribeRequest] = []
+    while reader.pos < reader.end:
+        requests.append(_request(_filter(reader), reader.u8(), version))
+    if not requests:
+        raise ProtocolError("a SUBSCRIBE without a Topic Filter", "MQTT-3.8.3-2")
+    return Subscribe(packet_id, tuple(requests), properties)
+
+
+def decode_suback(frame: bytes, body: int, version: int) -> Suback:
+    """Read a SUBACK with at least one reason; 0x80 is the only failure before 5.0."""
+    check_flags(frame, 0)
+    reader = Reader(frame, body)
+    packet_id = reader.packet_id()
+    properties = _properties(reader, version, PacketType.SUBACK)
+    reasons = tuple(suback_reason(code, version) for code in frame[reader.pos :])
+    if not reasons:
+        raise ProtocolError("a SUBACK without a reason code", "MQTT-3.8.4-6")
+    return Suback(packet_id, reasons, properties)
+
+
+def decode_unsubscribe(frame: bytes, body: int, version: int) -> Unsubscribe:
+    """Read an UNSUBSCRIBE with at least one filter."""
+    _check_request_flags(frame, version, "MQTT-3.10.1-1")
+    reader = Reader(frame, body)
+    packet_id = reader.packet_id()
+    properties = _properties(reader, version, PacketType.UNSUBSCRIBE)
+    filters: list[str] = []
+    while reader.pos < reader.end:
+        filters.append(_filter(reader))
+    if not filters:
+        raise ProtocolError("an UNSUBSCRIBE without a Topic Filter", "MQTT-3.10.3-2")
+    return Unsubscribe(packet_id, tuple(filters), properties)
+
+
+def decode_unsuback(frame: bytes, body: int, version: int) -> Unsuback:
+    """Read an UNSUBACK: a Packet Identifier alone before 5.0, at least one reason since."""
+    check_flags(frame, 0)
+    reader = Reader(frame, body)
+    packet_id = reader.packet_id()
+    if version != V5:
+        reader.finish()
+        return Unsuback(packet_id)
+    properties = read_properties(reader, PacketType.UNSUBACK)
+    reasons = tuple(reason_of(code, PacketType.UNSUBACK) for code in frame[reader.pos :])
+    if not reasons:
+        raise ProtocolError("an UNSUBACK without a reason code", "MQTT-3.11.3-1")
+    return Unsuback(packet_id, reasons, properties)
+
+
+def encode_subscribe(packet: Subscribe, version: int) -> bytes:
+    """Raises :class:`LocalError` without a request, and for an option that the version does not have."""
+    if not packet.requests:
+        raise LocalError("a SUBSCRIBE needs a Topic Filter")
+    parts = [write_packet_id(packet.packet_id)]
+    if version == V5:
+        parts.append(write_properties(packet.properties, PacketType.SUBSCRIBE))
+    for request in packet.requests:
+        parts += (_written_filter(request.filter), bytes((_options(request, version),)))
+    return packet_of(0x82, *parts)
+
+
+def encode_suback(packet: Suback, version: int) -> bytes:
+    """Before 5.0 properties have no place and are left out, and every failure is 0x80."""
+    _check_reasons(packet.reasons, PacketType.SUBACK)
+    parts = [write_packet_id(packet.packet_id)]
+    if version == V5:
+        parts.append(write_properties(packet.properties, PacketType.SUBACK))
+    parts.append(bytes(suback_code(reason, version) for reason in packet.reasons))
+    return packet_of(0x90, *parts)
+
+
+def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
+    """Raises :class:`LocalError` without a filter."""
+    if not packet.filters:
+        raise LocalError("an UNSUBSCRIBE needs a Topic Filter")
+    parts = [write_packet_id(packet.packet_id)]
+    if version == V5:
+        parts.append(write_properties(packet.properties, PacketType.UNSUBSCRIBE))
+    parts += map(_written_filter, packet.filters)
+    return packet_of(0xA2, *parts)
+
+
+def encode_unsuback(packet: Unsuback, version: int) -> bytes:
+    """Before 5.0 reasons and properties have no place and are left out."""
+    identifier = write_packet_id(packet.packet_id)
+    if version != V5:
+        return packet_of(0xB0, identifier)
+    _check_reasons(packet.reasons, PacketType.UNSUBACK)
+    properties = write_properties(packet.properties, PacketType.UNSUBACK)
+    return packet_of(0xB0, identifier, properties, bytes(packet.reasons))
+
+
+def _check_request_flags(frame: bytes, version: int, clause: str) -> None:
+    """MQTT 3.1 lets SUBSCRIBE and UNSUBSCRIBE be repeated with DUP set (3.1 sections 3.8 and 3.10)."""
+    if version != V31 or frame[0] & 0x0F != _FLAGS | _DUP:
+        check_flags(frame, _FLAGS, clause)
+
+
+def _properties(reader: Reader, version: int, packet_type: PacketType) -> Properties:
+    return read_properties(reader, packet_type) if version == V5 else NO_PROPERTIES
+
+
+def _filter(reader: Reader) -> str:
+    text = reader.utf8()
+    if not text:
+        raise ProtocolError("an empty Topic Filter", "MQTT-4.7.3-1")
+    return text
+
+
+def _request(filter: str, options: int, version: int) -> SubscribeRequest:
+    """Take the options byte apart (section 3.8.3.1)."""
+    if version != V5:
+        if options > 2:
+            raise MalformedPacket(f"Requested QoS byte 0x{options:02X}", "MQTT-3-8.3-4 (3.1.1)")
+        return SubscribeRequest(filter, options)
+    if options & 0xC0:
+        raise MalformedPacket("reserved bits of the Subscription Options are set", "MQTT-3.8.3-5")
+    qos = options & 0x03
+    retain_handling = options >> 4
+    if qos == 3 or retain_handling == 3:
+        raise ProtocolError("a Maximum QoS or Retain Handling of 3")
+    no_local = bool(options & 0x04)
+    if no_local and filter.startswith("$share/"):
+        raise ProtocolError("No Local on a Shared Subscription", "MQTT-3.8.3-4")
+    return SubscribeRequest(filter, qos, no_local, bool(options & 0x08), retain_handling)
+
+
+def _options(request: SubscribeRequest, version: int) -> int:
+    if not (0 <= request.qos <= 2 and 0 <= request.retain_handling <= 2):
+        raise LocalError(f"a QoS of {request.qos} or Retain Handling of {request.retain_handling}")
+    if request.no_local and request.filter.startswith("$share/"):
+        raise LocalError("No Local on a Shared Subscription")
+    options = request.qos | request.no_local << 2 | request.retain_as_published << 3 | request.retain_handling << 4
+    if version != V5 and options > 2:
+        raise LocalError("Subscription Options other than the QoS need MQTT 5.0")
+    return options
+
+
+def _written_filter(filter: str) -> bytes:
+    if not filter:
+        raise LocalError("an empty Topic Filter")
+    return write_utf8(filter)
+
+
+def _check_reasons(reasons: tuple[ReasonCode, ...], packet_type: PacketType) -> None:
+    if not reasons:
+        raise LocalError(f"{packet_type.name} needs a reason code for each Topic Filter")
+    wrong = set(reasons) - ALLOWED_REASONS[packet_type]
+    if wrong:
+        raise LocalError(f"{packet_type.name} must not carry {', '.join(sorted(code.name for code in wrong))}")

@@ -1,0 +1,122 @@
+"""The state machine of one network connection, server side, as a table (sections 3.1, 3.14, 3.15 and 4.12).
+
+The table says for each state and packet type what the broker does; what is not in it is the peer's error. The
+broker runs it, the tests enumerate it, and nothing about the order of packets is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from kinmqtt.mqtt.errors import MalformedPacket, ProtocolError, RemoteError
+from kinmqtt.mqtt.packets import V5, PacketType
+from kinmqtt_spi.reasons import ReasonCode
+
+
+class State(Enum):
+    """Where a connection stands."""
+
+    AWAITING_CONNECT = "awaiting CONNECT"
+    CONNECTING = "connecting"
+    """CONNECT is being judged. What the client sends ahead of its CONNACK waits (section 3.1.4)."""
+    AUTHENTICATING = "authenticating"
+    """The broker has asked for the next step of an enhanced authentication."""
+    CONNECTED = "connected"
+    REAUTHENTICATING = "re-authenticating"
+    """As CONNECTED, while an AUTH exchange runs beside the other packets (section 4.12.1)."""
+    CLOSED = "closed"
+
+
+class Action(Enum):
+    """What the broker does with a packet."""
+
+    CONNECT = "connect"
+    PUBLISH = "publish"
+    PUBACK = "puback"
+    PUBREC = "pubrec"
+    PUBREL = "pubrel"
+    PUBCOMP = "pubcomp"
+    SUBSCRIBE = "subscribe"
+    UNSUBSCRIBE = "unsubscribe"
+    PING = "ping"
+    DISCONNECT = "disconnect"
+    AUTHENTICATE = "authenticate"
+    """The next step of the exchange that CONNECT began."""
+    REAUTHENTICATE = "reauthenticate"
+    """A first or later step of an exchange within the connection."""
+
+
+_WHILE_CONNECTED: Final = {
+    PacketType.PUBLISH: Action.PUBLISH,
+    PacketType.PUBACK: Action.PUBACK,
+    PacketType.PUBREC: Action.PUBREC,
+    PacketType.PUBREL: Action.PUBREL,
+    PacketType.PUBCOMP: Action.PUBCOMP,
+    PacketType.SUBSCRIBE: Action.SUBSCRIBE,
+    PacketType.UNSUBSCRIBE: Action.UNSUBSCRIBE,
+    PacketType.PINGREQ: Action.PING,
+    PacketType.DISCONNECT: Action.DISCONNECT,
+    PacketType.AUTH: Action.REAUTHENTICATE,
+}
+
+TABLE: Final[Mapping[State, Mapping[PacketType, Action]]] = MappingProxyType(
+    {
+        State.AWAITING_CONNECT: {PacketType.CONNECT: Action.CONNECT},
+        State.CONNECTING: {},
+        State.AUTHENTICATING: {
+            PacketType.AUTH: Action.AUTHENTICATE,
+            PacketType.DISCONNECT: Action.DISCONNECT,
+        },
+        State.CONNECTED: _WHILE_CONNECTED,
+        State.REAUTHENTICATING: _WHILE_CONNECTED,
+        State.CLOSED: {},
+    }
+)
+
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
+    {
+        State.AWAITING_CONNECT: frozenset({State.CONNECTING, State.CLOSED}),
+        State.CONNECTING: frozenset({State.AUTHENTICATING, State.CONNECTED, State.CLOSED}),
+        State.AUTHENTICATING: frozenset({State.CONNECTING, State.CLOSED}),
+        State.CONNECTED: frozenset({State.REAUTHENTICATING, State.CLOSED}),
+        State.REAUTHENTICATING: frozenset({State.CONNECTED, State.CLOSED}),
+        State.CLOSED: frozenset(),
+    }
+)
+"""The states that may follow each state. What leads there is the broker's judgement, so no packet is named."""
+
+
+def violation(state: State, packet_type: int, version: int) -> RemoteError:
+    """The error of a peer that sends a packet its state does not allow."""
+    if packet_type == 0:
+        return MalformedPacket("packet type 0 is reserved", "MQTT-2.1.3-1")
+    name = PacketType(packet_type).name
+    if packet_type == PacketType.AUTH and version < V5:
+        return MalformedPacket("packet type 15 is reserved before MQTT 5", "MQTT-2.2.2-1")
+    if state is State.AWAITING_CONNECT:
+        return ProtocolError(f"the first packet was {name}, not CONNECT", "MQTT-3.1.0-1")
+    if packet_type == PacketType.CONNECT:
+        return ProtocolError("a second CONNECT", "MQTT-3.1.0-2")
+    if state is State.AUTHENTICATING:
+        return ProtocolError(f"{name} during authentication", "MQTT-3.1.2-30")
+    return ProtocolError(f"{name} is not for a server to receive")
+
+
+def check_authentication_step(method: str | None, offered: str | None, reason: ReasonCode, state: State) -> None:
+    """Judge an AUTH packet by the method that CONNECT named and by where the exchange stands.
+
+    Raises :class:`ProtocolError` for a method that CONNECT did not name (MQTT-4.12.0-5, MQTT-4.12.0-7), and for
+    a reason code that does not fit the step (MQTT-4.12.0-3, MQTT-4.12.1-1).
+    """
+    if method is None:
+        raise ProtocolError("AUTH without an authentication method in CONNECT", "MQTT-4.12.0-7")
+    if offered != method:
+        raise ProtocolError("the authentication method changed", "MQTT-4.12.0-5")
+    begins = state is State.CONNECTED
+    wanted = ReasonCode.REAUTHENTICATE if begins else ReasonCode.CONTINUE_AUTHENTICATION
+    if reason is not wanted:
+        clause = "MQTT-4.12.1-1" if begins else "MQTT-4.12.0-3"
+        raise ProtocolError(f"AUTH with reason 0x{reason:02X} where 0x{wanted:02X} is due", clause)

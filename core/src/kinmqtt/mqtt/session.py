@@ -1,0 +1,165 @@
+"""The QoS state machines of one session, both directions, as tables (section 4.3).
+
+Sans-I/O: what a delivery *is* does not matter here, only its packet identifier and its stage. Identifiers are
+the session's, so all of this outlives a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, IntEnum
+from types import MappingProxyType
+from typing import Final, Generic, Protocol, TypeVar
+
+from kinmqtt.mqtt.errors import LocalError, ProtocolError
+from kinmqtt.mqtt.packets import PacketType
+from kinmqtt_spi.reasons import ReasonCode
+
+MAX_PACKET_ID: Final = 65_535
+
+
+class Stage(IntEnum):
+    """What an outgoing message waits for."""
+
+    PUBACK = 0
+    PUBREC = 1
+    PUBCOMP = 2
+
+
+class Effect(Enum):
+    """What an acknowledgement leads to."""
+
+    COMPLETE = "complete"
+    """The delivery is over and its packet identifier is free."""
+    RELEASE = "release"
+    """Keep that PUBREC came, then send PUBREL (MQTT-4.3.3-4)."""
+    RELEASE_AGAIN = "release again"
+    """A repeated PUBREC: PUBREL is sent again."""
+    REFUSED = "refused"
+    """The receiver wants none of it (0x80 and above): over (MQTT-4.4.0-2)."""
+    UNKNOWN = "unknown"
+    """No delivery has this identifier: PUBREC is answered with PUBREL 0x92, the others with nothing."""
+    VIOLATION = "violation"
+    """An acknowledgement of another QoS than the message's: a protocol error."""
+
+
+OUTGOING: Final[Mapping[tuple[Stage | None, PacketType], Effect]] = MappingProxyType(
+    {
+        (Stage.PUBACK, PacketType.PUBACK): Effect.COMPLETE,
+        (Stage.PUBACK, PacketType.PUBREC): Effect.VIOLATION,
+        (Stage.PUBACK, PacketType.PUBCOMP): Effect.VIOLATION,
+        (Stage.PUBREC, PacketType.PUBACK): Effect.VIOLATION,
+        (Stage.PUBREC, PacketType.PUBREC): Effect.RELEASE,
+        (Stage.PUBREC, PacketType.PUBCOMP): Effect.VIOLATION,
+        (Stage.PUBCOMP, PacketType.PUBACK): Effect.VIOLATION,
+        (Stage.PUBCOMP, PacketType.PUBREC): Effect.RELEASE_AGAIN,
+        (Stage.PUBCOMP, PacketType.PUBCOMP): Effect.COMPLETE,
+        (None, PacketType.PUBACK): Effect.UNKNOWN,
+        (None, PacketType.PUBREC): Effect.UNKNOWN,
+        (None, PacketType.PUBCOMP): Effect.UNKNOWN,
+    }
+)
+"""For each stage (``None``: no such identifier) and acknowledgement, without regard to its reason code."""
+
+REFUSABLE: Final = frozenset({Effect.COMPLETE, Effect.RELEASE})
+"""Effects that a failing reason code turns into REFUSED."""
+
+
+class Flight(Protocol):
+    """What is in flight: only its stage is looked at."""
+
+    stage: Stage
+
+
+F = TypeVar("F", bound=Flight)
+
+
+class Outgoing(Generic[F]):
+    """Messages sent and not yet acknowledged, by packet identifier, in the order of sending."""
+
+    __slots__ = ("_last_id", "flights", "window")
+
+    def __init__(self, window: int) -> None:
+        self.window = window
+        """The receiver's receive maximum (section 4.9): how many may be in flight."""
+        self.flights: dict[int, F] = {}
+        self._last_id = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another message may be sent now (MQTT-4.9.0-2)."""
+        return len(self.flights) < self.window
+
+    def assign(self, flight: F) -> int:
+        """Give a message a packet identifier that is not in use (MQTT-2.2.1-4)."""
+        packet_id = self._last_id
+        flights = self.flights
+        for _ in range(MAX_PACKET_ID):
+            packet_id = packet_id + 1 if packet_id < MAX_PACKET_ID else 1
+            if packet_id not in flights:
+                self._last_id = packet_id
+                flights[packet_id] = flight
+                return packet_id
+        raise LocalError("all packet identifiers are in use: the window was not heeded")
+
+    def restore(self, packet_id: int, flight: F) -> None:
+        """Put back what was in flight before a restart, in the old order."""
+        self.flights[packet_id] = flight
+        self._last_id = packet_id
+
+    def acknowledge(self, packet_id: int, packet_type: PacketType, reason: int) -> tuple[F | None, Effect]:
+        """Take an acknowledgement: the message it is for, and what it leads to."""
+        flight = self.flights.get(packet_id)
+        effect = OUTGOING[None if flight is None else flight.stage, packet_type]
+        if reason >= 0x80 and effect in REFUSABLE:
+            effect = Effect.REFUSED
+        if effect is Effect.COMPLETE or effect is Effect.REFUSED:
+            del self.flights[packet_id]
+        elif effect is Effect.RELEASE and flight is not None:
+            flight.stage = Stage.PUBCOMP
+        return flight, effect
+
+    def forget(self, packet_id: int) -> None:
+        """The message was not sent after all: its identifier is free."""
+        self.flights.pop(packet_id, None)
+
+    def __iter__(self) -> Iterator[tuple[int, F]]:
+        """All in flight, in the order of sending: the order of resending (MQTT-4.6.0-1)."""
+        return iter(list(self.flights.items()))
+
+    def __len__(self) -> int:
+        return len(self.flights)
+
+
+class Incoming:
+    """The packet identifiers of QoS 2 messages taken over and not yet released (MQTT-4.3.3-10)."""
+
+    __slots__ = ("packet_ids",)
+
+    def __init__(self) -> None:
+        self.packet_ids: set[int] = set()
+
+    def open(self, packet_id: int) -> bool:
+        """A QoS 2 PUBLISH came; ``False`` if it is a repeat that must not be delivered again."""
+        if packet_id in self.packet_ids:
+            return False
+        self.packet_ids.add(packet_id)
+        return True
+
+    def close(self, packet_id: int) -> ReasonCode:
+        """PUBREL came; the reason code of the PUBCOMP that answers it (MQTT-4.3.3-11)."""
+        if packet_id in self.packet_ids:
+            self.packet_ids.remove(packet_id)
+            return ReasonCode.SUCCESS
+        return ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+
+
+def check_quota(unacknowledged: int, receive_maximum: int) -> None:
+    """Refuse a peer that has more QoS 1 and 2 messages unanswered than it was allowed (section 3.3.4).
+
+    Raises :class:`ProtocolError` with reason 0x93.
+    """
+    if unacknowledged > receive_maximum:
+        error = ProtocolError(f"more than {receive_maximum} messages unacknowledged", "MQTT-3.3.4-9")
+        error.reason = ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+        raise error

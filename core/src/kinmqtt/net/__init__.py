@@ -1,0 +1,1 @@
+"""The network: the one part of the broker that knows sockets."""

@@ -1,0 +1,146 @@
+"""The Twisted protocol: bytes in, bytes out, and when to stop reading or writing.
+
+It asks little of its transport (write, loseConnection, abortConnection, peer, host, producers), so that a faster
+transport can stand behind it. Where the transport can send at once (``writeSomeData``), output skips the trip
+through the reactor as long as nothing is buffered; what the socket does not take is given to the transport, and
+the broker is told when that has gone out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.interfaces import IPullProducer
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from kinmqtt_spi.values import Address
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress
+
+    from kinmqtt.broker.broker import Broker
+    from kinmqtt.broker.connection import Connection
+
+
+@implementer(IPullProducer)
+class MqttProtocol(Protocol):
+    """One network connection; implements :class:`kinmqtt.broker.connection.Link`."""
+
+    connection: Connection
+
+    def __init__(self, broker: Broker, listener: str) -> None:
+        self._broker = broker
+        self.listener = listener
+        self.address = Address("")
+        self.certificate_subject: str | None = None
+        self.ready = False
+        self._closing = False
+        self._paused = False
+        self._write_some: Callable[[bytes], Any] | None = None
+
+    # From the transport
+
+    def connectionMade(self) -> None:
+        """The connection is open."""
+        transport: Any = self.transport
+        self.address = _address(transport.getPeer())
+        if hasattr(transport, "setTcpNoDelay"):
+            transport.setTcpNoDelay(True)
+        # A TLS transport is no socket: what it is given it must encrypt first.
+        if hasattr(transport, "getHandle") and hasattr(transport.getHandle(), "fileno"):
+            self._write_some = getattr(transport, "writeSomeData", None)
+        self.ready = True
+        # As a pull producer it is asked for more exactly when all that was written has gone out.
+        transport.registerProducer(self, False)
+        self.connection = self._broker.accept(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes arrived."""
+        self.connection.receive(data)
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        """The connection is gone."""
+        self.ready = False
+        self._closing = True
+        self._write_some = None
+        self.connection.lost(reason.getErrorMessage())
+
+    def resumeProducing(self) -> None:
+        """Everything written has gone out."""
+        if not self.ready and not self._closing:
+            self.ready = True
+            self.connection.drained()
+
+    def stopProducing(self) -> None:
+        """The transport wants nothing more; ``connectionLost`` follows."""
+        self.ready = False
+
+    # From the broker
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, at once if the socket takes them."""
+        transport: Any = self.transport
+        if self.ready and self._write_some is not None:
+            sent = self._write_some(data)
+            while isinstance(sent, int) and 0 < sent < len(data):
+                data = data[sent:]
+                sent = self._write_some(data)
+            if not isinstance(sent, int):
+                transport.abortConnection()
+                return
+            if sent == len(data):
+                return
+        self.ready = False
+        transport.write(data)
+
+    def pause_reading(self) -> None:
+        """Read nothing more until told."""
+        if not self._paused and not self._closing:
+            self._paused = True
+            transport: Any = self.transport
+            transport.pauseProducing()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self._paused and not self._closing:
+            self._paused = False
+            transport: Any = self.transport
+            transport.resumeProducing()
+
+    def close(self) -> None:
+        """Close when everything written has gone out."""
+        if not self._closing:
+            self._closing = True
+            transport: Any = self.transport
+            transport.unregisterProducer()
+            transport.loseConnection()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._closing = True
+        transport: Any = self.transport
+        transport.abortConnection()
+
+
+class MqttFactory(Factory):
+    """Makes a protocol for each connection of one listener."""
+
+    noisy = False
+
+    def __init__(self, broker: Broker, listener: str) -> None:
+        self._broker = broker
+        self._listener = listener
+
+    def buildProtocol(self, addr: IAddress | None) -> MqttProtocol:
+        """A new connection."""
+        return MqttProtocol(self._broker, self._listener)
+
+
+def _address(peer: Any) -> Address:
+    if isinstance(peer, IPv4Address | IPv6Address):
+        return Address(peer.host, peer.port)
+    return Address(str(getattr(peer, "name", None) or "local"))

@@ -1,0 +1,86 @@
+"""The broker as a Twisted service: started before its listeners, stopped after them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.logger import Logger
+
+from kinmqtt.broker.assembly import Assembly
+from kinmqtt.broker.broker import Broker
+from kinmqtt.net.listeners import Listener, close_all, open_all
+from kinmqtt_spi.errors import SpiError
+
+log = Logger("kinmqtt")
+
+
+def next_turn(reactor: Any) -> Callable[[Callable[[], object]], object]:
+    """What makes a call in the next reactor turn: asyncio's own way where there is a loop, the cheaper one."""
+    loop = getattr(reactor, "_asyncioEventloop", None)
+    if isinstance(loop, asyncio.AbstractEventLoop):
+        return loop.call_soon
+    return lambda call: reactor.callLater(0, call)
+
+
+class BrokerService(Service):
+    """Starts and stops one broker and its listeners."""
+
+    name = "kinmqtt"
+
+    def __init__(
+        self,
+        reactor: Any,
+        assembly: Assembly,
+        listeners: Sequence[Listener],
+        version: str,
+        introduce: Callable[[Broker], Sequence[str]],
+    ) -> None:
+        """``introduce`` gives the lines that are logged when the listeners are open."""
+        self._reactor = reactor
+        self._listeners = listeners
+        self._introduce = introduce
+        self._ports: list[IListeningPort] = []
+        self.broker = Broker(assembly, next_turn(reactor), secrets.token_hex, version)
+        self.failed: str | None = None
+        """Why the broker could not start."""
+
+    def startService(self) -> None:
+        """Start; what keeps the broker from starting stops the reactor, and the process exits with status 1."""
+        super().startService()
+        Deferred.fromCoroutine(self._start()).addErrback(self._give_up)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop in good order; fires when the broker is stopped."""
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _start(self) -> None:
+        await self.broker.start()
+        self._ports = await open_all(self.broker, self._listeners)
+        await self.broker.ready()
+        for line in self._introduce(self.broker):
+            log.info("{line}", line=line)
+        # What is there now stays: later collections need not look at it.
+        gc.collect()
+        gc.freeze()
+
+    def _give_up(self, failure: Any) -> None:
+        if failure.check(SpiError):
+            self.failed = str(failure.value)
+        else:
+            self.failed = f"{failure.type.__name__}: {failure.value}"
+            log.failure("the broker could not start", failure)
+        self._reactor.callWhenRunning(self._reactor.stop)
+
+    async def _stop(self) -> None:
+        await close_all(self._ports)
+        self._ports = []
+        if self.failed is None:
+            await self.broker.stop()

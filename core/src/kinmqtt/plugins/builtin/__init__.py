@@ -1,0 +1,29 @@
+"""The embedded defaults. They are plugins as any other, found by a list instead of entry points.
+
+A list, because the broker must work from a source tree and in a frozen application, where no entry point of the
+core's own is to be found, and because a built-in is what a family falls back to.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BUILTINS: Final[dict[str, str]] = {
+    "anonymous": "kinmqtt.plugins.builtin.anonymous:Anonymous",
+    "dollar_topics": "kinmqtt.plugins.builtin.dollar_topics",
+    "hash": "kinmqtt.plugins.builtin.hash",
+    "trie": "kinmqtt.plugins.builtin.trie",
+    "memory": "kinmqtt.plugins.builtin.memory",
+    "single_node": "kinmqtt.plugins.builtin.single_node",
+}
+"""Plugin name to ``module:attribute``, in the order in which they stand behind installed plugins."""
+
+DEFAULTS: Final[dict[str, str]] = {
+    "subscription": "trie",
+    "queue": "memory",
+    "retain": "memory",
+    "session": "memory",
+    "event": "memory",
+    "cluster": "single_node",
+}
+"""The built-in that serves an exclusive family when neither the settings nor an installed plugin does."""

@@ -1,0 +1,115 @@
+"""What the built-in subscription indexes share: the subscriptions of one filter, and the book-keeping."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+from kinmqtt_spi.services.subscription import Matches, Subscriber, SubscriptionIndex
+from kinmqtt_spi.values import Subscription
+
+NO_MATCHES = Matches()
+
+
+class Leaf:
+    """The subscriptions of one topic filter: plain ones by client id, shared ones by group and client id."""
+
+    __slots__ = ("filter", "groups", "matches", "plain")
+
+    def __init__(self, filter: str) -> None:
+        self.filter = filter
+        self.plain: dict[str, Subscriber] = {}
+        self.groups: dict[str, dict[str, Subscriber]] = {}
+        self.matches: Matches | None = None
+        """What a topic matches that matches nothing else; ``None`` when it must be put together anew."""
+
+    def __len__(self) -> int:
+        return len(self.plain) + sum(map(len, self.groups.values()))
+
+    def answer(self) -> Matches:
+        """This leaf's part of a match; made once for each change."""
+        if self.matches is None:
+            groups = {(name, self.filter): tuple(group.values()) for name, group in self.groups.items()}
+            self.matches = Matches(tuple(self.plain.values()), groups)
+        return self.matches
+
+
+def together(leaves: list[Leaf]) -> Matches:
+    """The matches of several filters as one answer."""
+    if not leaves:
+        return NO_MATCHES
+    if len(leaves) == 1:
+        return leaves[0].answer()
+    subscribers: list[Subscriber] = []
+    groups: dict[tuple[str, str], tuple[Subscriber, ...]] = {}
+    for leaf in leaves:
+        answer = leaf.answer()
+        subscribers += answer.subscribers
+        if answer.groups:
+            groups.update(answer.groups)
+    return Matches(tuple(subscribers), groups)
+
+
+class LeafIndex(SubscriptionIndex):
+    """An index that keeps a leaf for each distinct filter; subclasses say how a topic finds its leaves."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._leaves: dict[str, Leaf] = {}
+        self._count = 0
+
+    def add(self, client_id: str, subscription: Subscription) -> bool:
+        filter = subscription.filter
+        leaf = self._leaves.get(filter)
+        if leaf is None:
+            leaf = Leaf(filter)
+            self._attach(leaf)
+            self._leaves[filter] = leaf
+        share_group = subscription.share_group
+        members = leaf.plain if share_group is None else leaf.groups.setdefault(share_group, {})
+        known = members.get(client_id)
+        if known is not None and known.subscription == subscription:
+            return False
+        members[client_id] = Subscriber(client_id, subscription)
+        leaf.matches = None
+        self.generation += 1
+        if known is not None:
+            return False
+        self._count += 1
+        return True
+
+    def remove(self, client_id: str, filter: str, share_group: str | None = None) -> bool:
+        leaf = self._leaves.get(filter)
+        if leaf is None:
+            return False
+        members = leaf.plain if share_group is None else leaf.groups.get(share_group, {})
+        if members.pop(client_id, None) is None:
+            return False
+        if share_group is not None and not members:
+            del leaf.groups[share_group]
+        leaf.matches = None
+        self._count -= 1
+        self.generation += 1
+        if not leaf.plain and not leaf.groups:
+            del self._leaves[filter]
+            self._detach(leaf)
+        return True
+
+    def count(self) -> int:
+        return self._count
+
+    def distinct(self) -> int:
+        """How many distinct topic filters there are, without walking over them."""
+        return len(self._leaves)
+
+    def filters(self) -> Iterator[tuple[str, int]]:
+        """See :meth:`SubscriptionIndex.filters`; the filters are those at the time of the call."""
+        return iter([(filter, len(leaf)) for filter, leaf in self._leaves.items()])
+
+    @abstractmethod
+    def _attach(self, leaf: Leaf) -> None:
+        """Make a new filter's leaf findable, or raise ``SubscriptionRefused``."""
+
+    @abstractmethod
+    def _detach(self, leaf: Leaf) -> None:
+        """Make a leaf that lost its last subscription unfindable."""

@@ -1,0 +1,67 @@
+"""Sessions, queues, retained messages and events in memory: fast, bounded, and gone with the process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from twisted.internet.defer import ensureDeferred
+from twisted.python.failure import Failure
+
+from kinmqtt_spi import hookimpl
+from kinmqtt_spi.reference.event import MemoryEventLog
+from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.reference.session import MemorySessionStore
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.services.event import EventLog
+    from kinmqtt_spi.services.plugin import Context
+    from kinmqtt_spi.services.queue import QueueStore
+    from kinmqtt_spi.services.retain import RetainStore
+    from kinmqtt_spi.services.session import SessionStore
+
+
+@hookimpl
+def session_store() -> SessionStore:
+    """A session store in memory."""
+    return MemorySessionStore()
+
+
+@hookimpl
+def queue_store() -> QueueStore:
+    """A queue store in memory."""
+    return MemoryQueueStore()
+
+
+@hookimpl
+def retain_store() -> RetainStore:
+    """A retain store in memory."""
+    return MemoryRetainStore()
+
+
+@hookimpl
+def event_log(context: Context) -> EventLog:
+    """An event log in memory."""
+    return MemoryEventLog(context.clock.later, run=_run, report=_reporter(context))
+
+
+def _run(
+    awaitable: Awaitable[None], done: Callable[[], object], failed: Callable[[BaseException], object]
+) -> Awaitable[None]:
+    """Wait for a consumer's handler as Twisted does."""
+
+    def finished(result: object) -> None:
+        if isinstance(result, Failure):
+            failed(result.value)
+        else:
+            done()
+
+    return ensureDeferred(cast(Any, awaitable)).addBoth(finished)
+
+
+def _reporter(context: Context) -> Callable[[str, BaseException], None]:
+    def report(group: str, error: BaseException) -> None:
+        context.log.error("consumer group {group}: {error}", group=group, error=error)
+
+    return report

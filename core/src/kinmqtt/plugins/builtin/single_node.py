@@ -1,0 +1,17 @@
+"""No cluster: this broker is the only node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt_spi import hookimpl
+from kinmqtt_spi.reference.cluster import SingleNode
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.services.cluster import ClusterBackend
+
+
+@hookimpl
+def cluster_backend() -> ClusterBackend:
+    """A cluster of one."""
+    return SingleNode()

@@ -1,0 +1,85 @@
+"""From settings to a running service: the steps that `kinmqtt run`, `kinmqtt check` and `twistd kinmqtt` share."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import socket
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as distribution_version
+from typing import Any
+
+from twisted.internet.threads import deferToThread
+
+from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
+from kinmqtt.broker.broker import Broker
+from kinmqtt.config import Settings
+from kinmqtt.net.clock import ReactorClock
+from kinmqtt.net.listeners import Listener, parse_listeners
+from kinmqtt.net.service import BrokerService
+from kinmqtt.plugins.discovery import builtin_candidates, installed_candidates
+from kinmqtt.plugins.manager import PluginManager
+from kinmqtt.plugins.selection import choose
+from kinmqtt_spi.values import NodeIdentity
+
+
+def version() -> str:
+    """The version of the core that is installed."""
+    try:
+        return distribution_version("kinmqtt-core")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def reactor_kind(reactor: Any) -> str:
+    """The name of a reactor's event loop: ``asyncio`` where asyncio libraries can live in plugins."""
+    return "asyncio" if hasattr(reactor, "_asyncioEventloop") else type(reactor).__name__
+
+
+def build_manager(settings: Settings, reactor: Any) -> PluginManager:
+    """Discover and choose plugins; raises :class:`~kinmqtt_spi.errors.AssemblyError`."""
+    candidates = [*installed_candidates(), *builtin_candidates()]
+    return PluginManager(choose(candidates, settings.selection), settings.selection, reactor_kind(reactor))
+
+
+def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Listener]]:
+    """Everything up to the point where something would be opened or started.
+
+    Raises :class:`~kinmqtt_spi.errors.AssemblyError` or :class:`~kinmqtt_spi.errors.SettingsError`.
+    """
+    listeners = parse_listeners(reactor, settings.broker.listen)
+    node = NodeIdentity(settings.broker.node_name or socket.gethostname(), secrets.randbits(64))
+    surroundings = Surroundings(
+        node,
+        ReactorClock(reactor),
+        lambda call: deferToThread(call),
+        all(listener.is_local for listener in listeners),
+    )
+    manager = build_manager(settings, reactor)
+    assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, surroundings)
+    return assembly, listeners
+
+
+def build_service(settings: Settings, reactor: Any) -> BrokerService:
+    """The service that runs the broker; raises what :func:`build_assembly` does."""
+    assembly, listeners = build_assembly(settings, reactor)
+
+    def introduce(broker: Broker) -> Sequence[str]:
+        return introduction(assembly, listeners, reactor)
+
+    return BrokerService(reactor, assembly, listeners, version(), introduce)
+
+
+def introduction(assembly: Assembly, listeners: Sequence[Listener], reactor: Any) -> list[str]:
+    """Three lines that say what the broker is and what it lets pass."""
+    where = ", ".join(listener.description for listener in listeners)
+    kept = "state is kept in memory and ends with this process"
+    anonymous = "anonymous" in assembly.manager.active
+    who = "anonymous clients are let in" if anonymous else "clients must authenticate"
+    return [
+        f"kinmqtt {version()} on {platform.python_implementation()} {platform.python_version()}, "
+        f"{reactor_kind(reactor)} reactor",
+        f"listening on {where}; {who}",
+        kept,
+    ]

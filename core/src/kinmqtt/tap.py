@@ -1,0 +1,81 @@
+"""``twistd kinmqtt``: the broker as a twistd plugin."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.python import usage
+
+from kinmqtt.config import Overrides, load
+from kinmqtt_spi.errors import AssemblyError, SettingsError
+
+
+def install_asyncio_reactor() -> None:
+    """Choose the asyncio reactor, so that asyncio libraries can live in plugins, unless one is chosen already.
+
+    ``twistd`` reads a subcommand's options before it imports a reactor; this runs in between. With
+    ``twistd --reactor=NAME`` the choice is the operator's.
+    """
+    if "twisted.internet.reactor" not in sys.modules:
+        from twisted.internet import asyncioreactor
+
+        asyncioreactor.install()
+
+
+class Options(usage.Options):
+    """The options of ``twistd kinmqtt``."""
+
+    optParameters = [
+        ["config", "c", None, "The settings file (TOML)."],
+        ["data", None, None, "Where state is kept: memory."],
+    ]
+    optFlags = [["allow-anonymous", None, "Let everybody in for whom no authenticator speaks."]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["listen"] = []
+
+    def opt_listen(self, endpoint: str) -> None:
+        """Listen here instead of where the settings say; may be given several times."""
+        self["listen"].append(endpoint)
+
+    opt_l = opt_listen
+
+    def postOptions(self) -> None:
+        """Check the settings, and choose the reactor while there is still a choice."""
+        install_asyncio_reactor()
+        try:
+            self["settings"] = load(
+                None if self["config"] is None else Path(self["config"]),
+                Overrides(tuple(self["listen"]), self["data"], True if self["allow-anonymous"] else None),
+                os.environ,
+            )
+        except SettingsError as error:
+            raise usage.UsageError(str(error)) from error
+
+
+def makeService(options: Options) -> IService:
+    """The broker's service, assembled; a mistake ends the process with one message and exit status 1."""
+    from twisted.internet import reactor
+
+    from kinmqtt.runner import build_service
+
+    try:
+        service: Any = build_service(options["settings"], reactor)
+    except (AssemblyError, SettingsError) as error:
+        raise SystemExit(f"kinmqtt: {error}") from error
+    reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure, service)  # type: ignore[attr-defined]
+    checked: IService = service
+    return checked
+
+
+def _exit_with_failure(service: Any) -> None:
+    """A broker that could not start must not look as if it had run."""
+    if service.failed is not None:
+        sys.stderr.write(f"kinmqtt: {service.failed}\n")
+        sys.stderr.flush()
+        os._exit(1)

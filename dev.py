@@ -1,0 +1,356 @@
+#!/usr/bin/env python3
+"""Prepares this checkout and runs the broker, the tests or the checks: `python3 dev.py help`.
+
+Only the standard library is used. The file is kept readable for Python 3.6, so that an old interpreter gets a
+sentence instead of a SyntaxError: no walrus, no match, no `X | Y` outside quotes.
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from typing import Iterable
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+VENV = os.path.join(ROOT, ".venv")
+BIN = os.path.join(VENV, "bin")
+PYTHON = os.path.join(BIN, "python")
+STAMP = os.path.join(VENV, "kinmqtt-install.json")
+REQUIREMENTS = "requirements-dev.txt"
+INTEROP = os.path.join("tests", "interop")
+VENV_PACKAGE = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+
+HELP = """\
+python3 dev.py COMMAND
+
+  install        make .venv with every distribution of this repository (editable), the test tools,
+                 the Debian packages and the npm packages the tests use; a second time does nothing
+  run [ARGS]     install, then run the broker: .venv/bin/kinmqtt run ARGS (defaults: loopback, port 1883)
+  test [ARGS]    install, then run the tests: pytest ARGS
+  check          install, then ruff on everything and mypy --strict on spi and core
+  help           this text
+
+Debian packages are installed when you are root or sudo asks for no password; otherwise you are told what to
+install. `run` goes on without them, `test` does not.
+"""
+
+
+class Failure(Exception):
+    """Something the person at the keyboard has to know; its text is all they see."""
+
+
+def say(text: str) -> None:
+    """Prints one line of progress at once, also into a pipe."""
+    print("dev.py: " + text, flush=True)
+
+
+# What the system has to offer
+
+
+def missing_tools() -> "dict[str, str]":
+    """Names each Debian package that is wanted and absent, with what it is wanted for."""
+    wanted = {}
+    if venv_state() == "make" and not can_make_venv():
+        wanted[VENV_PACKAGE] = "makes the virtual environment"
+    if not (shutil.which("mosquitto_pub") and shutil.which("mosquitto_sub")):
+        wanted["mosquitto-clients"] = "mosquitto_pub and mosquitto_sub, for the tests"
+    if not shutil.which("node"):
+        wanted["nodejs"] = "runs MQTT.js, for the tests"
+    if not shutil.which("npm"):
+        wanted["npm"] = "installs MQTT.js, for the tests"
+    if not (os.path.exists(CA_BUNDLE) or os.environ.get("SSL_CERT_FILE")) and shutil.which("apt-get"):
+        wanted["ca-certificates"] = "lets downloads verify who they come from"
+    return wanted
+
+
+def can_make_venv() -> bool:
+    """Tells whether `python -m venv` can put pip into what it makes; Debian ships that part separately."""
+    importlib.invalidate_caches()
+    return importlib.util.find_spec("ensurepip") is not None
+
+
+def apt_prefix() -> "list[str] | None":
+    """Returns what to write before apt-get, or None where installing packages is not ours to do."""
+    if not shutil.which("apt-get"):
+        return None
+    if os.geteuid() == 0:
+        return []
+    if shutil.which("sudo") and subprocess.call(["sudo", "-n", "true"], stderr=subprocess.DEVNULL) == 0:
+        return ["sudo", "-n"]
+    return None
+
+
+def install_tools() -> None:
+    """Installs the absent Debian packages, or says which ones to install by hand."""
+    wanted = missing_tools()
+    if not wanted:
+        return
+    prefix = apt_prefix()
+    if prefix is None:
+        say("these packages are missing and can't be installed from here:")
+        for package, purpose in wanted.items():
+            say(f"  {package:18} {purpose}")
+        say("on Debian or Ubuntu: " + by_hand(wanted))
+        return
+    say("installing Debian packages: " + " ".join(wanted))
+    if "npm" in wanted:
+        say("npm brings many others; this can take minutes")
+    # Only what is named and what it needs: recommended packages could bring a broker that takes port 1883.
+    apt = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-oDPkg::Lock::Timeout=120"]
+    quiet([*apt, "update"], "apt-get update failed; trying with the package lists that are there")
+    command = [*apt, "install", "--yes", "--no-install-recommends"]
+    if not quiet([*command, *wanted], "apt-get install failed") and len(wanted) > 1:
+        say("trying one package after the other")
+        for package in wanted:
+            quiet([*command, package], f"{package} could not be installed")
+
+
+def by_hand(packages: "Iterable[str]") -> str:
+    """Writes the command that installs these packages."""
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    return f"{sudo}apt-get update && {sudo}apt-get install --no-install-recommends {' '.join(packages)}"
+
+
+def quiet(command: "list[str]", complaint: str) -> bool:
+    """Runs a command whose output matters only when it fails, and tells whether it succeeded."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT)
+    if done.returncode != 0:
+        print(done.stdout.decode("utf-8", "replace")[-4000:], flush=True)
+        say(complaint)
+    return done.returncode == 0
+
+
+# What is installed already
+
+
+def read_stamp() -> "dict[str, str]":
+    """Returns what the last complete install wrote down, or nothing."""
+    try:
+        with open(STAMP) as file:
+            return dict(json.load(file))
+    except (OSError, ValueError):
+        return {}
+
+
+def write_stamp(stamp: "dict[str, str]") -> None:
+    """Writes the stamp in one step, so that an interrupted run leaves the old one or the new one."""
+    with open(STAMP + ".new", "w") as file:
+        json.dump(stamp, file, indent=1)
+    os.replace(STAMP + ".new", STAMP)
+
+
+def fingerprint(paths: "list[str]") -> str:
+    """Hashes files by name and content; one that is absent counts as such."""
+    digest = hashlib.sha256()
+    for path in paths:
+        full = os.path.join(ROOT, path)
+        content = b""
+        if os.path.exists(full):
+            with open(full, "rb") as file:
+                content = file.read()
+        digest.update(f"{path} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def distributions() -> "list[str]":
+    """Returns the folders that the requirements file installs editable."""
+    folders = []
+    with open(os.path.join(ROOT, REQUIREMENTS)) as file:
+        for line in file:
+            if line.startswith("-e "):
+                folders.append(os.path.normpath(line[3:].split("[")[0].strip()))
+    return folders
+
+
+def python_inputs() -> str:
+    """Fingerprints everything that decides what pip installs."""
+    paths = [REQUIREMENTS, "setup.cfg"]
+    paths += [os.path.join(folder, "pyproject.toml") for folder in distributions()]
+    return fingerprint(paths)
+
+
+def npm_inputs() -> str:
+    """Fingerprints everything that decides what npm installs."""
+    names = ("package.json", "package-lock.json", ".npmrc")
+    return fingerprint([os.path.join(INTEROP, name) for name in names])
+
+
+def wanted_stamp() -> "dict[str, str]":
+    """Returns what the stamp says when the environment is as this checkout describes it."""
+    return {"root": ROOT, "python": platform.python_version(), "inputs": python_inputs()}
+
+
+def venv_state() -> str:
+    """Says what .venv needs: nothing ("ready"), another pip run ("update"), or to be made anew ("make")."""
+    wanted, stamp = wanted_stamp(), read_stamp()
+    # No stamp: half filled. Another root: its scripts name a folder that isn't ours. No pip: its Python went.
+    same_minor = stamp.get("python", "").split(".")[:2] == wanted["python"].split(".")[:2]
+    if stamp.get("root") != ROOT or not same_minor or not venv_works():
+        return "make"
+    return "ready" if all(stamp[key] == value for key, value in wanted.items()) else "update"
+
+
+def venv_works() -> bool:
+    """Tells whether the environment's interpreter is still there and has its pip."""
+    probe = [PYTHON, "-c", "import pip"]
+    try:
+        return subprocess.call(probe, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+    except OSError:
+        return False
+
+
+# Installing
+
+
+def install() -> None:
+    """Brings the checkout to the state its files describe; where it is there already, nothing happens."""
+    began = time.monotonic()
+    os.chdir(ROOT)
+    lock = take_turn()
+    install_tools()
+    install_python()
+    install_npm()
+    os.close(lock)
+    say(f"ready after {time.monotonic() - began:.1f} s")
+
+
+def take_turn() -> int:
+    """Waits until no other dev.py is installing here; the lock is on the folder itself and leaves no file."""
+    descriptor = os.open(ROOT, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        say("waiting for another dev.py that is installing")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def install_python() -> None:
+    """Makes the virtual environment and fills it, as far as the stamp doesn't say that was done."""
+    state = venv_state()
+    if state == "ready":
+        return
+    if state == "make":
+        make_venv()
+    else:
+        say("something changed: updating .venv")
+        os.remove(STAMP)
+    say("installing the distributions and the test tools with pip (about a minute)")
+    pip = [PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", REQUIREMENTS]
+    if subprocess.call(pip) != 0:
+        raise Failure("pip failed (above); run this again once the reason is gone")
+    write_stamp(wanted_stamp())
+
+
+def make_venv() -> None:
+    """Makes .venv from nothing, with pip of its own: Debian forbids pip outside of one (PEP 668)."""
+    if not can_make_venv():
+        raise Failure(
+            f"this Python ({sys.executable}) can't make virtual environments: it has no ensurepip.\n"
+            f"On Debian or Ubuntu run: {by_hand([VENV_PACKAGE])}"
+        )
+    verb = "remaking" if os.path.exists(VENV) else "making"
+    say(f"{verb} .venv with Python {platform.python_version()}")
+    # A venv's own interpreter may be the one that runs this file; its base survives the clearing.
+    base = getattr(sys, "_base_executable", sys.executable)
+    if subprocess.call([base, "-m", "venv", "--clear", VENV]) != 0:
+        raise Failure("the virtual environment could not be made (above)")
+
+
+def install_npm() -> None:
+    """Installs MQTT.js beside the interoperability tests, where npm is there to do it."""
+    stamp = read_stamp()
+    if (stamp.pop("npm", "") == npm_inputs() and npm_installed()) or not shutil.which("npm"):
+        return
+    say("installing MQTT.js with npm")
+    write_stamp(stamp)
+    locked = os.path.exists(os.path.join(INTEROP, "package-lock.json"))
+    npm = ["npm", "ci" if locked else "install", "--no-audit", "--no-fund", "--loglevel=error"]
+    if subprocess.call(npm, cwd=os.path.join(ROOT, INTEROP), stdout=subprocess.DEVNULL) != 0:
+        say("npm failed (above): the tests that need MQTT.js can't run")
+        return
+    # Read again: `npm install` may have written the lock file.
+    write_stamp(dict(stamp, npm=npm_inputs()))
+
+
+def npm_installed() -> bool:
+    """Tells whether MQTT.js lies where the tests look for it."""
+    return os.path.exists(os.path.join(ROOT, INTEROP, "node_modules", "mqtt", "package.json"))
+
+
+# The commands
+
+
+def execute(command: "list[str]") -> None:
+    """Becomes another program, which finds the environment's own programs first."""
+    os.environ["VIRTUAL_ENV"] = VENV
+    os.environ["PATH"] = BIN + os.pathsep + os.environ.get("PATH", os.defpath)
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+def run(arguments: "list[str]") -> int:
+    """Runs the broker, which needs nothing but the environment."""
+    # What only the tests need was tried when the environment was made: no waiting for it at every start.
+    if venv_state() != "ready":
+        here = os.getcwd()
+        install()
+        os.chdir(here)  # the broker's arguments may name files relative to where it was started
+    execute([os.path.join(BIN, "kinmqtt"), "run", *arguments])
+    return 0
+
+
+def test(arguments: "list[str]") -> int:
+    """Runs the tests, all of which must be able to run."""
+    install()
+    absent = missing_tools()
+    if absent:
+        raise Failure(f"the tests need what is not installed: {', '.join(absent)}\n{by_hand(absent)}")
+    if not npm_installed():
+        raise Failure(f"the tests need MQTT.js under {INTEROP}/node_modules, which npm could not install")
+    execute([PYTHON, "-m", "pytest", *arguments])
+    return 0
+
+
+def check(arguments: "list[str]") -> int:
+    """Runs the linter and the type checker, both, whatever the first one says."""
+    install()
+    failed = 0
+    for tool in (["ruff", "check", "."], ["mypy"]):
+        say(" ".join(tool))
+        failed |= subprocess.call([PYTHON, "-m", *tool, *arguments])
+    return 1 if failed else 0
+
+
+def main(arguments: "list[str]") -> int:
+    """Runs one command and returns the exit status."""
+    if sys.version_info < (3, 11):
+        print(f"kinmqtt needs Python 3.11 or newer; this is Python {platform.python_version()}.")
+        return 1
+    commands = {"run": run, "test": test, "check": check}
+    name = arguments[0] if arguments else "help"
+    try:
+        if name == "install" and len(arguments) == 1:
+            install()
+            return 0
+        if name in commands:
+            return commands[name](arguments[1:])
+    except Failure as failure:
+        say(str(failure))
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; the next run goes on from here")
+        return 130
+    print(HELP, end="")
+    return 0 if name in ("help", "-h", "--help") else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""Keys with a moment each, and which of them are due: a heap whose stale entries are skipped and swept."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+SWEEP_ABOVE: Final = 1024
+"""Heap entries below which stale ones are not worth looking for."""
+
+
+class Deadlines:
+    """At most one moment for each key. Setting one takes O(log n), asking what is due, not what is held."""
+
+    __slots__ = ("_at", "_heap", "_sweep_at")
+
+    def __init__(self) -> None:
+        self._at: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+        self._sweep_at = SWEEP_ABOVE
+
+    def set(self, key: str, at: float | None) -> None:
+        """Give ``key`` a new moment in seconds since the epoch, or none."""
+        if at is None:
+            self._at.pop(key, None)
+        elif self._at.get(key) != at:
+            self._at[key] = at
+            heappush(self._heap, (at, key))
+            if len(self._heap) > self._sweep_at:
+                self._sweep()
+
+    def due(self, now: float, limit: int) -> list[str]:
+        """At most ``limit`` keys whose moment is not after ``now``, the earliest first; forgets none."""
+        found: list[tuple[float, str]] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now and len(found) < limit:
+            item = heappop(heap)
+            # A key set to a moment, away and back has equal entries, and equal entries come out side by side.
+            if self._at.get(item[1]) == item[0] and (not found or found[-1] != item):
+                found.append(item)
+        for item in found:
+            heappush(heap, item)
+        return [key for _, key in found]
+
+    def _sweep(self) -> None:
+        """Rebuild the heap from what holds. It doubles in between, so that each entry pays a constant."""
+        self._heap = [(at, key) for key, at in self._at.items()]
+        heapify(self._heap)
+        self._sweep_at = max(SWEEP_ABOVE, 2 * len(self._heap))

@@ -1,0 +1,81 @@
+"""A cluster of one: every promise is kept because there is nobody to break it with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from attrs import evolve
+
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.services.cluster import (
+    ClusterBackend,
+    ClusterListener,
+    Guarantee,
+    HandOff,
+    LinkState,
+    Member,
+    MemberState,
+    RouteChange,
+)
+from kinmqtt_spi.values import Message, NodeIdentity
+
+
+class SingleNode(ClusterBackend):
+    """This node and no other. What is meant for another raises ``ServiceUnavailable`` that names it."""
+
+    guarantees = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_FORWARD | Guarantee.ORDER_PER_PUBLISHER
+
+    def __init__(self) -> None:
+        self._listener: ClusterListener | None = None
+        self._member: Member | None = None
+
+    def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
+        self._listener = listener
+        self._become(Member(node, MemberState.UP))
+
+    def leave(self, deadline_s: float) -> None:
+        if self._member is not None:
+            self._become(evolve(self._member, state=MemberState.LEAVING))
+
+    def stop(self) -> None:
+        self._member = self._listener = None
+
+    def members(self) -> Sequence[Member]:
+        return () if self._member is None else (self._member,)
+
+    def routes_update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
+        """Nobody else needs to know this node's routes."""
+
+    def route_barrier(self, version: int, limit_s: float) -> Sequence[NodeIdentity]:
+        return ()
+
+    def forward(self, node: NodeIdentity, messages: Sequence[Message]) -> None:
+        _nobody(node)
+
+    def forward_acked(self, node: NodeIdentity, messages: Sequence[Message]) -> None:
+        _nobody(node)
+
+    def link(self, node: NodeIdentity) -> LinkState:
+        _nobody(node)
+
+    def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> None:
+        """No other node holds anything: what an earlier process of this node held went with it."""
+
+    def release(self, client_id: str, epoch: int) -> None:
+        """Nobody else needs to know."""
+
+    def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> HandOff:
+        _nobody(to)
+
+    def ask(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> bytes:
+        _nobody(node)
+
+    def _become(self, member: Member) -> None:
+        self._member = member
+        if self._listener is not None:
+            self._listener.member_changed(member)
+
+
+def _nobody(node: NodeIdentity) -> NoReturn:
+    raise ServiceUnavailable(f"this broker runs alone: node {node.name} ({node.uid:016x}) can't be reached")

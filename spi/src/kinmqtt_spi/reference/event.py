@@ -1,0 +1,93 @@
+"""The event log in memory: a bounded list, and groups of consumers that follow it at their own pace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
+from itertools import islice
+
+from kinmqtt_spi.errors import OffsetOutOfRange
+from kinmqtt_spi.reference._consumers import Group, Member, Report, Runner, only_synchronous
+from kinmqtt_spi.services.event import Event, EventLog, Handler, Recorded, Start
+
+
+def _ignore(group: str, error: BaseException) -> None:
+    """Leave a consumer's error unreported."""
+
+
+class MemoryEventLog(EventLog):
+    """Keeps the newest ``retention`` events; each is kept when :meth:`append` returns.
+
+    ``later(delay_s, call)`` makes every call of a handler, in a turn of its own: a handler never runs inside
+    :meth:`append`. ``run(awaitable, done, failed)`` drives what asynchronous handlers answer; without it
+    a handler must be synchronous, and one that is not raises ``TypeError``. ``report(group, error)`` is told
+    when a handler raised, and (with ``OffsetOutOfRange``) when a consumer was so slow that events it had not
+    seen are gone.
+    """
+
+    def __init__(
+        self,
+        later: Callable[[float, Callable[[], object]], object],
+        *,
+        retention: int = 10_000,
+        run: Runner = only_synchronous,
+        report: Report = _ignore,
+    ) -> None:
+        if retention < 1:
+            raise ValueError("an event log must keep at least one event")
+        self._later = later
+        self._run = run
+        self._report = report
+        self._retention = retention
+        self._records: list[Recorded] = []
+        self._gone = 0
+        """Records at the start of the list that count as gone: they are cut off when they are half."""
+        self._next = 0
+        self._groups: dict[str, Group] = {}
+
+    @property
+    def oldest(self) -> int:
+        """The offset of the oldest event still here, or of the next one if there is none."""
+        return self._next - (len(self._records) - self._gone)
+
+    @property
+    def newest(self) -> int:
+        """The offset of the newest event; -1 before the first."""
+        return self._next - 1
+
+    def append(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._records.append(Recorded(self._next, event))
+            self._next += 1
+        self._gone = max(self._gone, len(self._records) - self._retention)
+        if self._gone > self._retention:
+            del self._records[: self._gone]
+            self._gone = 0
+        if events:
+            for group in self._groups.values():
+                group.wake()
+
+    def read(self, after: int, limit: int) -> Sequence[Recorded]:
+        if after + 1 < self.oldest:
+            raise OffsetOutOfRange(self.oldest)
+        first = self._gone + after + 1 - self.oldest
+        return tuple(islice(self._records, first, first + limit)) if limit > 0 else ()
+
+    def consume(self, group: str, handler: Handler, start: Start = Start.OLDEST) -> Member:
+        """See :meth:`EventLog.consume`.
+
+        A group remembers where it began and what it committed for as long as the log lives. When a consumer
+        joins or leaves, the others finish their batches; then all go on after the committed offset, so that
+        events may come twice and are never left out.
+        """
+        if self._run is only_synchronous and iscoroutinefunction(handler):
+            raise TypeError(f"a consumer of group {group!r} is asynchronous: this log has nothing to run it")
+        known = self._groups.get(group)
+        if known is None:
+            begin = self.oldest - 1 if start is Start.OLDEST else self.newest
+            known = self._groups[group] = Group(self, group, begin, self._later, self._run, self._report)
+        return known.join(handler)
+
+    def committed(self, group: str) -> int:
+        known = self._groups.get(group)
+        return -1 if known is None or known.committed is None else known.committed

@@ -1,0 +1,199 @@
+"""What a plugin is handed, without a broker: a log and a context that record, a clock that is turned."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from heapq import heappop, heappush
+from typing import Any, Final, Generic, TypeVar
+
+from attrs import evolve, frozen
+
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.reference.metric import MetricRegistry, Namespaced
+from kinmqtt_spi.services.authorization import Scope
+from kinmqtt_spi.services.plugin import Context, Timer
+from kinmqtt_spi.values import Client, Message, MessageId, NodeIdentity
+
+T = TypeVar("T")
+
+NODE: Final = NodeIdentity("node-1", 1)
+"""Whose node a context is on where a test does not care."""
+
+_RUNAWAY: Final = 1_000_000
+"""Calls in one turn of the clock beyond which timers must be arming each other without delay."""
+
+
+@frozen(slots=True)
+class Logged:
+    """One line of a log, as it was handed in."""
+
+    level: str
+    format: str
+    values: dict[str, object]
+
+    def __str__(self) -> str:
+        return self.format.format(**self.values)
+
+
+class RecordingLog:
+    """A :class:`~kinmqtt_spi.services.plugin.Log` that keeps its lines in ``lines``, in order."""
+
+    def __init__(self) -> None:
+        self.lines: list[Logged] = []
+
+    def debug(self, format: str, **values: object) -> None:
+        """Keep a line of level ``debug``."""
+        self.lines.append(Logged("debug", format, values))
+
+    def info(self, format: str, **values: object) -> None:
+        """Keep a line of level ``info``."""
+        self.lines.append(Logged("info", format, values))
+
+    def warn(self, format: str, **values: object) -> None:
+        """Keep a line of level ``warn``."""
+        self.lines.append(Logged("warn", format, values))
+
+    def error(self, format: str, **values: object) -> None:
+        """Keep a line of level ``error``."""
+        self.lines.append(Logged("error", format, values))
+
+    def texts(self, level: str | None = None) -> list[str]:
+        """The formatted lines of one level, or of all."""
+        return [str(line) for line in self.lines if level in (None, line.level)]
+
+
+class TurnableTimer:
+    """A timer of :class:`TurnableClock`; ``call`` is ``None`` once it was made or cancelled."""
+
+    __slots__ = ("call", "due")
+
+    def __init__(self, due: float, call: Callable[[], object]) -> None:
+        self.due = due
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        """Forget the call; harmless once it was made."""
+        self.call = None
+
+
+class TurnableClock:
+    """A :class:`~kinmqtt_spi.services.plugin.Clock` that stands still until :meth:`advance` turns it."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self._epoch = now
+        self._elapsed = 0.0
+        self._serial = 0
+        self._timers: list[tuple[float, int, TurnableTimer]] = []
+
+    def now(self) -> float:
+        """Seconds since the epoch, UTC."""
+        return self._epoch + self._elapsed
+
+    def monotonic(self) -> float:
+        """Seconds since the clock was made."""
+        return self._elapsed
+
+    def later(self, delay_s: float, call: Callable[[], object]) -> Timer:
+        """Make ``call`` when the clock was turned by ``delay_s`` seconds; with 0, at the next turn."""
+        timer = TurnableTimer(self._elapsed + max(delay_s, 0.0), call)
+        self._serial += 1
+        heappush(self._timers, (timer.due, self._serial, timer))
+        return timer
+
+    def advance(self, seconds: float = 0.0) -> None:
+        """Turn the clock on and make the calls due until then, in order, each at its own time.
+
+        Calls that these arm within the same span are made too. Raises ``RuntimeError`` where that never ends.
+        """
+        until = self._elapsed + seconds
+        for _ in range(_RUNAWAY):
+            if not self._timers or self._timers[0][0] > until:
+                self._elapsed = until
+                return
+            due, _, timer = heappop(self._timers)
+            self._elapsed = max(self._elapsed, due)
+            call, timer.call = timer.call, None
+            if call is not None:
+                call()
+        raise RuntimeError("timers arm each other without delay")
+
+    def step(self, seconds: float) -> None:
+        """Set the wall clock forward or back, as a time server does; nothing else notices."""
+        self._epoch += seconds
+
+    def pending(self) -> int:
+        """How many calls are still to be made."""
+        return sum(timer.call is not None for _, _, timer in self._timers)
+
+
+class Completed(Awaitable[T], Generic[T]):
+    """An awaitable that has its result, or its error, already; it may be awaited again and again."""
+
+    __slots__ = ("_error", "_result")
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._error: Exception | None = None
+        try:
+            self._result = call()
+        except Exception as error:
+            self._error = error
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from ()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+class BareContext(Context):
+    """A context without a broker behind it: what a plugin asks of it is recorded, in order.
+
+    ``clients`` are those that :meth:`client` and :meth:`disconnect` know; fill it as a test needs.
+    """
+
+    clock: TurnableClock
+    log: RecordingLog
+
+    def __init__(
+        self,
+        name: str = "plugin",
+        settings: Any = None,
+        *,
+        node: NodeIdentity = NODE,
+        clock: TurnableClock | None = None,
+        registry: MetricRegistry | None = None,
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.node = node
+        self.clock = TurnableClock() if clock is None else clock
+        self.log = RecordingLog()
+        self.registry = MetricRegistry() if registry is None else registry
+        self.metrics = Namespaced(self.registry, name)
+        self.clients: dict[str, Client] = {}
+        self.published: list[Message] = []
+        self.disconnected: list[tuple[str, ReasonCode]] = []
+        self.authorization_changes: list[Scope] = []
+
+    def publish(self, message: Message) -> None:
+        message_id = message.id
+        if message_id == MessageId(0, 0):
+            message_id = MessageId(self.node.uid, len(self.published) + 1)
+        received_at = message.received_at or self.clock.now()
+        self.published.append(evolve(message, id=message_id, received_at=received_at))
+
+    def client(self, client_id: str) -> Client | None:
+        return self.clients.get(client_id)
+
+    def disconnect(self, client_id: str, reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION) -> bool:
+        if self.clients.pop(client_id, None) is None:
+            return False
+        self.disconnected.append((client_id, reason))
+        return True
+
+    def authorization_changed(self, scope: Scope) -> None:
+        self.authorization_changes.append(scope)
+
+    def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
+        """Make the call at once, on this thread."""
+        return Completed(call)

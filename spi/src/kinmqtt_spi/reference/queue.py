@@ -1,0 +1,269 @@
+"""Queues in memory: the default store behind the message path, so a write costs well under a microsecond.
+
+A client that has ever written is remembered by its epoch and last sequence number, because a former owner may
+still talk. For clients without entries that is all that is kept, and of those at most ``heights``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.services.queue import (
+    Append,
+    Entry,
+    InboundClose,
+    InboundOpen,
+    InflightEntry,
+    Purge,
+    QueueSizes,
+    QueueState,
+    QueueStore,
+    QueueWrite,
+    Release,
+    Remove,
+    Requeue,
+    Send,
+    Stage,
+)
+from kinmqtt_spi.values import Message
+
+SWEEP_ABOVE: Final = 1024
+"""Expiry entries below which stale ones are not worth looking for."""
+
+_EMPTY: Final = QueueState()
+
+
+class _Queue:
+    """One client's queue. ``queued`` is in order of sequence numbers, ``inflight`` in order of sending."""
+
+    __slots__ = ("bytes", "epoch", "floor", "inbound", "inflight", "last", "queued")
+
+    def __init__(self, epoch: int, last: int, floor: int) -> None:
+        self.epoch = epoch
+        self.last = last
+        self.floor = floor
+        """Appends up to here are repeats. A purge sets it to 0: who starts anew may count anew."""
+        self.queued: dict[int, Entry] = {}
+        self.inflight: dict[int, tuple[int, Entry | None]] = {}
+        """Packet identifier, and the entry until it is released."""
+        self.inbound: set[int] = set()
+        self.bytes = 0
+
+
+_Keep: TypeAlias = Callable[[_Queue, Any], None]
+
+
+def message_bytes(message: Message) -> int:
+    """What a queued message counts for: the bytes of its topic (UTF-8) and of its payload."""
+    topic = message.topic
+    length = len(topic) if topic.isascii() else len(topic.encode("utf-8", "surrogatepass"))
+    return length + len(message.payload)
+
+
+class MemoryQueueStore(QueueStore):
+    """Keeps queues in dicts; every write is kept when :meth:`apply` returns.
+
+    ``heights`` bounds how many clients without any entry are remembered by epoch: beyond it the one that has
+    been empty longest is forgotten, and with it the fence against a former owner of that client.
+    """
+
+    def __init__(self, *, heights: int = 100_000) -> None:
+        self._queues: dict[str, _Queue] = {}
+        self._resting: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
+        self._max_resting = heights
+        self._queued = self._bytes = self._inflight = self._inbound = 0
+        self._expiry: list[tuple[float, str, int]] = []
+        self._sweep_at = SWEEP_ABOVE
+        self._keep: Mapping[type[QueueWrite], _Keep] = {
+            Append: self._append,
+            Send: self._send,
+            Release: self._release,
+            Remove: self._remove,
+            Requeue: self._requeue,
+            InboundOpen: self._inbound_open,
+            InboundClose: self._inbound_close,
+            Purge: self._purge,
+        }
+
+    def apply(self, writes: Sequence[QueueWrite]) -> None:
+        queues = self._queues
+        keep = self._keep
+        fenced: set[str] = set()
+        for write in writes:
+            queue = queues.get(write.client_id)
+            if queue is None:
+                queue = self._wake(write)
+            epoch = write.epoch
+            if epoch != queue.epoch:
+                if epoch < queue.epoch:
+                    fenced.add(write.client_id)
+                    continue
+                queue.epoch = epoch
+            keep[type(write)](queue, write)
+        if fenced:
+            raise Fenced(fenced)
+
+    def load(self, client_id: str) -> QueueState:
+        queue = self._queues.get(client_id)
+        if queue is None:
+            resting = self._resting.get(client_id)
+            return _EMPTY if resting is None else QueueState(last_sequence=resting[1])
+        inflight = tuple(
+            InflightEntry(sequence, packet_id, Stage.RELEASED if entry is None else Stage.SENT, entry)
+            for sequence, (packet_id, entry) in queue.inflight.items()
+        )
+        return QueueState(inflight, frozenset(queue.inbound), queue.last, _sizes(queue))
+
+    def read(self, client_id: str, after: int, limit: int) -> Sequence[Entry]:
+        queue = self._queues.get(client_id)
+        if queue is None or limit <= 0 or after >= queue.last:
+            return ()
+        queued = queue.queued
+        if queue.last - after > 4 * len(queued):
+            return tuple(islice((entry for number, entry in queued.items() if number > after), limit))
+        # The numbers are dense: looking them up skips what lies before ``after`` without walking over it.
+        numbers = range(max(after + 1, 0), queue.last + 1)
+        return tuple(islice((queued[number] for number in numbers if number in queued), limit))
+
+    def sizes(self, client_id: str) -> QueueSizes:
+        queue = self._queues.get(client_id)
+        return _EMPTY.sizes if queue is None else _sizes(queue)
+
+    def totals(self) -> QueueSizes:
+        return QueueSizes(self._queued, self._bytes, self._inflight, self._inbound)
+
+    def expire(self, now: float, limit: int) -> Sequence[tuple[str, Entry]]:
+        removed: list[tuple[str, Entry]] = []
+        heap = self._expiry
+        while heap and heap[0][0] <= now and len(removed) < limit:
+            at, client_id, sequence = heappop(heap)
+            queue = self._queues.get(client_id)
+            entry = None if queue is None else queue.queued.get(sequence)
+            # Sent, removed or another message under the same number since: then the mark is stale.
+            if queue is not None and entry is not None and entry.message.expires_at == at:
+                self._take(queue, sequence, entry)
+                removed.append((client_id, entry))
+        return removed
+
+    def _wake(self, write: QueueWrite) -> _Queue:
+        resting = self._resting.pop(write.client_id, None)
+        queue = _Queue(write.epoch, 0, 0) if resting is None else _Queue(*resting)
+        self._queues[write.client_id] = queue
+        return queue
+
+    def _append(self, queue: _Queue, write: Append) -> None:
+        entry = write.entry
+        sequence = entry.sequence
+        if sequence <= queue.floor:
+            return
+        queue.floor = sequence
+        if sequence > queue.last:
+            queue.last = sequence
+        if write.packet_id is not None:
+            queue.inflight[sequence] = (write.packet_id, entry)
+            self._inflight += 1
+            return
+        queue.queued[sequence] = entry
+        message = entry.message
+        size = message_bytes(message)
+        queue.bytes += size
+        self._bytes += size
+        self._queued += 1
+        if message.expires_at is not None:
+            self._mark(message.expires_at, write.client_id, sequence)
+
+    def _send(self, queue: _Queue, write: Send) -> None:
+        entry = queue.queued.get(write.sequence)
+        if entry is not None:
+            self._take(queue, write.sequence, entry)
+            queue.inflight[write.sequence] = (write.packet_id, entry)
+            self._inflight += 1
+
+    def _release(self, queue: _Queue, write: Release) -> None:
+        sent = queue.inflight.get(write.sequence)
+        if sent is not None:
+            queue.inflight[write.sequence] = (sent[0], None)
+
+    def _remove(self, queue: _Queue, write: Remove) -> None:
+        sequence = write.sequence
+        if queue.inflight.pop(sequence, None) is not None:
+            self._inflight -= 1
+            return
+        entry = queue.queued.get(sequence)
+        if entry is not None:
+            self._take(queue, sequence, entry)
+
+    def _requeue(self, queue: _Queue, write: Requeue) -> None:
+        back = {number: entry for number, (_, entry) in queue.inflight.items() if entry is not None}
+        for number, entry in back.items():
+            del queue.inflight[number]
+            size = message_bytes(entry.message)
+            queue.bytes += size
+            self._bytes += size
+            if entry.message.expires_at is not None:
+                self._mark(entry.message.expires_at, write.client_id, number)
+        if back:
+            self._inflight -= len(back)
+            self._queued += len(back)
+            queue.queued = dict(sorted((back | queue.queued).items()))
+        if not (queue.queued or queue.inflight or queue.inbound):
+            self._rest(write.client_id, queue)
+
+    def _inbound_open(self, queue: _Queue, write: InboundOpen) -> None:
+        if write.packet_id not in queue.inbound:
+            queue.inbound.add(write.packet_id)
+            self._inbound += 1
+
+    def _inbound_close(self, queue: _Queue, write: InboundClose) -> None:
+        if write.packet_id in queue.inbound:
+            queue.inbound.remove(write.packet_id)
+            self._inbound -= 1
+
+    def _purge(self, queue: _Queue, write: Purge) -> None:
+        self._queued -= len(queue.queued)
+        self._bytes -= queue.bytes
+        self._inflight -= len(queue.inflight)
+        self._inbound -= len(queue.inbound)
+        queue.floor = 0
+        self._rest(write.client_id, queue)
+
+    def _take(self, queue: _Queue, sequence: int, entry: Entry) -> None:
+        """Take an entry out of the queued ones."""
+        queued = queue.queued
+        del queued[sequence]
+        if not queued:
+            queued.clear()  # gives back the table, which a dict keeps at its largest while keys go
+        size = message_bytes(entry.message)
+        queue.bytes -= size
+        self._bytes -= size
+        self._queued -= 1
+
+    def _rest(self, client_id: str, queue: _Queue) -> None:
+        """Keep of a queue without entries only what later writes and owners need."""
+        del self._queues[client_id]
+        self._resting[client_id] = (queue.epoch, queue.last, queue.floor)
+        if len(self._resting) > self._max_resting:
+            self._resting.popitem(last=False)
+
+    def _mark(self, at: float, client_id: str, sequence: int) -> None:
+        """Note when a queued message expires. Marks of messages that left are swept when they may be half."""
+        heappush(self._expiry, (at, client_id, sequence))
+        if len(self._expiry) > self._sweep_at:
+            self._expiry = [mark for mark in set(self._expiry) if self._holds(mark)]
+            heapify(self._expiry)
+            self._sweep_at = max(SWEEP_ABOVE, 2 * len(self._expiry))
+
+    def _holds(self, mark: tuple[float, str, int]) -> bool:
+        at, client_id, sequence = mark
+        queue = self._queues.get(client_id)
+        entry = None if queue is None else queue.queued.get(sequence)
+        return entry is not None and entry.message.expires_at == at
+
+
+def _sizes(queue: _Queue) -> QueueSizes:
+    return QueueSizes(len(queue.queued), queue.bytes, len(queue.inflight), len(queue.inbound))

@@ -1,0 +1,218 @@
+"""Sessions in memory: who owns a client id, and what is stored under it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, TypeAlias
+
+from attrs import evolve
+
+from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.reference._deadlines import Deadlines
+from kinmqtt_spi.services.session import (
+    Claim,
+    ClearWill,
+    DiscardSession,
+    OpenSession,
+    ReleaseSession,
+    RemoveSubscriptions,
+    ResumeSession,
+    SaveSubscriptions,
+    SessionPage,
+    SessionStore,
+    SessionWrite,
+    StoredSession,
+)
+from kinmqtt_spi.values import NodeIdentity, Subscription
+
+_COMPACT_ABOVE: Final = 1024
+
+
+class _Record:
+    """What is known of one client id: its height, its owner, and its session if one is stored."""
+
+    __slots__ = ("epoch", "owner", "serial", "session", "subscriptions")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.owner: NodeIdentity | None = None
+        self.session: StoredSession | None = None
+        """Without its subscriptions, so that saving one does not copy the others."""
+        self.subscriptions: dict[str, Subscription] = {}
+        self.serial = 0
+        """The session's place in iteration, given when it is opened and kept until it is discarded."""
+
+    def whole(self) -> StoredSession:
+        """The stored session with its subscriptions."""
+        assert self.session is not None
+        return evolve(self.session, subscriptions=tuple(self.subscriptions.values()))
+
+
+_Keep: TypeAlias = Callable[[_Record, Any], None]
+
+
+class MemorySessionStore(SessionStore):
+    """Keeps sessions in dicts; every write is kept when :meth:`apply` returns.
+
+    A client id without owner and session leaves its epoch behind, at some 200 bytes each. At most ``heights``
+    of these are remembered one by one; the oldest beyond that melt into one common height, above which every
+    unknown client id starts. So epochs never go back, and skip numbers once that many ids have come and gone.
+    """
+
+    def __init__(self, *, heights: int = 100_000) -> None:
+        self._records: dict[str, _Record] = {}
+        self._heights: OrderedDict[str, int] = OrderedDict()
+        self._max_heights = heights
+        self._floor = 0
+        self._expiry = Deadlines()
+        self._wills = Deadlines()
+        self._owned: dict[int, dict[str, None]] = {}
+        self._order: list[int] = []
+        """Serials in rising order, those of discarded sessions included until they are half."""
+        self._by_serial: dict[int, str] = {}
+        self._serial = 0
+        self._keep: Mapping[type[SessionWrite], _Keep] = {
+            OpenSession: self._open,
+            ResumeSession: self._resume,
+            SaveSubscriptions: self._save,
+            RemoveSubscriptions: self._unsubscribe,
+            ClearWill: self._clear_will,
+            ReleaseSession: self._release,
+            DiscardSession: self._discard,
+        }
+
+    def claim(self, client_id: str, node: NodeIdentity, now: float) -> Claim:
+        record = self._record(client_id)
+        record.epoch += 1
+        previous = record.owner
+        expires_at = None if record.session is None else record.session.expires_at
+        if expires_at is not None and expires_at <= now:
+            self._forget(record)
+        self._own(client_id, record, node)
+        self._settle(client_id, record)
+        return Claim(record.epoch, previous, None if record.session is None else record.whole())
+
+    def apply(self, writes: Sequence[SessionWrite]) -> None:
+        fenced: set[str] = set()
+        for write in writes:
+            record = self._records.get(write.client_id)
+            height = self._heights.get(write.client_id, self._floor) if record is None else record.epoch
+            if write.epoch < height:
+                fenced.add(write.client_id)
+                continue
+            if record is None:
+                record = self._record(write.client_id)
+            record.epoch = write.epoch
+            self._keep[type(write)](record, write)
+            self._settle(write.client_id, record)
+        if fenced:
+            raise Fenced(fenced)
+
+    def expired(self, now: float, limit: int) -> Sequence[tuple[int, StoredSession]]:
+        return self._held(self._expiry.due(now, limit))
+
+    def due_wills(self, now: float, limit: int) -> Sequence[tuple[int, StoredSession]]:
+        return self._held(self._wills.due(now, limit))
+
+    def iterate(self, cursor: object = None, limit: int = 1000) -> SessionPage:
+        """See :meth:`SessionStore.iterate`; a session that stays is seen once, whatever else changes."""
+        first = bisect_right(self._order, cursor) if isinstance(cursor, int) else 0
+        serials: list[int] = []
+        for place in range(first, len(self._order)):
+            if self._order[place] in self._by_serial:
+                serials.append(self._order[place])
+                if len(serials) > limit:
+                    break
+        page = self._held([self._by_serial[serial] for serial in serials[:limit]])
+        return SessionPage(tuple(page), serials[limit - 1] if len(serials) > limit else None)
+
+    def orphans(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        return tuple(islice(self._owned.get(node.uid, ()), limit))
+
+    def count(self) -> int:
+        return len(self._by_serial)
+
+    def _open(self, record: _Record, write: OpenSession) -> None:
+        session = write.session
+        record.session = evolve(session, subscriptions=())
+        record.subscriptions = {each.full_filter: each for each in session.subscriptions}
+        if not record.serial:
+            self._serial += 1
+            record.serial = self._serial
+            self._order.append(record.serial)
+            self._by_serial[record.serial] = session.client_id
+
+    def _resume(self, record: _Record, write: ResumeSession) -> None:
+        if record.session is not None:
+            record.session = evolve(
+                record.session,
+                expiry_s=write.expiry_s,
+                will=write.will,
+                username=write.username,
+                protocol_version=write.protocol_version,
+                expires_at=None,
+                will_due_at=None,
+            )
+
+    def _save(self, record: _Record, write: SaveSubscriptions) -> None:
+        if record.session is not None:
+            record.subscriptions.update((each.full_filter, each) for each in write.subscriptions)
+
+    def _unsubscribe(self, record: _Record, write: RemoveSubscriptions) -> None:
+        for full_filter in write.filters:
+            record.subscriptions.pop(full_filter, None)
+
+    def _clear_will(self, record: _Record, write: ClearWill) -> None:
+        if record.session is not None:
+            record.session = evolve(record.session, will=None, will_due_at=None)
+
+    def _release(self, record: _Record, write: ReleaseSession) -> None:
+        self._own(write.client_id, record, None)
+        if record.session is not None:
+            record.session = evolve(record.session, expires_at=write.expires_at, will_due_at=write.will_due_at)
+
+    def _discard(self, record: _Record, write: DiscardSession) -> None:
+        self._own(write.client_id, record, None)
+        self._forget(record)
+
+    def _record(self, client_id: str) -> _Record:
+        record = self._records.get(client_id)
+        if record is None:
+            record = self._records[client_id] = _Record(self._heights.pop(client_id, self._floor))
+        return record
+
+    def _own(self, client_id: str, record: _Record, owner: NodeIdentity | None) -> None:
+        if record.owner is not None:
+            self._owned.get(record.owner.uid, {}).pop(client_id, None)
+        record.owner = owner
+        if owner is not None and record.session is not None:
+            self._owned.setdefault(owner.uid, {})[client_id] = None
+
+    def _settle(self, client_id: str, record: _Record) -> None:
+        """Bring the indexes in line with a record that has changed; keep only the height of an empty one."""
+        session = record.session
+        released = session is not None and record.owner is None
+        self._expiry.set(client_id, session.expires_at if session is not None and released else None)
+        self._wills.set(client_id, session.will_due_at if session is not None and released else None)
+        self._own(client_id, record, record.owner)
+        if session is None and record.owner is None:
+            del self._records[client_id]
+            self._heights[client_id] = record.epoch
+            if len(self._heights) > self._max_heights:
+                self._floor = max(self._floor, self._heights.popitem(last=False)[1])
+
+    def _forget(self, record: _Record) -> None:
+        record.session = None
+        record.subscriptions = {}
+        if record.serial:
+            del self._by_serial[record.serial]
+            record.serial = 0
+            if len(self._order) > max(_COMPACT_ABOVE, 2 * len(self._by_serial)):
+                self._order = list(self._by_serial)
+
+    def _held(self, client_ids: Sequence[str]) -> list[tuple[int, StoredSession]]:
+        records = [self._records[client_id] for client_id in client_ids]
+        return [(record.epoch, record.whole()) for record in records]

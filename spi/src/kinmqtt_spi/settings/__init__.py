@@ -1,0 +1,22 @@
+"""Settings: a TOML file's tables, parsed strictly into attrs classes, with every mistake located.
+
+A settings class is an attrs class whose fields are made with :func:`setting`; :func:`parse` fills it from a
+:class:`Document` and the environment, or raises one ``SettingsError`` that holds all the problems.
+"""
+
+from kinmqtt_spi.settings._document import Document
+from kinmqtt_spi.settings._environment import unknown_environment
+from kinmqtt_spi.settings._examples import Row, as_toml, describe
+from kinmqtt_spi.settings._fields import setting
+from kinmqtt_spi.settings._parse import parse, unknown_tables
+
+__all__ = [
+    "Document",
+    "Row",
+    "as_toml",
+    "describe",
+    "parse",
+    "setting",
+    "unknown_environment",
+    "unknown_tables",
+]

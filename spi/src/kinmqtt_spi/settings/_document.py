@@ -1,0 +1,117 @@
+"""A parsed TOML file that remembers where each key stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from bisect import bisect_right
+from pathlib import Path
+from typing import Any, Final
+
+from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.settings._keys import KeyPath, KeyScanner
+
+_AT_LINE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
+_AT_END: Final = re.compile(r" \(at end of document\)$")
+
+
+class Document:
+    """A TOML document: what it says (``data``, plain dicts and lists) and where it says it.
+
+    ``name`` stands at the beginning of every message about it. The representation shows nothing of the
+    content, which may hold secrets.
+    """
+
+    def __init__(self, data: dict[str, Any], name: str, text: str, scanner: KeyScanner) -> None:
+        self.data = data
+        self.name = name
+        self._starts = _line_starts(text)
+        self._keys = scanner.keys
+        self._values = scanner.values
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Document:
+        """The document in a file, UTF-8 with or without a byte order mark.
+
+        Raises ``SettingsError`` with one problem if the file can't be read, is not UTF-8 or not TOML.
+        """
+        name = os.fspath(path)
+        try:
+            content = Path(path).read_bytes()
+        except FileNotFoundError:
+            raise SettingsError([f"{name}: there is no such file"]) from None
+        except OSError as error:
+            raise SettingsError([f"{name}: can't be read: {error.strerror or error}"]) from None
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise SettingsError([_not_utf8(name, error.object, error.start)]) from None
+        return cls.parse(text, name)
+
+    @classmethod
+    def parse(cls, text: str, name: str = "<settings>") -> Document:
+        """The document in a string; raises ``SettingsError`` with one problem if it is not TOML."""
+        text = text.replace("\r\n", "\n")  # as tomllib does, so that offsets mean the same to both
+        try:
+            return cls(tomllib.loads(text), name, text, KeyScanner(text))
+        except tomllib.TOMLDecodeError as error:
+            problem = _located(name, text, str(error))
+        except RecursionError:
+            problem = f"{name}: arrays or inline tables are nested too deeply"
+        except ValueError as error:  # such as int() refusing thousands of digits
+            problem = f"{name}: {_lower_first(str(error))}"
+        raise SettingsError([problem])
+
+    @classmethod
+    def empty(cls) -> Document:
+        """A document that says nothing: all settings have their defaults."""
+        return cls.parse("")
+
+    def line(self, path: KeyPath) -> tuple[int, int] | None:
+        """Line and column of a key or of an array's element; ``None`` if there is no such path.
+
+        Both count from 1, the column in characters. A table stands where its header names it, or where its
+        name first occurs if it has no header of its own; an element of an array of tables where its header
+        names the array.
+        """
+        return self._position(self._keys.get(path))
+
+    def value_line(self, path: KeyPath) -> tuple[int, int] | None:
+        """Line and column of a value; that of the key where the value is a table with a header."""
+        return self._position(self._values.get(path, self._keys.get(path)))
+
+    def _position(self, offset: int | None) -> tuple[int, int] | None:
+        return None if offset is None else _position(self._starts, offset)
+
+    def __repr__(self) -> str:
+        return f"<Document {self.name!r}>"
+
+
+def _line_starts(text: str) -> list[int]:
+    return [0, *(match.end() for match in re.finditer("\n", text))]
+
+
+def _position(starts: list[int], offset: int) -> tuple[int, int]:
+    line = bisect_right(starts, offset)
+    return line, offset - starts[line - 1] + 1
+
+
+def _located(name: str, text: str, message: str) -> str:
+    """tomllib's message with the position in front; older versions tell it in the message only."""
+    if match := _AT_LINE.search(message):
+        line, column = int(match[1]), int(match[2])
+    else:
+        line, column = _position(_line_starts(text), len(text))
+    message = _AT_END.sub("", _AT_LINE.sub("", message))
+    return f"{name}:{line}:{column}: {_lower_first(message)}"
+
+
+def _not_utf8(name: str, content: bytes, offset: int) -> str:
+    before = content[:offset].decode()
+    line, column = _position(_line_starts(before), len(before))
+    return f"{name}:{line}:{column}: not UTF-8: byte 0x{content[offset]:02x}"
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,118 @@
+"""How a settings class declares a field: attrs.field, and what messages and documentation say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar, overload
+
+import attrs
+from attrs import frozen
+
+T = TypeVar("T")
+
+MASK: Final = "***"
+"""What is shown instead of a secret."""
+
+_METADATA: Final = "kinmqtt_setting"
+
+
+@frozen(slots=True)
+class Rule:
+    """What is known of a field beyond its type; see :func:`setting`."""
+
+    help: str = ""
+    unit: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    secret: bool = False
+    one_of: tuple[Any, ...] | None = None
+    finite: bool = True
+
+
+_NO_RULE: Final = Rule()
+
+
+@overload
+def setting(
+    default: T,
+    *,
+    help: str = "",
+    unit: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    secret: bool = False,
+    one_of: Sequence[Any] | None = None,
+    finite: bool = True,
+    validator: Any = None,
+) -> T: ...
+@overload
+def setting(
+    *,
+    factory: Callable[[], T],
+    help: str = "",
+    unit: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    secret: bool = False,
+    one_of: Sequence[Any] | None = None,
+    finite: bool = True,
+    validator: Any = None,
+) -> T: ...
+@overload
+def setting(
+    *,
+    help: str = "",
+    unit: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    secret: bool = False,
+    one_of: Sequence[Any] | None = None,
+    finite: bool = True,
+    validator: Any = None,
+) -> Any: ...
+def setting(
+    default: Any = attrs.NOTHING,
+    *,
+    factory: Callable[[], Any] | None = None,
+    help: str = "",
+    unit: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    secret: bool = False,
+    one_of: Sequence[Any] | None = None,
+    finite: bool = True,
+    validator: Any = None,
+) -> Any:
+    """Declare a field of a settings class; without ``default`` and ``factory`` its key is required.
+
+    Fields are keyword-only, so that required ones may follow those with defaults.
+
+    :param help: one sentence for the documentation and the example section.
+    :param unit: ``"bytes"`` lets sizes such as ``"8 MiB"`` in, ``"s"`` durations such as ``"5 min"``, and the
+        field then holds bytes or seconds; any other unit is only shown.
+    :param minimum: the least number allowed, of each element where the field is a list; in the base unit.
+    :param maximum: the greatest number allowed, likewise.
+    :param secret: never show the value, in messages, representations or documentation.
+    :param one_of: the only values allowed, of each element where the field is a list.
+    :param finite: refuse ``nan`` and ``inf``.
+    :param validator: an attrs validator; the text of its ``ValueError`` becomes the problem's.
+    """
+    rule = Rule(help, unit, minimum, maximum, secret, None if one_of is None else tuple(one_of), finite)
+    return attrs.field(
+        default=attrs.Factory(factory) if factory is not None else default,
+        validator=validator,
+        repr=_masked if secret else True,
+        kw_only=True,
+        metadata={_METADATA: rule},
+    )
+
+
+def rule_of(attribute: attrs.Attribute[Any]) -> Rule:
+    """What :func:`setting` recorded for the field; an empty rule for a plain attrs field."""
+    rule: Rule = attribute.metadata.get(_METADATA, _NO_RULE)
+    return rule
+
+
+def _masked(value: object) -> str:
+    # Whether a secret is set at all is worth knowing, and tells nothing.
+    return "None" if value is None else f"'{MASK}'"

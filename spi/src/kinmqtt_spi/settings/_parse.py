@@ -1,0 +1,77 @@
+"""From a document and the environment to an instance of a settings class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
+
+from kinmqtt_spi.settings._document import Document
+from kinmqtt_spi.settings._environment import Overrides
+from kinmqtt_spi.settings._keys import KeyPath
+from kinmqtt_spi.settings._reader import REFUSED, Place, Reader
+from kinmqtt_spi.settings._types import section_of
+from kinmqtt_spi.settings._words import did_you_mean
+
+T = TypeVar("T")
+
+_NO_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def parse(
+    cls: type[T],
+    document: Document,
+    path: KeyPath,
+    *,
+    environ: Mapping[str, str] = _NO_ENVIRONMENT,
+    prefix: str = "KINMQTT",
+) -> T:
+    """The table at ``path`` as an instance of the attrs class ``cls``; an absent table means all defaults.
+
+    Variables of ``environ`` such as ``KINMQTT__BROKER__MAX_INFLIGHT`` override single settings. Their text
+    is read as a TOML value if it is one that the setting takes, else as a string. A variable that sets
+    nothing is left for :func:`unknown_environment` to find.
+
+    Raises ``SettingsError`` with all the problems there are, in the order of the file, and ``TypeError`` if
+    the class has a field that settings can't express.
+    """
+    section = section_of(cls)
+    reader = Reader(document, {}, [])
+    data = _value_at(path, reader)
+    reader.finish()
+    overrides = Overrides(section, path, data, environ, prefix)
+    reader = Reader(document, overrides.variables, overrides.problems)
+    instance = reader.read(section, overrides.apply(path, data), Place(path))
+    reader.finish()
+    return cast(T, instance)
+
+
+def unknown_tables(document: Document, path: KeyPath, known: Iterable[str]) -> list[str]:
+    """One problem for each key of the table at ``path`` that is not ``known``, in the order of the file."""
+    names = list(known)
+    reader = Reader(document, {}, [])
+    table = _value_at(path, reader)
+    if isinstance(table, dict):
+        for key, value in table.items():
+            if key not in names:
+                tables = value if isinstance(value, list) else [value]
+                noun = "table" if tables and all(isinstance(item, dict) for item in tables) else "key"
+                reader.at_key((*path, key), f"unknown {noun}{did_you_mean(key, names)}")
+    elif table is not REFUSED:
+        reader.refuse(Place(path), "a table", table)
+    return [problem.text for problem in sorted(reader.problems)]
+
+
+def _value_at(path: KeyPath, reader: Reader) -> Any:
+    """What the document has at the path, an empty table if nothing; ``REFUSED`` if no tables lead there."""
+    value: Any = reader.document.data
+    for depth, key in enumerate(path):
+        if isinstance(key, int):
+            if not isinstance(value, list):
+                return reader.refuse(Place(path[:depth]), "a list", value)
+            value = value[key] if key < len(value) else {}
+        else:
+            if not isinstance(value, dict):
+                return reader.refuse(Place(path[:depth]), "a table", value)
+            value = value.get(key, {})
+    return value

@@ -1,0 +1,166 @@
+"""Settings classes: their fields' shapes, and how a table becomes an instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import attrs
+from attrs import frozen
+
+from kinmqtt_spi.settings._fields import MASK, Rule, rule_of
+from kinmqtt_spi.settings._reader import REFUSED, Place, Reader
+from kinmqtt_spi.settings._shapes import Either, Shape
+from kinmqtt_spi.settings._units import UNITS
+from kinmqtt_spi.settings._words import did_you_mean
+
+
+@frozen(slots=True)
+class Field:
+    """A field of a settings class, ready to be read."""
+
+    key: str
+    shape: Shape
+    rule: Rule
+    attribute: attrs.Attribute[Any]
+
+    @property
+    def required(self) -> bool:
+        """Whether the key must be there."""
+        return self.attribute.default is attrs.NOTHING
+
+    def words(self) -> str:
+        """What the field holds; a unit that the type does not tell already comes last."""
+        unit = self.rule.unit
+        return self.shape.words() + (f", {unit}" if unit and unit not in UNITS else "")
+
+
+@frozen(slots=True)
+class Section(Shape):
+    """A settings class: a table whose keys are the class's fields."""
+
+    has_parts = True
+
+    cls: type[Any]
+    fields: tuple[Field, ...]
+
+    def words(self) -> str:
+        return "a table"
+
+    def takes(self, value: Any) -> bool:
+        return type(value) is dict
+
+    def read(self, value: Any, place: Place, reader: Reader) -> Any:
+        if not self.takes(value):
+            return reader.refuse(place, self.words(), value)
+        before = len(reader.problems)
+        self._report_keys(value, place, reader)
+        results = {
+            field.key: reader.read(field.shape, value[field.key], place.child(field.key, field.rule.secret))
+            for field in self.fields
+            if field.key in value
+        }
+        return self._build(results, place, reader, sound=len(reader.problems) == before)
+
+    def _report_keys(self, table: Mapping[str, Any], place: Place, reader: Reader) -> None:
+        """Report the keys that are not known and those that are required and not there."""
+        known = [field.key for field in self.fields]
+        for key in table:
+            if key not in known:
+                reader.at_key((*place.path, key), f"unknown key{did_you_mean(key, known)}")
+        for field in self.fields:
+            if field.required and field.key not in table:
+                reader.at_key((*place.path, field.key), f"required key is missing ({field.words()})")
+
+    def _build(self, values: dict[str, Any], place: Place, reader: Reader, *, sound: bool) -> Any:
+        """The instance; if that fails, every field's validator is asked, to tell all that is wrong."""
+        text = None
+        if sound:
+            try:
+                return self.cls(**values)
+            except ValueError as error:
+                text = _text(error)
+        secrets = {text for f in self.fields for text in _hidden(values.get(f.key), place.secret or f.rule.secret)}
+        found = list(self._complaints(values))
+        for key, complaint in found:
+            reader.at_value((*place.path, key), _one_line(complaint, secrets))
+        if text is not None and not found:  # the class itself has objections, in __attrs_post_init__
+            reader.at_key(place.path, _one_line(text, secrets))
+        return REFUSED
+
+    def _complaints(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Key and text for each validator that refuses its field.
+
+        Validators are shown a stand-in that has the sound fields only. One that looks at a field which is not
+        sound has nothing to say: that field has its own problem already.
+        """
+        instance = object.__new__(self.cls)
+        for field in self.fields:
+            value = values.get(field.key, default_of(field.attribute))
+            if value is not attrs.NOTHING and value is not REFUSED:
+                object.__setattr__(instance, field.attribute.name, value)
+        for field in self.fields:
+            if field.attribute.validator is None or not hasattr(instance, field.attribute.name):
+                continue
+            try:
+                field.attribute.validator(instance, field.attribute, getattr(instance, field.attribute.name))
+            except ValueError as error:
+                yield field.key, _text(error)
+            except AttributeError:
+                continue
+
+
+def sections_in(shape: Shape) -> Iterator[Section]:
+    """The settings classes that a value of this shape may be."""
+    for member in shape.members if isinstance(shape, Either) else (shape,):
+        if isinstance(member, Section):
+            yield member
+
+
+def default_of(attribute: attrs.Attribute[Any]) -> Any:
+    """The default; ``NOTHING`` where there is none or where it depends on the instance."""
+    default = cast(Any, attribute.default)
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class, typed as a function
+        return attrs.NOTHING if default.takes_self else default.factory()
+    return default
+
+
+def _text(error: ValueError) -> str:
+    """The message alone: attrs' own validators pass the field and the value along as further arguments."""
+    return str(error.args[0]) if error.args else "not valid"
+
+
+def _one_line(text: str, secrets: Iterable[str]) -> str:
+    # Masked first: a secret may have line breaks of its own.
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return " ".join(text.split())
+
+
+def _hidden(value: Any, secret: bool) -> Iterator[str]:
+    """The texts that must not appear in a message, as ``str`` and ``repr`` would show them."""
+    if isinstance(value, Mapping):
+        for element in value.values():
+            yield from _hidden(element, secret)
+    elif isinstance(value, list | tuple | frozenset):
+        for element in value:
+            yield from _hidden(element, secret)
+    elif attrs.has(type(value)):
+        for attribute in attrs.fields(type(value)):
+            yield from _hidden(getattr(value, attribute.name), secret or rule_of(attribute).secret)
+    elif secret and value not in (None, "", REFUSED):
+        yield str(value)
+        yield repr(str(value))[1:-1]
+
+
+def fields_of(cls: type[Any]) -> tuple[attrs.Attribute[Any], ...]:
+    """The fields that a settings section may set, with their types resolved."""
+    if not attrs.has(cls):
+        raise TypeError(f"{cls.__name__} is not an attrs class")
+    attrs.resolve_types(cls)
+    return tuple(attribute for attribute in attrs.fields(cls) if attribute.init)
+
+
+def field_of(attribute: attrs.Attribute[Any], shape: Shape) -> Field:
+    """The field for an attribute, under the name that the class's constructor has for it."""
+    return Field(attribute.alias or attribute.name, shape, rule_of(attribute), attribute)

@@ -1,0 +1,84 @@
+"""A cluster of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.reference.cluster import SingleNode
+from kinmqtt_spi.services.cluster import Guarantee, Member, MemberState, RouteChange
+from kinmqtt_spi.values import Message, NodeIdentity
+
+HERE = NodeIdentity("here", 1)
+ELSEWHERE = NodeIdentity("elsewhere", 0xAB)
+
+
+class Listener:
+    """Keeps what it is told of members; a single node has no other news."""
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+
+    def member_changed(self, member: Member) -> None:
+        self.members.append(member)
+
+    def forwarded(self, origin: object, messages: object) -> None:
+        raise AssertionError
+
+    def routes_changed(self, node: object, version: object, added: object, removed: object) -> None:
+        raise AssertionError
+
+    def session_claimed(self, client_id: object, epoch: object, owner: object) -> None:
+        raise AssertionError
+
+
+def test_a_single_node_announces_itself() -> None:
+    """The node is up once it has started, says when it leaves, and is the only member."""
+    listener, cluster = Listener(), SingleNode()
+    before = cluster.members()
+
+    cluster.start(HERE, listener)
+    during = cluster.members()
+    cluster.leave(1.0)
+    cluster.stop()
+    cluster.leave(1.0)
+
+    assert (before, during, cluster.members()) == ((), (Member(HERE, MemberState.UP),), ())
+    assert listener.members == [Member(HERE, MemberState.UP), Member(HERE, MemberState.LEAVING)]
+
+
+def test_nobody_lags_behind() -> None:
+    """Routes are known everywhere at once, and a claim has nobody to wait for."""
+    cluster = SingleNode()
+    cluster.start(HERE, Listener())
+
+    cluster.routes_update(1, [RouteChange("a")], [])
+    laggards = cluster.route_barrier(1, 5.0)
+    cluster.claim("c", 1, HERE)
+    cluster.release("c", 1)
+
+    assert laggards == ()
+    assert cluster.guarantees == (
+        Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_FORWARD | Guarantee.ORDER_PER_PUBLISHER
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cluster: cluster.forward(ELSEWHERE, [Message("t")]),
+        lambda cluster: cluster.forward_acked(ELSEWHERE, [Message("t")]),
+        lambda cluster: cluster.link(ELSEWHERE),
+        lambda cluster: cluster.hand_off("c", 1, ELSEWHERE),
+        lambda cluster: cluster.ask(ELSEWHERE, "method", b"", 1.0),
+    ],
+)
+def test_what_is_meant_for_another_node_fails_by_its_name(call: Callable[[SingleNode], object]) -> None:
+    """Nothing is swallowed: a message for a node that is not there must not be acknowledged."""
+    cluster = SingleNode()
+    cluster.start(HERE, Listener())
+
+    with pytest.raises(ServiceUnavailable, match=r"elsewhere \(00000000000000ab\)"):
+        call(cluster)

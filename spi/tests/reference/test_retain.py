@@ -1,0 +1,197 @@
+"""Retained messages in memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.reference.subscription import matches
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.values import Message
+
+
+def write(topic: str, payload: bytes = b"x", at: float = 1.0, expires_at: float | None = None) -> RetainWrite:
+    return RetainWrite(Message(topic, payload, retain=True, expires_at=expires_at), RetainVersion(at, 0, 0))
+
+
+def filled(*topics: str) -> MemoryRetainStore:
+    store = MemoryRetainStore()
+    store.put([write(topic) for topic in topics])
+    return store
+
+
+def found(store: MemoryRetainStore, filter: str, limit: int = 2) -> list[str]:
+    """The topics of all pages of a match, in no particular order."""
+    topics: list[str] = []
+    cursor: object = None
+    while True:
+        page = store.match(filter, cursor, limit)
+        assert len(page.messages) <= limit
+        topics += [message.topic for message in page.messages]
+        if page.cursor is None:
+            return sorted(topics)
+        cursor = page.cursor
+
+
+@pytest.mark.parametrize(
+    ("filter", "topics"),
+    [
+        ("a", ["a"]),
+        ("a/b", ["a/b"]),
+        ("a/+", ["a/b", "a/c"]),
+        ("+/b", ["a/b"]),
+        ("a/#", ["a", "a/b", "a/c", "a/c/d"]),
+        ("a/+/#", ["a/b", "a/c", "a/c/d"]),
+        ("+/+/d", ["a/c/d"]),
+        ("#", ["/", "a", "a/b", "a/c", "a/c/d"]),
+        ("+", ["a"]),
+        ("+/", ["/"]),
+        ("$SYS/#", ["$SYS/up"]),
+        ("$SYS/+", ["$SYS/up"]),
+        ("+/up", []),
+        ("nothing", []),
+        ("a/b/c/d/e", []),
+    ],
+)
+def test_filters_find_what_section_4_7_says(filter: str, topics: list[str]) -> None:
+    """Wildcards match by levels, and none in the first place matches a topic with ``$`` (MQTT-4.7.2-1)."""
+    store = filled("a", "a/b", "a/c", "a/c/d", "/", "$SYS/up")
+
+    assert found(store, filter) == topics
+
+
+LEVELS = st.sampled_from(["a", "b", "", "$x"])
+TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
+
+
+@given(
+    topics=st.sets(TOPICS, max_size=12),
+    gone=st.sets(TOPICS, max_size=6),
+    filter=st.lists(st.sampled_from(["a", "b", "", "$x", "+"]), min_size=1, max_size=4).map("/".join).filter(bool),
+    tail=st.sampled_from(["", "/#"]),
+    limit=st.integers(1, 3),
+)
+def test_the_trie_agrees_with_the_plain_rules(
+    topics: set[str], gone: set[str], filter: str, tail: str, limit: int
+) -> None:
+    """Whatever was put and deleted, a match finds what trying each topic finds, and counts are right."""
+    store = filled(*topics, *gone)
+    store.put([write(topic, b"", at=2.0) for topic in gone])
+
+    left = topics - gone
+
+    assert found(store, filter + tail, limit) == sorted(each for each in left if matches(filter + tail, each))
+    assert store.count() == len(left)
+    assert store.size_bytes() == sum(len(each) + 1 for each in left)
+    assert left or not store._root.children
+
+
+def test_a_newer_message_replaces_an_older_one() -> None:
+    """A topic holds one message, the newest (MQTT-3.3.1-5)."""
+    store = filled("a")
+
+    store.put([write("a", b"new", at=2.0)])
+
+    assert [message.payload for message in store.match("a").messages] == [b"new"]
+    assert (store.count(), store.size_bytes()) == (1, 4)
+
+
+def test_an_older_message_that_arrives_late_is_skipped() -> None:
+    """Writes from several nodes end alike in whatever order they arrive."""
+    store = MemoryRetainStore()
+
+    store.put([write("a", b"new", at=2.0), write("a", b"old", at=1.0), write("a", b"", at=1.5)])
+
+    assert [message.payload for message in store.match("a").messages] == [b"new"]
+
+
+def test_an_empty_payload_deletes() -> None:
+    """A retained message with an empty payload removes the topic and is not stored (MQTT-3.3.1-6)."""
+    store = filled("a", "a/b")
+
+    store.put([write("a", b"", at=2.0), write("never", b"", at=2.0)])
+
+    assert (found(store, "#"), store.count(), store.size_bytes()) == (["a/b"], 1, 4)
+
+
+def test_a_deletion_leaves_the_levels_above() -> None:
+    """Clearing a topic takes nothing from the topics on the way to it."""
+    store = filled("a", "a/b/c")
+
+    store.put([write("a/b/c", b"", at=2.0)])
+
+    assert (found(store, "#"), store._root.children["a"].children) == (["a"], {})
+
+
+def test_a_deletion_wins_over_older_messages_that_arrive_late() -> None:
+    """A deleted message does not come back from a slower node; a newer one may take the topic."""
+    store = MemoryRetainStore()
+    store.put([write("a", b"", at=2.0)])
+
+    store.put([write("a", b"old", at=1.0)])
+    before = found(store, "a")
+    store.put([write("a", b"new", at=3.0)])
+
+    assert (before, found(store, "a")) == ([], ["a"])
+
+
+def test_remembered_deletions_are_bounded() -> None:
+    """Of more deletions than are remembered the oldest is forgotten."""
+    store = MemoryRetainStore(tombstones=2)
+    store.put([write(topic, b"", at=2.0) for topic in "abc"])
+
+    store.put([write(topic, at=1.0) for topic in "abc"])
+
+    assert found(store, "+") == ["a"]
+
+
+def test_a_message_that_stays_is_seen_exactly_once() -> None:
+    """Pages hold their place while other topics are put, replaced and deleted in between."""
+    store = filled(*(f"a/{number}" for number in range(10)))
+
+    first = store.match("a/#", None, 3)
+    seen = {message.topic for message in first.messages}
+    later = sorted({f"a/{number}" for number in range(10)} - seen)
+    store.put([write(topic, b"", at=2.0) for topic in (next(iter(seen)), later[0])])
+    store.put([write(f"a/{number}/x") for number in range(10)] + [write(later[1], b"new", at=2.0)])
+    rest: list[str] = []
+    cursor = first.cursor
+    while cursor is not None:
+        page = store.match("a/#", cursor, 3)
+        rest += [message.topic for message in page.messages]
+        cursor = page.cursor
+
+    assert sorted(topic for topic in rest if topic.count("/") == 1) == later[1:]
+
+
+def test_a_page_may_be_asked_for_again() -> None:
+    """A cursor holds its place for whoever repeats a request."""
+    store = filled("a/1", "a/2", "a/3")
+    cursor = store.match("a/+", None, 1).cursor
+
+    assert store.match("a/+", cursor, 1).messages == store.match("a/+", cursor, 1).messages
+
+
+def test_expired_messages_are_removed_in_order() -> None:
+    """At most so many at once, the earliest first; what was replaced meanwhile lives by its new time."""
+    store = MemoryRetainStore()
+    store.put([write(topic, expires_at=at) for topic, at in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("d", 1.0))])
+    store.put([write("d", at=2.0)])
+
+    pages = [[message.topic for message in store.expire(3.0, 2)] for _ in range(3)]
+
+    assert pages == [["a", "b"], ["c"], []]
+    assert (found(store, "#"), store.size_bytes()) == (["d"], 2)
+
+
+def test_a_very_deep_topic_is_no_trouble() -> None:
+    """A topic of as many levels as its length allows is kept, found and deleted (MQTT-4.7.3-3)."""
+    topic = "/" * 65_534
+    store = filled(topic)
+
+    deep = found(store, "#")
+    store.put([write(topic, b"", at=2.0)])
+
+    assert (deep, found(store, "#"), store._root.children) == ([topic], [], {})

@@ -1,0 +1,79 @@
+"""MQTT 5.0 properties as one immutable object."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinmqtt_spi.properties import NO_PROPERTIES, PROPERTY_NAMES, Properties
+
+
+def test_an_absent_property_reads_as_none() -> None:
+    """What a packet does not carry is ``None``, or empty where it may be repeated."""
+    properties = Properties(content_type="text")
+
+    assert properties.content_type == "text"
+    assert properties.topic_alias is None
+    assert (properties.user_property, properties.subscription_identifier) == ((), ())
+
+
+def test_every_property_has_an_absent_value() -> None:
+    """All 27 properties of section 2.2.2.2 can be asked for without a look-up."""
+    assert len(PROPERTY_NAMES) == 27
+    assert all(getattr(NO_PROPERTIES, name) in (None, ()) for name in PROPERTY_NAMES)
+
+
+def test_a_property_that_mqtt_lacks_is_a_mistake() -> None:
+    """A misspelt name fails at once instead of being sent to nobody."""
+    with pytest.raises(TypeError, match="contenttype"):
+        Properties(contenttype="text")  # type: ignore[call-arg]
+
+
+def test_present_properties_keep_their_order() -> None:
+    """The properties that are there are listed as they were given."""
+    properties = Properties(topic_alias=1, content_type="t", user_property=(("b", "1"), ("a", "2"), ("b", "1")))
+
+    assert list(properties.present) == ["topic_alias", "content_type", "user_property"]
+    assert properties.user_property == (("b", "1"), ("a", "2"), ("b", "1"))
+
+
+def test_changes_make_copies() -> None:
+    """Replacing and leaving out do not touch the original; nothing left over is the shared empty object."""
+    properties = Properties(content_type="a", topic_alias=1)
+
+    replaced = properties.replace(content_type="b", response_topic="r")
+
+    assert replaced == Properties(content_type="b", topic_alias=1, response_topic="r")
+    assert properties.without("topic_alias", "server_reference") == Properties(content_type="a")
+    assert properties.without("topic_alias", "content_type") is NO_PROPERTIES
+    assert properties == Properties(content_type="a", topic_alias=1)
+
+
+def test_properties_can_not_be_written() -> None:
+    """Many messages share one object, so writing to it says how to make a copy instead."""
+    properties = Properties(content_type="a")
+
+    with pytest.raises(AttributeError, match="replace"):
+        properties.content_type = "b"
+    with pytest.raises(AttributeError, match="without"):
+        del properties.content_type
+
+
+def test_equal_properties_are_one_key() -> None:
+    """Order of writing is no part of what properties say."""
+    one, two = Properties(content_type="a", topic_alias=1), Properties(topic_alias=1, content_type="a")
+
+    assert one == two and hash(one) == hash(two)
+    assert one != Properties(content_type="a") and one != "a"
+
+
+def test_properties_read_as_they_are_written() -> None:
+    """An empty object is false, and ``repr`` shows what is present."""
+    assert (bool(NO_PROPERTIES), bool(Properties(topic_alias=1))) == (False, True)
+    assert repr(Properties(topic_alias=1)) == "Properties(topic_alias=1)"
+
+
+def test_a_decoders_dict_is_taken_over() -> None:
+    """The decoder's checked values are wrapped, not copied."""
+    present = {"topic_alias": 1}
+
+    assert Properties.from_wire(present).present is present

@@ -1,0 +1,130 @@
+"""The values that services and hooks exchange."""
+
+from __future__ import annotations
+
+import pytest
+from attrs.exceptions import FrozenInstanceError
+
+from kinmqtt_spi.properties import Properties
+from kinmqtt_spi.reasons import FIRST_FAILURE, ReasonCode
+from kinmqtt_spi.services.authentication import ConnectRequest, Continue, ExchangeStep, Redirect, allow_as
+from kinmqtt_spi.services.authorization import EVERYBODY, Scope
+from kinmqtt_spi.services.event import EventVersion
+from kinmqtt_spi.services.metric import Histogram
+from kinmqtt_spi.services.retain import RetainVersion
+from kinmqtt_spi.values import (
+    ABSTAIN,
+    ALLOW,
+    Address,
+    Client,
+    Message,
+    Subscription,
+    Verdict,
+    deny,
+)
+
+
+def test_a_changed_message_forgets_its_frame() -> None:
+    """What goes out after a change is what the copy says, not the bytes it came in."""
+    message = Message("a", b"x", qos=1, retain=True, frame=b"\x30\x00", frame_version=5)
+
+    changed = message.replace(topic="b")
+    whole = message.replace(payload=b"", qos=0, retain=False, properties=Properties(content_type="t"))
+
+    assert (changed.topic, changed.payload, changed.qos, changed.retain) == ("b", b"x", 1, True)
+    assert (changed.frame, changed.frame_version) == (None, 0)
+    assert whole == Message("a", properties=Properties(content_type="t"))
+    assert message.frame == b"\x30\x00"
+
+
+def test_the_frame_is_no_part_of_what_a_message_is() -> None:
+    """Two messages that say the same are equal however they came in."""
+    assert Message("a", b"x", frame=b"1", frame_version=4) == Message("a", b"x")
+
+
+@pytest.mark.parametrize(("now", "expired"), [(9.9, False), (10.0, True), (10.1, True)])
+def test_a_message_expires_at_its_time(now: float, expired: bool) -> None:
+    """From the end of its interval on a message is not delivered any more (MQTT-3.3.2-5)."""
+    assert Message("a", expires_at=10.0).has_expired(now) is expired
+    assert not Message("a").has_expired(now)
+
+
+def test_secrets_and_payloads_do_not_show() -> None:
+    """What is never written to a log is not in a ``repr`` either."""
+    secret = b"hush-hush"
+    request = ConnectRequest("c", "u", secret)
+    shown = [Message("t", secret), request, ExchangeStep("m", secret, None, request), allow_as(data=secret)]
+
+    texts = [repr(each) for each in (*shown, Continue(secret))]
+
+    assert all("hush" not in text and "<9 bytes>" in text for text in texts)
+    assert "password=None" in repr(ConnectRequest("c"))
+
+
+def test_values_do_not_change() -> None:
+    """A value handed to several plugins is the same for all of them."""
+    with pytest.raises(FrozenInstanceError):
+        Client("c").client_id = "d"  # type: ignore[misc]
+
+
+def test_an_address_reads_as_people_write_it() -> None:
+    """A peer without a port is shown by its host alone."""
+    assert (str(Address("10.0.0.1", 1883)), str(Address("/run/mqtt"))) == ("10.0.0.1:1883", "/run/mqtt")
+
+
+def test_a_shared_subscription_knows_how_it_was_written() -> None:
+    """UNSUBSCRIBE compares with the filter as the client wrote it (MQTT-3.10.4-1)."""
+    assert Subscription("a/#", share_group="g").full_filter == "$share/g/a/#"
+    assert Subscription("a/#").full_filter == "a/#"
+
+
+def test_only_allow_is_allowed() -> None:
+    """Abstaining is not a yes, and a refusal carries its reason and text."""
+    refusal = deny(ReasonCode.BANNED, "no")
+
+    assert [each.allowed for each in (ALLOW, ABSTAIN, refusal)] == [True, False, False]
+    assert (refusal.verdict, refusal.reason, refusal.text) == (Verdict.DENY, ReasonCode.BANNED, "no")
+    assert deny().reason is ReasonCode.NOT_AUTHORIZED
+
+
+def test_failures_begin_at_0x80() -> None:
+    """A reason code says by its number whether it is a failure (section 2.4)."""
+    assert all(code.is_failure == (code.value >= FIRST_FAILURE) for code in ReasonCode)
+    assert ReasonCode.UNSPECIFIED_ERROR.is_failure and not ReasonCode.REAUTHENTICATE.is_failure
+
+
+def test_a_redirection_has_the_code_of_its_kind() -> None:
+    """A server is used for now (0x9C) or moved for good (0x9D) (section 4.11)."""
+    assert Redirect("other").reason is ReasonCode.USE_ANOTHER_SERVER
+    assert Redirect("other", permanent=True).reason is ReasonCode.SERVER_MOVED
+
+
+def test_a_scope_covers_whom_it_names() -> None:
+    """Each name in a scope narrows it, and the empty scope is everybody's."""
+    ann = Client("c", "ann")
+    scopes = [EVERYBODY, Scope("c"), Scope(username="ann"), Scope("c", "ann"), Scope("c", "bob"), Scope("d")]
+
+    assert [scope.covers(ann) for scope in scopes] == [True, True, True, True, False, False]
+
+
+def test_versions_compare_as_numbers() -> None:
+    """The tenth comes after the ninth, and an epoch outweighs every counter."""
+    assert EventVersion(1, 9) < EventVersion(1, 10) < EventVersion(2, 0)
+    assert RetainVersion(1.0, 9, 9) < RetainVersion(2.0, 0, 0) < RetainVersion(2.0, 1, 0)
+
+
+def test_an_observation_falls_within_its_bound() -> None:
+    """A value equal to a bound counts below it, and the last bucket has no bound."""
+    histogram = Histogram("took", "seconds", [1.0, 2.0])
+
+    for value in (0.5, 1.0, 1.5, 9.0):
+        histogram.observe(value)
+
+    assert (histogram.counts, histogram.sum) == ([2, 1, 1], 12.0)
+
+
+@pytest.mark.parametrize("bounds", [[], [2.0, 1.0], [1.0, 1.0]])
+def test_bounds_must_rise(bounds: list[float]) -> None:
+    """A histogram whose buckets overlap or are none is a mistake."""
+    with pytest.raises(ValueError, match="must rise"):
+        Histogram("took", "seconds", bounds)

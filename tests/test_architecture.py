@@ -1,0 +1,232 @@
+"""The arrows between our packages, read from the sources: who may import whom, and what stays free of I/O."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SPI_NEEDS = {"pluggy", "attrs", "attr"}
+# What would let the clock, chance or the network into the sans-I/O layer.
+IMPURE = {
+    "asyncio", "random", "secrets", "select", "selectors", "signal", "socket", "socketserver", "ssl",
+    "subprocess", "threading", "time", "twisted", "uvloop", "zope",
+}  # fmt: skip
+CLOCK_CALLS = {"now", "today", "utcnow"}
+CORE_WITH_TWISTED = ("net", "broker", "plugins")
+COMPOSITION = ("kinmqtt.tap", "kinmqtt.__main__", "kinmqtt.runner")
+
+
+def under(name: str, *packages: str) -> bool:
+    """Tells whether a dotted name is one of these packages or inside one."""
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def imports(module: str, source: str, *, is_package: bool = False) -> Iterator[str]:
+    """Yields the dotted names a module imports, relative ones resolved, also those for type checking only."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                parent = parts[: len(parts) - node.level + is_package]
+                base = ".".join([*parent, base] if base else parent)
+            # `from kinmqtt import net` imports kinmqtt.net; of a plain name the longer form does no harm.
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def clock_calls(source: str) -> Iterator[str]:
+    """Yields the calls of datetime's clock, which need no import of their own."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner, name = ast.unparse(node.func.value), node.func.attr
+            if name in CLOCK_CALLS and owner.split(".")[-1] in {"date", "datetime"}:
+                yield f"{owner}.{name}"
+
+
+def ours(name: str) -> bool:
+    """Tells whether a dotted name belongs to one of our distributions."""
+    top = name.split(".")[0]
+    return top == "kinmqtt" or top.startswith("kinmqtt_")
+
+
+def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:
+    """Returns what a module does that its place in the architecture forbids, one sentence each."""
+    names = list(imports(module, source, is_package=is_package))
+    top = module.split(".")[0]
+    if top == "kinmqtt_spi":
+        found = spi_violations(module, names)
+    elif top == "kinmqtt":
+        found = core_violations(module, names)
+        if under(module, "kinmqtt.mqtt"):
+            found += [f"reads the clock: {call}" for call in clock_calls(source)]
+    else:
+        found = [f"imports {name}" for name in names if ours(name) and not under(name, "kinmqtt_spi", top)]
+    return [f"{module} {sentence}" for sentence in found]
+
+
+def spi_violations(module: str, names: list[str]) -> list[str]:
+    """The SPI needs pluggy, attrs and itself; its contract tests also need the tool that runs them."""
+    allowed = {*sys.stdlib_module_names, *SPI_NEEDS, "kinmqtt_spi"}
+    if under(module, "kinmqtt_spi.testing"):
+        allowed.add("pytest")
+    return [f"imports {name}" for name in names if name.split(".")[0] not in allowed]
+
+
+def core_violations(module: str, names: list[str]) -> list[str]:
+    """Inside core the arrows go net → broker → mqtt, and Twisted stays out of what needs no I/O."""
+    parts = module.split(".")
+    found = []
+    if under(module, "kinmqtt.mqtt"):
+        found += [f"imports {name}" for name in names if name.split(".")[0] in IMPURE]
+        others = [name for name in names if ours(name) and not under(name, "kinmqtt.mqtt", "kinmqtt_spi")]
+        found += [f"imports {name}" for name in others]
+    elif len(parts) > 2 and parts[1] not in CORE_WITH_TWISTED and parts[1] != "runner":
+        found += [f"imports {name}" for name in names if under(name, "twisted")]
+    if not under(module, "kinmqtt.net", "kinmqtt.mqtt", *COMPOSITION):
+        found += [f"imports {name}" for name in names if under(name, "kinmqtt.net")]
+    if under(module, "kinmqtt.net", "kinmqtt.broker", "kinmqtt.plugins"):
+        found += [f"imports {name}" for name in names if under(name, *COMPOSITION)]
+    # A plugin of ours is chosen by its entry point; importing one would make it a part of the core.
+    found += [f"imports {name}" for name in names if ours(name) and not under(name, "kinmqtt", "kinmqtt_spi")]
+    return found
+
+
+# The sources of this repository
+
+
+def source_roots() -> list[Path]:
+    """Returns the `src` folder of every distribution."""
+    patterns = ("spi/src", "core/src", "plugins/*/src", "metrics/src")
+    return [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+
+
+def modules() -> list[tuple[str, Path]]:
+    """Returns the dotted name and the file of every module we ship."""
+    found = []
+    for root in source_roots():
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            found.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
+    return found
+
+
+def foreign_tests() -> list[Path]:
+    """Returns the tests of the distributions that must stand without core."""
+    folders = [ROOT / "spi" / "tests", ROOT / "metrics" / "tests", *ROOT.glob("plugins/*/tests")]
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
+OWN = [(name, path) for name, path in modules() if not name.startswith("twisted.")]
+
+
+def test_the_sources_are_found() -> None:
+    """An empty list would let every test below pass."""
+    found = {name.split(".")[0] for name, _ in OWN}
+
+    assert {"kinmqtt", "kinmqtt_spi"} <= found
+
+
+@pytest.mark.parametrize(("module", "path"), OWN, ids=[name for name, _ in OWN])
+def test_imports_follow_the_arrows(module: str, path: Path) -> None:
+    """Each module imports only what its place allows."""
+    source = path.read_text(encoding="utf-8")
+
+    assert violations(module, source, is_package=path.name == "__init__.py") == []
+
+
+def test_only_the_root_tests_and_cores_own_import_core() -> None:
+    """The SPI's and the plugins' tests run where core isn't installed."""
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in foreign_tests()
+        for name in imports(path.stem, path.read_text(encoding="utf-8"))
+        if under(name, "kinmqtt")
+    ]
+
+    assert wrong == []
+
+
+def test_twisteds_packages_stay_twisteds() -> None:
+    """An __init__.py beside the dropin would overwrite Twisted's own when the wheel is installed."""
+    folder = ROOT / "core" / "src" / "twisted"
+
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.py")]
+
+    assert files == ["plugins/kinmqtt_plugin.py"]
+
+
+# That the rules bite
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("kinmqtt_guard.rules", "import kinmqtt"),
+        ("kinmqtt_guard.rules", "from kinmqtt.broker import router"),
+        ("kinmqtt_guard", "def late():\n    from kinmqtt.config import Config"),
+        ("kinmqtt_guard", "import kinmqtt_redis_session"),
+        ("kinmqtt_metrics.sink", "if TYPE_CHECKING:\n    from kinmqtt import mqtt"),
+        ("kinmqtt_spi.values", "import kinmqtt.mqtt.packets"),
+        ("kinmqtt_spi.values", "from twisted.internet.defer import Deferred"),
+        ("kinmqtt_spi.values", "import pytest"),
+        ("kinmqtt_spi.values", "import kinmqtt_guard"),
+        ("kinmqtt.mqtt.framing", "import kinmqtt.broker.router"),
+        ("kinmqtt.mqtt.framing", "from kinmqtt import net"),
+        ("kinmqtt.mqtt.framing", "from kinmqtt.plugins import manager"),
+        ("kinmqtt.mqtt.framing", "from ..broker import router"),
+        ("kinmqtt.mqtt.framing", "from .. import net"),
+        ("kinmqtt.mqtt.framing", "from twisted.internet import defer"),
+        ("kinmqtt.mqtt.framing", "import asyncio.events"),
+        ("kinmqtt.mqtt.framing", "from time import monotonic"),
+        ("kinmqtt.mqtt.framing", "import socket, selectors"),
+        ("kinmqtt.mqtt.framing", "from random import randint"),
+        ("kinmqtt.mqtt.framing", "import datetime\nstarted = datetime.datetime.now(datetime.UTC)"),
+        ("kinmqtt.mqtt.framing", "from datetime import datetime\nstarted = datetime.utcnow()"),
+        ("kinmqtt.broker.router", "from kinmqtt.net import protocol"),
+        ("kinmqtt.broker.router", "from ..net.protocol import Protocol"),
+        ("kinmqtt.broker.router", "import kinmqtt.tap"),
+        ("kinmqtt.plugins.manager", "import kinmqtt.net.listeners"),
+        ("kinmqtt.config", "import kinmqtt.net"),
+        ("kinmqtt.tables.topics", "from twisted.python import log"),
+        ("kinmqtt.plugins.builtin.memory", "import kinmqtt_guard"),
+        ("kinmqtt.net.protocol", "from kinmqtt.__main__ import main"),
+    ],
+)
+def test_a_wrong_import_is_caught(module: str, source: str) -> None:
+    """Each of these would turn an arrow around."""
+    assert violations(module, source) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("kinmqtt_guard.rules", "import kinmqtt_spi, kinmqtt_guard.tables, twisted"),
+        ("kinmqtt_guard.rules", "from . import tables"),
+        ("kinmqtt_spi.values", "import time, asyncio, attrs, pluggy, kinmqtt_spi.reasons"),
+        ("kinmqtt_spi.testing.session", "import pytest"),
+        ("kinmqtt.mqtt.framing", "from kinmqtt.mqtt import packets\nfrom . import codec\nimport struct"),
+        ("kinmqtt.mqtt.framing", "from datetime import datetime\nx = datetime(2000, 1, 1)\nqueue.now()"),
+        ("kinmqtt.broker.router", "from twisted.internet import defer\nfrom kinmqtt.mqtt import packets"),
+        ("kinmqtt.net.protocol", "import kinmqtt.broker, twisted\nfrom ..mqtt import framing"),
+        ("kinmqtt.tap", "from kinmqtt.net import listeners\nfrom twisted.python import usage"),
+        ("kinmqtt.runner.loop", "import kinmqtt.net.uvloop, twisted"),
+        ("kinmqtt.config", "import twisted.logger, kinmqtt.broker"),
+    ],
+)
+def test_a_right_import_passes(module: str, source: str) -> None:
+    """None of these is forbidden."""
+    assert violations(module, source) == []
+
+
+def test_relative_imports_in_a_package_start_at_the_package() -> None:
+    """In an __init__.py one dot is the package itself, elsewhere the folder around the module."""
+    assert list(imports("kinmqtt.mqtt", "from . import codec", is_package=True)) == ["kinmqtt.mqtt.codec"]
+    assert list(imports("kinmqtt.mqtt.framing", "from . import codec")) == ["kinmqtt.mqtt.codec"]

@@ -1,0 +1,259 @@
+"""What the distributions promise: in their metadata, as installed here, and as built wheels."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import twisted
+import twisted.plugins
+from twisted.application.service import IServiceMaker
+from twisted.plugin import getPlugins
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGIN_FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+FOLDERS = [ROOT / "spi", ROOT / "core", *PLUGIN_FOLDERS]
+FOLDERS += [path.parent for path in ROOT.glob("metrics/pyproject.toml")]
+IDS = [folder.relative_to(ROOT).as_posix() for folder in FOLDERS]
+each_distribution = pytest.mark.parametrize("folder", FOLDERS, ids=IDS)
+
+
+def project(folder: Path) -> dict[str, Any]:
+    """Returns a distribution's [project] table."""
+    table: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
+
+
+def umbrella() -> configparser.ConfigParser:
+    """Returns the umbrella distribution's setup.cfg."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def extras() -> dict[str, list[str]]:
+    """Returns what each of the umbrella's extras installs."""
+    return {name: lines.split() for name, lines in umbrella()["options.extras_require"].items()}
+
+
+def import_name(folder: Path) -> str:
+    """Returns the package of a distribution: kinmqtt-spi has kinmqtt_spi, and core has kinmqtt itself."""
+    name = str(project(folder)["name"])
+    return "kinmqtt" if name == "kinmqtt-core" else name.replace("-", "_")
+
+
+# Metadata
+
+
+def test_each_extra_names_one_plugin_folder() -> None:
+    """The extra `name` installs the distribution in plugins/name, and every plugin has its extra."""
+    expected = {folder.name: [f"{project(folder)['name']}==0.1.*"] for folder in PLUGIN_FOLDERS}
+
+    assert {name: needs for name, needs in extras().items() if name != "all"} == expected
+
+
+def test_extra_all_is_all_the_others() -> None:
+    """The extra `all` leaves out no plugin."""
+    others = [need for name, needs in extras().items() if name != "all" for need in needs]
+
+    assert sorted(extras()["all"]) == sorted(others)
+
+
+def test_the_developer_install_has_every_distribution() -> None:
+    """A distribution that requirements-dev.txt forgets would be missing from every test run."""
+    text = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
+    editable = {(ROOT / path).resolve() for path in re.findall(r"^-e ([^\s\[]+)", text, re.MULTILINE)}
+
+    assert editable == {ROOT, *FOLDERS}
+
+
+@each_distribution
+def test_a_distribution_is_whole(folder: Path) -> None:
+    """Each has a readme, tests, a typed package of its own and the same oldest Python."""
+    package = folder / "src" / import_name(folder)
+
+    assert (folder / "README.md").is_file()
+    assert list((folder / "tests").rglob("test_*.py"))
+    assert (package / "__init__.py").is_file()
+    assert (package / "py.typed").is_file()
+    assert project(folder)["requires-python"] == umbrella()["options"]["python_requires"]
+
+
+@each_distribution
+def test_the_tools_know_the_distribution(folder: Path) -> None:
+    """Coverage measures each distribution, and tox's environment `wheels` builds it."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+
+    assert import_name(folder) in tools["coverage"]["run"]["source_pkgs"]
+    assert f"./{folder.relative_to(ROOT).as_posix()}" in tox["testenv:wheels"]["commands_pre"].split()
+
+
+@each_distribution
+def test_plugins_never_need_core(folder: Path) -> None:
+    """Only the umbrella needs core; a plugin's own requirements name the SPI."""
+    needs = [re.split(r"[^\w-]", need)[0] for need in project(folder).get("dependencies", [])]
+
+    assert not {"kinmqtt", "kinmqtt-core"} & set(needs)
+
+
+@each_distribution
+def test_versions_agree(folder: Path) -> None:
+    """All distributions of one checkout have one version, and ask for each other in its series."""
+    version = umbrella()["metadata"]["version"]
+    series = ".".join(version.split(".")[:2])
+    siblings = [need for need in project(folder).get("dependencies", []) if need.startswith("kinmqtt")]
+
+    assert project(folder)["version"] == version
+    assert all(need.endswith(f"=={series}.*") for need in siblings)
+
+
+def test_the_changelog_knows_the_version() -> None:
+    """CHANGELOG.md has a section for the version that setup.cfg names."""
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    assert f"## [{umbrella()['metadata']['version']}]" in changelog
+
+
+def test_the_lowest_versions_are_tried() -> None:
+    """tox's environment `lowest` pins exactly the lower bounds that spi and core promise."""
+    needs = [need for folder in (ROOT / "spi", ROOT / "core") for need in project(folder)["dependencies"]]
+    bounds = {need.replace(">=", "==") for need in needs if ">=" in need}
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+
+    assert bounds <= set(tox["testenv:lowest"]["deps"].split())
+
+
+def test_the_npm_lock_names_no_registry() -> None:
+    """MQTT.js comes from whichever registry npm is set up for."""
+    lock = (ROOT / "tests" / "interop" / "package-lock.json").read_text(encoding="utf-8")
+
+    assert '"resolved"' not in lock
+
+
+def test_old_pythons_can_read_the_starter() -> None:
+    """An interpreter that is too old must get as far as dev.py's sentence that says so."""
+    source = (ROOT / "dev.py").read_text(encoding="utf-8")
+
+    ast.parse(source, feature_version=(3, 6))
+    assert "from __future__ import annotations" not in source
+
+
+# What is installed
+
+
+@each_distribution
+def test_the_distribution_is_installed(folder: Path) -> None:
+    """The environment has this checkout's version."""
+    assert metadata.version(project(folder)["name"]) == project(folder)["version"]
+
+
+@each_distribution
+def test_entry_points_load(folder: Path) -> None:
+    """Each announced plugin can be imported, and a plugin's folder has the plugin's name."""
+    points = [
+        point
+        for point in metadata.distribution(project(folder)["name"]).entry_points
+        if point.group == "kinmqtt.plugins"
+    ]
+
+    assert all(point.load() is not None for point in points)
+    if folder in PLUGIN_FOLDERS:
+        assert folder.name in {point.name for point in points}
+
+
+def test_no_two_plugins_share_a_name() -> None:
+    """pluggy would skip the second one in silence."""
+    announced = {
+        (point.name, point.value)
+        for folder in FOLDERS
+        for point in metadata.distribution(project(folder)["name"]).entry_points
+        if point.group == "kinmqtt.plugins"
+    }
+
+    assert [name for name, count in Counter(name for name, _ in announced).items() if count > 1] == []
+
+
+def test_twistd_finds_the_broker_and_its_own_services() -> None:
+    """The dropin adds a command to Twisted's; it hides none."""
+    commands = {plugin.tapname: plugin for plugin in getPlugins(IServiceMaker)}
+
+    assert commands["kinmqtt"].module == "kinmqtt.tap"
+    assert "web" in commands
+
+
+def test_the_dropin_keeps_its_name() -> None:
+    """Twisted caches dropins by this module-level name: renaming it breaks installations in silence."""
+    from twisted.plugins import kinmqtt_plugin
+
+    assert kinmqtt_plugin.kinmqtt.tapname == "kinmqtt"
+
+
+def test_twisted_is_untouched() -> None:
+    """The packages `twisted` and `twisted.plugins` are the ones Twisted's distribution installed."""
+    files = metadata.files("Twisted") or []
+    installed = {Path(str(file.locate())).resolve() for file in files if file.name == "__init__.py"}
+
+    assert Path(str(twisted.__file__)).resolve() in installed
+    assert Path(str(twisted.plugins.__file__)).resolve() in installed
+
+
+# What is built
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
+    """Every distribution's wheel; built from copies, because a build leaves files in its source folder."""
+    work = tmp_path_factory.mktemp("wheels")
+    leave_out = shutil.ignore_patterns("*.egg-info", "__pycache__", "build", "dist", "dropin.cache")
+    sources = [work / "umbrella"]
+    sources[0].mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "dev.py"):
+        shutil.copy(ROOT / name, sources[0])
+    for folder in FOLDERS:
+        sources.append(Path(shutil.copytree(folder, work / folder.name, ignore=leave_out)))
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel"]
+    # The tests' own setuptools builds them, so that nothing is downloaded.
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", work / "out"]
+    done = subprocess.run([*pip, *options, *sources], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = (work / "out").glob("*.whl")
+    return {path.name.split("-")[0].replace("_", "-"): zipfile.ZipFile(path) for path in built}
+
+
+@each_distribution
+def test_the_wheel_has_the_package_and_nothing_else(folder: Path, wheels: dict[str, zipfile.ZipFile]) -> None:
+    """Every module of src/ and py.typed are in the wheel, and no caches, tests or strays."""
+    source = folder / "src"
+    expected = {path.relative_to(source).as_posix() for path in source.rglob("*.py")}
+    expected.add(f"{import_name(folder)}/py.typed")
+
+    names = {name for name in wheels[project(folder)["name"]].namelist() if ".dist-info/" not in name}
+
+    assert names >= expected
+    assert {name for name in names - expected if name.endswith((".py", ".pyc")) or "/tests/" in name} == set()
+
+
+def test_cores_wheel_adds_one_file_to_twisted(wheels: dict[str, zipfile.ZipFile]) -> None:
+    """An __init__.py would overwrite Twisted's."""
+    names = [name for name in wheels["kinmqtt-core"].namelist() if name.startswith("twisted/")]
+
+    assert names == ["twisted/plugins/kinmqtt_plugin.py"]
+
+
+def test_the_umbrellas_wheel_has_no_code(wheels: dict[str, zipfile.ZipFile]) -> None:
+    """dev.py and the folders beside setup.cfg are not packages."""
+    assert [name for name in wheels["kinmqtt"].namelist() if ".dist-info/" not in name] == []
