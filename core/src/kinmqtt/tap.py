@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from twisted.application.service import IService
 from twisted.python import usage
@@ -29,14 +29,16 @@ def install_asyncio_reactor() -> None:
 class Options(usage.Options):
     """The options of ``twistd kinmqtt``."""
 
-    optParameters = [
+    optParameters: ClassVar[list[list[Any]]] = [
         ["config", "c", None, "The settings file (TOML)."],
         ["data", None, None, "Where state is kept: memory."],
     ]
-    optFlags = [["allow-anonymous", None, "Let everybody in for whom no authenticator speaks."]]
+    optFlags: ClassVar[list[list[Any]]] = [
+        ["allow-anonymous", None, "Let everybody in for whom no authenticator speaks."]
+    ]
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self["listen"] = []
 
     def opt_listen(self, endpoint: str) -> None:
@@ -68,7 +70,7 @@ def makeService(options: Options) -> IService:
         service: Any = build_service(options["settings"], reactor)
     except (AssemblyError, SettingsError) as error:
         raise SystemExit(f"kinmqtt: {error}") from error
-    reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure, service)  # type: ignore[attr-defined]
+    reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure, service)
     checked: IService = service
     return checked
 

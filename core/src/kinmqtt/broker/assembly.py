@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from attrs import define
 from twisted.logger import Logger
 
+from kinmqtt.broker.asyncio_services import on_asyncio
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
@@ -129,7 +130,7 @@ class _Provided:
                 f"plugin {plugin!r}: {hook} answered a {type(service).__name__}, which is no {interface.__name__}"
             )
         self.by[family] = plugin
-        return service
+        return on_asyncio(service) if implementation.asyncio else service
 
 
 def _decide_about_anonymous(settings: BrokerSettings, manager: PluginManager, only_loopback: bool) -> None:

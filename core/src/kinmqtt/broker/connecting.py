@@ -379,7 +379,7 @@ def _settle_in(connection: Connection, packet: Connect, client: Client) -> None:
         keep_alive_s = limits.max_keep_alive_s if limits.max_keep_alive_s < 65_535 else keep_alive_s
     connection.keep_alive_s = keep_alive_s
     if keep_alive_s:
-        broker.wheel.add(connection, broker.wheel.now + connection.patience_s)
+        connection.watch(connection.patience_s)
     if broker.limiting.publishes or broker.limiting.topics:
         connection.limited_to = Resource(
             ResourceKind.PUBLISH, client.listener, client.address.host, client.client_id, client.username

@@ -70,9 +70,10 @@ class Connection:
     """The broker's side of one network connection."""
 
     __slots__ = (
+        "_due",
         "_handlers",
         "_held",
-        "_paused",
+        "_pauses",
         "_room",
         "_waiting",
         "aliases",
@@ -110,11 +111,12 @@ class Connection:
         self.waiting_bytes = 0
         self._waiting: list[bytes] = []
         self._held: list[Frame] | None = None
-        self._paused = False
+        self._pauses = 0
         self._room: list[Deferred[None]] = []
         self.heard = broker.wheel.now
         """The wheel's second in which the client was last heard of."""
         self.keep_alive_s = 0
+        self._due = 0
         self.unacknowledged = 0
         """QoS 1 and 2 messages taken from the client and not answered."""
         self.receive_maximum = broker.runtime.limits.receive_maximum
@@ -142,11 +144,12 @@ class Connection:
             return
         if limit.verdict is LimitVerdict.DELAY:
             self.pause_for(limit.delay_s)
-        limit_s = broker.runtime.limits.connect_time_limit_s
-        broker.wheel.add(self, broker.wheel.now + max(1, round(limit_s)))
+        self.watch(max(1, round(broker.runtime.limits.connect_time_limit_s)))
 
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
+        if self.state is State.CLOSED:
+            return
         broker = self.broker
         broker.runtime.turn.touch()
         self.heard = broker.wheel.now
@@ -190,9 +193,15 @@ class Connection:
         self.broker.connections.discard(self)
         self._tell_room()
 
+    def watch(self, patience_s: int) -> None:
+        """Be asked by the wheel in that many seconds, and no longer at the time set before."""
+        wheel = self.broker.wheel
+        self._due = wheel.now + patience_s
+        wheel.add(self, self._due)
+
     def time_is_over(self, now: int) -> int | None:
         """The wheel's question: is the client still there? (MQTT-3.1.2-22)"""
-        if self.state is State.CLOSED:
+        if self.state is State.CLOSED or now != self._due:
             return None
         if self.session is None:
             self.fail(ReasonCode.MAXIMUM_CONNECT_TIME, "the client took too long to connect")
@@ -200,13 +209,15 @@ class Connection:
         if not self.keep_alive_s:
             return None
         due = self.heard + self.patience_s
-        if due > now:
-            return due
-        if self._held is not None or self._paused:
+        if due <= now:
+            if self._held is None and not self._pauses and not self.congested:
+                text = "nothing was heard for one and a half times the keep alive"
+                self.fail(ReasonCode.KEEP_ALIVE_TIMEOUT, text)
+                return None
             # It is the broker that does not listen.
-            return now + self.patience_s
-        self.fail(ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard for one and a half times the keep alive")
-        return None
+            due = now + self.patience_s
+        self._due = due
+        return due
 
     @property
     def patience_s(self) -> int:
@@ -353,7 +364,7 @@ class Connection:
 
     def pause_for(self, delay_s: float) -> None:
         """Read nothing for a while: a limiter's DELAY."""
-        self._paused = True
+        self._pauses += 1
         self.link.pause_reading()
         self.broker.runtime.clock.later(delay_s, self._unpause)
 
@@ -424,11 +435,11 @@ class Connection:
         self.fail(reason, "the request could not be carried out")
 
     def _unpause(self) -> None:
-        self._paused = False
+        self._pauses -= 1
         self._read_on()
 
     def _read_on(self) -> None:
-        if not self._paused and self._held is None and not self.congested and self.state is not State.CLOSED:
+        if not self._pauses and self._held is None and not self.congested and self.state is not State.CLOSED:
             self.link.resume_reading()
 
     def _ask_limiters(self, frames: list[Frame]) -> LimitDecision | None:

@@ -69,23 +69,35 @@ class Publication:
 
     @property
     def message(self) -> Message:
-        """The message as services and hooks see it."""
+        """The message as hooks see it, with the packet it came in."""
         if self._message is None:
-            publish = self.publish
-            self._message = Message(
-                publish.topic,
-                publish.payload,
-                publish.qos,
-                publish.retain,
-                publish.properties.without(*NOT_FORWARDED) if publish.properties else NO_PROPERTIES,
-                self.publisher,
-                self._mint(),
-                self.received_at,
-                self.expires_at,
-                publish.frame if self.frame_version else None,
-                self.frame_version,
-            )
+            self._message = self._made(self.publish.frame if self.frame_version else None, self.frame_version)
         return self._message
+
+    @property
+    def stored(self) -> Message:
+        """The message as stores keep it: without the packet, which would hold the payload twice."""
+        if self._message is None:
+            self._message = self._made(None, 0)
+        elif self._message.frame is not None:
+            self._message = self._message.replace()
+        return self._message
+
+    def _made(self, frame: bytes | None, frame_version: int) -> Message:
+        publish = self.publish
+        return Message(
+            publish.topic,
+            publish.payload,
+            publish.qos,
+            publish.retain,
+            publish.properties.without(*NOT_FORWARDED) if publish.properties else NO_PROPERTIES,
+            self.publisher,
+            self._mint(),
+            self.received_at,
+            self.expires_at,
+            frame,
+            frame_version,
+        )
 
     def parts(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes]:
         """What stands before and after the packet identifier, for every subscriber of this version, QoS and flag."""

@@ -31,7 +31,7 @@ class Retained:
 
     def keep(self, publication: Publication) -> Awaitable[None] | None:
         """Store a message for its topic, or clear the topic where the payload is empty; awaitable if a plugin is."""
-        message = publication.message
+        message = publication.stored
         retaining = self._runtime.hooks.retaining
         if not retaining.active:
             self._write(message)

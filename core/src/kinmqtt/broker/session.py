@@ -185,7 +185,7 @@ class Session:
             if room is not Room.MADE:
                 return room is not Room.REFUSED
         self.sequence += 1
-        entry = Entry(self.sequence, publication.message, qos, retain, identifiers)
+        entry = Entry(self.sequence, publication.stored, qos, retain, identifiers)
         batch = self._runtime.turn.batch
         if waits:
             self.backlog += 1

@@ -53,12 +53,12 @@ class BrokerService(Service):
 
     def startService(self) -> None:
         """Start; what keeps the broker from starting stops the reactor, and the process exits with status 1."""
-        super().startService()
+        super().startService()  # type: ignore[no-untyped-call]
         Deferred.fromCoroutine(self._start()).addErrback(self._give_up)
 
     def stopService(self) -> Deferred[None]:
         """Stop in good order; fires when the broker is stopped."""
-        super().stopService()
+        super().stopService()  # type: ignore[no-untyped-call]
         return Deferred.fromCoroutine(self._stop())
 
     async def _start(self) -> None:

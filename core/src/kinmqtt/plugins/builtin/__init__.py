@@ -15,6 +15,7 @@ BUILTINS: Final[dict[str, str]] = {
     "trie": "kinmqtt.plugins.builtin.trie",
     "memory": "kinmqtt.plugins.builtin.memory",
     "single_node": "kinmqtt.plugins.builtin.single_node",
+    "rate_limits": "kinmqtt.plugins.builtin.rate_limits:RateLimits",
 }
 """Plugin name to ``module:attribute``, in the order in which they stand behind installed plugins."""
 

@@ -53,7 +53,7 @@ def _run(
 
     def finished(result: object) -> None:
         if isinstance(result, Failure):
-            failed(result.value)
+            failed(cast(Any, result.value))
         else:
             done()
 

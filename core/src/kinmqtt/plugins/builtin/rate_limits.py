@@ -1,0 +1,98 @@
+"""The built-in limiter: token buckets by the rules of ``[[plugins.rate_limits.rules]]``.
+
+Without rules it asks to be left alone, and costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from attrs import frozen
+
+from kinmqtt_spi import hookimpl
+from kinmqtt_spi.errors import AssemblyError
+from kinmqtt_spi.reference.limiter import Rule, TokenBuckets
+from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.settings import setting
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.services.plugin import Context
+
+
+@frozen(slots=True)
+class RuleSettings:
+    """One rule."""
+
+    name: str = setting(help="what metrics and logs call the rule")
+    kind: ResourceKind = setting(help="what is limited")
+    rate_per_s: float = setting(help="how many a second", minimum=0.001)
+    burst: float | None = setting(None, help="how many at once; one second's worth where left out", minimum=1)
+    per: Literal["client", "address", "username", "listener", "all"] = setting(
+        "client", help="whose use is counted together"
+    )
+    topics: tuple[str, ...] | None = setting(None, help="for publish: only topics that match one of these filters")
+    verdict: LimitVerdict = setting(LimitVerdict.DELAY, help="what an excess brings")
+
+
+@frozen(slots=True)
+class RateLimitSettings:
+    """``[plugins.rate_limits]``."""
+
+    rules: tuple[RuleSettings, ...] = setting((), help="the rules; the first that is exceeded speaks")
+
+
+class RateLimits:
+    """A limiter with token buckets; see :class:`kinmqtt_spi.reference.limiter.TokenBuckets`."""
+
+    def __init__(self) -> None:
+        self._context: Context | None = None
+        self._buckets: TokenBuckets | None = None
+
+    @hookimpl
+    def settings_class(self) -> type[RateLimitSettings]:
+        """The rules."""
+        return RateLimitSettings
+
+    @hookimpl
+    def configure(self, context: Context) -> None:
+        """Make the buckets; they fill as the broker's clock goes."""
+        self._context = context
+        self._fill(context.settings)
+
+    @hookimpl
+    def reload(self, settings: RateLimitSettings) -> Sequence[str]:
+        """Take new rules; all buckets begin full. What kinds are asked for is settled when the broker starts."""
+        before = self.limiter_needs()
+        self._fill(settings)
+        after = self.limiter_needs()
+        if after.kinds <= before.kinds and (before.topics or not after.topics):
+            return ()
+        return ("rules for kinds of use that no rule was about before need a restart",)
+
+    @hookimpl
+    def limiter_needs(self) -> LimiterNeeds:
+        """What the rules look at."""
+        return LimiterNeeds(frozenset()) if self._buckets is None else self._buckets.limiter_needs()
+
+    @hookimpl
+    def acquire(self, resource: Resource, amount: int) -> LimitDecision | None:
+        """Ask the buckets."""
+        return None if self._buckets is None else self._buckets.acquire(resource, amount)
+
+    def _fill(self, settings: RateLimitSettings) -> None:
+        if self._context is None:
+            raise AssemblyError("rate_limits is not configured")
+        rules = [
+            Rule(
+                rule.name,
+                rule.kind,
+                rule.rate_per_s,
+                max(1.0, rule.rate_per_s) if rule.burst is None else rule.burst,
+                rule.per,
+                rule.topics,
+                rule.verdict,
+            )
+            for rule in settings.rules
+        ]
+        self._buckets = TokenBuckets(rules, self._context.clock.monotonic) if rules else None
