@@ -30,7 +30,7 @@ WILL = Will(Message("gone"), delay_s=5)
 
 def stored(store: MemorySessionStore, client_id: str, **values: object) -> int:
     """Claim a client id for node ONE and open a session under it; answers the epoch."""
-    epoch = store.claim(client_id, ONE, now=0.0).epoch
+    epoch = store.claim(client_id, ONE).epoch
     store.apply([OpenSession(epoch, StoredSession(client_id, 60, **values))])  # type: ignore[arg-type]
     return epoch
 
@@ -39,7 +39,7 @@ def test_epochs_rise_with_each_claim() -> None:
     """A claim's epoch is one more than any before, and it names who held the client id until now."""
     store = MemorySessionStore()
 
-    claims = [store.claim("c", ONE, 0.0), store.claim("c", TWO, 0.0), store.claim("c", TWO, 0.0)]
+    claims = [store.claim("c", ONE), store.claim("c", TWO), store.claim("c", TWO)]
 
     assert claims == [Claim(1), Claim(2, ONE), Claim(3, TWO)]
 
@@ -50,7 +50,7 @@ def test_epochs_do_not_go_back_after_a_discard() -> None:
     epoch = stored(store, "c")
     store.apply([DiscardSession("c", epoch)])
 
-    claim = store.claim("c", ONE, 0.0)
+    claim = store.claim("c", ONE)
 
     assert claim == Claim(epoch + 1)
     with pytest.raises(Fenced):
@@ -68,7 +68,7 @@ def test_forgotten_heights_still_hold_epochs_up() -> None:
 
     with pytest.raises(Fenced) as caught:
         store.apply([OpenSession(given["a"] - 1, StoredSession("a", 1))])
-    again = {name: store.claim(name, ONE, 0.0).epoch for name in "abcd"}
+    again = {name: store.claim(name, ONE).epoch for name in "abcd"}
 
     assert caught.value.client_ids == {"a"}
     assert all(again[name] > given[name] for name in "abcd")
@@ -79,7 +79,7 @@ def test_a_former_owner_is_fenced_and_the_others_are_kept() -> None:
     """A write of an older epoch is refused by name; the rest of its batch is kept."""
     store = MemorySessionStore()
     old, other = stored(store, "old"), stored(store, "other")
-    store.claim("old", TWO, 0.0)
+    store.claim("old", TWO)
 
     with pytest.raises(Fenced) as caught:
         store.apply(
@@ -95,26 +95,26 @@ def test_a_former_owner_is_fenced_and_the_others_are_kept() -> None:
     assert sessions["other"].subscriptions == (Subscription("b"),)
 
 
-def test_an_expired_session_is_not_handed_over() -> None:
-    """A session ends when its expiry interval has passed, though nobody swept it yet (section 3.1.2.11.2)."""
+def test_an_expired_session_is_handed_over_with_its_will() -> None:
+    """A claim hides nothing that is stored: an expired session still owes its will (MQTT-3.1.2-8)."""
     store = MemorySessionStore()
-    epoch = stored(store, "c")
-    store.apply([ReleaseSession("c", epoch, expires_at=10.0)])
+    epoch = stored(store, "c", will=WILL)
+    store.apply([ReleaseSession("c", epoch, expires_at=10.0, will_due_at=10.0)])
 
-    claim = store.claim("c", ONE, now=10.0)
+    claim = store.claim("c", ONE)
 
-    assert claim == Claim(epoch + 1)
-    assert (store.count(), store.expired(99.0, 9)) == (0, [])
+    assert claim.session is not None
+    assert (claim.session.will, claim.session.expires_at) == (WILL, 10.0)
 
 
 def test_a_session_that_waits_is_handed_over_whole() -> None:
     """A client that comes back in time finds its subscriptions and what else was stored (section 4.1)."""
     store = MemorySessionStore()
     session = StoredSession("c", 60, (Subscription("a"), Subscription("b", share_group="g")), WILL, 3.0, "u", 5)
-    epoch = store.claim("c", ONE, 0.0).epoch
+    epoch = store.claim("c", ONE).epoch
     store.apply([OpenSession(epoch, session), ReleaseSession("c", epoch, 60.0, 5.0)])
 
-    claim = store.claim("c", TWO, now=59.0)
+    claim = store.claim("c", TWO)
 
     assert claim == Claim(epoch + 1, None, evolve(session, expires_at=60.0, will_due_at=5.0))
 
@@ -124,7 +124,7 @@ def test_a_resumed_session_does_not_expire() -> None:
     store = MemorySessionStore()
     epoch = stored(store, "c", will=WILL)
     store.apply([ReleaseSession("c", epoch, 60.0, 5.0)])
-    epoch = store.claim("c", ONE, 1.0).epoch
+    epoch = store.claim("c", ONE).epoch
 
     store.apply([ResumeSession("c", epoch, 30, username="u", protocol_version=5)])
 
@@ -160,7 +160,7 @@ def test_subscriptions_are_added_replaced_and_removed_by_full_filter() -> None:
 def test_writes_to_a_session_that_is_not_stored_change_nothing() -> None:
     """A client whose session ends with its connection leaves nothing but its epoch."""
     store = MemorySessionStore()
-    epoch = store.claim("c", ONE, 0.0).epoch
+    epoch = store.claim("c", ONE).epoch
 
     store.apply(
         [
@@ -172,7 +172,7 @@ def test_writes_to_a_session_that_is_not_stored_change_nothing() -> None:
         ]
     )
 
-    assert (store.count(), store.claim("c", TWO, 0.0)) == (0, Claim(epoch + 1))
+    assert (store.count(), store.claim("c", TWO)) == (0, Claim(epoch + 1))
 
 
 def test_due_sessions_and_wills_are_listed_until_they_are_dealt_with() -> None:
@@ -198,7 +198,7 @@ def test_a_claimed_session_is_nobodys_to_expire() -> None:
     epoch = stored(store, "c", will=WILL)
     store.apply([ReleaseSession("c", epoch, 10.0, 5.0)])
 
-    store.claim("c", ONE, 1.0)
+    store.claim("c", ONE)
 
     assert (store.expired(99.0, 9), store.due_wills(99.0, 9)) == ([], [])
 
@@ -207,11 +207,11 @@ def test_the_sessions_of_a_dead_node_are_listed_for_adoption() -> None:
     """Only stored sessions that the node still owned are orphans, until another node claims them."""
     store = MemorySessionStore()
     epochs = {name: stored(store, name) for name in "abc"}
-    store.claim("connection-only", ONE, 0.0)
+    store.claim("connection-only", ONE)
     store.apply([ReleaseSession("b", epochs["b"], None)])
 
     before = store.orphans(ONE, 9)
-    store.claim("a", TWO, 0.0)
+    store.claim("a", TWO)
 
     assert before == ("a", "c")
     assert (store.orphans(ONE, 9), store.orphans(TWO, 9), store.orphans(ONE, 0)) == (("c",), ("a",), ())
@@ -268,9 +268,7 @@ class SessionModel(RuleBasedStateMachine):
     @rule(name=NAMES, node=NODES)
     def claim(self, name: str, node: NodeIdentity) -> None:
         session = self.sessions.get(name)
-        if session is not None and session.expires_at is not None and session.expires_at <= self.now:
-            session = self.sessions.pop(name, None) and None
-        claim = self.store.claim(name, node, self.now)
+        claim = self.store.claim(name, node)
         assert claim.epoch > self.epochs.get(name, 0)
         assert (claim.previous_owner, claim.session) == (self.owners.get(name), session)
         self.epochs[name] = claim.epoch

@@ -13,12 +13,10 @@ from attrs import define
 from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
-from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.session import Session, expiry_moment
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.cluster import ClusterBackend
-from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.session import (
     Claim,
     ClearWill,
@@ -94,15 +92,16 @@ class Sessions:
                 old.connection.taken_over(client)
             # Writes made under the old epoch must be in before the claim ends it.
             await runtime.turn.drained()
-        claim = await settle(runtime.stores.session.claim(client.client_id, runtime.node, runtime.clock.now()))
+        claim = await settle(runtime.stores.session.claim(client.client_id, runtime.node))
         await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
         session = self.by_id.get(client.client_id)
         if session is not None:
             session.epoch = claim.epoch
         elif claim.session is not None:
             session = await self._adopt(claim, claim.session)
-        if session is not None and (opening.clean_start or claim.session is None):
-            self._end(session, expired=claim.session is None)
+        expired = _has_expired(claim.session, runtime.clock.now())
+        if session is not None and (opening.clean_start or expired):
+            self._end(session, expired)
             session = None
         present = session is not None
         if session is None:
@@ -173,7 +172,7 @@ class Sessions:
             page = await settle(runtime.stores.session.iterate(cursor, AT_ONCE))
             for _epoch, stored in page.sessions:
                 now = runtime.clock.now()
-                claim = await settle(runtime.stores.session.claim(stored.client_id, runtime.node, now))
+                claim = await settle(runtime.stores.session.claim(stored.client_id, runtime.node))
                 if claim.session is None:
                     continue
                 session = await self._adopt(claim, claim.session)
@@ -301,6 +300,6 @@ class Sessions:
         )
 
 
-def record_connection(runtime: Runtime, kind: EventKind, session: Session, **data: object) -> None:
-    """Keep the event that a connection began or ended."""
-    events.record(runtime, kind, session.client_id, session.epoch, address=str(session.client.address), **data)
+def _has_expired(stored: StoredSession | None, now: float) -> bool:
+    """Whether a session's time was over before its client came back, though nobody has ended it yet."""
+    return stored is None or (stored.expires_at is not None and stored.expires_at <= now)

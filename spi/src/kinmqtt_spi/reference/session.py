@@ -84,13 +84,10 @@ class MemorySessionStore(SessionStore):
             DiscardSession: self._discard,
         }
 
-    def claim(self, client_id: str, node: NodeIdentity, now: float) -> Claim:
+    def claim(self, client_id: str, node: NodeIdentity) -> Claim:
         record = self._record(client_id)
         record.epoch += 1
         previous = record.owner
-        expires_at = None if record.session is None else record.session.expires_at
-        if expires_at is not None and expires_at <= now:
-            self._forget(record)
         self._own(client_id, record, node)
         self._settle(client_id, record)
         return Claim(record.epoch, previous, None if record.session is None else record.whole())

@@ -43,7 +43,7 @@ class Claim:
     previous_owner: NodeIdentity | None = None
     """Who held it until now, this node included; ``None`` if nobody did."""
     session: StoredSession | None = None
-    """What is stored and has not expired."""
+    """What is stored, expired or not: one that has expired can't be resumed, and still owes its will."""
 
 
 @frozen(slots=True)
@@ -139,11 +139,11 @@ class SessionStore(ABC):
     """Sessions by client id."""
 
     @abstractmethod
-    def claim(self, client_id: str, node: NodeIdentity, now: float) -> Maybe[Claim]:
+    def claim(self, client_id: str, node: NodeIdentity) -> Maybe[Claim]:
         """Make ``node`` the owner of a client id, in one atomic step.
 
         Every client is claimed, those whose session ends with the connection too: the epoch also decides which
-        of two connections holds the client id. ``now`` (seconds since the epoch) decides what has expired.
+        of two connections holds the client id.
         """
 
     @abstractmethod
