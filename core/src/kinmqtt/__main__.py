@@ -23,6 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(*error.problems)
     except AssemblyError as error:
         return _complain(str(error))
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python must not complain when it closes the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return status
 
 

@@ -1,0 +1,15 @@
+"""What tests of more than one distribution share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from processes import BrokerProcess, running_broker
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    """A broker in a process of its own, for all tests of a module."""
+    with running_broker() as process:
+        yield process
