@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.plugins.discovery import RESERVED_NAMES
@@ -56,8 +56,11 @@ class Settings:
     broker: BrokerSettings
     limits: LimitSettings
     selection: Selection
+    listen_place: str
+    """Where the listeners stand: file, line and key, or the option."""
     _document: Document
     _environment: Mapping[str, str]
+    _classes: dict[str, type[Any]] = field(factory=dict, init=False, eq=False, repr=False)
 
     def for_plugin(self, name: str, settings_class: type[Any] | None) -> Any:
         """A plugin's section, parsed into its settings class.
@@ -65,6 +68,7 @@ class Settings:
         Raises :class:`SettingsError` for mistakes, and for a section that nobody reads.
         """
         if settings_class is not None:
+            self._classes[name] = settings_class
             return parse(settings_class, self._document, ("plugins", name), environ=self._environment)
         section = self._document.data.get("plugins", {}).get(name)
         if section:
@@ -74,6 +78,14 @@ class Settings:
                 [f"{self._document.name}{line}: plugins.{name}: the plugin takes no settings; remove the section"]
             )
         return None
+
+    def check_plugin_variables(self) -> None:
+        """Raise :class:`SettingsError` for variables for plugins that none of those asked for so far has read."""
+        variables = {name: value for name, value in self._environment.items() if _is_for_plugin(name)}
+        known: Sequence[Any] = [(("plugins", name), settings_class) for name, settings_class in self._classes.items()]
+        problems = unknown_environment(variables, known)
+        if problems:
+            raise SettingsError(problems)
 
 
 def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]) -> Settings:
@@ -93,8 +105,9 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
             problems.extend(error.problems)
     plugins, sections = _plugins(document, problems)
     known: Sequence[Any] = [((table,), settings_class) for table, settings_class in classes.items()]
-    if not sections:
-        problems.extend(unknown_environment(environment, known))
+    # What is meant for a plugin can be judged only when the plugins are known.
+    variables = {name: value for name, value in environment.items() if not _is_for_plugin(name)}
+    problems.extend(unknown_environment(variables, known))
     if problems:
         raise SettingsError(problems)
     services = {family: name for family in PROVIDERS if (name := getattr(parsed["services"], family))}
@@ -104,9 +117,39 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
         frozenset((*plugins.disabled, *overrides.disabled)),
         services,
         frozenset(sections),
+        _places(document, plugins, sections, services, overrides),
     )
     broker = _overridden(parsed["broker"], overrides)
-    return Settings(broker, parsed["limits"], selection, document, environment)
+    listen_place = "--listen" if overrides.listen else _place(document, "broker", "listen")
+    return Settings(broker, parsed["limits"], selection, listen_place, document, environment)
+
+
+def _is_for_plugin(variable: str) -> bool:
+    return variable.upper().startswith("KINMQTT__PLUGINS__")
+
+
+def _place(document: Document, *path: str) -> str:
+    """File, line and key, for a message; the key alone where the file does not have it."""
+    where = document.line(path)
+    key = ".".join(path)
+    return key if where is None else f"{document.name}:{where[0]}: {key}"
+
+
+def _places(
+    document: Document,
+    plugins: PluginSettings,
+    sections: Sequence[str],
+    services: Mapping[str, str],
+    overrides: Overrides,
+) -> dict[str, str]:
+    """Where each plugin that the settings name is named; the last of several places."""
+    lists = {"disabled": plugins.disabled, "only": plugins.only or (), "order": plugins.order}
+    places = {name: f"-P no:{name}" for name in overrides.disabled}
+    for key, names in lists.items():
+        places.update(dict.fromkeys(names, _place(document, "plugins", key)))
+    places.update({name: _place(document, "services", family) for family, name in services.items()})
+    places.update({name: _place(document, "plugins", name) for name in sections})
+    return places
 
 
 def _plugins(document: Document, problems: list[str]) -> tuple[PluginSettings, list[str]]:

@@ -48,7 +48,7 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
 
     Raises :class:`~kinmqtt_spi.errors.AssemblyError` or :class:`~kinmqtt_spi.errors.SettingsError`.
     """
-    listeners = parse_listeners(reactor, settings.broker.listen)
+    listeners = parse_listeners(reactor, settings.broker.listen, settings.listen_place)
     node = NodeIdentity(settings.broker.node_name or socket.gethostname(), secrets.randbits(64))
     surroundings = Surroundings(
         node,
@@ -58,6 +58,7 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
     )
     manager = build_manager(settings, reactor)
     assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, surroundings)
+    settings.check_plugin_variables()
     return assembly, listeners
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from pathlib import Path
@@ -76,8 +77,9 @@ def makeService(options: Options) -> IService:
 
 
 def _exit_with_failure(service: Any) -> None:
-    """A broker that could not start must not look as if it had run."""
+    """A broker that could not start must not look as if it had run; twistd itself has no say in its exit status."""
     if service.failed is not None:
         sys.stderr.write(f"kinmqtt: {service.failed}\n")
         sys.stderr.flush()
-        os._exit(1)
+        # Only when the interpreter ends: until then twistd removes its pidfile.
+        atexit.register(os._exit, 1)

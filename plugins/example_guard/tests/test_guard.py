@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kinmqtt_example_guard import Guard, GuardSettings
 
+from kinmqtt_example_guard import Guard, GuardSettings
 from kinmqtt_spi import Client, Message
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.reasons import ReasonCode

@@ -80,8 +80,9 @@ def assemble(
     :class:`SettingsError`; nothing was started by then.
     """
     metrics = MetricRegistry()
-    _decide_about_anonymous(settings, manager, surroundings.only_loopback)
     contexts = _configure(plugin_settings, manager, metrics, surroundings)
+    # An authenticator that is installed but not configured is out by now, and guards nothing.
+    _decide_about_anonymous(settings, manager, surroundings.only_loopback)
     provided = _Provided(manager, contexts)
     stores = Stores(
         cast(QueueStore, provided.get("queue", QueueStore)),

@@ -65,16 +65,21 @@ def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A CONNECT."""
     level = peek_version(frame, body)
     if level is not None:
-        connection.version = level if level in (V31, V311, V5) else (V5 if level > V5 else V311)
+        connection.version = level if level in (V31, V311, V5) else _nearest(level)
     connection.enter(State.CONNECTING)
     try:
         packet = decode(frame, body, connection.version)
     except UnsupportedVersion:
-        connection.version = V5 if level is not None and level > V5 else V311
+        connection.version = V311 if level is None else _nearest(level)
         raise
     if not isinstance(packet, Connect):
         raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not a CONNECT")
     return connection.wait_for(run(_guarded(connection, _begin(connection, packet))))
+
+
+def _nearest(level: int) -> int:
+    """The version in which a client of an unknown one is answered. Bridges of some brokers set the highest bit."""
+    return V5 if level & 0x7F >= V5 else V311
 
 
 def authenticate(connection: Connection, frame: bytes, body: int) -> bool | None:

@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import as_deferred
 from kinmqtt_spi.services import queue
+from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.queue import Entry, FullPolicy, QueueFull
 from kinmqtt_spi.values import Message
 
@@ -35,7 +37,7 @@ def make_room(runtime: Runtime, session: Session, publication: Publication) -> R
     message = publication.message
     policy = _policy(runtime, session, message)
     if policy in (FullPolicy.DROP_NEWEST, FullPolicy.DROP_QOS_0, FullPolicy.REFUSE):
-        runtime.drop(session.client_id, message, "queue_full")
+        _drop(runtime, session, message)
         return Room.REFUSED if policy is FullPolicy.REFUSE else Room.DROPPED
     topic = message.topic if policy is FullPolicy.KEEP_LATEST else None
     if session.kept:
@@ -60,7 +62,7 @@ def _evict_unkept(runtime: Runtime, session: Session, topic: str | None) -> None
     victim = same or (waiting[0] if waiting else None)
     if victim is not None:
         session.take_from_waiting(victim)
-        runtime.drop(session.client_id, victim.publication.message, "queue_full")
+        _drop(runtime, session, victim.publication.message)
 
 
 def _evict_kept(runtime: Runtime, session: Session, topic: str | None) -> None:
@@ -74,10 +76,15 @@ def _evict_kept(runtime: Runtime, session: Session, topic: str | None) -> None:
         if victim is not None:
             session.backlog -= 1
             runtime.turn.batch.queue.append(queue.Remove(session.client_id, session.epoch, victim.sequence))
-            runtime.drop(session.client_id, victim.message, "queue_full")
+            _drop(runtime, session, victim.message)
             runtime.turn.touch()
 
     if isinstance(entries, Awaitable):
         as_deferred(entries).addCallback(evict)
     else:
         evict(entries)
+
+
+def _drop(runtime: Runtime, session: Session, message: Message) -> None:
+    runtime.drop(session.client_id, message, "queue_full")
+    events.record(runtime, EventKind.QUEUE_DROP, session.client_id, session.epoch, topic=message.topic)

@@ -8,7 +8,6 @@ from kinmqtt_spi.services.metric import Counter, Metrics
 
 DROP_REASONS: Final = (
     "expired",
-    "inflight_lost",
     "intercepted",
     "not_authorized",
     "offline",

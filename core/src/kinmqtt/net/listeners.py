@@ -10,8 +10,8 @@ from typing import Any, Final
 from attrs import frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint
+from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint, IStreamServerEndpointStringParser
+from twisted.plugin import getPlugins
 
 from kinmqtt.broker.awaiting import settle
 from kinmqtt.broker.broker import Broker
@@ -22,6 +22,8 @@ BACKLOG: Final = 4096
 """How many connections may wait to be accepted. Twisted's 50 lets a storm of reconnecting clients time out."""
 
 _SHORT: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^:\[\]]+):)?(?P<port>\d+)\Z")
+_WITH_PORT: Final = ("tcp", "tcp4", "tcp6", "ssl")
+_LARGEST_PORT: Final = 65_535
 
 
 @frozen(slots=True)
@@ -55,7 +57,7 @@ def is_loopback(host: str) -> bool:
 def describe(text: str) -> str:
     """The full endpoint string for what the settings say: ``1883`` and ``host:1883`` mean plain TCP."""
     short = _SHORT.fullmatch(text)
-    if short is None:
+    if short is None or _is_kind(short["host"]):
         full = text
     elif short["host"] is None:
         full = f"tcp:{short['port']}"
@@ -68,24 +70,25 @@ def describe(text: str) -> str:
     return full
 
 
-def parse_listeners(reactor: Any, texts: Sequence[str]) -> list[Listener]:
-    """The listeners of the settings.
+def parse_listeners(reactor: Any, texts: Sequence[str], place: str = "broker.listen") -> list[Listener]:
+    """The listeners of the settings; ``place`` says where they stand, for messages.
 
     Raises :class:`AssemblyError` for one that no endpoint parser understands, and for one named twice.
     """
     listeners: list[Listener] = []
     if not texts:
-        raise AssemblyError("broker.listen is empty: name at least one endpoint, for example 'tcp:1883'")
+        raise AssemblyError(f"{place} is empty: name at least one endpoint, for example 'tcp:1883'")
     for text in texts:
         description = describe(text)
         try:
+            _check_port(description)
             endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
-        except (ValueError, TypeError, KeyError) as error:
+        except Exception as error:  # endpoint parsers may be anybody's: they raise what they like
             raise AssemblyError(
-                f"broker.listen: {text!r} is no endpoint ({error}); 'tcp:1883' and 'tcp:1883:interface=127.0.0.1' are"
+                f"{place}: {text!r} is no endpoint ({error}); 'tcp:1883' and 'tcp:1883:interface=127.0.0.1' are"
             ) from error
         if any(listener.description == description for listener in listeners):
-            raise AssemblyError(f"broker.listen names {text!r} twice; remove one")
+            raise AssemblyError(f"{place} names {text!r} twice; remove one")
         listeners.append(Listener(description, endpoint))
     return listeners
 
@@ -96,7 +99,7 @@ async def open_all(broker: Broker, listeners: Sequence[Listener]) -> list[IListe
     for listener in listeners:
         try:
             ports.append(await listener.endpoint.listen(MqttFactory(broker, listener.description)))
-        except (CannotListenError, OSError) as error:
+        except Exception as error:  # again, endpoints may be anybody's
             await close_all(ports)
             cause = getattr(error, "socketError", error)
             raise AssemblyError(f"can't listen on {listener.description!r}: {cause}") from error
@@ -108,6 +111,24 @@ async def close_all(ports: Sequence[IListeningPort]) -> None:
     for port in ports:
         stopped: Deferred[None] | None = port.stopListening()
         await settle(stopped)
+
+
+def _is_kind(word: str | None) -> bool:
+    """Whether a word is the name of a sort of endpoint, as in ``tcp:1883``, and no host's."""
+    if word is None or word in (*_WITH_PORT, "unix"):
+        return word is not None
+    return any(parser.prefix == word for parser in getPlugins(IStreamServerEndpointStringParser))
+
+
+def _check_port(description: str) -> None:
+    """Refuse what only the operating system would refuse, and only once the broker has started."""
+    kind, _, rest = description.partition(":")
+    first, *others = _split(rest)
+    if kind == "unix" and not first:
+        raise ValueError("the path is missing")
+    port = next((part.partition("=")[2] for part in (first, *others) if part.startswith("port=")), first)
+    if kind in _WITH_PORT and port.isdecimal() and int(port) > _LARGEST_PORT:
+        raise ValueError(f"{port} is more than {_LARGEST_PORT}, the largest port")
 
 
 def _split(rest: str) -> list[str]:

@@ -3,16 +3,16 @@
 It asks little of its transport (write, loseConnection, abortConnection, peer, host, producers), so that a faster
 transport can stand behind it. Where the transport can send at once (``writeSomeData``), output skips the trip
 through the reactor as long as nothing is buffered; what the socket does not take is given to the transport, and
-the broker is told when that has gone out.
+the broker is told when that has gone out. A transport that encrypts first says itself when it has enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.interfaces import IPullProducer
+from twisted.internet.interfaces import IPullProducer, IPushProducer
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 
     from kinmqtt.broker.broker import Broker
     from kinmqtt.broker.connection import Connection
+    from kinmqtt_spi.services.plugin import Timer
+
+CLOSE_LIMIT_S: Final = 10.0
+"""How long a peer may take to read the last words written to it, before the connection is cut."""
 
 
-@implementer(IPullProducer)
+@implementer(IPullProducer, IPushProducer)
 class MqttProtocol(Protocol):
     """One network connection; implements :class:`kinmqtt.broker.connection.Link`."""
 
@@ -41,6 +45,7 @@ class MqttProtocol(Protocol):
         self._closing = False
         self._paused = False
         self._write_some: Callable[[bytes], Any] | None = None
+        self._cut: Timer | None = None
 
     # From the transport
 
@@ -54,8 +59,9 @@ class MqttProtocol(Protocol):
         if hasattr(transport, "getHandle") and hasattr(transport.getHandle(), "fileno"):
             self._write_some = getattr(transport, "writeSomeData", None)
         self.ready = True
-        # As a pull producer it is asked for more exactly when all that was written has gone out.
-        transport.registerProducer(self, False)
+        # As a pull producer it is asked for more exactly when all that was written has gone out. To TLS that would
+        # mean to be asked in every turn, for ever: there a push producer is told when to pause.
+        transport.registerProducer(self, self._write_some is None)
         self.connection = self._broker.accept(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -67,6 +73,8 @@ class MqttProtocol(Protocol):
         self.ready = False
         self._closing = True
         self._write_some = None
+        if self._cut is not None:
+            self._cut.cancel()
         self.connection.lost(reason.getErrorMessage())
 
     def resumeProducing(self) -> None:
@@ -74,6 +82,10 @@ class MqttProtocol(Protocol):
         if not self.ready and not self._closing:
             self.ready = True
             self.connection.drained()
+
+    def pauseProducing(self) -> None:
+        """The transport has enough to send for now."""
+        self.ready = False
 
     def stopProducing(self) -> None:
         """The transport wants nothing more; ``connectionLost`` follows."""
@@ -94,7 +106,7 @@ class MqttProtocol(Protocol):
                 return
             if sent == len(data):
                 return
-        self.ready = False
+            self.ready = False
         transport.write(data)
 
     def pause_reading(self) -> None:
@@ -112,12 +124,14 @@ class MqttProtocol(Protocol):
             transport.resumeProducing()
 
     def close(self) -> None:
-        """Close when everything written has gone out."""
+        """Close when everything written has gone out, or when that takes too long."""
         if not self._closing:
             self._closing = True
             transport: Any = self.transport
             transport.unregisterProducer()
             transport.loseConnection()
+            if not self.ready or self._write_some is None:
+                self._cut = self._broker.runtime.clock.later(CLOSE_LIMIT_S, self.abort)
 
     def abort(self) -> None:
         """Close now."""

@@ -63,7 +63,13 @@ class BrokerService(Service):
 
     async def _start(self) -> None:
         await self.broker.start()
-        self._ports = await open_all(self.broker, self._listeners)
+        if not self.running:
+            return  # It was told to stop in the meantime.
+        try:
+            self._ports = await open_all(self.broker, self._listeners)
+        except BaseException:
+            await self.broker.stop()
+            raise
         await self.broker.ready()
         for line in self._introduce(self.broker):
             log.info("{line}", line=line)
@@ -77,7 +83,8 @@ class BrokerService(Service):
         else:
             self.failed = f"{failure.type.__name__}: {failure.value}"
             log.failure("the broker could not start", failure)
-        self._reactor.callWhenRunning(self._reactor.stop)
+        if self.running:
+            self._reactor.callWhenRunning(self._reactor.stop)
 
     async def _stop(self) -> None:
         await close_all(self._ports)

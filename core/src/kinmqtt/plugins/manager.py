@@ -148,7 +148,9 @@ class PluginManager:
             self._pm.register(plugin, name=candidate.name)
             self._pm.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
-            raise AssemblyError(f"plugin {candidate.name!r} ({candidate.source}): {error}") from error
+            # pluggy's message has several lines, an operator's log has one for each message.
+            text = " ".join(str(error).split())
+            raise AssemblyError(f"plugin {candidate.name!r} ({candidate.source}): {text}") from error
         for caller in self._pm.get_hookcallers(plugin) or ():
             self._check_implementation(candidate.name, caller)
         self._rank[candidate.name] = len(self._rank)

@@ -25,6 +25,8 @@ class Selection:
     """Exclusive family to the plugin that serves it."""
     sections: frozenset[str] = frozenset()
     """Plugins that have a section of their own in the settings."""
+    places: dict[str, str] = field(factory=dict)
+    """Plugin name to where it is named, for messages: file, line and key, or an option."""
 
     @property
     def named(self) -> frozenset[str]:
@@ -73,7 +75,13 @@ def _check_names(candidates: Sequence[Candidate], selection: Selection) -> None:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else "`kinmqtt plugins` lists those there are"
-            raise AssemblyError(f"no plugin named {name!r} is installed; {hint}")
+            raise AssemblyError(f"{_place(selection, name)}no plugin named {name!r} is installed; {hint}")
     both = sorted(selection.named & selection.disabled)
     if both:
-        raise AssemblyError(f"the settings both use and disable plugin {both[0]!r}; remove one of the two")
+        where = _place(selection, both[0])
+        raise AssemblyError(f"{where}the settings both use and disable plugin {both[0]!r}; remove one of the two")
+
+
+def _place(selection: Selection, name: str) -> str:
+    place = selection.places.get(name)
+    return "" if place is None else f"{place}: "

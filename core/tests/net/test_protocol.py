@@ -1,0 +1,480 @@
+"""The Twisted protocol: by itself before a transport of the test's making, and over loopback in a running broker."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import House
+from processes import BrokerProcess, running_broker
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.error import ConnectionLost
+from twisted.python.failure import Failure
+from wire import Wire, wire
+
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import (
+    V5,
+    V311,
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+    Subscribe,
+    SubscribeRequest,
+    Will,
+)
+from kinmqtt.net.protocol import CLOSE_LIMIT_S, MqttFactory, MqttProtocol
+from kinmqtt_spi.reasons import ReasonCode
+
+CONNECT = encode(
+    Connect(version=V311, client_id="c", clean_start=True, keep_alive=0, will=None, username=None, password=None),
+    V311,
+)
+CONNACK = b"\x20\x02\x00\x00"
+PING = b"\xc0\x00"
+PONG = b"\xd0\x00"
+
+
+class Socket:
+    """Something with a file descriptor."""
+
+    def fileno(self) -> int:
+        """Not a real one."""
+        return -1
+
+
+class BufferTransport:
+    """A transport that can't send at once, as TLS is; it notes down what is asked of it."""
+
+    peer: Any = IPv4Address("TCP", "192.0.2.7", 4711)
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.calls: list[str] = []
+
+    def getPeer(self) -> Any:
+        return self.peer
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        self.calls.append("push producer" if streaming else "pull producer")
+
+    def unregisterProducer(self) -> None:
+        self.calls.append("no producer")
+
+    def pauseProducing(self) -> None:
+        self.calls.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.calls.append("resume")
+
+    def loseConnection(self) -> None:
+        self.calls.append("close")
+
+    def abortConnection(self) -> None:
+        self.calls.append("abort")
+
+
+class SocketTransport(BufferTransport):
+    """A transport over a socket that takes ``room`` bytes at once, at most ``step`` of them in one call."""
+
+    def __init__(self, room: int = 1 << 30, step: int = 1 << 30) -> None:
+        super().__init__()
+        self.room = room
+        self.step = step
+        self.sent = b""
+
+    def getHandle(self) -> Socket:
+        return Socket()
+
+    def setTcpNoDelay(self, on: bool) -> None:
+        self.calls.append(f"no delay: {on}")
+
+    def writeSomeData(self, data: bytes) -> int | Exception:
+        if self.room < 0:
+            return ConnectionLost()
+        taken = data[: min(self.room, self.step)]
+        self.sent += taken
+        self.room -= len(taken)
+        return len(taken)
+
+
+def joined(house: House, transport: BufferTransport, *, talk: bool = True) -> MqttProtocol:
+    """A protocol on its transport, with a client that has connected."""
+    protocol = MqttFactory(house.broker, "tcp:1883").buildProtocol(None)
+    protocol.makeConnection(transport)  # type: ignore[arg-type]
+    if talk:
+        protocol.dataReceived(CONNECT)
+        house.settle()
+    return protocol
+
+
+def test_what_the_socket_takes_is_sent_at_once() -> None:
+    """Output skips the transport's buffer where nothing waits in it, however little each call sends."""
+    house = House()
+    transport = SocketTransport(step=3)
+
+    joined(house, transport).dataReceived(PING)
+    house.settle()
+
+    assert transport.sent == CONNACK + PONG
+    assert transport.written == b""
+
+
+def test_what_the_socket_does_not_take_waits_in_order() -> None:
+    """What doesn't fit goes to the transport, and what follows waits until all of that has gone out."""
+    house = House()
+    transport = SocketTransport(room=3)
+    protocol = joined(house, transport)
+    assert (transport.sent, transport.written) == (CONNACK[:3], CONNACK[3:])
+    assert not protocol.ready
+
+    protocol.dataReceived(PING + PING)
+    house.settle()
+    assert (transport.sent, transport.written) == (CONNACK[:3], CONNACK[3:])
+
+    transport.room = 100
+    protocol.resumeProducing()
+    house.settle()
+    assert transport.sent == CONNACK[:3] + PONG + PONG
+    assert protocol.ready
+
+
+def test_a_socket_that_takes_nothing() -> None:
+    """Where the socket takes nothing at all the transport gets everything."""
+    transport = SocketTransport(room=0)
+
+    joined(House(), transport)
+
+    assert (transport.sent, transport.written) == (b"", CONNACK)
+
+
+def test_a_broken_socket_is_given_up() -> None:
+    """A socket that breaks while it is written to is aborted, and its end is told by the transport."""
+    house = House()
+    transport = SocketTransport(room=-1)
+
+    protocol = joined(house, transport)
+    assert transport.calls[-1] == "abort"
+
+    protocol.connectionLost(Failure(ConnectionLost()))
+    assert house.broker.connections == set()
+
+
+def test_small_packets_are_not_held_back() -> None:
+    """TCP is told to send small packets at once, and the protocol is asked for more only when all has gone out."""
+    transport = SocketTransport()
+
+    joined(House(), transport, talk=False)
+
+    assert transport.calls == ["no delay: True", "pull producer"]
+
+
+def test_a_transport_that_encrypts_says_itself_when_it_has_enough() -> None:
+    """Over TLS the protocol is a push producer: a pull producer would be asked in every turn, for ever."""
+    house = House()
+    transport = BufferTransport()
+    protocol = joined(house, transport)
+    assert transport.calls == ["push producer"]
+    assert transport.written == CONNACK
+
+    protocol.pauseProducing()
+    protocol.dataReceived(PING)
+    house.settle()
+    assert transport.written == CONNACK
+
+    protocol.resumeProducing()
+    assert transport.written == CONNACK + PONG
+
+
+@pytest.mark.parametrize("make", [lambda: SocketTransport(room=3), BufferTransport])
+def test_a_peer_that_never_reads_is_cut_off(make: Any) -> None:
+    """A connection that the broker closes is cut where the peer doesn't take the last words in time."""
+    house = House()
+    transport = make()
+    protocol = joined(house, transport)
+    protocol.pauseProducing()
+
+    protocol.close()
+    house.advance(CLOSE_LIMIT_S - 1)
+    assert transport.calls[-2:] == ["no producer", "close"]
+
+    house.advance(2)
+    assert transport.calls[-1] == "abort"
+
+
+def test_a_peer_that_reads_is_not_cut_off() -> None:
+    """A connection that has closed in time is not cut afterwards."""
+    house = House()
+    transport = SocketTransport(room=3)
+    protocol = joined(house, transport)
+    protocol.close()
+    protocol.connectionLost(Failure(ConnectionLost()))
+
+    house.advance(2 * CLOSE_LIMIT_S)
+
+    assert transport.calls[-1] == "close"
+
+
+def test_closing_happens_once() -> None:
+    """A connection is closed once, and neither paused nor resumed afterwards."""
+    transport = SocketTransport()
+    protocol = joined(House(), transport)
+    del transport.calls[:]
+
+    protocol.close()
+    protocol.close()
+    protocol.pause_reading()
+    protocol.resume_reading()
+
+    assert transport.calls == ["no producer", "close"]
+
+
+def test_reading_is_paused_and_resumed_once() -> None:
+    """The transport hears of a pause and of its end only where something changes."""
+    transport = SocketTransport()
+    protocol = joined(House(), transport)
+    del transport.calls[:]
+
+    protocol.resume_reading()
+    protocol.pause_reading()
+    protocol.pause_reading()
+    protocol.resume_reading()
+    protocol.resume_reading()
+
+    assert transport.calls == ["pause", "resume"]
+
+
+def test_a_transport_that_goes_by_itself() -> None:
+    """A transport that wants nothing more gets nothing more, and tells the broker that the client is gone."""
+    house = House()
+    transport = SocketTransport()
+    protocol = joined(house, transport)
+
+    protocol.stopProducing()
+    protocol.connectionLost(Failure(ConnectionLost()))
+    protocol.resumeProducing()
+
+    assert not protocol.ready
+    assert house.broker.connections == set()
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "port"),
+    [
+        (IPv4Address("TCP", "192.0.2.7", 4711), "192.0.2.7", 4711),
+        (IPv6Address("TCP", "2001:db8::7", 4711), "2001:db8::7", 4711),
+        (UNIXAddress(None), "local", None),
+    ],
+)
+def test_where_a_client_comes_from(peer: Any, host: str, port: int | None) -> None:
+    """A connection knows the host and port of its peer, and says `local` for a nameless local socket."""
+    transport = BufferTransport()
+    transport.peer = peer
+
+    protocol = joined(House(), transport, talk=False)
+
+    assert (protocol.address.host, protocol.address.port) == (host, port)
+
+
+# Over real sockets
+
+SETTINGS = """
+[broker]
+sys_interval_s = 0
+[limits]
+connect_time_limit_s = 1.0
+outbound_buffer_bytes = 200_000
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that soon loses patience."""
+    settings: Path = tmp_path_factory.mktemp("protocol") / "kinmqtt.toml"
+    settings.write_text(SETTINGS)
+    with running_broker("-c", str(settings)) as process:
+        yield process
+
+
+def blocked(client: Wire) -> bool:
+    """Whether the broker, or the network before it, takes nothing more from a client."""
+    return not select.select([], [client.socket], [], 0)[1]
+
+
+def test_byte_by_byte(broker: BrokerProcess) -> None:
+    """A client that sends one byte at a time gets the same answers."""
+    subscribe = encode(Subscribe(1, (SubscribeRequest("byte/+", 1),)), V311)
+    publish = encode(Publish.build("byte/a", b"x" * 200, qos=1, packet_id=2), V311)
+    with wire(broker.port) as client:
+        client.version = V311
+
+        for byte in CONNECT + subscribe + publish + PING:
+            client.send_bytes(bytes([byte]))
+
+        packets = [client.receive() for _ in range(5)]
+    assert sorted(type(packet).__name__ for packet in packets) == [
+        "Connack",
+        "Pingresp",
+        "Puback",
+        "Publish",
+        "Suback",
+    ]
+
+
+def test_everything_in_one_write(broker: BrokerProcess) -> None:
+    """A client may send its packets without waiting for answers; after its DISCONNECT the broker closes."""
+    subscribe = encode(Subscribe(1, (SubscribeRequest("one/write"),)), V311)
+    publish = encode(Publish.build("one/write", b"x"), V311)
+    with wire(broker.port) as client:
+        client.version = V311
+
+        client.send_bytes(CONNECT + subscribe + PING + publish + PING)
+
+        packets = [client.receive() for _ in range(5)]
+        assert isinstance(packets[0], Connack)
+        names = sorted(type(packet).__name__ for packet in packets[1:])
+        assert names == ["Pingresp", "Pingresp", "Publish", "Suback"]
+        client.send(Disconnect())
+        assert client.rest() == []
+
+
+def test_a_reader_that_stops_loses_only_what_may_be_lost(broker: BrokerProcess) -> None:
+    """To a client that reads nothing QoS 0 is dropped beyond the bound; others miss nothing, and it may go on."""
+    payload = bytes(50_000)
+    with (
+        wire(broker.port, "stopped", receive_buffer=4096) as stopped,
+        wire(broker.port, "healthy") as healthy,
+        wire(broker.port, "pub") as pub,
+    ):
+        stopped.subscribe("flood/#")
+        healthy.subscribe("flood/#")
+
+        for number in range(400):
+            pub.publish(f"flood/{number}", payload)
+            assert healthy.expect(Publish).topic == f"flood/{number}"
+
+        pub.publish("flood/last", b"", qos=1, packet_id=1).expect(Puback)
+        arrived = topics_until_silence(stopped)
+        assert 0 < len(arrived) < 400
+        assert arrived == [f"flood/{number}" for number in range(len(arrived))]
+        pub.publish("flood/again", b"")
+        assert stopped.expect(Publish).topic == "flood/again"
+
+
+def topics_until_silence(client: Wire) -> list[str]:
+    """The topics of everything that waits for a client, which then is answered a PINGREQ."""
+    topics: list[str] = []
+    client.send(Pingreq())
+    while isinstance(packet := client.receive(), Publish):
+        topics.append(packet.topic)
+    assert isinstance(packet, Pingresp)
+    return topics
+
+
+def test_a_reader_that_stops_loses_no_qos_1(broker: BrokerProcess) -> None:
+    """QoS 1 messages wait, in order, until a client that read nothing reads again."""
+    payload = bytes(20_000)
+    with wire(broker.port, "late", receive_buffer=4096) as late, wire(broker.port, "pub") as pub:
+        late.subscribe("kept/#", qos=1)
+
+        for number in range(1, 301):
+            pub.publish(f"kept/{number}", payload, qos=1, packet_id=number).expect(Puback)
+
+        for number in range(1, 301):
+            message = late.expect(Publish)
+            assert message.topic == f"kept/{number}"
+            late.send(Puback(message.packet_id))
+
+
+def test_a_flood_is_slowed_down_to_what_its_author_reads(broker: BrokerProcess) -> None:
+    """A client that sends and never reads its answers is not read from for ever, so nothing grows without end."""
+    pings = Pingreq()
+    burst = encode(pings, V5) * 100_000
+    with wire(broker.port, "chatter", receive_buffer=4096) as chatter, wire(broker.port, "other") as other:
+        chatter.socket.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            for _ in range(500):
+                chatter.socket.sendall(burst)
+        assert blocked(chatter)
+
+        other.ping()
+
+
+def test_a_client_that_falls_silent_is_given_up(broker: BrokerProcess) -> None:
+    """A half-open connection ends after one and a half times its keep alive, and its will is published."""
+    will = Will("silent/will", b"gone", 0, False)
+    with wire(broker.port, "watcher") as watcher, wire(broker.port, "alive", keep_alive=1) as alive:
+        watcher.subscribe("silent/#")
+        with wire(broker.port, "silent", keep_alive=1, will=will) as silent:
+            while not select.select([silent.socket], [], [], 0.5)[0]:
+                alive.ping()
+
+            assert silent.expect(Disconnect).reason is ReasonCode.KEEP_ALIVE_TIMEOUT
+            assert silent.receive() is None
+        assert watcher.expect(Publish).payload == b"gone"
+        alive.ping()
+
+
+@pytest.mark.parametrize("first", [b"", CONNECT[:-1]])
+def test_a_connection_that_never_connects_is_closed(broker: BrokerProcess, first: bytes) -> None:
+    """A connection whose CONNECT does not come, or not in whole, is closed when its time is over."""
+    with wire(broker.port) as client:
+        client.send_bytes(first)
+
+        assert client.receive() is None
+
+
+def test_a_reset_is_a_lost_connection(broker: BrokerProcess) -> None:
+    """A client whose connection is reset in the middle of a packet leaves its will, and harms nobody."""
+    will = Will("reset/will", b"gone", 0, False)
+    with wire(broker.port, "watcher") as watcher:
+        watcher.subscribe("reset/#")
+        client = Wire(broker.port, V5)
+        client.connect("reset", will=will)
+
+        client.send_bytes(encode(Publish.build("reset/x", bytes(1000)), V5)[:-1])
+        client.reset()
+
+        assert watcher.expect(Publish).payload == b"gone"
+        watcher.ping()
+
+
+def test_a_reset_before_anything_was_said(broker: BrokerProcess) -> None:
+    """Connections that are reset at once leave nothing behind and stop nobody."""
+    for _ in range(50):
+        Wire(broker.port).reset()
+
+    with wire(broker.port, "next") as client:
+        client.ping()
+
+
+def test_many_connections_at_once(broker: BrokerProcess) -> None:
+    """Three hundred clients that connect together are all let in."""
+    clients = [Wire(broker.port, V311) for _ in range(300)]
+    try:
+        for number, client in enumerate(clients):
+            client.send(
+                Connect(
+                    version=V311,
+                    client_id=f"many-{number}",
+                    clean_start=True,
+                    keep_alive=0,
+                    will=None,
+                    username=None,
+                    password=None,
+                )
+            )
+        assert {client.expect(Connack).reason for client in clients} == {ReasonCode.SUCCESS}
+    finally:
+        for client in clients:
+            client.close()

@@ -1,0 +1,232 @@
+"""The settings file, the environment and the command line, as settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+
+from kinmqtt.broker.settings import DEFAULT_ENDPOINT
+from kinmqtt.config import Overrides, Settings, load
+from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.settings import setting
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where the settings file of a test is."""
+    return tmp_path / "kinmqtt.toml"
+
+
+def loaded(file: Path, text: str, overrides: Overrides = Overrides(), **environment: str) -> Settings:  # noqa: B008
+    """The settings that a file's text makes."""
+    file.write_text(text)
+    return load(file, overrides, environment)
+
+
+def problems(file: Path, text: str, **environment: str) -> list[str]:
+    """What is wrong with a file's text, without the folder."""
+    with pytest.raises(SettingsError) as caught:
+        loaded(file, text, **environment)
+    return [problem.replace(str(file), "k.toml") for problem in caught.value.problems]
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    """With nothing configured the broker listens on loopback only."""
+    settings = load(None, Overrides(), {"PATH": "/bin"})
+
+    assert settings.broker.listen == (DEFAULT_ENDPOINT,)
+    assert settings.broker.allow_anonymous is None
+    assert settings.selection.named == frozenset()
+    assert settings.listen_place == "broker.listen"
+
+
+def test_the_tables_are_read(file: Path) -> None:
+    """Every table of the file comes to its place."""
+    settings = loaded(
+        file,
+        """
+        broker = {listen = ["1884"], allow_anonymous = true}
+        limits.max_inflight = 7
+        services = {subscription = "hash"}
+        [plugins]
+        order = ["b", "a"]
+        only = ["a", "b"]
+        disabled = ["anonymous"]
+        [plugins.guard]
+        colour = "red"
+        """,
+    )
+
+    assert settings.broker.listen == ("1884",)
+    assert settings.broker.allow_anonymous is True
+    assert settings.limits.max_inflight == 7
+    selection = settings.selection
+    assert (selection.order, selection.only) == (("b", "a"), ("a", "b"))
+    assert selection.disabled == {"anonymous"}
+    assert selection.services == {"subscription": "hash"}
+    assert selection.sections == {"guard"}
+    assert selection.named == {"a", "b", "hash", "guard"}
+
+
+def test_the_command_line_rules(file: Path) -> None:
+    """What the command line says holds over what the file says."""
+    overrides = Overrides(("1885",), "memory", True, ("hash",))
+
+    settings = loaded(
+        file,
+        '[broker]\nlisten = ["1884"]\nallow_anonymous = false\n[plugins]\ndisabled = ["anonymous"]\n',
+        overrides,
+    )
+
+    assert settings.broker.listen == ("1885",)
+    assert settings.broker.allow_anonymous is True
+    assert settings.selection.disabled == {"anonymous", "hash"}
+    assert settings.listen_place == "--listen"
+
+
+def test_the_environment_rules_over_the_file(file: Path) -> None:
+    """A variable sets what its name says, over the file."""
+    settings = loaded(file, "[limits]\nmax_inflight = 7\n", KINMQTT__LIMITS__MAX_INFLIGHT="9")
+
+    assert settings.limits.max_inflight == 9
+
+
+def test_where_things_are_named(file: Path) -> None:
+    """Messages can say file, line and key of each plugin's name, and of the listeners."""
+    settings = loaded(
+        file,
+        '[broker]\nlisten = ["1"]\n[services]\nqueue = "q"\n[plugins]\norder = ["o"]\n[plugins.s]\nx = 1\n',
+        Overrides(disabled=("d",)),
+    )
+
+    places = {name: place.replace(str(file), "k.toml") for name, place in settings.selection.places.items()}
+    assert places == {
+        "d": "-P no:d",
+        "o": "k.toml:6: plugins.order",
+        "q": "k.toml:4: services.queue",
+        "s": "k.toml:7: plugins.s",
+    }
+    assert settings.listen_place == f"{file}:2: broker.listen"
+
+
+MISTAKES = [
+    ("[brokr]\n", ["k.toml:1:2: brokr: unknown table; did you mean 'broker'?"]),
+    ('[broker]\nlistn = ["1"]\n', ["k.toml:2:1: broker.listn: unknown key; did you mean 'listen'?"]),
+    ("[broker]\nlisten = 5\n", ["k.toml:2:10: broker.listen: expected a list, each element a string, got 5"]),
+    ("broker = 3\n", ["k.toml:1:10: broker: expected a table, got 3"]),
+    ("plugins = 3\n", ["k.toml: plugins: expected a table"]),
+    ("[plugins]\norder = 3\n", ["k.toml:2: plugins.order: expected a list of plugin names"]),
+    ("[plugins]\nonly = [3]\n", ["k.toml:2: plugins.only: expected a list of plugin names"]),
+    (
+        "[plugins]\nguard = 3\n",
+        ["k.toml:2: plugins.guard: unknown key; expected order, only, disabled, or a plugin's own table"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES)
+def test_a_mistake_is_located(file: Path, text: str, expected: list[str]) -> None:
+    """Each mistake has file, line, key, what was expected and the nearest spelling."""
+    assert problems(file, text) == expected
+
+
+def test_bad_toml_is_located(file: Path) -> None:
+    """Of a file that is no TOML the first fault is told, with line and column."""
+    [problem] = problems(file, "[broker\n")
+
+    assert problem.startswith("k.toml:1:8: ")
+
+
+def test_all_mistakes_at_once(file: Path) -> None:
+    """A person who made several mistakes hears of all of them."""
+    found = problems(file, "[limits]\nmax_inflight = 0\n[brokr]\n[plugins]\norder = 3\n", KINMQTT__BROKER__LISTN="1")
+
+    assert [problem.split(": ")[1] for problem in found] == [
+        "brokr",
+        "limits.max_inflight",
+        "plugins.order",
+        "sets nothing; did you mean KINMQTT__BROKER__LISTEN?",
+    ]
+
+
+def test_state_kept_elsewhere_is_refused() -> None:
+    """A place for state that does not exist yet is refused instead of being passed over."""
+    with pytest.raises(SettingsError, match="--data: expected 'memory', got 'disk'"):
+        load(None, Overrides(data="disk"), {})
+
+
+# The plugins' own sections
+
+
+@frozen
+class GuardSettings:
+    """The settings of a plugin."""
+
+    colour: str = setting("blue", help="the colour")
+
+
+def coloured(colour: str) -> GuardSettings:
+    """What the plugin gets for a colour."""
+    return GuardSettings(colour=colour)
+
+
+def test_a_plugin_s_section(file: Path) -> None:
+    """A plugin's section is parsed into its settings class, and so are the variables for it."""
+    text = '[plugins.guard]\ncolour = "red"\n'
+
+    assert loaded(file, text).for_plugin("guard", GuardSettings) == coloured("red")
+    assert loaded(file, "").for_plugin("guard", GuardSettings) == coloured("blue")
+    changed = loaded(file, text, KINMQTT__PLUGINS__GUARD__COLOUR="green")
+    assert changed.for_plugin("guard", GuardSettings) == coloured("green")
+
+
+def test_a_variable_for_a_plugin_without_a_section(file: Path) -> None:
+    """A plugin may be set up by variables alone."""
+    settings = load(None, Overrides(), {"KINMQTT__PLUGINS__GUARD__COLOUR": "green"})
+
+    assert settings.for_plugin("guard", GuardSettings) == coloured("green")
+    settings.check_plugin_variables()
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("KINMQTT__PLUGINS__GUARD__COLOR", "; did you mean KINMQTT__PLUGINS__GUARD__COLOUR?"),
+        ("KINMQTT__PLUGINS__X__Y", ""),
+    ],
+)
+def test_a_variable_that_no_plugin_reads(variable: str, hint: str) -> None:
+    """A variable for a plugin that isn't there, or that has no such setting, is refused."""
+    settings = load(None, Overrides(), {variable: "green"})
+    settings.for_plugin("guard", GuardSettings)
+
+    with pytest.raises(SettingsError) as caught:
+        settings.check_plugin_variables()
+
+    assert caught.value.problems == (f"{variable}: sets nothing{hint}",)
+
+
+def test_a_section_does_not_hide_a_misspelt_variable(file: Path) -> None:
+    """A variable that sets nothing of the broker's is refused, whatever sections the file has for plugins."""
+    found = problems(file, "[plugins.guard]\nx = 1\n", KINMQTT__BROKER__LISTN="1")
+
+    assert found == ["KINMQTT__BROKER__LISTN: sets nothing; did you mean KINMQTT__BROKER__LISTEN?"]
+
+
+def test_a_mistake_in_a_plugin_s_section(file: Path) -> None:
+    """A plugin's section is checked as strictly as the broker's own."""
+    settings = loaded(file, '[plugins.guard]\ncolor = "red"\n')
+
+    with pytest.raises(SettingsError, match=r"2:1: plugins\.guard\.color: unknown key; did you mean 'colour'\?"):
+        settings.for_plugin("guard", GuardSettings)
+
+
+def test_a_section_that_nobody_reads(file: Path) -> None:
+    """A section of a plugin that has no settings is refused."""
+    settings = loaded(file, "[plugins.guard]\nx = 1\n")
+
+    with pytest.raises(SettingsError, match=r":1: plugins\.guard: the plugin takes no settings; remove"):
+        settings.for_plugin("guard", None)
+    assert loaded(file, "").for_plugin("guard", None) is None

@@ -1,0 +1,161 @@
+"""Writes what the documentation takes from the code: hooks, settings, state tables, metrics.
+
+    python docs/generate.py            rewrites the parts between `<!-- generated: NAME -->` and `<!-- end -->`
+    python docs/generate.py --check    says which pages are stale, and changes nothing
+
+The prose around the parts is written by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kinmqtt.broker.settings import BrokerSettings, LimitSettings
+from kinmqtt.broker.statistics import Statistics
+from kinmqtt.config import PluginSettings, ServiceSettings
+from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, State
+from kinmqtt.mqtt.packets import PacketType
+from kinmqtt.mqtt.session import OUTGOING, Stage
+from kinmqtt.plugins.builtin.rate_limits import RateLimitSettings, RuleSettings
+from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
+from kinmqtt_spi.markers import traits_of
+from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.settings import describe
+
+DOCS = Path(__file__).parent
+PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write or check every page; the exit status is 1 where a page was stale and is only checked."""
+    stale = [page for page in sorted(DOCS.glob("*.md")) if page.read_text(encoding="utf-8") != rendered(page)]
+    for page in stale:
+        if "--check" not in arguments:
+            page.write_text(rendered(page), encoding="utf-8")
+        print(f"{page.name} {'is stale' if '--check' in arguments else 'written'}")
+    return int(bool(stale) and "--check" in arguments)
+
+
+def rendered(page: Path) -> str:
+    """A page with its generated parts as the code has them now."""
+    return PART.sub(lambda match: match[1] + part(match["name"]) + match[3], page.read_text(encoding="utf-8"))
+
+
+def part(name: str) -> str:
+    """One generated part, by its name: ``hooks-FAMILY``, or a key of ``PARTS``."""
+    if name.startswith("hooks-"):
+        return hooks(name.removeprefix("hooks-"))
+    return PARTS[name]()
+
+
+def hooks(family: str) -> str:
+    """The hooks of a family, each under its exact signature."""
+    module = next(m for m in HOOKSPEC_MODULES if m.__name__.endswith(f".{family}"))
+    tree = ast.parse(inspect.getsource(module))
+    return "\n" + "\n".join(_hook(module, node) for node in tree.body if isinstance(node, ast.FunctionDef)) + "\n"
+
+
+def _hook(module: Any, node: ast.FunctionDef) -> str:
+    function = getattr(module, node.name)
+    traits = traits_of(function)
+    returns = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
+    lines = [f"### `{node.name}({ast.unparse(node.args)}){returns}`", ""]
+    facts = [traits.kind.value, "answers at once" if traits.synchronous else "may be awaited"]
+    if traits.kind.value == "notify":
+        facts[1] = "told in a later turn"
+    if traits.time_limit_s is not None:
+        facts.append(f"time limit {traits.time_limit_s:g} s")
+    if traits.by_topic:
+        facts.append("may be limited with `on_topics`")
+    lines += [f"*{' · '.join(facts)}*", ""]
+    for paragraph in (inspect.getdoc(function) or "").replace("``", "`").split("\n\n"):
+        if paragraph.startswith("Called:"):
+            lines += _bullets(paragraph)
+        else:
+            lines += [" ".join(paragraph.split()), ""]
+    return "\n".join(lines)
+
+
+def _bullets(paragraph: str) -> list[str]:
+    """The four lines of a hook's docstring as a list."""
+    parts = re.split(r"\n?(Called|Combines|If it raises|Threading):", paragraph)[1:]
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return [*(f"- **{label}:** {' '.join(text.split())}" for label, text in pairs), ""]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
+    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n" + "\n".join(lines) + "\n\n"
+
+
+def settings(settings_class: type[Any]) -> Callable[[], str]:
+    """A settings class as a table."""
+    rows = [(f"`{row.key}`", row.type, f"`{row.default}`", row.help) for row in describe(settings_class)]
+    return lambda: table(("key", "type", "default", "meaning"), rows)
+
+
+def connection_table() -> str:
+    """What is done with each packet in each state."""
+    received = [packet for packet in PacketType if any(packet in row for row in TABLE.values())]
+    rows = [
+        (f"**{state.value}**", *(row[packet].value if packet in row else "error" for packet in received))
+        for state, row in TABLE.items()
+    ]
+    return table(("state", *(packet.name for packet in received)), rows)
+
+
+def transitions() -> str:
+    """Which states may follow each state."""
+    names = {state: ", ".join(after.value for after in State if after in TRANSITIONS[state]) for state in State}
+    return table(
+        ("state", "may be followed by"), [(f"**{state.value}**", after or "–") for state, after in names.items()]
+    )
+
+
+def outgoing() -> str:
+    """What an acknowledgement leads to."""
+    kinds = (PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP)
+    rows = [
+        (
+            "no such identifier" if stage is None else f"**waits for {stage.name}**",
+            *(OUTGOING[stage, kind].value for kind in kinds),
+        )
+        for stage in (*Stage, None)
+    ]
+    return table(("stage", *(kind.name for kind in kinds)), rows)
+
+
+def metrics() -> str:
+    """The broker's own counters."""
+    registry = MetricRegistry()
+    Statistics(registry)
+    samples = registry.snapshot(0, "docs").samples
+    labels = [", ".join(f"{key}={value}" for key, value in sample.labels.items()) for sample in samples]
+    rows = [(f"`{s.name}`", f"`{label}`" if label else "", s.unit) for s, label in zip(samples, labels, strict=True)]
+    return table(("counter", "labels", "unit"), rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "settings-broker": settings(BrokerSettings),
+    "settings-limits": settings(LimitSettings),
+    "settings-services": settings(ServiceSettings),
+    "settings-plugins": settings(PluginSettings),
+    "settings-rate-limits": settings(RateLimitSettings),
+    "settings-rate-limit-rule": settings(RuleSettings),
+    "connection-table": connection_table,
+    "transitions": transitions,
+    "outgoing": outgoing,
+    "metrics": metrics,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

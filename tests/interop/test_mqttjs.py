@@ -1,0 +1,269 @@
+"""MQTT.js on Node against a running broker, in MQTT 3.1, 3.1.1 and 5."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from processes import BrokerProcess, Process, needed
+
+pytestmark = pytest.mark.interop
+
+HERE = Path(__file__).parent
+
+each_version = pytest.mark.parametrize("version", [3, 4, 5], ids=["31", "311", "5"])
+
+
+class RefusedError(Exception):
+    """What was asked for has failed; has the reason code where there is one."""
+
+    def __init__(self, text: str, code: Any) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Driver:
+    """A Node process with MQTT.js clients, which do what they are told."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        assert (HERE / "node_modules" / "mqtt" / "package.json").exists(), (
+            "MQTT.js is not installed beside this file: `npm ci` here, or `python3 dev.py install`"
+        )
+        self._url = f"mqtt://127.0.0.1:{broker.port}"
+        self._ids = count(1)
+        self.process = Process([needed("node", "nodejs"), str(HERE / "mqttjs_driver.mjs")])
+        self._read = 0
+        self._events: list[dict[str, Any]] = []
+        self._wait_for(lambda told: told.get("event") == "ready")
+
+    def ask(self, op: str, client: str, **words: Any) -> Any:
+        """Have something done, and return what came of it."""
+        number = next(self._ids)
+        self.process.say(json.dumps({"id": number, "op": op, "client": client, **words}))
+        answer = self._wait_for(lambda told: told.get("id") == number)
+        if "error" in answer:
+            raise RefusedError(answer["error"], answer.get("code"))
+        return answer["result"]
+
+    def event(self, name: str, client: str) -> dict[str, Any]:
+        """The next event of that name and client."""
+        return self._wait_for(lambda told: told.get("event") == name and told.get("client") == client)
+
+    def _wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        for position, told in enumerate(self._events):
+            if wanted(told):
+                return self._events.pop(position)
+        while True:
+            self.process.wait_for_line("", count=self._read + 1)
+            told = json.loads(self.process.lines[self._read])
+            self._read += 1
+            if wanted(told):
+                return told
+            self._events.append(told)
+
+    def connect(self, client: str, version: int, **options: Any) -> dict[str, Any]:
+        """Connect a client, and return its CONNACK."""
+        options |= {"protocolVersion": version, "protocolId": "MQIsdp" if version == 3 else "MQTT"}
+        options.setdefault("clientId", f"j{uuid4().hex[:12]}")
+        answer: dict[str, Any] = self.ask("connect", client, url=self._url, options=options)
+        return answer
+
+    def subscribe(self, client: str, topic: Any, **options: Any) -> list[int]:
+        """Subscribe, and return the reason codes."""
+        answer: list[int] = self.ask("subscribe", client, topic=topic, options=options)
+        return answer
+
+    def publish(self, client: str, topic: str, payload: str, **options: Any) -> None:
+        """Publish, and wait until all is done; raises :class:`RefusedError` with the reason code."""
+        self.ask("publish", client, topic=topic, payload=payload, options=options)
+
+    def message(self, client: str) -> dict[str, Any]:
+        """The next message a client gets."""
+        return self.event("message", client)
+
+
+@pytest.fixture
+def driver(broker: BrokerProcess) -> Iterator[Driver]:
+    """A Node process of the test's own."""
+    made = Driver(broker)
+    try:
+        yield made
+    finally:
+        made.process.end()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic of the test's own, for all tests of the module share a broker."""
+    return f"mqttjs/{uuid4().hex[:8]}"
+
+
+@each_version
+def test_messages_arrive(driver: Driver, topic: str, version: int) -> None:
+    """Messages are delivered with the QoS they were sent with."""
+    driver.connect("sub", version)
+    driver.connect("pub", version)
+    assert driver.subscribe("sub", f"{topic}/#", qos=2) == [2]
+
+    for qos in range(3):
+        driver.publish("pub", f"{topic}/a", "\x00\xff", qos=qos)
+
+        message = driver.message("sub")
+        assert (message["topic"], message["payload"], message["qos"]) == (f"{topic}/a", "\x00\xff", qos)
+
+
+@each_version
+def test_a_retained_message(driver: Driver, topic: str, version: int) -> None:
+    """A retained message comes to whoever subscribes later, until an empty one takes it away."""
+    driver.connect("pub", version)
+    driver.publish("pub", topic, "kept", qos=1, retain=True)
+    driver.connect("sub", version)
+    driver.subscribe("sub", topic, qos=1)
+    message = driver.message("sub")
+    assert (message["payload"], message["retain"]) == ("kept", True)
+
+    driver.publish("pub", topic, "", qos=1, retain=True)
+    driver.connect("late", version)
+    driver.subscribe("late", topic, qos=1)
+    driver.publish("pub", topic, "live", qos=1)
+
+    message = driver.message("late")
+    assert (message["payload"], message["retain"]) == ("live", False)
+
+
+@each_version
+def test_the_will_of_a_killed_client(broker: BrokerProcess, driver: Driver, topic: str, version: int) -> None:
+    """The will of a client whose process was killed is published."""
+    driver.connect("watcher", version)
+    driver.subscribe("watcher", topic, qos=1)
+    victim = Driver(broker)
+    try:
+        victim.connect("victim", version, will={"topic": topic, "payload": "gone", "qos": 1, "retain": False})
+
+        victim.process.signal(signal.SIGKILL)
+
+        message = driver.message("watcher")
+        assert (message["payload"], message["qos"]) == ("gone", 1)
+    finally:
+        victim.process.end()
+
+
+@each_version
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_published_while_a_client_was_away(driver: Driver, topic: str, version: int, qos: int) -> None:
+    """A kept session gets what came while its client was away, in order and complete."""
+    session: dict[str, Any] = {"clientId": f"k{topic[-8:]}", "clean": False}
+    if version == 5:
+        session["properties"] = {"sessionExpiryInterval": 600}
+    driver.connect("first", version, **session)
+    driver.subscribe("first", topic, qos=2)
+    driver.ask("end", "first")
+    driver.connect("pub", version)
+    for number in range(30):
+        driver.publish("pub", topic, str(number), qos=qos)
+
+    connack = driver.connect("second", version, **session)
+
+    assert connack["sessionPresent"] is (version != 3)
+    assert [int(driver.message("second")["payload"]) for _ in range(30)] == list(range(30))
+
+
+@each_version
+def test_a_shared_subscription(driver: Driver, topic: str, version: int) -> None:
+    """Of clients that share a subscription each gets a part of the messages, and together they get each once."""
+    for member in ("one", "two"):
+        driver.connect(member, version)
+        driver.subscribe(member, f"$share/team/{topic}", qos=1)
+    driver.connect("pub", version)
+
+    for word in [*range(40), "last", "last"]:
+        driver.publish("pub", topic, str(word), qos=1)
+
+    parts = []
+    for member in ("one", "two"):
+        part: list[int] = []
+        while (payload := driver.message(member)["payload"]) != "last":
+            part.append(int(payload))
+        parts.append(part)
+    assert all(parts)
+    assert sorted(parts[0] + parts[1]) == list(range(40))
+
+
+def test_properties_of_a_message(driver: Driver, topic: str) -> None:
+    """User properties and the others come through, with the subscription's identifier."""
+    driver.connect("sub", 5)
+    driver.connect("pub", 5)
+    driver.subscribe("sub", topic, qos=1, properties={"subscriptionIdentifier": 42})
+    sent = {
+        "userProperties": {"colour": ["red", "blue"], "size": "1"},
+        "contentType": "text/plain",
+        "responseTopic": "answers",
+        "payloadFormatIndicator": True,
+    }
+
+    driver.publish("pub", topic, "x", qos=1, properties=sent)
+
+    assert driver.message("sub")["properties"] == {**sent, "subscriptionIdentifier": 42}
+
+
+def test_topic_aliases(driver: Driver, topic: str) -> None:
+    """Aliases that MQTT.js gives out by itself are understood."""
+    connack = driver.connect("pub", 5, autoAssignTopicAlias=True)
+    assert connack["properties"]["topicAliasMaximum"] > 0
+    driver.connect("sub", 5)
+    driver.subscribe("sub", f"{topic}/#", qos=1)
+
+    for number in range(20):
+        driver.publish("pub", f"{topic}/{number % 2}", str(number), qos=1)
+
+    got = [driver.message("sub") for _ in range(20)]
+    assert [(message["topic"], message["payload"]) for message in got] == [
+        (f"{topic}/{number % 2}", str(number)) for number in range(20)
+    ]
+
+
+def test_reason_codes(driver: Driver, topic: str) -> None:
+    """A client hears that it may not publish, that it had no such subscription, and that it was taken over."""
+    driver.connect("client", 5, clientId=topic[-8:])
+
+    with pytest.raises(RefusedError) as refused:
+        driver.publish("client", "$SYS/mine", "x", qos=1)
+    assert refused.value.code == 0x87
+    assert driver.ask("unsubscribe", "client", topic=topic) == [0x11]
+
+    driver.connect("other", 5, clientId=topic[-8:])
+    assert driver.event("disconnect", "client")["reason"] == 0x8E
+
+
+def test_a_session_that_has_expired(driver: Driver, topic: str) -> None:
+    """Without a session expiry interval a session ends with its connection."""
+    driver.connect("first", 5, clientId=topic[-8:], clean=False)
+    driver.ask("end", "first")
+
+    assert driver.connect("second", 5, clientId=topic[-8:], clean=False)["sessionPresent"] is False
+
+
+def test_a_lost_connection_and_a_will_delay(driver: Driver, topic: str) -> None:
+    """A client that is back before its will's delay is over is not announced as gone."""
+    driver.connect("watcher", 5)
+    driver.subscribe("watcher", f"{topic}/#", qos=1)
+    session: dict[str, Any] = {
+        "clientId": topic[-8:],
+        "clean": False,
+        "properties": {"sessionExpiryInterval": 600},
+        "will": {"topic": f"{topic}/will", "payload": "gone", "properties": {"willDelayInterval": 1}},
+    }
+    driver.connect("first", 5, **session)
+    driver.ask("kill", "first")
+    driver.event("close", "first")
+    assert driver.connect("second", 5, **session)["sessionPresent"]
+
+    driver.ask("kill", "second")
+
+    assert driver.message("watcher")["payload"] == "gone"
