@@ -170,10 +170,12 @@ class Broker:
     # For connections
 
     def watch_identity(self, connection: Connection, identity: Identity) -> None:
-        """Disconnect a client when its identity is no longer good."""
+        """Disconnect a client when its identity is no longer good; what held before holds no more."""
+        connection.valid_until = identity.expires_at
         if identity.expires_at is not None:
             left_s = identity.expires_at - self.runtime.clock.now()
-            self.wheel.add(_IdentityWatch(connection), self.wheel.now + max(1, int(left_s)))
+            watch = _IdentityWatch(connection, identity.expires_at)
+            self.wheel.add(watch, self.wheel.now + max(1, int(left_s)))
 
     # Within
 
@@ -225,10 +227,12 @@ class _IdentityWatch:
     """Stands on the wheel until a client's identity is no longer good."""
 
     connection: Connection
+    valid_until: float
 
     def time_is_over(self, now: int) -> int | None:
-        """The second has come."""
-        self.connection.fail(ReasonCode.NOT_AUTHORIZED, "the client's identity has expired")
+        """The second has come, for an identity that was not replaced by re-authentication."""
+        if self.connection.valid_until == self.valid_until:
+            self.connection.fail(ReasonCode.NOT_AUTHORIZED, "the client's identity has expired")
         return None
 
 

@@ -71,6 +71,7 @@ class Connection:
 
     __slots__ = (
         "_due",
+        "_goodbye",
         "_handlers",
         "_held",
         "_pauses",
@@ -91,6 +92,7 @@ class Connection:
         "session",
         "state",
         "unacknowledged",
+        "valid_until",
         "version",
         "waiting_bytes",
         "wants_problems",
@@ -112,6 +114,7 @@ class Connection:
         self._waiting: list[bytes] = []
         self._held: list[Frame] | None = None
         self._pauses = 0
+        self._goodbye: ReasonCode | None = None
         self._room: list[Deferred[None]] = []
         self.heard = broker.wheel.now
         """The wheel's second in which the client was last heard of."""
@@ -123,6 +126,8 @@ class Connection:
         self.aliases: dict[int, str] | None = None
         self.routes: dict[bytes, Route] | None = None
         self.authentication: Authentication | None = None
+        self.valid_until: float | None = None
+        """Seconds since the epoch, UTC, after which the client's identity is no longer good."""
         self.wants_problems = True
         """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
         self.limited_to: Resource | None = None
@@ -183,7 +188,9 @@ class Connection:
 
     def lost(self, text: str) -> None:
         """The network connection is gone, from whichever side."""
-        if self.state is not State.CLOSED:
+        if self._goodbye is not None:
+            self._part()
+        elif self.state is not State.CLOSED:
             self.broker.runtime.turn.touch()
             self._end(will_stands=True)
             if self.session is not None:
@@ -325,8 +332,20 @@ class Connection:
         text = f"{error.text} [{error.clause}]" if error.clause else error.text
         self.fail(error.reason, text)
 
-    def disconnected_by_client(self, reason: ReasonCode) -> None:
-        """A DISCONNECT came; the will stands only where the client says so (MQTT-3.14.4-3)."""
+    def goodbye(self, reason: ReasonCode) -> None:
+        """A DISCONNECT came: nothing more is read, and what the client is owed for packets before it still goes out."""
+        self._goodbye = reason
+        self._held = []
+        self.link.pause_reading()
+        batch = self.broker.runtime.turn.batch
+        batch.afterwards.append(self._part)
+        batch.otherwise.append(lambda reason: self._part())
+
+    def _part(self) -> None:
+        """The client has what it is owed; the will stands only where the client said so (MQTT-3.14.4-3)."""
+        reason = self._goodbye
+        if reason is None or self.state is State.CLOSED:
+            return
         session = self.session
         self._end(will_stands=reason is not ReasonCode.SUCCESS)
         if session is not None:

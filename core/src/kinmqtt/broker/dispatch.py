@@ -107,6 +107,8 @@ class Ruling(NamedTuple):
 
     decision: Decision
     by: str
+    failed: bool = False
+    """Whether the plugin failed rather than decided: such an answer is not to be reused."""
 
 
 class Decide(Generic[P]):
@@ -152,30 +154,42 @@ class Decide(Generic[P]):
 
     def _failed(self, call: Call, error: Exception) -> Ruling:
         call.failed(error)
-        return Ruling(deny(self._on_failure, f"plugin {call.plugin} failed"), call.plugin)
+        return Ruling(deny(self._on_failure, f"plugin {call.plugin} failed"), call.plugin, True)
 
 
 class Poll(Generic[P, T]):
     """For synchronous questions whose answers are no :class:`Decision`: the first answer that ``counts``."""
 
-    __slots__ = ("_calls", "_counts", "active")
+    __slots__ = ("_asks_all", "_calls", "_counts", "active")
 
-    def __init__(self, calls: Sequence[Call], counts: Callable[[T], bool] = lambda answer: True) -> None:
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        counts: Callable[..., bool] = lambda answer, *arguments: True,
+        *,
+        asks_all: bool = False,
+    ) -> None:
+        """``counts`` is handed an answer and what was asked; ``asks_all`` goes on asking after one that counts."""
         self._calls = tuple(calls)
         self._counts = counts
+        self._asks_all = asks_all
         self.active = bool(calls)
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> T | None:
         """The first answer that counts; a raising implementation abstains."""
+        first: T | None = None
         for call in self._calls:
             try:
                 answer = call(*arguments)
+                if first is not None or answer is None or not self._counts(answer, *arguments):
+                    continue
             except Exception as error:
                 call.failed(error)
                 continue
-            if answer is not None and self._counts(answer):
-                return cast(T, answer)
-        return None
+            first = cast(T, answer)
+            if not self._asks_all:
+                break
+        return first
 
 
 class Intercept(Generic[P, T]):

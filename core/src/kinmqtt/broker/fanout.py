@@ -165,7 +165,10 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
         request = AuthorizationRequest(
             session.client, Action.RECEIVE, topic, publication.publish.qos, publication.publish.retain
         )
-        if not hooks.authorize_receive.at_once(request).decision.allowed:
+        ruling = hooks.authorize_receive.at_once(request)
+        if not ruling.decision.allowed:
+            if hooks.authorization_refused.active:
+                hooks.authorization_refused(request, ruling.by)
             runtime.drop(session.client_id, publication.message, "not_authorized")
             return None
     intercept = hooks.delivering.for_topic(topic)

@@ -63,11 +63,13 @@ class Hooks:
             self._calls("authorize_receive"), ALLOW, forbidden
         )
         self.choose_member: Poll[[str, str, Sequence[Subscriber], Message], Subscriber] = Poll(
-            self._calls("choose_member")
+            self._calls("choose_member"), lambda answer, group, filter, candidates, message: answer in candidates
         )
         self.queue_full: Poll[[QueueFull], FullPolicy] = Poll(self._calls("queue_full"))
         self.acquire: Poll[[Resource, int], LimitDecision] = Poll(
-            self._calls("acquire"), lambda answer: answer.verdict is not LimitVerdict.ALLOW
+            self._calls("acquire"),
+            lambda answer, resource, amount: answer.verdict is not LimitVerdict.ALLOW,
+            asks_all=True,
         )
 
     def _bind_intercepting(self) -> None:

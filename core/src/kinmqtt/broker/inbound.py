@@ -49,7 +49,7 @@ class Route:
         decision = ruling.decision
         self.reason = ReasonCode.SUCCESS if decision.allowed else decision.reason
         self.text = decision.text
-        self.cacheable = True
+        self.cacheable = not ruling.failed
         self.expires_at: float | None = None
         if isinstance(decision, Authorization):
             self.cacheable = decision.cache is Cache.SESSION
@@ -134,7 +134,12 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
 async def _publish_later(
     connection: Connection, session: Session, packet: Publish, key: bytes, opened: Awaitable[Ruling]
 ) -> None:
-    route = _remember(connection, key, Route(packet.topic, await as_deferred(opened)))
+    if connection.routes is None:
+        connection.routes = {}
+    routes = connection.routes
+    route = Route(packet.topic, await as_deferred(opened))
+    if connection.routes is routes:  # Else the rules have changed since, and the answer is for this message only.
+        _remember(connection, key, route)
     if connection.session is session and session.connection is connection:
         connection.broker.runtime.turn.touch()
         _publish_along(connection, session, packet, route)
@@ -439,7 +444,7 @@ def disconnect(connection: Connection, frame: bytes, body: int) -> bool | None:
         if expiry_s and not session.expiry_s:
             raise ProtocolError("DISCONNECT must not make the session outlive it", "MQTT-3.14.2-2")
         session.expiry_s = min(expiry_s, connection.broker.runtime.limits.max_session_expiry_s)
-    connection.disconnected_by_client(packet.reason)
+    connection.goodbye(packet.reason)
     return True
 
 

@@ -131,7 +131,7 @@ class Router:
         choose_member = self._runtime.hooks.choose_member
         if choose_member.active:
             chosen = choose_member(group.name, group.filter, tuple(candidates), publication.message)
-            if chosen in candidates:
+            if chosen is not None:
                 return chosen
         if not candidates:
             return None
