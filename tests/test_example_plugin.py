@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from processes import BrokerProcess, environment, free_port, run_command
+from processes import BrokerProcess, environment, run_command, running_broker
 
 ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = ("spi", "core", "plugins/example_guard")
 LIMIT_S = 20.0
+NO_MATCHING_SUBSCRIBERS = 0x10
 
 SETTINGS = """\
 [broker]
@@ -31,15 +35,18 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The commands of an environment into which only wheels were installed."""
     place = tmp_path_factory.mktemp("fresh")
     wheels = place / "wheels"
-    _run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(wheels), *_folders())
+    # The tests' own setuptools builds them, from copies: a build leaves files in its source folder.
+    options = ("-q", "--no-deps", "--no-build-isolation", "-w", str(wheels))
+    _run(sys.executable, "-m", "pip", "wheel", *options, *_copies(place / "sources"))
     _run(sys.executable, "-m", "venv", str(place / "env"))
     commands = place / "env" / "bin"
     _run(str(commands / "python"), "-m", "pip", "install", "-q", *map(str, sorted(wheels.glob("*.whl"))))
     return commands
 
 
-def _folders() -> list[str]:
-    return [str(ROOT / folder) for folder in DISTRIBUTIONS]
+def _copies(place: Path) -> list[str]:
+    leave_out = shutil.ignore_patterns("*.egg-info", "__pycache__", "build", "dist", "dropin.cache")
+    return [str(shutil.copytree(ROOT / folder, place / folder, ignore=leave_out)) for folder in DISTRIBUTIONS]
 
 
 def _run(*command: str) -> None:
@@ -59,24 +66,28 @@ def settings(tmp_path: Path) -> Path:
     return path
 
 
+@contextmanager
+def _running(fresh: Path, *arguments: str) -> Iterator[BrokerProcess]:
+    """A broker of the fresh environment, from its first listening to its stop in good order."""
+
+    def command(port: int, *arguments: str) -> list[str]:
+        return [str(fresh / "kinmqtt"), "run", "--listen", f"tcp:{port}:interface=127.0.0.1", *arguments]
+
+    with running_broker(*arguments, command=command) as broker:
+        yield broker
+
+
 @pytest.fixture
 def guarded(fresh: Path, settings: Path) -> Iterator[BrokerProcess]:
     """A broker with the plugin."""
-    port = free_port()
-    listen = f"tcp:{port}:interface=127.0.0.1"
-    broker = BrokerProcess([str(fresh / "kinmqtt"), "run", "-c", str(settings), "--listen", listen], port)
-    try:
-        broker.wait_for_line("listening on ")
+    with _running(fresh, "-c", str(settings)) as broker:
         yield broker
-        broker.stop()
-    finally:
-        broker.end()
 
 
 class Client:
     """An MQTT 5 client that remembers what it is told."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, will: str | None = None) -> None:
         self._news = threading.Condition()
         self._messages: list[tuple[str, bytes]] = []
         self._reasons: dict[int, int] = {}
@@ -85,6 +96,8 @@ class Client:
         self._client.on_message = lambda client, data, message: self._note_message(message)
         self._client.on_publish = lambda client, data, mid, reason, properties: self._note_reason(mid, reason.value)
         self._client.on_subscribe = lambda *told: self._note_granted()
+        if will is not None:
+            self._client.will_set(will, b"will", qos=1)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
 
@@ -107,6 +120,15 @@ class Client:
         """The topics of all messages so far."""
         with self._news:
             return {topic for topic, _ in self._messages}
+
+    def vanish(self) -> None:
+        """Lose the connection without a DISCONNECT, once it stands."""
+        self.subscribe("vanishing")
+        self._client.loop_stop()
+        connection = self._client.socket()
+        assert connection is not None
+        connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
 
     def close(self) -> None:
         """Disconnect."""
@@ -149,6 +171,21 @@ def test_the_plugin_vetoes_and_counts(guarded: BrokerProcess) -> None:
     assert "secret/plan" not in topics
 
 
+def test_a_will_is_no_way_around(guarded: BrokerProcess) -> None:
+    """A client's will to a denied topic is refused too; one to another topic is published."""
+    client = Client(guarded.port)
+    client.subscribe("#", "$SYS/example_guard/vetoed")
+
+    Client(guarded.port, will="secret/will").vanish()
+    client.wait_for("$SYS/example_guard/vetoed", b"1")
+    Client(guarded.port, will="open/will").vanish()
+    client.wait_for("open/will", b"will")
+    topics = client.topics()
+    client.close()
+
+    assert "secret/will" not in topics
+
+
 def test_the_plugin_is_listed_with_why(fresh: Path, settings: Path) -> None:
     """`kinmqtt plugins` shows where the plugin comes from, that it is used, and its hooks."""
     shown = _kinmqtt(fresh, "plugins", "-c", str(settings)).stdout
@@ -165,20 +202,37 @@ def test_without_configuration_it_abstains(fresh: Path) -> None:
     assert "- example_guard (kinmqtt-example-guard 0.1.0): not configured: " in done.stdout
 
 
-def test_named_without_configuration_it_stops_the_broker(fresh: Path, tmp_path: Path) -> None:
+def test_without_configuration_the_broker_starts_and_says_so_once(fresh: Path) -> None:
+    """The broker runs without the plugin, which its log mentions in one line, and lets every publish pass."""
+    with _running(fresh) as broker:
+        client = Client(broker.port)
+        passed = client.publish("secret/plan", b"yes")
+        client.close()
+
+    said = [line for line in broker.lines if "example_guard" in line]
+    assert passed in (0x00, NO_MATCHING_SUBSCRIBERS)
+    assert len(said) == 1
+    assert "plugin example_guard is installed but not configured: " in said[0]
+
+
+@pytest.mark.parametrize("command", ["run", "check", "plugins"])
+def test_named_without_configuration_it_stops_the_broker(fresh: Path, tmp_path: Path, command: str) -> None:
     """A guard that the settings name and that can't act must not vanish quietly: one sentence, exit status 1."""
     path = tmp_path / "kinmqtt.toml"
     path.write_text('[plugins]\norder = ["example_guard"]\n', encoding="utf-8")
 
-    done = _kinmqtt(fresh, "check", "-c", str(path))
+    done = _kinmqtt(fresh, command, "-c", str(path))
 
-    assert done.returncode == 1
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     assert "'example_guard' is named in the settings but not configured" in done.stderr
 
 
-def test_it_can_be_left_out(fresh: Path, tmp_path: Path) -> None:
-    """`-P no:example_guard` does without the plugin."""
+def test_it_can_be_left_out(fresh: Path) -> None:
+    """`-P no:example_guard` does without the plugin, and a broker so started has nothing to say of it."""
     shown = _kinmqtt(fresh, "plugins", "-P", "no:example_guard").stdout
+    with _running(fresh, "-P", "no:example_guard") as broker:
+        pass
 
     assert "- example_guard (kinmqtt-example-guard 0.1.0): disabled by the settings" in shown
+    assert "example_guard" not in broker.output

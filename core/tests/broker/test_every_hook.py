@@ -750,7 +750,7 @@ def test_what_is_retained_is_changed_or_kept_out() -> None:
 
 
 def test_a_plugin_provides_services() -> None:
-    """subscription_index, queue_store, retain_store, session_store, event_log, cluster_backend: all may be a plugin's."""
+    """subscription_index, queue_store, retain_store, session_store, event_log, cluster_backend may be a plugin's."""
 
     class Everything:
         @hookimpl

@@ -9,6 +9,7 @@ from attrs import define
 from twisted.logger import Logger
 
 from kinmqtt.broker.asyncio_services import on_asyncio
+from kinmqtt.broker.awaiting import is_pending
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
@@ -162,7 +163,7 @@ def _configure(
     metrics: MetricRegistry,
     surroundings: Surroundings,
 ) -> dict[str, PluginContext]:
-    classes = {i.plugin: _call(i.plugin, i.call) for i in manager.implementations("settings_class")}
+    classes = {i.plugin: _call(i.plugin, "settings_class", i.call) for i in manager.implementations("settings_class")}
     configure = {i.plugin: i.call for i in manager.implementations("configure")}
     contexts: dict[str, PluginContext] = {}
     problems: list[str] = []
@@ -192,7 +193,7 @@ def _configure_one(
     manager: PluginManager, name: str, call: Callable[..., Any], contexts: Mapping[str, PluginContext]
 ) -> None:
     try:
-        call(contexts[name])
+        _at_once("configure", call(contexts[name]))
     except NotConfigured as error:
         if name in manager.selection.named:
             raise AssemblyError(f"plugin {name!r} is named in the settings but not configured: {error}") from error
@@ -211,14 +212,23 @@ def _limiter_needs(manager: PluginManager) -> LimiterNeeds:
     topics = False
     for implementation in manager.implementations("acquire"):
         call = asked.get(implementation.plugin)
-        needs = LimiterNeeds() if call is None else _call(implementation.plugin, call)
+        needs = LimiterNeeds() if call is None else _call(implementation.plugin, "limiter_needs", call)
         kinds |= needs.kinds
         topics |= needs.topics
     return LimiterNeeds(frozenset(kinds), topics)
 
 
-def _call(plugin: str, call: Callable[[], T]) -> T:
+def _call(plugin: str, hook: str, call: Callable[[], T]) -> T:
     try:
-        return call()
+        return _at_once(hook, call())
     except Exception as error:
-        raise AssemblyError(f"plugin {plugin!r} failed: {type(error).__name__}: {error}") from error
+        raise AssemblyError(f"plugin {plugin!r} failed in {hook}: {type(error).__name__}: {error}") from error
+
+
+def _at_once(hook: str, answer: T) -> T:
+    """The answer of a hook that is declared synchronous."""
+    if is_pending(answer):
+        if hasattr(answer, "close"):
+            answer.close()
+        raise TypeError(f"{hook} must answer at once, and answered something to wait for")
+    return answer

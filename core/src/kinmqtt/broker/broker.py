@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from attrs import define
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.awaiting import as_deferred, limited, settle
 from kinmqtt.broker.connection import Connection, Link
 from kinmqtt.broker.context import PluginContext
+from kinmqtt.broker.dispatch import Call
 from kinmqtt.broker.housekeeping import Housekeeping
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.publication import Publication
@@ -28,8 +29,8 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Identity
 from kinmqtt_spi.services.authorization import Scope
 from kinmqtt_spi.services.cluster import Member, RouteChange
-from kinmqtt_spi.services.plugin import Health
-from kinmqtt_spi.values import Client, Commit, Message, NodeIdentity
+from kinmqtt_spi.services.plugin import Health, HealthState
+from kinmqtt_spi.values import Client, Commit, Maybe, Message, NodeIdentity
 
 log = Logger("kinmqtt.broker")
 
@@ -103,7 +104,7 @@ class Broker:
             log.info("{count} sessions restored", count=restored)
         topics = own_topics(self, self._version)
         for _plugin, more in self.runtime.hooks.sys_topics.at_once():
-            topics.extend(more)
+            topics.extend(more or ())
         if self.runtime.settings.sys_interval_s:
             publisher = SysPublisher(self.publish, topics)
             self.housekeeping.every(self.runtime.settings.sys_interval_s, publisher.publish)
@@ -120,15 +121,23 @@ class Broker:
         for connection in list(self.connections):
             connection.fail(ReasonCode.SERVER_SHUTTING_DOWN, "the broker stops")
         clock = self.runtime.clock
-        await limited(self.runtime.turn.drained(), clock, STOP_LIMIT_S)
-        await self.runtime.hooks.drain(STOP_LIMIT_S)
-        await settle(self.assembly.cluster.leave(STOP_LIMIT_S))
-        await settle(self.assembly.cluster.stop())
+        cluster = self.assembly.cluster
+        await _attempted("the stores", lambda: limited(self.runtime.turn.drained(), clock, STOP_LIMIT_S))
+        await self._drain_plugins()
+        await _attempted("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
+        await _attempted("the cluster backend", cluster.stop)
         await self._stop_plugins()
 
     async def health(self) -> Mapping[str, Health]:
-        """Each plugin's health, by name."""
-        return dict(await self.runtime.hooks.health())
+        """Each plugin's health, by name; one that can't tell counts as failed."""
+        found: dict[str, Health] = {}
+        for call in self.runtime.hooks.health.each():
+            try:
+                found[call.plugin] = await settle(call())
+            except Exception as error:
+                call.failed(error)
+                found[call.plugin] = Health(HealthState.FAILED, f"{type(error).__name__}: {error}")
+        return found
 
     # For listeners
 
@@ -172,10 +181,12 @@ class Broker:
     def watch_identity(self, connection: Connection, identity: Identity) -> None:
         """Disconnect a client when its identity is no longer good; what held before holds no more."""
         connection.valid_until = identity.expires_at
+        connection.good_until = None
         if identity.expires_at is not None:
             left_s = identity.expires_at - self.runtime.clock.now()
-            watch = _IdentityWatch(connection, identity.expires_at)
-            self.wheel.add(watch, self.wheel.now + max(1, int(left_s)))
+            connection.good_until = self.wheel.now + max(1, int(left_s))
+        if connection.session is not None:
+            connection.watch(connection.patience_s if connection.keep_alive_s else None)
 
     # Within
 
@@ -190,6 +201,24 @@ class Broker:
                 await settle(call(context))
             except Exception as error:
                 raise AssemblyError(f"plugin {call.plugin!r} can't start: {type(error).__name__}: {error}") from error
+
+    async def _drain_plugins(self) -> None:
+        """All at once, each until the deadline."""
+        clock = self.runtime.clock
+        draining: list[tuple[Call, Deferred[None]]] = []
+        for call in self.runtime.hooks.drain.each():
+            try:
+                answer = call(STOP_LIMIT_S)
+            except Exception as error:
+                call.failed(error)
+                continue
+            if isinstance(answer, Awaitable):
+                draining.append((call, limited(as_deferred(answer), clock, STOP_LIMIT_S)))
+        for call, drained in draining:
+            try:
+                await drained
+            except Exception as error:
+                call.failed(error)
 
     async def _stop_plugins(self) -> None:
         """In the reverse order; only those whose ``start`` was called, or that have none."""
@@ -222,18 +251,12 @@ class Broker:
         )
 
 
-@define(slots=True)
-class _IdentityWatch:
-    """Stands on the wheel until a client's identity is no longer good."""
-
-    connection: Connection
-    valid_until: float
-
-    def time_is_over(self, now: int) -> int | None:
-        """The second has come, for an identity that was not replaced by re-authentication."""
-        if self.connection.valid_until == self.valid_until:
-            self.connection.fail(ReasonCode.NOT_AUTHORIZED, "the client's identity has expired")
-        return None
+async def _attempted(what: str, work: Callable[[], Maybe[None]]) -> None:
+    """A step of stopping: whatever it raises, the stop goes on."""
+    try:
+        await settle(work())
+    except Exception:
+        log.failure("{what} could not be brought to an end", what=what)
 
 
 class _ClusterNews:

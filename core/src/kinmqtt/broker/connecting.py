@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, evolve
 from twisted.logger import Logger
@@ -35,10 +36,16 @@ from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Message, Publ
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.session import Session
+    from kinmqtt.broker.subscribing import Made
 
 log = Logger("kinmqtt.connecting")
 
 MAX_PACKET_ID = 65_535
+
+_OURS_ALONE: Final = frozenset(
+    {"assigned_client_identifier", "authentication_method", "authentication_data", "session_expiry_interval"}
+)
+"""Properties of a CONNACK that say what is, and that no plugin can change by saying otherwise."""
 
 
 @define(slots=True)
@@ -194,6 +201,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
     if identity.attributes:
         session.client = evolve(session.client, attributes=identity.attributes)
     connection.routes = None
+    connection.broker.watch_identity(connection, identity)
     _send_auth(connection, ReasonCode.SUCCESS, getattr(decision, "data", None))
 
 
@@ -339,12 +347,12 @@ async def _open_session(
     data: bytes | None,
 ) -> None:
     broker = connection.broker
-    properties = packet.properties
+    properties = request.properties
     opening = Opening(
         connection,
         client,
-        packet.clean_start,
-        _expiry(connection, packet),
+        request.clean_start,
+        _expiry(connection, request),
         will,
         properties.receive_maximum or MAX_PACKET_ID,
         properties.maximum_packet_size,
@@ -352,7 +360,7 @@ async def _open_session(
     session, present = await broker.sessions.open(opening)
     if connection.is_closed():
         return
-    _settle_in(connection, packet, client)
+    _settle_in(connection, request, client)
     subscriptions = await subscribe_initially(connection, session)
     if connection.is_closed():
         return
@@ -364,27 +372,36 @@ async def _open_session(
     session.resume()
     for subscription, new in subscriptions:
         broker.retained.send(session, subscription, new)
-    _tell_connected(connection, session, present, packet.clean_start)
+    _tell_subscribed(connection, session, subscriptions)
+    _tell_connected(connection, session, present, request.clean_start)
 
 
-def _expiry(connection: Connection, packet: Connect) -> int:
+def _tell_subscribed(connection: Connection, session: Session, made: Made) -> None:
+    """Once they are kept, tell the plugins of the subscriptions that plugins have made."""
+    runtime = connection.broker.runtime
+    subscribed = runtime.hooks.subscribed
+    if subscribed.active and made:
+        client = session.client
+        runtime.turn.batch.afterwards.extend(partial(subscribed, client, subscription) for subscription, _ in made)
+
+
+def _expiry(connection: Connection, request: ConnectRequest) -> int:
     """The session expiry interval in seconds; MQTT 3 has only "with the connection" and "never"."""
-    if packet.version == V5:
-        wanted = packet.properties.session_expiry_interval or 0
+    if connection.version == V5:
+        wanted = request.properties.session_expiry_interval or 0
     else:
-        wanted = 0 if packet.clean_start else NEVER_EXPIRES
+        wanted = 0 if request.clean_start else NEVER_EXPIRES
     return min(wanted, connection.broker.runtime.limits.max_session_expiry_s)
 
 
-def _settle_in(connection: Connection, packet: Connect, client: Client) -> None:
+def _settle_in(connection: Connection, request: ConnectRequest, client: Client) -> None:
     broker = connection.broker
     limits = broker.runtime.limits
-    keep_alive_s = packet.keep_alive
-    if packet.version == V5 and (keep_alive_s > limits.max_keep_alive_s or not keep_alive_s):
+    keep_alive_s = request.keep_alive_s
+    if connection.version == V5 and (keep_alive_s > limits.max_keep_alive_s or not keep_alive_s):
         keep_alive_s = limits.max_keep_alive_s if limits.max_keep_alive_s < 65_535 else keep_alive_s
     connection.keep_alive_s = keep_alive_s
-    if keep_alive_s:
-        connection.watch(connection.patience_s)
+    connection.watch(connection.patience_s if keep_alive_s else None)
     if broker.limiting.publishes or broker.limiting.topics:
         connection.limited_to = Resource(
             ResourceKind.PUBLISH, client.listener, client.address.host, client.client_id, client.username
@@ -417,8 +434,26 @@ def _connack_properties(
     if connack_sending.active:
         outcome = connack_sending.at_once(session.client, properties)
         if isinstance(outcome, Properties):
-            return outcome
+            return _within_limits(outcome, properties, session)
     return properties
+
+
+def _within_limits(wanted: Properties, ours: Properties, session: Session) -> Properties:
+    """What plugins made of our properties, without the promises that the broker does not keep."""
+    kept = {**wanted.present, **{name: value for name, value in ours.present.items() if name in _OURS_ALONE}}
+    limits = {
+        "receive_maximum": ours.receive_maximum,
+        "maximum_packet_size": ours.maximum_packet_size,
+        "server_keep_alive": ours.server_keep_alive,
+    }
+    for name, limit in limits.items():
+        if limit is not None:
+            kept[name] = min(kept.get(name, limit), limit)
+    if wanted.topic_alias_maximum is not None:
+        kept["topic_alias_maximum"] = min(wanted.topic_alias_maximum, ours.topic_alias_maximum or 0)
+    if wanted.session_expiry_interval is not None:
+        kept["session_expiry_interval"] = session.expiry_s
+    return Properties(**kept)
 
 
 def _tell_connected(connection: Connection, session: Session, present: bool, clean_start: bool) -> None:

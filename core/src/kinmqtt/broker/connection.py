@@ -82,6 +82,7 @@ class Connection:
         "broker",
         "congested",
         "framer",
+        "good_until",
         "heard",
         "keep_alive_s",
         "limited_to",
@@ -119,6 +120,8 @@ class Connection:
         self.heard = broker.wheel.now
         """The wheel's second in which the client was last heard of."""
         self.keep_alive_s = 0
+        self.good_until: int | None = None
+        """The wheel's second from which the client's identity no longer holds."""
         self._due = 0
         self.unacknowledged = 0
         """QoS 1 and 2 messages taken from the client and not answered."""
@@ -200,31 +203,37 @@ class Connection:
         self.broker.connections.discard(self)
         self._tell_room()
 
-    def watch(self, patience_s: int) -> None:
-        """Be asked by the wheel in that many seconds, and no longer at the time set before."""
+    def watch(self, patience_s: int | None) -> None:
+        """Be asked by the wheel in that many seconds, or when the client's identity is no longer good."""
         wheel = self.broker.wheel
-        self._due = wheel.now + patience_s
-        wheel.add(self, self._due)
+        wheel.remove(self, self._due)
+        dues = [] if patience_s is None else [wheel.now + patience_s]
+        if self.good_until is not None:
+            dues.append(self.good_until)
+        if dues:
+            self._due = wheel.add(self, min(dues))
 
-    def time_is_over(self, now: int) -> int | None:
-        """The wheel's question: is the client still there? (MQTT-3.1.2-22)"""
-        if self.state is State.CLOSED or now != self._due:
-            return None
+    def time_is_over(self, now: int) -> None:
+        """The wheel's question: is the client still there, and still who it was? (MQTT-3.1.2-22)"""
+        if self.state is State.CLOSED:
+            return
         if self.session is None:
             self.fail(ReasonCode.MAXIMUM_CONNECT_TIME, "the client took too long to connect")
-            return None
-        if not self.keep_alive_s:
-            return None
-        due = self.heard + self.patience_s
-        if due <= now:
-            if self._held is None and not self._pauses and not self.congested:
+        elif self.good_until is not None and now >= self.good_until:
+            self.fail(ReasonCode.NOT_AUTHORIZED, "the client's identity has expired")
+        elif not self.keep_alive_s:
+            self.watch(None)
+        else:
+            silent_s = now - self.heard
+            # Where nothing is read, it is the broker that does not listen.
+            listening = self._held is None and not self._pauses and not self.congested
+            if silent_s < self.patience_s:
+                self.watch(self.patience_s - silent_s)
+            elif listening:
                 text = "nothing was heard for one and a half times the keep alive"
                 self.fail(ReasonCode.KEEP_ALIVE_TIMEOUT, text)
-                return None
-            # It is the broker that does not listen.
-            due = now + self.patience_s
-        self._due = due
-        return due
+            else:
+                self.watch(self.patience_s)
 
     @property
     def patience_s(self) -> int:
@@ -333,7 +342,7 @@ class Connection:
         self.fail(error.reason, text)
 
     def goodbye(self, reason: ReasonCode) -> None:
-        """A DISCONNECT came: nothing more is read, and what the client is owed for packets before it still goes out."""
+        """A DISCONNECT came: nothing more is read, and what the client is owed for earlier packets still goes out."""
         self._goodbye = reason
         self._held = []
         self.link.pause_reading()
@@ -520,6 +529,7 @@ class Connection:
         session = self.session
         if session is not None:
             self.broker.sessions.left(session, self, will_stands)
+        self.broker.wheel.remove(self, self._due)
         self.routes = None
         self.aliases = None
 

@@ -31,6 +31,7 @@ T = TypeVar("T")
 log = Logger("kinmqtt.hooks")
 
 MAILBOX_LIMIT: Final = 10_000
+"""Notices of one hook that may wait for one plugin."""
 CACHED_TOPICS: Final = 4096
 
 
@@ -296,23 +297,19 @@ class Collect(Generic[P, T]):
         return self._calls
 
 
-class _Mailbox:
-    """What one implementation of a notice has yet to be told: bounded, in order, emptied in a later turn."""
+class Mailbox:
+    """What one plugin has yet to be told: in order over all of its hooks, emptied in a later turn."""
 
-    __slots__ = ("_busy", "_call", "_clock", "_dropped", "_waiting")
+    __slots__ = ("_busy", "_clock", "_waiting")
 
-    def __init__(self, call: Call, clock: Clock, dropped: Counter) -> None:
-        self._call = call
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._dropped = dropped
-        self._waiting: deque[tuple[Any, ...]] = deque()
+        self._waiting: deque[tuple[_Listener, tuple[Any, ...]]] = deque()
         self._busy = False
 
-    def offer(self, arguments: tuple[Any, ...]) -> None:
-        if len(self._waiting) >= MAILBOX_LIMIT:
-            self._dropped.value += 1
-            return
-        self._waiting.append(arguments)
+    def put(self, listener: _Listener, arguments: tuple[Any, ...]) -> None:
+        """Have a listener told in a later turn, after everything that waits already."""
+        self._waiting.append((listener, arguments))
         if not self._busy:
             self._busy = True
             self._clock.later(0, self._empty)
@@ -320,13 +317,16 @@ class _Mailbox:
     def _empty(self) -> None:
         # Only what waits now: a notice that leads to another notice must not keep the reactor turn for itself.
         for _ in range(len(self._waiting)):
+            listener, arguments = self._waiting.popleft()
+            listener.waiting -= 1
+            call = listener.call
             try:
-                answer = self._call(*self._waiting.popleft())
+                answer = call(*arguments)
             except Exception as error:
-                self._call.failed(error)
+                call.failed(error)
                 continue
             if is_pending(answer):
-                answer.addErrback(lambda reason: self._call.failed(reason.value))
+                answer.addErrback(lambda reason, call=call: call.failed(reason.value))
                 answer.addCallback(lambda _: self._clock.later(0, self._empty))
                 return
         if self._waiting:
@@ -335,31 +335,53 @@ class _Mailbox:
             self._busy = False
 
 
+class _Listener:
+    """One implementation of a notice. Its part of the plugin's mailbox is bounded, whatever the others do."""
+
+    __slots__ = ("_box", "_dropped", "call", "waiting")
+
+    def __init__(self, call: Call, box: Mailbox, dropped: Counter) -> None:
+        self.call = call
+        self.waiting = 0
+        self._box = box
+        self._dropped = dropped
+
+    def offer(self, arguments: tuple[Any, ...]) -> None:
+        if self.waiting >= MAILBOX_LIMIT:
+            self._dropped.value += 1
+            return
+        self.waiting += 1
+        self._box.put(self, arguments)
+
+
 class Notify(Generic[P]):
     """Tells every implementation in a later turn, each at its own pace."""
 
-    __slots__ = ("_boxes", "_wanted", "active")
+    __slots__ = ("_listeners", "_wanted", "active")
 
-    def __init__(self, calls: Sequence[Call], clock: Clock, metrics: Metrics) -> None:
-        self._boxes = tuple((call, _Mailbox(call, clock, _dropped_counter(metrics, call))) for call in calls)
-        self._wanted: dict[str, tuple[_Mailbox, ...]] = {}
+    def __init__(self, calls: Sequence[Call], mailbox_of: Callable[[str], Mailbox], metrics: Metrics) -> None:
+        """``mailbox_of`` answers a plugin's mailbox."""
+        self._listeners = tuple(
+            _Listener(call, mailbox_of(call.plugin), _dropped_counter(metrics, call)) for call in calls
+        )
+        self._wanted: dict[str, tuple[_Listener, ...]] = {}
         self.active = bool(calls)
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> None:
         """Tell all."""
-        for _call, box in self._boxes:
-            box.offer(arguments)
+        for listener in self._listeners:
+            listener.offer(arguments)
 
     def about(self, topic: str, *arguments: P.args, **_: P.kwargs) -> None:
         """Tell those whom the topic concerns."""
-        boxes = self._wanted.get(topic)
-        if boxes is None:
+        concerned = self._wanted.get(topic)
+        if concerned is None:
             if len(self._wanted) >= CACHED_TOPICS:
                 self._wanted.clear()
-            boxes = tuple(box for call, box in self._boxes if _concerns(call.implementation, topic))
-            self._wanted[topic] = boxes
-        for box in boxes:
-            box.offer(arguments)
+            concerned = tuple(one for one in self._listeners if _concerns(one.call.implementation, topic))
+            self._wanted[topic] = concerned
+        for listener in concerned:
+            listener.offer(arguments)
 
 
 _STOPS: Final = (Drop, Reject, Disconnect)

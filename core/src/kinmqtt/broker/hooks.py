@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kinmqtt.broker.dispatch import CallFactory, Collect, Decide, Intercept, Notify, Poll, failure_outcome
+from kinmqtt.broker.dispatch import CallFactory, Collect, Decide, Intercept, Mailbox, Notify, Poll, failure_outcome
 from kinmqtt.plugins.manager import PluginManager
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -34,6 +34,7 @@ class Hooks:
         self._factory = CallFactory(clock, metrics)
         self._clock = clock
         self._metrics = metrics
+        self._mailboxes: dict[str, Mailbox] = {}
         self._bind_deciding()
         self._bind_intercepting()
         self._bind_collecting()
@@ -48,7 +49,10 @@ class Hooks:
         return Intercept(self._calls(hook), parameters.index(traits.folds), failure_outcome(traits, reason))
 
     def _notify(self, hook: str) -> Any:
-        return Notify(self._calls(hook), self._clock, self._metrics)
+        return Notify(self._calls(hook), self._mailbox_of, self._metrics)
+
+    def _mailbox_of(self, plugin: str) -> Mailbox:
+        return self._mailboxes.setdefault(plugin, Mailbox(self._clock))
 
     def _bind_deciding(self) -> None:
         unavailable = ReasonCode.SERVER_UNAVAILABLE

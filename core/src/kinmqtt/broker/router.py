@@ -89,7 +89,10 @@ class Router:
         groups = [Group(name, filter, members) for (name, filter), members in matches.groups.items()]
         hooks = self._runtime.hooks
         watched = (
-            hooks.authorize_receive.active or hooks.delivered.active or hooks.delivering.for_topic(topic) is not None
+            hooks.authorize_receive.active
+            or hooks.delivered.active
+            or hooks.dropped.active
+            or hooks.delivering.for_topic(topic) is not None
         )
         targets = merge(matches.subscribers, self._session_of)
         fanout = Fanout(self._runtime, self.generation, targets, groups, watched)

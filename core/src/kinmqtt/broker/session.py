@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
@@ -190,7 +191,8 @@ class Session:
         if waits:
             self.backlog += 1
             batch.queue.append(queue.Append(self.client_id, self.epoch, entry))
-            self._tell_queued(publication)
+            if self._runtime.hooks.message_queued.active:
+                batch.afterwards.append(partial(self._tell_queued, publication))
             self.wants_pump()
             return True
         delivery = Delivery(publication, qos, retain, identifiers, self.sequence)
@@ -204,6 +206,9 @@ class Session:
         """Send a QoS 0 message whose bytes this client does not share with others."""
         if not self._resumed:
             self._runtime.drop(self.client_id, publication.message, "offline")
+            return
+        if self.connection is not None and self.connection.congested:
+            self._runtime.drop(self.client_id, publication.message, "outbound_buffer_full")
             return
         head, tail = self._encode(publication, 0, retain, identifiers)
         if not self._fits(len(head) + len(tail)):

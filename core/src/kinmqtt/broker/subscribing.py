@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
@@ -175,7 +176,8 @@ async def _intercepted(
         return outcome
     if isinstance(outcome, Disconnect):
         raise RemoteError(outcome.reason, outcome.text or "a plugin refused a subscription")
-    return ReasonCode.NOT_AUTHORIZED if isinstance(outcome, Drop) else _fitting(outcome.reason)
+    # A dropped request is answered as if it had been granted.
+    return ReasonCode(subscription.qos) if isinstance(outcome, Drop) else _fitting(outcome.reason)
 
 
 def _make(connection: Connection, session: Session, subscription: Subscription) -> bool:
@@ -246,8 +248,10 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
         outcome: str | Drop | Reject | Disconnect = await settle(hooks.unsubscribing(session.client, filter))
         if isinstance(outcome, Disconnect):
             raise RemoteError(outcome.reason, outcome.text or "a plugin refused an unsubscription")
+        if isinstance(outcome, Drop):
+            return ReasonCode.SUCCESS
         if not isinstance(outcome, str):
-            reason = ReasonCode.NOT_AUTHORIZED if isinstance(outcome, Drop) else outcome.reason
+            reason = outcome.reason
             return reason if reason in _UNSUBACK_REASONS else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         filter = outcome
     subscription = session.subscriptions.pop(filter, None)
@@ -258,7 +262,7 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
         broker.runtime.turn.batch.sessions.append(RemoveSubscriptions(session.client_id, session.epoch, (filter,)))
     events.record(broker.runtime, EventKind.UNSUBSCRIBE, session.client_id, session.epoch, filter=filter)
     if hooks.unsubscribed.active:
-        hooks.unsubscribed(session.client, filter)
+        broker.runtime.turn.batch.afterwards.append(partial(hooks.unsubscribed, session.client, filter))
     return ReasonCode.SUCCESS
 
 

@@ -13,8 +13,8 @@ from typing import Protocol
 class Timed(Protocol):
     """What stands on the wheel."""
 
-    def time_is_over(self, now: int) -> int | None:
-        """Its second has come. Answers the second to be asked again in, or ``None`` to leave the wheel."""
+    def time_is_over(self, now: int) -> None:
+        """Its second has come, and it has left the wheel; it may step on again."""
 
 
 class Wheel:
@@ -25,17 +25,29 @@ class Wheel:
     def __init__(self) -> None:
         self.now = 0
         """Seconds since the wheel was made; read by connections when they hear from their client."""
-        self._buckets: dict[int, list[Timed]] = {}
+        self._buckets: dict[int, dict[Timed, None]] = {}
 
-    def add(self, timed: Timed, second: int) -> None:
-        """Have ``timed`` asked in a second to come."""
-        self._buckets.setdefault(max(second, self.now + 1), []).append(timed)
+    def add(self, timed: Timed, second: int) -> int:
+        """Have ``timed`` asked in a second to come; answers which, for :meth:`remove`."""
+        second = max(second, self.now + 1)
+        self._buckets.setdefault(second, {})[timed] = None
+        return second
+
+    def remove(self, timed: Timed, second: int) -> None:
+        """Forget ``timed``; harmless where it does not stand there."""
+        bucket = self._buckets.get(second)
+        if bucket is not None:
+            bucket.pop(timed, None)
+            if not bucket:
+                del self._buckets[second]
+
+    def __len__(self) -> int:
+        """How many stand on the wheel."""
+        return sum(map(len, self._buckets.values()))
 
     def turn(self, now: int) -> None:
         """Go on to ``now``, and ask everybody whose second has come; none is left out when seconds were missed."""
         for second in range(self.now + 1, now + 1):
             self.now = second
             for timed in self._buckets.pop(second, ()):
-                again = timed.time_is_over(second)
-                if again is not None:
-                    self.add(timed, again)
+                timed.time_is_over(second)

@@ -178,7 +178,7 @@ class PluginManager:
         for impl in self.implementations("requirements"):
             if impl.plugin != name:
                 continue
-            needs: Requirements = impl.call()
+            needs = _requirements(impl)
             if needs.spi_version != SPI_VERSION:
                 raise AssemblyError(
                     f"plugin {name!r} was written for version {needs.spi_version} of the SPI; this broker has "
@@ -194,6 +194,21 @@ class PluginManager:
                     raise AssemblyError(f"plugin {name!r} needs plugin {other!r}, which is not active")
             if needs.reactor == "asyncio":
                 self._asyncio.add(name)
+
+
+def _requirements(implementation: Implementation) -> Requirements:
+    try:
+        needs = implementation.call()
+    except Exception as error:
+        raise AssemblyError(
+            f"plugin {implementation.plugin!r} failed in requirements: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(needs, Requirements):
+        raise AssemblyError(
+            f"plugin {implementation.plugin!r}: requirements answered a {type(needs).__name__}, "
+            "which is no Requirements"
+        )
+    return needs
 
 
 def _with_all_arguments(

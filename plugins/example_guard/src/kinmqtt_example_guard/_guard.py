@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
+import attrs
 
-from kinmqtt_spi import SPI_VERSION, Client, Message, Reject, hookimpl
+from kinmqtt_spi import Client, Message, Reject, hookimpl
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.subscription import matches
@@ -18,16 +18,30 @@ CACHED_TOPICS = 4096
 """Topics whose answer is remembered; clients choose topics, so the memory for them is bounded."""
 
 
-@frozen(slots=True)
+def _check_filters(_: object, attribute: attrs.Attribute[tuple[str, ...]], filters: tuple[str, ...]) -> None:
+    """Refuse what matches no topic: a guard with a mistyped filter would stand at a door that isn't there."""
+    for filter in filters:
+        levels = filter.split("/")
+        whole = all(level in ("#", "+") or not {"#", "+"} & set(level) for level in levels)
+        if not filter or "\0" in filter or not whole or "#" in levels[:-1] or levels[0] == "$share":
+            raise ValueError(f"{filter!r} is no topic filter that a topic can match")
+
+
+@attrs.frozen(slots=True)
 class GuardSettings:
     """``[plugins.example_guard]``."""
 
-    deny: tuple[str, ...] = setting((), help="topic filters that clients may not publish to")
+    deny: tuple[str, ...] = setting(
+        (), help="topic filters that clients may not publish to", validator=_check_filters
+    )
     reason: str = setting("publishing here is not allowed", help="what MQTT 5 clients are told")
+    max_payload_bytes: int | None = setting(
+        None, help="refuse longer payloads, whatever their topic; left out for no limit", unit="bytes", minimum=0
+    )
 
 
 class Guard:
-    """Refuses publishes whose topic matches one of the filters."""
+    """Refuses publishes whose topic matches one of the filters, or whose payload is too long."""
 
     def __init__(self) -> None:
         self._settings = GuardSettings()
@@ -35,8 +49,8 @@ class Guard:
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Written for this version of the SPI, on any reactor."""
-        return Requirements(SPI_VERSION)
+        """Written for version 1 of the SPI (a number of ours: SPI_VERSION is whichever is installed)."""
+        return Requirements(spi_version=1)
 
     @hookimpl
     def settings_class(self) -> type[GuardSettings]:
@@ -46,25 +60,24 @@ class Guard:
     @hookimpl
     def configure(self, context: Context) -> None:
         """Take the settings; abstain where there is nothing to guard."""
-        if not context.settings.deny:
-            raise NotConfigured("plugins.example_guard.deny names no topic filter")
-        self._settings = context.settings
+        self._take(context.settings)
         self._vetoed = context.metrics.counter("vetoed", "messages")
 
     @hookimpl
     def reload(self, settings: GuardSettings) -> Sequence[str]:
-        """Take new filters at once."""
-        self._settings = settings
-        self._denied.clear()
+        """Take new settings at once; raises, and keeps the old ones, where they would leave nothing to guard."""
+        self._take(settings)
         return ()
 
     @hookimpl
     def publish_received(self, client: Client, message: Message) -> Reject | None:
         """The veto."""
-        if not self._is_denied(message.topic):
-            return None
-        self._vetoed.value += 1
-        return Reject(ReasonCode.NOT_AUTHORIZED, self._settings.reason)
+        return self._veto(message)
+
+    @hookimpl
+    def will_publishing(self, client: Client, message: Message) -> Reject | None:
+        """The same for wills, which are published without a PUBLISH packet: not a way around the guard."""
+        return self._veto(message)
 
     @hookimpl
     def sys_topics(self) -> Sequence[SysTopic]:
@@ -76,7 +89,22 @@ class Guard:
         """A guard that stands here is well."""
         return Health(HealthState.HEALTHY, f"{self._vetoed.value} publishes refused")
 
+    def _take(self, settings: GuardSettings) -> None:
+        if not settings.deny and settings.max_payload_bytes is None:
+            raise NotConfigured("plugins.example_guard has neither deny nor max_payload_bytes")
+        self._settings = settings
+        self._denied.clear()
+
+    def _veto(self, message: Message) -> Reject | None:
+        longest = self._settings.max_payload_bytes
+        too_long = longest is not None and len(message.payload) > longest
+        if not too_long and not self._is_denied(message.topic):
+            return None
+        self._vetoed.value += 1
+        return Reject(ReasonCode.NOT_AUTHORIZED, self._settings.reason)
+
     def _is_denied(self, topic: str) -> bool:
+        """Whether a filter matches; the filters are tried once for each topic, not once for each message."""
         denied = self._denied.get(topic)
         if denied is None:
             if len(self._denied) >= CACHED_TOPICS:
