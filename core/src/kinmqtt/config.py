@@ -60,6 +60,13 @@ class Settings:
     """Where the listeners stand: file, line and key, or the option."""
     _document: Document
     _environment: Mapping[str, str]
+    _path: Path | None
+    _overrides: Overrides
+
+    def reread(self) -> Settings:
+        """The same file, command line and environment once more; raises what :func:`load` does."""
+        return load(self._path, self._overrides, self._environment)
+
     _classes: dict[str, type[Any]] = field(factory=dict, init=False, eq=False, repr=False)
 
     def for_plugin(self, name: str, settings_class: type[Any] | None) -> Any:
@@ -121,7 +128,7 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
     )
     broker = _overridden(parsed["broker"], overrides)
     listen_place = "--listen" if overrides.listen else _place(document, "broker", "listen")
-    return Settings(broker, parsed["limits"], selection, listen_place, document, environment)
+    return Settings(broker, parsed["limits"], selection, listen_place, document, environment, path, overrides)
 
 
 def _is_for_plugin(variable: str) -> bool:

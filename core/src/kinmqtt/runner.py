@@ -69,7 +69,7 @@ def build_service(settings: Settings, reactor: Any) -> BrokerService:
     def introduce(broker: Broker) -> Sequence[str]:
         return introduction(assembly, listeners, reactor)
 
-    return BrokerService(reactor, assembly, listeners, version(), introduce)
+    return BrokerService(reactor, assembly, listeners, version(), introduce, lambda: settings.reread().for_plugin)
 
 
 def introduction(assembly: Assembly, listeners: Sequence[Listener], reactor: Any) -> list[str]:

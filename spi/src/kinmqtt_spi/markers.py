@@ -19,6 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 PROJECT: Final = "kinmqtt"
 ENTRY_POINT_GROUP: Final = "kinmqtt.plugins"
 
+NOTICE_LIMIT_S: Final = 60.0
+"""How long a notice may be awaited: a plugin's later notices stand behind it."""
+
 _spec_marker: Final = pluggy.HookspecMarker(PROJECT)
 
 hookimpl: Final = pluggy.HookimplMarker(PROJECT)
@@ -68,6 +71,8 @@ def hookspec(
     folds: str = "",
 ) -> Callable[[F], F]:
     """Declare a hook of the given kind; the arguments are those of :class:`HookTraits`."""
+    if kind is Kind.NOTIFY and time_limit_s is None:
+        time_limit_s = NOTICE_LIMIT_S
     traits = HookTraits(kind, synchronous, time_limit_s, on_failure, by_topic, folds)
 
     def mark(function: F) -> F:

@@ -80,10 +80,11 @@ def assemble(
     ``plugin_settings`` parses a plugin's section into its settings class. Raises :class:`AssemblyError` or
     :class:`SettingsError`; nothing was started by then.
     """
-    metrics = MetricRegistry()
+    metrics = MetricRegistry(gauge_failed=_gauge_failed)
     contexts = _configure(plugin_settings, manager, metrics, surroundings)
     # An authenticator that is installed but not configured is out by now, and guards nothing.
     _decide_about_anonymous(settings, manager, surroundings.only_loopback)
+    manager.check_needed_plugins()
     provided = _Provided(manager, contexts)
     stores = Stores(
         cast(QueueStore, provided.get("queue", QueueStore)),
@@ -232,3 +233,7 @@ def _at_once(hook: str, answer: T) -> T:
             answer.close()
         raise TypeError(f"{hook} must answer at once, and answered something to wait for")
     return answer
+
+
+def _gauge_failed(name: str, error: BaseException) -> None:
+    log.error("gauge {name} can't be read: {error}", name=name, error=error)

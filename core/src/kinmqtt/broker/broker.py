@@ -115,6 +115,27 @@ class Broker:
         """The listeners are open."""
         await self.runtime.hooks.ready()
 
+    async def reload(self, settings_of: Callable[[str, type[Any] | None], Any]) -> list[str]:
+        """Give every plugin its section of new settings; answers a line for each thing that could not change.
+
+        ``settings_of`` parses a plugin's section into its settings class. Raises
+        :class:`~kinmqtt_spi.errors.SettingsError` where a section has mistakes: then nothing was changed.
+        """
+        calls = self.runtime.hooks.reload.each()
+        parsed = {call.plugin: settings_of(call.plugin, self._settings_class(call.plugin)) for call in calls}
+        left: list[str] = []
+        for call in calls:
+            try:
+                left.extend(f"{call.plugin}: {line}" for line in await settle(call(parsed[call.plugin])) or ())
+            except Exception as error:
+                call.failed(error)
+                left.append(f"{call.plugin}: goes on with its old settings: {type(error).__name__}: {error}")
+        return left
+
+    def _settings_class(self, plugin: str) -> type[Any] | None:
+        settings = self.assembly.contexts[plugin].settings
+        return None if settings is None else type(settings)
+
     async def stop(self) -> None:
         """Send the clients away, drain, and stop everything; the listeners are closed by now."""
         self.housekeeping.stop()

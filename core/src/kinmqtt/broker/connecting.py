@@ -319,6 +319,8 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     if packet.will is None:
         return None
     will = packet.will
+    if will.topic.count("/") >= connection.broker.runtime.limits.max_topic_levels:
+        raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic has too many levels")
     properties = will.properties
     message = Message(
         will.topic,

@@ -502,7 +502,7 @@ class Connection:
         self.congested = True
         self.link.pause_reading()
         if self.session is not None:
-            self.session.out = Discard(self.broker.runtime.statistics.dropped["outbound_buffer_full"])
+            self.session.out = Discard(self.broker.runtime.statistics, "outbound_buffer_full")
 
     def _relieve(self) -> None:
         self.congested = False
@@ -567,6 +567,8 @@ _PUBREL: Final = PacketType.PUBREL << 4 | 2
 
 def _fitting(reason: ReasonCode, packet_type: PacketType) -> ReasonCode:
     """The reason, where that packet may carry it, else the one that says nothing in particular."""
+    if packet_type is PacketType.DISCONNECT and reason is ReasonCode.SERVER_UNAVAILABLE:
+        return ReasonCode.SERVER_BUSY  # DISCONNECT has no 0x88; this says the same: come again.
     allowed = DISCONNECT_FROM_SERVER if packet_type is PacketType.DISCONNECT else ALLOWED_REASONS[packet_type]
     return reason if reason in allowed else ReasonCode.UNSPECIFIED_ERROR
 

@@ -6,16 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import frozen
+from twisted.logger import Logger
 
+from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import Disconnect, Message, Subscription
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.publication import Publication
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session import Session
+
+
+log = Logger("kinmqtt.fanout")
 
 
 @frozen(slots=True)
@@ -178,7 +182,12 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
     if outcome is publication.message:
         return publication
     if isinstance(outcome, Message):
-        return publication.of(outcome)
+        try:
+            check_message(outcome)
+        except ValueError as error:
+            log.error("a plugin made an unfit message of one to {topic!r}: {error}", topic=topic, error=error)
+            return publication
+        return Publication.of(outcome)
     runtime.drop(session.client_id, publication.message, "intercepted")
     if isinstance(outcome, Disconnect) and session.connection is not None:
         session.connection.fail(outcome.reason, outcome.text)

@@ -6,12 +6,13 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
+from twisted.logger import Logger
 
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
-from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -29,6 +30,8 @@ from kinmqtt_spi.values import Client, Drop, Message, Reject
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.session import Session
+
+log = Logger("kinmqtt.inbound")
 
 CACHED_ROUTES: Final = 1024
 """Topics a connection remembers its rights and fan-out for."""
@@ -256,6 +259,14 @@ def _intercepted(
         return connection.wait_for(run(_intercepted_later(connection, session, packet, publication, outcome)))
     if isinstance(outcome, Message):
         if outcome is not publication.message:
+            try:
+                check_message(outcome)
+            except ValueError as error:
+                log.error(
+                    "a plugin made an unfit message of one to {topic!r}: {error}", topic=packet.topic, error=error
+                )
+                _refuse(connection, session, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a plugin failed")
+                return None
             publication = Publication.of(outcome)
         return _take(connection, session, packet, publication, None)
     if isinstance(outcome, Drop):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
-    from kinmqtt_spi.services.metric import Counter
+    from kinmqtt.broker.statistics import Statistics
 
 
 class Outbox(list[bytes]):
@@ -29,12 +29,14 @@ class Discard(Outbox):
     It is never empty, so that nobody notes it down as having something to send.
     """
 
-    __slots__ = ("_dropped",)
+    __slots__ = ("_dropped", "_sent")
 
-    def __init__(self, dropped: Counter) -> None:
+    def __init__(self, statistics: Statistics, why: str) -> None:
         list.__init__(self, [b""])
-        self._dropped = dropped
+        self._dropped = statistics.dropped[why]
+        self._sent = statistics.messages_sent
 
     def append(self, packet: bytes) -> None:
-        """Count one packet, and forget it."""
+        """Count one packet, and forget it; whoever fans out counts it as sent with all the others."""
         self._dropped.value += 1
+        self._sent.value -= 1

@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kinmqtt.mqtt.codec.publish import publish_parts
+from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.packets import V5, Publish
+from kinmqtt.mqtt.topics import check_topic_name
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.values import Message, MessageId, Publisher
 
 NOT_FORWARDED = ("topic_alias", "subscription_identifier")
 """Properties of a PUBLISH that concern one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
+
+
+def check_message(message: Message) -> None:
+    """Raise ``ValueError`` for a message that a plugin made and that no PUBLISH can carry."""
+    try:
+        check_topic_name(message.topic)
+    except RemoteError as error:
+        raise ValueError(f"{message.topic!r} is no topic name: {error.text}") from None
+    if message.qos not in (0, 1, 2):
+        raise ValueError(f"{message.qos!r} is no QoS")
+    if not isinstance(message.payload, bytes):
+        raise ValueError(f"a payload is bytes, not {type(message.payload).__name__}")
 
 
 class Publication:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kinmqtt.broker.awaiting import as_deferred, settle
 from kinmqtt.broker.fanout import Fanout
-from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.router import Routed
 from kinmqtt_spi.values import Client, Maybe, Message, Will
 
@@ -34,7 +34,11 @@ class Publishing:
         return self._router.route(publication, fanout)
 
     def publish(self, message: Message) -> Maybe[Routed]:
-        """Publish for the broker itself or a plugin: no client's rights are asked for."""
+        """Publish for the broker itself or a plugin: no client's rights are asked for.
+
+        Raises ``ValueError`` for a message that no PUBLISH can carry.
+        """
+        check_message(message)
         self._runtime.turn.touch()
         return self.take(Publication.of(self._completed(message)))
 

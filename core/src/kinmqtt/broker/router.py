@@ -47,6 +47,8 @@ class Router:
         self._fanouts: dict[str, Fanout] = {}
         self._rotation: dict[tuple[str, str], int] = {}
         self._routes_version = 0
+        self._interest: dict[RouteChange, int] = {}
+        """How many of this node's clients want a route: the other nodes hear of the first and the last."""
         self.generation = 0
         """Goes up when cached fan-outs may be wrong: the index changed, or what a session can take did."""
 
@@ -58,7 +60,10 @@ class Router:
         new = self.index.add(client_id, subscription)
         self.generation += 1
         if new:
-            self._tell_cluster(added=[RouteChange(subscription.filter, subscription.share_group)])
+            route = RouteChange(subscription.filter, subscription.share_group)
+            self._interest[route] = self._interest.get(route, 0) + 1
+            if self._interest[route] == 1:
+                self._tell_cluster(added=[route])
         return new
 
     def unsubscribe(self, client_id: str, subscription: Subscription) -> None:
@@ -67,7 +72,11 @@ class Router:
         if self.index.remove(client_id, subscription.filter, group):
             self.generation += 1
             self._rotation.pop((group or "", subscription.filter), None)
-            self._tell_cluster(removed=[RouteChange(subscription.filter, group)])
+            route = RouteChange(subscription.filter, group)
+            self._interest[route] -= 1
+            if not self._interest[route]:
+                del self._interest[route]
+                self._tell_cluster(removed=[route])
 
     def routes_known(self) -> Maybe[Sequence[NodeIdentity]]:
         """Wait until the other nodes know the last subscription; answers those that do not yet."""

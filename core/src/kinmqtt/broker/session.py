@@ -110,7 +110,7 @@ class Session:
         self.incoming = Incoming()
         self.will: Will | None = None
         self.connection: Connection | None = None
-        self.out: Outbox = Discard(runtime.statistics.dropped["offline"])
+        self.out: Outbox = Discard(runtime.statistics, "offline")
         self.sequence = 0
         self.backlog = 0
         """Messages that wait, here or in the queue store."""
@@ -145,7 +145,7 @@ class Session:
         """The connection is gone: what is in flight stays so until it is sent again."""
         self.connection = None
         self._resumed = False
-        self.out = Discard(self._runtime.statistics.dropped["offline"])
+        self.out = Discard(self._runtime.statistics, "offline")
 
     def restore(self, state: QueueState) -> None:
         """Take what the queue store holds for this client, after a restart or a claim from another node."""
@@ -191,6 +191,7 @@ class Session:
         if waits:
             self.backlog += 1
             batch.queue.append(queue.Append(self.client_id, self.epoch, entry))
+            batch.queued.append((self, publication))
             if self._runtime.hooks.message_queued.active:
                 batch.afterwards.append(partial(self._tell_queued, publication))
             self.wants_pump()
@@ -244,6 +245,11 @@ class Session:
         if self.outgoing.flights.get(packet_id) is delivery:
             self.outgoing.forget(packet_id)
             self._runtime.drop(self.client_id, delivery.publication.message, "store_failed")
+
+    def unqueued(self, publication: Publication) -> None:
+        """The store did not keep a message that was to wait: it does not."""
+        self.backlog = max(0, self.backlog - 1)
+        self._runtime.drop(self.client_id, publication.message, "store_failed")
 
     def settled(self, delivery: Delivery) -> None:
         """A delivery is over: forget it in the store, and send what waited for its place."""

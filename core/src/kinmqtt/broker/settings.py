@@ -36,7 +36,7 @@ class BrokerSettings:
 
 @frozen(slots=True)
 class LimitSettings:
-    """``[limits]``: how much of everything one client may have. Each has a counter; docs/limits.md has the list."""
+    """``[limits]``: how much of everything one client may have. docs/limits.md says what happens at each bound."""
 
     max_packet_bytes: int = setting(
         8 << 20, help="the largest packet taken from a client", unit="bytes", minimum=64, maximum=268_435_460

@@ -70,7 +70,7 @@ async def subscribe_initially(connection: Connection, session: Session) -> Made:
     for plugin, subscriptions in await collect(session.client):
         for subscription in subscriptions or ():
             try:
-                split_shared(subscription.full_filter)
+                split_shared(subscription.full_filter, connection.broker.runtime.limits.max_topic_levels)
                 made.append((subscription, _make(connection, session, subscription)))
             except (RemoteError, SubscriptionRefused) as error:
                 log.error(

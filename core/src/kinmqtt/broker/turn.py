@@ -29,6 +29,7 @@ from kinmqtt_spi.values import Commit
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.publication import Publication
     from kinmqtt.broker.session import Delivery, Session
 
 log = Logger("kinmqtt.turn")
@@ -44,6 +45,8 @@ class Batch:
     events: list[Event] = field(factory=list)
     acknowledgements: list[tuple[Connection, bytes]] = field(factory=list)
     sends: list[tuple[Session, int, Delivery]] = field(factory=list)
+    queued: list[tuple[Session, Publication]] = field(factory=list)
+    """Messages that are to wait in a kept session's queue."""
     afterwards: list[Callable[[], object]] = field(factory=list)
     """Called when everything is kept."""
     otherwise: list[Callable[[ReasonCode], object]] = field(factory=list)
@@ -204,6 +207,8 @@ class Turn:
         reason = getattr(error, "reason", ReasonCode.SERVER_UNAVAILABLE)
         for session, packet_id, delivery in batch.sends:
             session.untransmitted(packet_id, delivery)
+        for session, publication in batch.queued:
+            session.unqueued(publication)
         for connection, packet in batch.acknowledgements:
             connection.withhold_acknowledgement(packet, reason)
         for call in batch.otherwise:

@@ -40,6 +40,9 @@ class Listener:
         kind, _, rest = self.description.partition(":")
         if kind == "unix":
             return True
+        if kind not in _WITH_PORT:
+            # Behind a proxy or on a socket that was handed over, anybody may be at the other end.
+            return False
         interface = next((part.partition("=")[2] for part in _split(rest) if part.startswith("interface=")), "")
         return is_loopback(interface.replace("\\:", ":"))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import secrets
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,8 +43,13 @@ class BrokerService(Service):
         listeners: Sequence[Listener],
         version: str,
         introduce: Callable[[Broker], Sequence[str]],
+        settings_of: Callable[[], Callable[[str, type[Any] | None], Any]],
     ) -> None:
-        """``introduce`` gives the lines that are logged when the listeners are open."""
+        """``introduce`` gives the lines that are logged when the listeners are open.
+
+        ``settings_of`` reads the settings file anew, for a reload.
+        """
+        self._settings_of = settings_of
         self._reactor = reactor
         self._listeners = listeners
         self._introduce = introduce
@@ -61,6 +68,27 @@ class BrokerService(Service):
         super().stopService()  # type: ignore[no-untyped-call]
         return Deferred.fromCoroutine(self._stop())
 
+    async def reload(self) -> None:
+        """Read the settings file anew and give the plugins their sections; a file with mistakes changes nothing."""
+        try:
+            left = await self.broker.reload(self._settings_of())
+        except SpiError as error:
+            for line in str(error).splitlines():
+                log.error("reload: {line}", line=line)
+            log.error("reload: the settings have mistakes; the old ones stay in force")
+            return
+        for line in left:
+            log.warn("reload: {line}", line=line)
+        log.info("reload: the plugins have their new settings; changes to other tables need a restart")
+
+    def _reload_on_hangup(self) -> None:
+        """SIGHUP asks for a reload, where the reactor's thread is the process's first."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reload_soon))
+
+    def _reload_soon(self) -> None:
+        Deferred.fromCoroutine(self.reload()).addErrback(lambda failure: log.failure("the reload failed", failure))
+
     async def _start(self) -> None:
         await self.broker.start()
         if not self.running:
@@ -71,6 +99,7 @@ class BrokerService(Service):
             await self.broker.stop()
             raise
         await self.broker.ready()
+        self._reload_on_hangup()
         for line in self._introduce(self.broker):
             log.info("{line}", line=line)
         # What is there now stays: later collections need not look at it.

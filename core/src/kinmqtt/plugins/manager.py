@@ -57,11 +57,13 @@ class PluginManager:
         self.selection = selection
         self._rank: dict[str, int] = {}
         self._asyncio: set[str] = set()
+        self._needed: dict[str, tuple[str, ...]] = {}
         for choice in self.choices:
             if choice.active:
                 self._register(choice.candidate)
         for name in list(self._rank):
             self._check_requirements(name, reactor)
+        self.check_needed_plugins()
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -109,6 +111,13 @@ class PluginManager:
             Choice(choice.candidate, False, why) if choice.candidate.name == name else choice
             for choice in self.choices
         ]
+
+    def check_needed_plugins(self) -> None:
+        """Raise :class:`AssemblyError` where a plugin needs another that is not active, or abstained."""
+        for name, others in self._needed.items():
+            for other in others:
+                if name in self._rank and other not in self._rank:
+                    raise AssemblyError(f"plugin {name!r} needs plugin {other!r}, which is not active")
 
     def provider(self, family: str, default: str) -> Implementation:
         """Who serves an exclusive family: the named one, else the only installed one, else the built-in.
@@ -189,9 +198,7 @@ class PluginManager:
                     f"plugin {name!r} needs the {needs.reactor} reactor, but the broker runs on {reactor}; "
                     f"start it with `twistd --reactor={needs.reactor} kinmqtt` or `kinmqtt run`"
                 )
-            for other in needs.plugins:
-                if other not in self._rank:
-                    raise AssemblyError(f"plugin {name!r} needs plugin {other!r}, which is not active")
+            self._needed[name] = needs.plugins
             if needs.reactor == "asyncio":
                 self._asyncio.add(name)
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def authorize(request: AuthorizationRequest) -> Maybe[Decision | None]:
     """Whether a client may publish to, subscribe to, or leave a will on a topic; ``None`` abstains.
 
-    Called: for a PUBLISH, a filter of a SUBSCRIBE, and the will of a CONNECT, unless a cached answer holds.
+    Called: for each filter of a SUBSCRIBE, the will of a CONNECT, and a PUBLISH, unless an answer for the topic is
+    cached.
     Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
     If it raises: counts as DENY with 0x87, and is not cached.
     Threading: reactor thread; may be awaited. The client's other packets wait.
@@ -26,7 +27,7 @@ def authorize(request: AuthorizationRequest) -> Maybe[Decision | None]:
 def authorize_receive(request: AuthorizationRequest) -> Decision | None:
     """Whether a client may receive a message of this topic; ``None`` abstains.
 
-    Called: for each client a message is about to be queued or sent to, unless a cached answer holds.
+    Called: for each client a message is about to be queued or sent to, where a plugin implements it.
     Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
     If it raises: counts as DENY: the message is dropped for this client.
     Threading: reactor thread, synchronous: answer from memory.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def limiter_needs() -> LimiterNeeds:  # type: ignore[empty-body]
     """Which resources the plugin's ``acquire`` wants to be asked for; without this hook, all but topics.
 
-    Called: once at assembly, and again after a reload.
+    Called: once at assembly.
     Combines: the union over the plugins that implement ``acquire``.
     If it raises: the broker does not start and names the plugin.
     Threading: reactor thread, synchronous.

@@ -95,7 +95,8 @@ def drain(deadline_s: float) -> Maybe[None]:
 def stop() -> Maybe[None]:
     """Close everything that ``start`` opened.
 
-    Called: last, for every plugin whose ``start`` was called, also when a later plugin failed to start.
+    Called: last, for every plugin whose ``start`` was called or that has none, also when a later plugin failed to
+    start.
     Combines: one plugin after the other, in the reverse order of the settings.
     If it raises: logged and counted; the others are stopped all the same.
     Threading: reactor thread; may be awaited.

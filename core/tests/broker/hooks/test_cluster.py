@@ -1,0 +1,154 @@
+"""The hooks of the cluster, through a whole broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness import House
+from twisted.internet.defer import succeed
+
+from kinmqtt_spi import Message, hookimpl
+from kinmqtt_spi.errors import AssemblyError
+from kinmqtt_spi.reference.cluster import SingleNode
+from kinmqtt_spi.services.cluster import ClusterListener, Member, MemberState, RouteChange
+from kinmqtt_spi.values import MessageId, NodeIdentity
+
+OTHER = NodeIdentity("other", 9)
+
+
+def broken(*_: Any) -> Any:
+    """What a broken plugin does."""
+    raise ValueError("broken")
+
+
+class Backend(SingleNode):
+    """A backend that the test speaks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.news: ClusterListener
+        self.did: list[object] = []
+
+    def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
+        self.news = listener
+        self.did.append("start")
+        super().start(node, listener)
+
+    def routes_update(self, version: int, added: Any, removed: Any) -> None:
+        self.did.append((list(added), list(removed)))
+
+    def leave(self, deadline_s: float) -> None:
+        self.did.append("leave")
+        super().leave(deadline_s)
+
+    def stop(self) -> None:
+        self.did.append("stop")
+        super().stop()
+
+
+class Provider:
+    """Provides the cluster backend."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+
+    @hookimpl
+    def cluster_backend(self, context: Any) -> Any:
+        return self.backend() if callable(self.backend) else self.backend
+
+
+# cluster_backend
+
+
+def test_cluster_backend_of_the_only_plugin_is_used() -> None:
+    """The plugin's backend is started, learns what this node's subscribers want, and is stopped."""
+    backend = Backend()
+    house = House(plugins={"cluster": Provider(backend)})
+
+    house.connect("c").subscribe("a").unsubscribe("a")
+    house.result(house.broker.stop())
+
+    assert house.assembly.providers["cluster"] == "cluster"
+    change = RouteChange("a")
+    assert backend.did == ["start", ([change], []), ([], [change]), "leave", "stop"]
+
+
+def test_cluster_backend_brings_messages_of_other_nodes() -> None:
+    """They go to this node's subscribers, under the id they have."""
+    backend = Backend()
+    house = House(plugins={"cluster": Provider(backend)})
+    sub = house.connect("sub").subscribe("t", 1)
+
+    commit: Any = backend.news.forwarded(OTHER, [Message("t", b"x", 1, id=MessageId(9, 1), received_at=1.0)])
+    house.settle()
+
+    assert sub.messages == [("t", b"x", 1)]
+    assert commit.called
+
+
+def test_cluster_backend_takes_sessions_away() -> None:
+    """A client whose session another node has claimed is disconnected here."""
+    backend = Backend()
+    house = House(plugins={"cluster": Provider(backend)})
+    peer = house.connect("c", clean_start=False)
+
+    backend.news.session_claimed("c", 2, OTHER)
+    house.settle()
+
+    assert peer.closed
+    assert house.broker.client("c") is None
+
+
+@pytest.mark.parametrize("backend", [broken, lambda: None, lambda: object(), lambda: succeed(SingleNode())])
+def test_cluster_backend_that_fails_stops_the_assembly(backend: Callable[[], Any]) -> None:
+    """A plugin that raises, or answers anything but a backend, keeps the broker from starting, and is named."""
+    with pytest.raises(AssemblyError, match="plugin 'bad'"):
+        House(plugins={"bad": Provider(backend)})
+
+
+# cluster_member
+
+
+class Diary:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, MemberState, bool]] = []
+
+    @hookimpl
+    def cluster_member(self, member: Member) -> None:
+        self.told.append((member.node.name, member.state, member.reachable))
+
+
+def test_cluster_member_is_told_of_each_change() -> None:
+    """This node's own changes, and those of the others, in the order in which the backend reports them."""
+    backend, one, two = Backend(), Diary(), Diary()
+    house = House(plugins={"cluster": Provider(backend), "one": one, "two": two})
+
+    backend.news.member_changed(Member(OTHER, MemberState.UP))
+    backend.news.member_changed(Member(OTHER, MemberState.UP, reachable=False))
+    house.settle()
+
+    assert one.told == [
+        ("test", MemberState.UP, True),
+        ("other", MemberState.UP, True),
+        ("other", MemberState.UP, False),
+    ]
+    assert two.told == one.told
+
+
+def test_cluster_member_that_raises_harms_nobody() -> None:
+    """The broker starts, other plugins are told, and the failure is counted."""
+
+    class Broken:
+        @hookimpl
+        def cluster_member(self) -> None:
+            broken()
+
+    diary = Diary()
+    house = House(plugins={"broken": Broken(), "diary": diary})
+
+    assert diary.told == [("test", MemberState.UP, True)]
+    assert house.assembly.metrics.sum("plugin.failures") == 1

@@ -1,0 +1,181 @@
+"""The hooks of metrics, through a whole broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness import House
+from twisted.internet.defer import Deferred, succeed
+
+from kinmqtt.broker.settings import BrokerSettings
+from kinmqtt_spi import hookimpl
+from kinmqtt_spi.services.metric import Snapshot, SysTopic
+
+EVERY_10_S = BrokerSettings(sys_interval_s=10)
+
+
+def broken() -> Any:
+    """What a broken plugin does."""
+    raise ValueError("broken")
+
+
+async def coroutine(value: Any) -> Any:
+    """A coroutine's answer."""
+    return value
+
+
+# sys_topics
+
+
+class Speaker:
+    """Has topics of its own."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    @hookimpl
+    def sys_topics(self) -> Any:
+        self.asked += 1
+        return self.answer()
+
+
+def heard(plugins: dict[str, Any], filter: str, seconds: float) -> list[tuple[str, bytes]]:
+    """What a subscriber hears of some topics in some seconds."""
+    house = House(plugins=plugins, settings=EVERY_10_S)
+    sub = house.connect("sub").subscribe(filter)
+    house.advance(seconds)
+    return [(topic, payload) for topic, payload, _ in sub.messages]
+
+
+def test_sys_topics_are_published_at_each_interval() -> None:
+    """Their payload is read each time; those that say so are published only when it has changed."""
+    numbers = iter(range(100))
+    topics = [
+        SysTopic("$SYS/mine/counted", lambda: str(next(numbers))),
+        SysTopic("$SYS/mine/constant", lambda: "same", on_change_only=True),
+    ]
+    speaker = Speaker(lambda: topics)
+
+    said = heard({"speaker": speaker}, "$SYS/mine/#", 25)
+
+    assert said == [
+        ("$SYS/mine/counted", b"0"),
+        ("$SYS/mine/constant", b"same"),
+        ("$SYS/mine/counted", b"1"),
+        ("$SYS/mine/counted", b"2"),
+    ]
+    assert speaker.asked == 1
+
+
+def test_sys_topics_are_retained() -> None:
+    """Who comes later finds the last value."""
+    house = House(plugins={"speaker": Speaker(lambda: [SysTopic("$SYS/mine", lambda: "x")])}, settings=EVERY_10_S)
+    house.advance(5)
+
+    assert house.connect("late").subscribe("$SYS/mine").messages == [("$SYS/mine", b"x", 0)]
+
+
+def test_sys_topics_are_those_of_all_plugins() -> None:
+    """The union; of two plugins that name one topic the first in the order of the settings has it."""
+    plugins = {
+        "a": Speaker(lambda: [SysTopic("$SYS/mine/both", lambda: "a"), SysTopic("$SYS/mine/a", lambda: "a")]),
+        "b": Speaker(lambda: [SysTopic("$SYS/mine/both", lambda: "b"), SysTopic("$SYS/mine/b", lambda: "b")]),
+    }
+
+    said = heard(plugins, "$SYS/mine/#", 5)
+
+    assert sorted(said) == [("$SYS/mine/a", b"a"), ("$SYS/mine/b", b"b"), ("$SYS/mine/both", b"a")]
+
+
+@pytest.mark.parametrize("answer", [broken, lambda: None, lambda: coroutine([]), lambda: succeed([])])
+def test_sys_topics_that_fail_are_left_out(answer: Callable[[], Any]) -> None:
+    """A plugin that raises, has none, or wants to be waited for, costs only its own part."""
+    good = Speaker(lambda: [SysTopic("$SYS/mine", lambda: "x")])
+
+    assert heard({"a": Speaker(answer), "b": good}, "$SYS/mine", 5) == [("$SYS/mine", b"x")]
+
+
+def test_sys_topics_must_be_below_sys() -> None:
+    """What stands elsewhere is left out: it is not the broker's own voice."""
+    speaker = Speaker(lambda: [SysTopic("mine", lambda: "x")])
+
+    assert heard({"speaker": speaker}, "mine", 15) == []
+
+
+def test_sys_topics_that_can_not_be_read_cost_only_themselves() -> None:
+    """The others are published, and this one again when it can be read."""
+    answers = iter([broken, lambda: "x"])
+    topics = [SysTopic("$SYS/mine/a", lambda: next(answers)()), SysTopic("$SYS/mine/b", lambda: "y")]
+
+    said = heard({"speaker": Speaker(lambda: topics)}, "$SYS/mine/#", 15)
+
+    assert said == [("$SYS/mine/b", b"y"), ("$SYS/mine/a", b"x"), ("$SYS/mine/b", b"y")]
+
+
+# sampled
+
+
+class Sink:
+    """Takes snapshots."""
+
+    def __init__(self, answer: Callable[[], Any] = lambda: None) -> None:
+        self.answer = answer
+        self.snapshots: list[Snapshot] = []
+
+    @hookimpl
+    def sampled(self, snapshot: Snapshot) -> Any:
+        self.snapshots.append(snapshot)
+        return self.answer()
+
+
+def test_sampled_comes_at_each_interval() -> None:
+    """A snapshot says when and where it was taken, and holds the metrics of broker and plugins."""
+
+    class Counting:
+        @hookimpl
+        def configure(self, context: Any) -> None:
+            context.metrics.counter("things", "things").value = 3
+
+    sink = Sink()
+    house = House(plugins={"sink": sink, "counting": Counting()}, settings=EVERY_10_S)
+    began = house.clock.now()
+
+    house.connect("c")
+    house.advance(25)
+
+    assert [(snapshot.at - began, snapshot.node) for snapshot in sink.snapshots] == [
+        (1.0, "test"),
+        (11.0, "test"),
+        (21.0, "test"),
+    ]
+    samples: dict[str, Any] = {sample.name: sample for sample in sink.snapshots[-1].samples}
+    assert samples["clients.connected"].value == 1
+    assert (samples["things"].value, samples["things"].labels) == (3, {"plugin": "counting"})
+
+
+def test_sampled_does_not_pile_up_on_a_slow_sink() -> None:
+    """A sink that has not done with one snapshot gets the next when it has; another sink is not held up."""
+    answer: Deferred[None] = Deferred()
+    slow, quick = Sink(lambda: answer), Sink()
+    house = House(plugins={"slow": slow, "quick": quick}, settings=EVERY_10_S)
+    house.advance(25)
+    assert (len(slow.snapshots), len(quick.snapshots)) == (1, 3)
+
+    answer.callback(None)
+    house.settle()
+
+    assert len(slow.snapshots) == 3
+
+
+def test_sampled_that_raises_harms_nobody() -> None:
+    """Other sinks get their snapshots, the next one comes, and the failures are counted."""
+    bad, good = Sink(broken), Sink()
+    house = House(plugins={"bad": bad, "good": good}, settings=EVERY_10_S)
+
+    house.advance(15)
+
+    assert (len(bad.snapshots), len(good.snapshots)) == (2, 2)
+    assert house.assembly.metrics.sum("plugin.failures") == 2
