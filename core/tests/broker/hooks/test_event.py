@@ -24,7 +24,7 @@ class WatchedLog(MemoryEventLog):
     """Shows what is appended."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(lambda delay_s, call: None)
         self.appended: list[Event] = []
 
     def append(self, events: Sequence[Event]) -> Any:

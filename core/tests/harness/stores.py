@@ -1,0 +1,98 @@
+"""Store doubles for the tests of a whole broker: memory stores whose answers come when the test says so."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, maybeDeferred
+
+from kinmqtt_spi import hookimpl
+from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.reference.session import MemorySessionStore
+
+
+class Later:
+    """Answers that wait for :meth:`answer`; at once while ``slow`` is false."""
+
+    def __init__(self) -> None:
+        self.slow = False
+        self.pending: deque[tuple[Callable[[], Any], Deferred[Any]]] = deque()
+
+    def __call__(self, work: Callable[[], Any]) -> Any:
+        """Do the work now, or when it is this one's turn."""
+        if not self.slow:
+            return work()
+        deferred: Deferred[Any] = Deferred()
+        self.pending.append((work, deferred))
+        return deferred
+
+    def answer(self, error: BaseException | None = None) -> None:
+        """Let the oldest waiting call answer, or fail with ``error``."""
+        work, deferred = self.pending.popleft()
+        if error is not None:
+            deferred.errback(error)
+        else:
+            maybeDeferred(work).addCallbacks(deferred.callback, deferred.errback)
+
+    def answer_all(self) -> None:
+        """Let everything that waits answer, and what comes from now on at once."""
+        self.slow = False
+        while self.pending:
+            self.answer()
+
+
+class SlowQueues(MemoryQueueStore):
+    """A queue store whose writes (``writes``) and reads (``reads``) may be made to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = Later()
+        self.reads = Later()
+
+    def apply(self, writes: Sequence[Any]) -> Any:
+        return self.writes(lambda: MemoryQueueStore.apply(self, writes))
+
+    def read(self, client_id: str, after: int, limit: int) -> Any:
+        return self.reads(lambda: MemoryQueueStore.read(self, client_id, after, limit))
+
+    @hookimpl
+    def queue_store(self) -> SlowQueues:
+        return self
+
+
+class SlowSessions(MemorySessionStore):
+    """A session store whose claims (``claims``) and writes (``writes``) may be made to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims = Later()
+        self.writes = Later()
+
+    def claim(self, client_id: str, node: Any) -> Any:
+        return self.claims(lambda: MemorySessionStore.claim(self, client_id, node))
+
+    def apply(self, writes: Sequence[Any]) -> Any:
+        return self.writes(lambda: MemorySessionStore.apply(self, writes))
+
+    @hookimpl
+    def session_store(self) -> SlowSessions:
+        return self
+
+
+class Retaineds(MemoryRetainStore):
+    """A retain store that can be handed to more than one broker, and counts the pages it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages = 0
+
+    def match(self, filter: str, cursor: object = None, limit: int = 100) -> Any:
+        self.pages += 1
+        return super().match(filter, cursor, limit)
+
+    @hookimpl
+    def retain_store(self) -> Retaineds:
+        return self
