@@ -73,6 +73,7 @@ class Session:
     """The state of one client id, with or without a connection."""
 
     __slots__ = (
+        "_owed",
         "_reading",
         "_resumed",
         "_runtime",
@@ -117,6 +118,8 @@ class Session:
         self.cursor = 0
         self._reading = False
         self._resumed = False
+        self._owed: dict[Delivery, int] = {}
+        """In flight before the connection, and not sent again yet: its window is narrower than the one before."""
         self._waiting: deque[Delivery] | None = None
         self._waiting_bytes = 0
         self.max_packet_bytes: int | None = None
@@ -145,6 +148,7 @@ class Session:
         """The connection is gone: what is in flight stays so until it is sent again."""
         self.connection = None
         self._resumed = False
+        self._owed.clear()
         self.out = Discard(self._runtime.statistics, "offline")
 
     def restore(self, state: QueueState) -> None:
@@ -171,7 +175,8 @@ class Session:
             if delivery.stage is Stage.PUBCOMP:
                 connection.send(bytes((0x62, 2)) + packet_id.to_bytes(2, "big"))
             elif delivery.committed:
-                self.transmit(packet_id, delivery)
+                self._owed[delivery] = packet_id
+        self._pay()
         self.wants_pump()
 
     # Delivery
@@ -255,6 +260,9 @@ class Session:
         """A delivery is over: forget it in the store, and send what waited for its place."""
         if self.kept:
             self._runtime.turn.batch.queue.append(queue.Remove(self.client_id, self.epoch, delivery.sequence))
+        if self._owed:
+            self._owed.pop(delivery, None)
+            self._pay()
         if self.backlog:
             self.wants_pump()
 
@@ -314,6 +322,13 @@ class Session:
         self.backlog = max(0, self.backlog - 1)
 
     # Within
+
+    def _pay(self) -> None:
+        """Send again what was in flight, as far as the window of this connection goes (MQTT-3.3.4-9)."""
+        owed = self._owed
+        while owed and len(self.outgoing) - len(owed) < self.outgoing.window:
+            delivery = next(iter(owed))
+            self.transmit(owed.pop(delivery), delivery)
 
     @property
     def _can_send(self) -> bool:

@@ -208,7 +208,7 @@ def test_a_fenced_session_is_given_up() -> None:
     assert other.messages == [("a", b"x", 1)]
 
 
-# Asyncio
+# Services that have to be waited for
 
 
 @pytest.mark.parametrize("family", ["session", "cluster"])
