@@ -22,7 +22,13 @@ from kinmqtt.config import PluginSettings, ServiceSettings
 from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, State
 from kinmqtt.mqtt.packets import PacketType
 from kinmqtt.mqtt.session import OUTGOING, Stage
+from kinmqtt.plugins.builtin.auto_subscriptions import TemplateSettings
+from kinmqtt.plugins.builtin.bans import BanSettings
+from kinmqtt.plugins.builtin.delayed import DelayedSettings
 from kinmqtt.plugins.builtin.rate_limits import RateLimitSettings, RuleSettings
+from kinmqtt.plugins.builtin.scram import ScramSettings
+from kinmqtt.plugins.builtin.share_strategy import ShareStrategySettings
+from kinmqtt.plugins.builtin.topic_rewrite import RewriteSettings
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
 from kinmqtt_spi.reference.metric import MetricRegistry
@@ -150,6 +156,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings-plugins": settings(PluginSettings),
     "settings-rate-limits": settings(RateLimitSettings),
     "settings-rate-limit-rule": settings(RuleSettings),
+    "settings-bans": settings(BanSettings),
+    "settings-scram": settings(ScramSettings),
+    "settings-auto-subscriptions": settings(TemplateSettings),
+    "settings-topic-rewrite": settings(RewriteSettings),
+    "settings-share-strategy": settings(ShareStrategySettings),
+    "settings-delayed": settings(DelayedSettings),
     "connection-table": connection_table,
     "transitions": transitions,
     "outgoing": outgoing,

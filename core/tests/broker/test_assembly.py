@@ -33,7 +33,7 @@ def put_together(
     selection: Selection | None = None,
     allow_anonymous: bool | None = None,
     only_loopback: bool = True,
-    settings_of: Callable[[str, Any], Any] = lambda name, settings_class: None,
+    settings_of: Callable[[str, Any], Any] = lambda name, settings_class: settings_class and settings_class(),
 ) -> Assembly:
     """An assembly of plugin objects and the built-ins."""
     chosen = selection or Selection()
@@ -165,7 +165,10 @@ def test_each_plugin_gets_a_context_of_its_own() -> None:
     """With its name, its settings, and the broker's node and clock."""
     recorder = Recorder()
 
-    assembly = put_together({"recorder": recorder}, settings_of=lambda name, cls: f"settings of {name}")
+    def settings_of(name: str, settings_class: Any) -> Any:
+        return settings_class() if settings_class else f"settings of {name}"
+
+    assembly = put_together({"recorder": recorder}, settings_of=settings_of)
 
     context = recorder.context
     assert context is assembly.contexts["recorder"]

@@ -199,7 +199,9 @@ def _configure_one(
         if name in manager.selection.named:
             raise AssemblyError(f"plugin {name!r} is named in the settings but not configured: {error}") from error
         manager.deactivate(name, f"not configured: {error}")
-        log.info("plugin {name} is installed but not configured: {error}", name=name, error=error)
+        # Built-ins are there whether anybody wants them or not.
+        tell = log.debug if manager.is_builtin(name) else log.info
+        tell("plugin {name} is installed but not configured: {error}", name=name, error=error)
     except SettingsError:
         raise
     except Exception as error:

@@ -27,10 +27,10 @@ from kinmqtt.broker.wheel import Wheel
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Identity
-from kinmqtt_spi.services.authorization import Scope
+from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
 from kinmqtt_spi.services.cluster import Member, RouteChange
-from kinmqtt_spi.services.plugin import Health, HealthState
-from kinmqtt_spi.values import Client, Commit, Maybe, Message, NodeIdentity
+from kinmqtt_spi.services.plugin import Delivery, Health, HealthState
+from kinmqtt_spi.values import Client, Commit, Decision, Maybe, Message, NodeIdentity
 
 log = Logger("kinmqtt.broker")
 
@@ -177,6 +177,21 @@ class Broker:
             as_deferred(routed).addErrback(
                 lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
             )
+
+    def deliver(self, client_id: str, message: Message) -> Delivery:
+        """Bring a message to one session, whatever it has subscribed to."""
+        session = self.sessions.get(client_id)
+        if session is None:
+            return Delivery.NO_SESSION
+        taken = self.publishing.deliver(session, message)
+        return Delivery.TAKEN if taken else Delivery.REFUSED
+
+    def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
+        """Ask the authorizers."""
+        ruling = self.runtime.hooks.authorize(request)
+        if isinstance(ruling, Awaitable):
+            return as_deferred(ruling).addCallback(lambda ruling: ruling.decision)
+        return ruling.decision
 
     def client(self, client_id: str) -> Client | None:
         """The connected client of that id."""

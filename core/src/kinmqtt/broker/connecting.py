@@ -282,6 +282,9 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
         request.certificate_subject,
         identity.attributes,
     )
+    if connection.authentication is not None:
+        # Re-authentication is the same client's: a mechanism is shown who that is.
+        connection.authentication.request = evolve(request, client_id=client_id, username=client.username)
     hooks = connection.broker.runtime.hooks
     if hooks.authenticated.active:
         hooks.authenticated(client)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.metric import Namespaced
-from kinmqtt_spi.services.authorization import Scope
+from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
 from kinmqtt_spi.services.metric import Metrics
-from kinmqtt_spi.services.plugin import Clock, Context, Log
-from kinmqtt_spi.values import Client, Message, NodeIdentity
+from kinmqtt_spi.services.plugin import Clock, Context, Delivery, Log
+from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
 if TYPE_CHECKING:
     from kinmqtt.broker.broker import Broker
@@ -47,6 +47,14 @@ class PluginContext(Context):
     def publish(self, message: Message) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.publish`."""
         self._assembled.publish(message)
+
+    def deliver(self, client_id: str, message: Message) -> Delivery:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.deliver`."""
+        return self._assembled.deliver(client_id, message)
+
+    def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.authorize`."""
+        return self._assembled.authorize(request)
 
     def client(self, client_id: str) -> Client | None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.client`."""

@@ -6,15 +6,16 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker.awaiting import as_deferred, settle
-from kinmqtt.broker.fanout import Fanout
+from kinmqtt.broker.fanout import Fanout, deliver, target_of
 from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.router import Routed
-from kinmqtt_spi.values import Client, Maybe, Message, Will
+from kinmqtt_spi.values import Client, Maybe, Message, Subscription, Will
 
 if TYPE_CHECKING:
     from kinmqtt.broker.retained import Retained
     from kinmqtt.broker.router import Router
     from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session import Session
 
 
 class Publishing:
@@ -41,6 +42,16 @@ class Publishing:
         check_message(message)
         self._runtime.turn.touch()
         return self.take(Publication.of(self._completed(message)))
+
+    def deliver(self, session: Session, message: Message) -> bool:
+        """Bring a message to one session that need not have subscribed to it; ``False`` if its queue refused it.
+
+        Raises ``ValueError`` for a message that no PUBLISH can carry.
+        """
+        check_message(message)
+        self._runtime.turn.touch()
+        target = target_of(session, [Subscription(message.topic, message.qos)])
+        return deliver(self._runtime, target, Publication.of(self._completed(message)))
 
     async def publish_will(self, client: Client, will: Will) -> None:
         """Publish a will that is due, unless a plugin stops it."""

@@ -10,9 +10,9 @@ from attrs import evolve, frozen
 
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.metric import MetricRegistry, Namespaced
-from kinmqtt_spi.services.authorization import Scope
-from kinmqtt_spi.services.plugin import Context, Timer
-from kinmqtt_spi.values import Client, Message, MessageId, NodeIdentity
+from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
+from kinmqtt_spi.services.plugin import Context, Delivery, Timer
+from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity
 
 T = TypeVar("T")
 
@@ -171,16 +171,35 @@ class BareContext(Context):
         self.registry = MetricRegistry() if registry is None else registry
         self.metrics = Namespaced(self.registry, name)
         self.clients: dict[str, Client] = {}
+        self._minted = 0
         self.published: list[Message] = []
+        self.sessions: dict[str, list[Message]] = {}
+        """What was delivered to each session; those not in it do not exist."""
+        self.authorizers: list[Callable[[AuthorizationRequest], Decision | None]] = []
+        """Who answers :meth:`authorize`, in order; who abstains says ``None``."""
         self.disconnected: list[tuple[str, ReasonCode]] = []
         self.authorization_changes: list[Scope] = []
 
     def publish(self, message: Message) -> None:
+        self.published.append(self._received(message))
+
+    def deliver(self, client_id: str, message: Message) -> Delivery:
+        if client_id not in self.sessions:
+            return Delivery.NO_SESSION
+        self.sessions[client_id].append(self._received(message))
+        return Delivery.TAKEN
+
+    def authorize(self, request: AuthorizationRequest) -> Decision:
+        answers = (authorizer(request) for authorizer in self.authorizers)
+        return next((answer for answer in answers if answer is not None), ALLOW)
+
+    def _received(self, message: Message) -> Message:
         message_id = message.id
         if message_id == MessageId(0, 0):
-            message_id = MessageId(self.node.uid, len(self.published) + 1)
+            self._minted += 1
+            message_id = MessageId(self.node.uid, self._minted)
         received_at = message.received_at or self.clock.now()
-        self.published.append(evolve(message, id=message_id, received_at=received_at))
+        return evolve(message, id=message_id, received_at=received_at)
 
     def client(self, client_id: str) -> Client | None:
         return self.clients.get(client_id)

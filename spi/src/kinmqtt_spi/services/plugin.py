@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar
 from attrs import frozen
 
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.authorization import Scope
+from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
 from kinmqtt_spi.services.metric import Metrics
-from kinmqtt_spi.values import Client, Message, NodeIdentity
+from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
 T = TypeVar("T")
 
@@ -56,6 +56,17 @@ class Log(Protocol):
         """What failed and needs mending."""
 
 
+class Delivery(Enum):
+    """What became of a message for one client: the answer of :meth:`Context.deliver`."""
+
+    TAKEN = "taken"
+    """It was sent, or waits in the session's queue."""
+    NO_SESSION = "no session"
+    """No session has the client id."""
+    REFUSED = "refused"
+    """The session's queue is full and refuses by its policy."""
+
+
 class Context(ABC):
     """A plugin's narrow face to the broker; each plugin has one of its own."""
 
@@ -74,6 +85,18 @@ class Context(ABC):
 
         ``publisher``, ``id`` and ``received_at`` are filled in where they are absent.
         """
+
+    @abstractmethod
+    def deliver(self, client_id: str, message: Message) -> Delivery:
+        """Bring a message to one session, whatever it has subscribed to; kept for it while its client is offline.
+
+        No limiter is asked and nothing is retained; the hooks on deliveries are asked. ``id`` and ``received_at`` are
+        filled in where they are absent. A message of QoS 0 to a client that is offline is dropped.
+        """
+
+    @abstractmethod
+    def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
+        """Ask the authorizers, as the broker does: for a plugin that acts for a client under another topic."""
 
     @abstractmethod
     def client(self, client_id: str) -> Client | None:

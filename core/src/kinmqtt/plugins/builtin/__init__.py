@@ -16,6 +16,13 @@ BUILTINS: Final[dict[str, str]] = {
     "memory": "kinmqtt.plugins.builtin.memory",
     "single_node": "kinmqtt.plugins.builtin.single_node",
     "rate_limits": "kinmqtt.plugins.builtin.rate_limits:RateLimits",
+    "bans": "kinmqtt.plugins.builtin.bans:Bans",
+    "scram": "kinmqtt.plugins.builtin.scram:Scram",
+    "auto_subscriptions": "kinmqtt.plugins.builtin.auto_subscriptions:AutoSubscriptions",
+    "topic_rewrite": "kinmqtt.plugins.builtin.topic_rewrite:TopicRewrite",
+    "share_strategy": "kinmqtt.plugins.builtin.share_strategy:ShareStrategy",
+    "delayed": "kinmqtt.plugins.builtin.delayed:Delayed",
+    "direct": "kinmqtt.plugins.builtin.direct:Direct",
 }
 """Plugin name to ``module:attribute``, in the order in which they stand behind installed plugins."""
 

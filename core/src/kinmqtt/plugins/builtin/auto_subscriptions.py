@@ -1,0 +1,87 @@
+"""Subscriptions that clients have without asking, by templates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from kinmqtt_spi import Subscription, hookimpl
+from kinmqtt_spi.settings import setting
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.services.plugin import Context
+    from kinmqtt_spi.values import Client
+
+_PLACEHOLDER = re.compile(r"\$\{(clientid|username)\}")
+
+
+@frozen(slots=True)
+class TemplateSettings:
+    """One subscription for everybody it can be filled in for."""
+
+    filter: str = setting(help="the topic filter; ${clientid} and ${username} are filled in")
+    qos: int = setting(0, help="the maximum QoS", minimum=0, maximum=2)
+    no_local: bool = setting(False, help="not the client's own messages")
+    retain_as_published: bool = setting(False, help="keep the RETAIN flag as it was published")
+    retain_handling: int = setting(
+        0, help="retained messages: 0 at each connect, 1 when it is new, 2 never", minimum=0, maximum=2
+    )
+
+
+@frozen(slots=True)
+class AutoSubscriptionsSettings:
+    """``[plugins.auto_subscriptions]``."""
+
+    subscriptions: tuple[TemplateSettings, ...] = setting((), help="what every client is subscribed to")
+
+
+def fill_in(template: str, client: Client) -> str | None:
+    """A template with the client's names in it; ``None`` where it has no such name, or one of several levels."""
+    names = {"clientid": client.client_id, "username": client.username}
+    for placeholder in set(_PLACEHOLDER.findall(template)):
+        name = names[placeholder]
+        if not name or any(character in name for character in "/+#"):
+            return None
+    return _PLACEHOLDER.sub(lambda placeholder: names[placeholder[1]] or "", template)
+
+
+class AutoSubscriptions:
+    """Answers ``initial_subscriptions`` from the settings."""
+
+    def __init__(self) -> None:
+        self._templates: tuple[TemplateSettings, ...] = ()
+
+    @hookimpl
+    def settings_class(self) -> type[AutoSubscriptionsSettings]:
+        """The templates."""
+        return AutoSubscriptionsSettings
+
+    @hookimpl
+    def configure(self, context: Context) -> None:
+        """Take the templates."""
+        self._templates = context.settings.subscriptions
+
+    @hookimpl
+    def reload(self, settings: AutoSubscriptionsSettings) -> Sequence[str]:
+        """Take new templates; they hold for whoever connects from now on."""
+        self._templates = settings.subscriptions
+        return ()
+
+    @hookimpl
+    def initial_subscriptions(self, client: Client) -> Sequence[Subscription]:
+        """The templates that can be filled in for this client."""
+        return [
+            Subscription(
+                filter,
+                template.qos,
+                None,
+                template.no_local,
+                template.retain_as_published,
+                template.retain_handling,
+            )
+            for template in self._templates
+            if (filter := fill_in(template.filter, client)) is not None
+        ]

@@ -1,0 +1,56 @@
+"""Publish to one client by its id: ``$p2p/<client id>/<topic>`` goes to that client's session and nobody else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from kinmqtt_spi import Drop, Message, Reject, hookimpl, on_topics
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.plugin import Delivery
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.services.plugin import Context
+
+PREFIX = "$p2p/"
+
+
+class Direct:
+    """Delivers without a subscription; kept for a client that is offline, where its session is."""
+
+    def __init__(self) -> None:
+        self._context: Context | None = None
+
+    @hookimpl
+    def configure(self, context: Context) -> None:
+        """Take the context."""
+        self._context = context
+        self._undeliverable = context.metrics.counter("undeliverable", "messages")
+
+    @hookimpl
+    @on_topics("$p2p/#")
+    def publish_received(self, message: Message) -> Drop | Reject:
+        """Deliver to the client the topic names; a slash in a client id is written %2F."""
+        return self._deliver(message)
+
+    @hookimpl
+    def will_publishing(self, message: Message) -> Drop | Reject | None:
+        """The same for a will."""
+        return self._deliver(message) if message.topic.startswith(PREFIX) else None
+
+    def _deliver(self, message: Message) -> Drop | Reject:
+        name, _, topic = message.topic[len(PREFIX) :].partition("/")
+        if not name or not topic:
+            return Reject(ReasonCode.TOPIC_NAME_INVALID, "expected $p2p/<client id>/<topic>")
+        if topic.startswith("$"):
+            # Who may write to a client must not thereby speak in the broker's name.
+            return Reject(ReasonCode.TOPIC_NAME_INVALID, "the topic behind $p2p/<client id>/ begins with $")
+        if self._context is None:
+            return Reject(ReasonCode.SERVER_UNAVAILABLE, "not configured")
+        delivery = self._context.deliver(unquote(name), message.replace(topic=topic, retain=False))
+        if delivery is Delivery.TAKEN:
+            return Drop("delivered to one client")
+        self._undeliverable.value += 1
+        if delivery is Delivery.REFUSED:
+            return Reject(ReasonCode.QUOTA_EXCEEDED, "the client's queue is full")
+        return Drop("no session has this client id")
