@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kinmqtt.broker.settings import BrokerSettings, LimitSettings
+from kinmqtt.broker.settings import (
+    BrokerSettings,
+    LimitSettings,
+    ListenerLimitSettings,
+    ListenerSettings,
+    TlsSettings,
+    WebSocketSettings,
+)
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.config import PluginSettings, ServiceSettings
 from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, State
@@ -152,6 +159,10 @@ def metrics() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "settings-broker": settings(BrokerSettings),
     "settings-limits": settings(LimitSettings),
+    "settings-listener": settings(ListenerSettings),
+    "settings-listener-limits": settings(ListenerLimitSettings),
+    "settings-tls": settings(TlsSettings),
+    "settings-websocket": settings(WebSocketSettings),
     "settings-services": settings(ServiceSettings),
     "settings-plugins": settings(PluginSettings),
     "settings-rate-limits": settings(RateLimitSettings),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import frozen
 
-from kinmqtt.broker.settings import DEFAULT_ENDPOINT
+from kinmqtt.broker.settings import DEFAULT_ENDPOINT, LimitSettings, ListenerLimitSettings
 from kinmqtt.config import Overrides, Settings, load
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.settings import setting
@@ -32,14 +32,18 @@ def problems(file: Path, text: str, **environment: str) -> list[str]:
     return [problem.replace(str(file), "k.toml") for problem in caught.value.problems]
 
 
+def listening(settings: Settings) -> dict[str, str]:
+    """Each listener's name and place."""
+    return {name: place for name, place, _ in settings.listeners}
+
+
 def test_without_a_file_the_defaults_hold() -> None:
     """With nothing configured the broker listens on loopback only."""
     settings = load(None, Overrides(), {"PATH": "/bin"})
 
-    assert settings.broker.listen == (DEFAULT_ENDPOINT,)
+    assert listening(settings) == {DEFAULT_ENDPOINT: "broker.listen"}
     assert settings.broker.allow_anonymous is None
     assert settings.selection.named == frozenset()
-    assert settings.listen_place == "broker.listen"
 
 
 def test_the_tables_are_read(file: Path) -> None:
@@ -80,10 +84,9 @@ def test_the_command_line_rules(file: Path) -> None:
         overrides,
     )
 
-    assert settings.broker.listen == ("1885",)
+    assert listening(settings) == {"1885": "--listen"}
     assert settings.broker.allow_anonymous is True
     assert settings.selection.disabled == {"anonymous", "hash"}
-    assert settings.listen_place == "--listen"
 
 
 def test_the_environment_rules_over_the_file(file: Path) -> None:
@@ -108,7 +111,7 @@ def test_where_things_are_named(file: Path) -> None:
         "q": "k.toml:4: services.queue",
         "s": "k.toml:7: plugins.s",
     }
-    assert settings.listen_place == f"{file}:2: broker.listen"
+    assert listening(settings) == {"1": f"{file}:2: broker.listen"}
 
 
 MISTAKES = [
@@ -230,3 +233,95 @@ def test_a_section_that_nobody_reads(file: Path) -> None:
     with pytest.raises(SettingsError, match=r":1: plugins\.guard: the plugin takes no settings; remove"):
         settings.for_plugin("guard", None)
     assert loaded(file, "").for_plugin("guard", None) is None
+
+
+# Listeners
+
+TABLES = """\
+[listeners.public]
+endpoint = "tcp:8883"
+authenticators = ["scram"]
+tls = { certificate = "c.pem", private_key = "k.pem" }
+
+[listeners.public.limits]
+max_connections = 5
+
+[listeners.web]
+endpoint = "127.0.0.1:8083"
+websocket = { path = "/mqtt" }
+proxy_protocol = true
+"""
+
+
+def test_listeners_have_tables(file: Path) -> None:
+    """Each with its name and what it says of itself; the default endpoint is not listened on besides."""
+    settings = loaded(file, TABLES)
+    public, web = (listener for _, _, listener in settings.listeners)
+
+    assert listening(settings) == {"public": f"{file}:1: listeners.public", "web": f"{file}:9: listeners.web"}
+    assert public.tls is not None
+    assert (public.tls.certificate, public.tls.minimum_version) == (Path("c.pem"), "1.2")
+    assert (public.limits.max_connections, public.authenticators) == (5, ("scram",))
+    assert web.websocket is not None
+    assert (web.websocket.path, web.proxy_protocol, web.tls) == ("/mqtt", True, None)
+
+
+def test_listed_endpoints_stand_beside_tables(file: Path) -> None:
+    """`listen` and the tables add up; the command line replaces both."""
+    text = '[broker]\nlisten = ["ws:8080"]\n' + TABLES
+
+    assert list(listening(loaded(file, text))) == ["ws:8080", "public", "web"]
+    assert list(listening(loaded(file, text, Overrides(("1883",))))) == ["1883"]
+
+
+def test_websocket_in_one_word(file: Path) -> None:
+    """`ws:` in front of an endpoint."""
+    [(name, _, listener)] = loaded(file, '[broker]\nlisten = ["ws:127.0.0.1:8080"]\n').listeners
+
+    assert (name, listener.endpoint) == ("ws:127.0.0.1:8080", "127.0.0.1:8080")
+    assert listener.websocket is not None
+
+
+def test_a_listeners_limits_stand_over_the_brokers() -> None:
+    """What a listener says nothing about is as in [limits]; its count of connections is its own."""
+    broker = LimitSettings(max_connections=9, receive_maximum=7)
+
+    merged = ListenerLimitSettings(max_connections=5, max_packet_bytes=100).over(broker)
+
+    assert (merged.max_connections, merged.receive_maximum, merged.max_packet_bytes) == (9, 7, 100)
+
+
+WRONG_LISTENERS = [
+    ("[listeners.a]\n", "k.toml:1: listeners.a.endpoint: required key is missing (a string)"),
+    ("[listeners.a]\nendpoint = '1'\nauthenticators = []\n", "authenticators is empty: name plugins"),
+    ("[listeners.a]\nendpoint = '1'\ntlss = {}\n", "listeners.a.tlss: unknown key; did you mean 'tls'?"),
+    (
+        "[listeners.a]\nendpoint = '1'\ntls = {certificate = 'c'}\n",
+        "listeners.a.tls.private_key: required key is missing",
+    ),
+    (
+        "[listeners.a]\nendpoint='1'\ntls = {certificate = 'c', private_key = 'k', client_certificates='optional'}\n",
+        "client_certificates needs client_ca",
+    ),
+    (
+        "[listeners.a]\nendpoint = '1'\ntls = {certificate = 'c', private_key = 'k', username_from = 'subject'}\n",
+        'need client_certificates = "optional" or "required"',
+    ),
+    ("listeners = 5\n", "k.toml: listeners: expected tables [listeners.NAME]"),
+    ("[broker]\nlisten = []\n", "k.toml:2: broker.listen is empty: name at least one endpoint"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), WRONG_LISTENERS)
+def test_a_mistake_in_a_listener_is_located(file: Path, text: str, problem: str) -> None:
+    """With file, line, key, and what was expected."""
+    [found] = problems(file, text)
+
+    assert problem in found
+
+
+def test_a_listener_is_set_by_a_variable(file: Path) -> None:
+    """Over what the file says."""
+    settings = loaded(file, TABLES, KINMQTT__LISTENERS__WEB__ENDPOINT="127.0.0.1:9001")
+
+    assert [listener.endpoint for _, _, listener in settings.listeners] == ["tcp:8883", "127.0.0.1:9001"]

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import free_port
+from wire import wire
 
 SETTINGS = """\
 [[plugins.rate_limits.rules]]
@@ -22,6 +24,7 @@ class Running:
     """A broker in a process of its own, and its log."""
 
     def __init__(self, settings: Path) -> None:
+        self.port = free_port()
         command = [
             sys.executable,
             "-m",
@@ -30,7 +33,7 @@ class Running:
             "-c",
             str(settings),
             "--listen",
-            "tcp:0:interface=127.0.0.1",
+            f"tcp:{self.port}:interface=127.0.0.1",
         ]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -73,7 +76,7 @@ def test_plugins_take_new_settings(running: Running, settings: Path) -> None:
 
     running.process.send_signal(signal.SIGHUP)
 
-    running.wait_for("reload: the plugins have their new settings")
+    running.wait_for("reload: plugins, limits and certificates are as the settings say now")
 
 
 def test_a_file_with_mistakes_changes_nothing(running: Running, settings: Path) -> None:
@@ -84,3 +87,29 @@ def test_a_file_with_mistakes_changes_nothing(running: Running, settings: Path) 
 
     log = "".join(running.wait_for("the old ones stay in force"))
     assert "plugins.rate_limits.rules[0].burts: unknown key; did you mean 'burst'?" in log
+
+
+def test_what_needs_a_restart_is_named(running: Running, settings: Path) -> None:
+    """Changes that a running broker can't take are told one by one; the others hold."""
+    more = '[broker]\nnode_name = "other"\n[services]\nsubscription = "hash"\n[plugins.scram]\nusers = {}\n'
+    settings.write_text(SETTINGS.format(name="two") + more, encoding="utf-8")
+
+    running.process.send_signal(signal.SIGHUP)
+
+    log = "".join(running.wait_for("as the settings say now"))
+    assert "reload: [broker]: a change needs a restart" in log
+    assert "reload: [services]: a change needs a restart" in log
+    assert "reload: plugins.scram: the plugin is not in use; to use it needs a restart" in log
+    assert "the listeners" not in log
+
+
+def test_limits_are_taken(running: Running, settings: Path) -> None:
+    """New limits hold for who connects from then on."""
+    limits = "[limits]\nreceive_maximum = 7\n"
+    settings.write_text(limits + SETTINGS.format(name="one"), encoding="utf-8")
+
+    running.process.send_signal(signal.SIGHUP)
+    running.wait_for("as the settings say now")
+
+    with wire(running.port) as client:
+        assert client.connect("c").properties.receive_maximum == 7

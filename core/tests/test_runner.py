@@ -54,7 +54,7 @@ def test_nothing_is_opened_by_assembling() -> None:
 
     assembly, listeners = runner.build_assembly(settings("127.0.0.1:1883", "[::1]:1883"), reactor)
 
-    assert [listener.is_local for listener in listeners] == [True, True]
+    assert [listener.plan.is_local for listener in listeners] == [True, True]
     assert assembly.providers["session"] == "memory"
     assert reactor.tcpServers == []
 

@@ -115,7 +115,7 @@ def _check(parsed: argparse.Namespace) -> int:
     from kinmqtt.runner import build_assembly
 
     assembly, listeners = build_assembly(_settings(parsed), _reactor())
-    print("listen: " + ", ".join(listener.description for listener in listeners))
+    print("listen: " + ", ".join(listener.summary for listener in listeners))
     for family, plugin in assembly.providers.items():
         print(f"{family}: {plugin}")
     print("hooks run in this order: " + ", ".join(assembly.manager.active))

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from attrs import evolve, field, frozen
 
-from kinmqtt.broker.settings import BrokerSettings, LimitSettings
+from kinmqtt.broker.settings import DEFAULT_ENDPOINT, BrokerSettings, LimitSettings, ListenerSettings, from_text
 from kinmqtt.plugins.discovery import RESERVED_NAMES
 from kinmqtt.plugins.manager import PROVIDERS
 from kinmqtt.plugins.selection import Selection
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.settings import Document, parse, setting, unknown_environment, unknown_tables
 
-TABLES: Final = ("broker", "limits", "services", "plugins")
+TABLES: Final = ("broker", "limits", "listeners", "services", "plugins")
 
 
 @frozen(slots=True)
@@ -56,8 +56,8 @@ class Settings:
     broker: BrokerSettings
     limits: LimitSettings
     selection: Selection
-    listen_place: str
-    """Where the listeners stand: file, line and key, or the option."""
+    listeners: tuple[tuple[str, str, ListenerSettings], ...]
+    """Each listener's name, its place (file, line and key, or the option), and its settings."""
     _document: Document
     _environment: Mapping[str, str]
     _path: Path | None
@@ -66,6 +66,20 @@ class Settings:
     def reread(self) -> Settings:
         """The same file, command line and environment once more; raises what :func:`load` does."""
         return load(self._path, self._overrides, self._environment)
+
+    def left_by(self, new: Settings, active: Sequence[str]) -> list[str]:
+        """A line for each change that a running broker can't take from ``new``; ``active`` are its plugins."""
+        before, after = self.selection, new.selection
+        changed = {
+            "[broker]": evolve(self.broker, listen=None) != evolve(new.broker, listen=None),
+            "the listeners": _unplaced(self.listeners) != _unplaced(new.listeners),
+            "[services]": before.services != after.services,
+            "the choice of plugins": (before.order, before.only, before.disabled)
+            != (after.order, after.only, after.disabled),
+        }
+        left = [f"{what}: a change needs a restart" for what, is_changed in changed.items() if is_changed]
+        unused = sorted(after.sections - set(active))
+        return left + [f"plugins.{name}: the plugin is not in use; to use it needs a restart" for name in unused]
 
     _classes: dict[str, type[Any]] = field(factory=dict, init=False, eq=False, repr=False)
 
@@ -111,7 +125,11 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
         except SettingsError as error:
             problems.extend(error.problems)
     plugins, sections = _plugins(document, problems)
-    known: Sequence[Any] = [((table,), settings_class) for table, settings_class in classes.items()]
+    tables = _listener_tables(document, environment, problems)
+    known: Sequence[Any] = [
+        *(((table,), settings_class) for table, settings_class in classes.items()),
+        *((("listeners", name), ListenerSettings) for name in tables),
+    ]
     # What is meant for a plugin can be judged only when the plugins are known.
     variables = {name: value for name, value in environment.items() if not _is_for_plugin(name)}
     problems.extend(unknown_environment(variables, known))
@@ -127,8 +145,13 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
         _places(document, plugins, sections, services, overrides),
     )
     broker = _overridden(parsed["broker"], overrides)
-    listen_place = "--listen" if overrides.listen else _place(document, "broker", "listen")
-    return Settings(broker, parsed["limits"], selection, listen_place, document, environment, path, overrides)
+    listeners = _listeners(document, broker, tables, overrides)
+    return Settings(broker, parsed["limits"], selection, listeners, document, environment, path, overrides)
+
+
+def _unplaced(listeners: Sequence[tuple[str, str, ListenerSettings]]) -> list[tuple[str, ListenerSettings]]:
+    """The listeners without their lines in the file, which may move."""
+    return [(name, settings) for name, _, settings in listeners]
 
 
 def _is_for_plugin(variable: str) -> bool:
@@ -186,10 +209,42 @@ def _plugins(document: Document, problems: list[str]) -> tuple[PluginSettings, l
     return PluginSettings(**values), [name for name in sections if isinstance(table[name], dict)]
 
 
+def _listener_tables(
+    document: Document, environment: Mapping[str, str], problems: list[str]
+) -> dict[str, ListenerSettings]:
+    """The tables ``[listeners.NAME]``, by name."""
+    tables = document.data.get("listeners", {})
+    if not isinstance(tables, dict):
+        problems.append(f"{document.name}: listeners: expected tables [listeners.NAME]")
+        return {}
+    found = {}
+    for name in tables:
+        try:
+            found[name] = parse(ListenerSettings, document, ("listeners", name), environ=environment)
+        except SettingsError as error:
+            problems.extend(error.problems)
+    return found
+
+
+def _listeners(
+    document: Document, broker: BrokerSettings, tables: Mapping[str, ListenerSettings], overrides: Overrides
+) -> tuple[tuple[str, str, ListenerSettings], ...]:
+    """All listeners, or those of the command line alone."""
+    if overrides.listen:
+        return tuple((name, "--listen", settings) for name, settings in map(from_text, overrides.listen))
+    listed = broker.listen
+    if listed is None:
+        listed = () if tables else (DEFAULT_ENDPOINT,)
+    place = _place(document, "broker", "listen")
+    listeners = [(name, place, settings) for name, settings in map(from_text, listed)]
+    listeners += [(name, _place(document, "listeners", name), settings) for name, settings in tables.items()]
+    if not listeners:
+        raise SettingsError([f"{place} is empty: name at least one endpoint, for example 'tcp:1883'"])
+    return tuple(listeners)
+
+
 def _overridden(broker: BrokerSettings, overrides: Overrides) -> BrokerSettings:
     changes: dict[str, Any] = {}
-    if overrides.listen:
-        changes["listen"] = overrides.listen
     if overrides.data is not None:
         if overrides.data != "memory":
             raise SettingsError(

@@ -16,8 +16,8 @@ from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
 from kinmqtt.config import Settings
 from kinmqtt.net.clock import ReactorClock
-from kinmqtt.net.listeners import Listener, parse_listeners
-from kinmqtt.net.service import BrokerService
+from kinmqtt.net.listeners import ListenerPort, parse_listeners
+from kinmqtt.net.service import BrokerService, NewSettings
 from kinmqtt.plugins.discovery import builtin_candidates, installed_candidates
 from kinmqtt.plugins.manager import PluginManager
 from kinmqtt.plugins.selection import choose
@@ -43,18 +43,18 @@ def build_manager(settings: Settings, reactor: Any) -> PluginManager:
     return PluginManager(choose(candidates, settings.selection), settings.selection, reactor_kind(reactor))
 
 
-def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Listener]]:
+def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[ListenerPort]]:
     """Everything up to the point where something would be opened or started.
 
     Raises :class:`~kinmqtt_spi.errors.AssemblyError` or :class:`~kinmqtt_spi.errors.SettingsError`.
     """
-    listeners = parse_listeners(reactor, settings.broker.listen, settings.listen_place)
+    listeners = parse_listeners(reactor, settings.listeners)
     node = NodeIdentity(settings.broker.node_name or socket.gethostname(), secrets.randbits(64))
     surroundings = Surroundings(
         node,
         ReactorClock(reactor),
         lambda call: deferToThread(call),
-        all(listener.is_local for listener in listeners),
+        [listener.plan for listener in listeners],
     )
     manager = build_manager(settings, reactor)
     assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, surroundings)
@@ -69,12 +69,16 @@ def build_service(settings: Settings, reactor: Any) -> BrokerService:
     def introduce(broker: Broker) -> Sequence[str]:
         return introduction(assembly, listeners, reactor)
 
-    return BrokerService(reactor, assembly, listeners, version(), introduce, lambda: settings.reread().for_plugin)
+    def reread() -> NewSettings:
+        new = settings.reread()
+        return NewSettings(new.for_plugin, new.limits, settings.left_by(new, assembly.manager.active))
+
+    return BrokerService(reactor, assembly, listeners, version(), introduce, reread)
 
 
-def introduction(assembly: Assembly, listeners: Sequence[Listener], reactor: Any) -> list[str]:
+def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor: Any) -> list[str]:
     """Three lines that say what the broker is and what it lets pass."""
-    where = ", ".join(listener.description for listener in listeners)
+    where = ", ".join(listener.summary for listener in listeners)
     kept = "state is kept in memory and ends with this process"
     anonymous = "anonymous" in assembly.manager.active
     who = "anonymous clients are let in" if anonymous else "clients must authenticate"

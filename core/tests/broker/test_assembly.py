@@ -11,7 +11,8 @@ from twisted.internet.defer import Deferred, succeed
 
 from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
-from kinmqtt.broker.settings import BrokerSettings, LimitSettings
+from kinmqtt.broker.listener import ListenerPlan
+from kinmqtt.broker.settings import BrokerSettings, LimitSettings, ListenerSettings
 from kinmqtt.plugins.builtin import DEFAULTS
 from kinmqtt.plugins.discovery import Candidate, builtin_candidates
 from kinmqtt.plugins.manager import PROVIDERS, PluginManager
@@ -33,6 +34,7 @@ def put_together(
     selection: Selection | None = None,
     allow_anonymous: bool | None = None,
     only_loopback: bool = True,
+    listeners: dict[str, ListenerSettings] | None = None,
     settings_of: Callable[[str, Any], Any] = lambda name, settings_class: settings_class and settings_class(),
 ) -> Assembly:
     """An assembly of plugin objects and the built-ins."""
@@ -40,7 +42,11 @@ def put_together(
     candidates = [Candidate(name, "test", name, False, plugin) for name, plugin in (plugins or {}).items()]
     choices = choose([*candidates, *builtin_candidates()], chosen)
     manager = PluginManager(choices, chosen, "asyncio")
-    surroundings = Surroundings(NODE, TurnableClock(), lambda call: succeed(call()), only_loopback)
+    plans = [
+        ListenerPlan(name, only_loopback, plan, f"k.toml:1: listeners.{name}")
+        for name, plan in (listeners or {"tcp": ListenerSettings(endpoint="1883")}).items()
+    ]
+    surroundings = Surroundings(NODE, TurnableClock(), lambda call: succeed(call()), plans)
     # The built-in limiter wants its own settings; everybody else gets what the test says.
     return assemble(
         BrokerSettings(allow_anonymous=allow_anonymous),

@@ -22,7 +22,8 @@ from twisted.internet.defer import Deferred, succeed
 from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.connection import Connection
-from kinmqtt.broker.settings import BrokerSettings, LimitSettings
+from kinmqtt.broker.listener import Listener, ListenerPlan
+from kinmqtt.broker.settings import BrokerSettings, LimitSettings, ListenerSettings
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import (
@@ -57,11 +58,12 @@ P = TypeVar("P")
 class MemoryLink:
     """A transport without a network; see :class:`kinmqtt.broker.connection.Link`."""
 
-    def __init__(self, listener: str, address: Address) -> None:
+    def __init__(self, listener: Listener, address: Address) -> None:
         self.ready = True
         self.listener = listener
         self.address = address
         self.certificate_subject: str | None = None
+        self.certificate_username: str | None = None
         self.written = bytearray()
         self.reading = True
         self.closed = False
@@ -222,6 +224,7 @@ class House:
         clock: TurnableClock | None = None,
         services: Mapping[str, str] | None = None,
         order: tuple[str, ...] = (),
+        listeners: Mapping[str, ListenerSettings] | None = None,
         **limits: Any,
     ) -> None:
         """``plugins`` by name stand before the built-ins; ``limits`` are fields of :class:`LimitSettings`."""
@@ -233,7 +236,9 @@ class House:
         selection = Selection(order=order, services=dict(services or {}))
         choices = choose([*handed_in, *builtin_candidates()], selection)
         manager = PluginManager(choices, selection, reactor)
-        surroundings = Surroundings(NodeIdentity("test", 7), self.clock, lambda call: succeed(call()), True)
+        named = listeners or {"tcp:1883": ListenerSettings(endpoint="127.0.0.1:1883")}
+        plans = [ListenerPlan(name, True, plan) for name, plan in named.items()]
+        surroundings = Surroundings(NodeIdentity("test", 7), self.clock, lambda call: succeed(call()), plans)
         parsed = dict(plugin_settings or {})
         self.assembly: Assembly = assemble(
             settings or BrokerSettings(sys_interval_s=0),
@@ -278,7 +283,7 @@ class House:
 
     def open(self, version: int = V311, host: str = "192.0.2.1", listener: str = "tcp:1883") -> Peer:
         """A network connection that has sent nothing yet."""
-        link = MemoryLink(listener, Address(host, 50_000 + len(self.peers)))
+        link = MemoryLink(self.broker.listeners[listener], Address(host, 50_000 + len(self.peers)))
         peer = Peer(self, link, Connection(self.broker, link), version)
         self.peers.append(peer)
         peer.connection.opened()

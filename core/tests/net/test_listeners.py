@@ -7,13 +7,25 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from harness import House
 from processes import free_port
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.testing import MemoryReactor
 
-from kinmqtt.net.listeners import BACKLOG, Listener, close_all, describe, is_loopback, open_all, parse_listeners
+from kinmqtt.broker.listener import ListenerPlan
+from kinmqtt.broker.settings import ListenerSettings, from_text
+from kinmqtt.net.listeners import (
+    BACKLOG,
+    ListenerPort,
+    close_all,
+    describe,
+    is_local,
+    is_loopback,
+    open_all,
+    parse_listeners,
+)
 from kinmqtt_spi.errors import AssemblyError
 
 FULL = [
@@ -50,13 +62,13 @@ OPEN = ["1883", "tcp:1883", "0.0.0.0:1", "[::]:1", "192.0.2.1:1", "example.org:1
 @pytest.mark.parametrize("text", LOCAL)
 def test_what_only_this_machine_reaches_is_local(text: str) -> None:
     """A listener on a loopback interface or a local socket is local."""
-    assert Listener(describe(text), None).is_local
+    assert is_local(describe(text))
 
 
 @pytest.mark.parametrize("text", OPEN)
 def test_what_others_may_reach_is_not_local(text: str) -> None:
     """A listener is not local where it is on another interface, on all of them, or where nobody can tell."""
-    assert not Listener(describe(text), None).is_local
+    assert not is_local(describe(text))
 
 
 @pytest.mark.parametrize("host", ["", "localhost.example.org", "127.0.0.1.example.org", "::", "::ffff:192.0.2.1"])
@@ -75,14 +87,21 @@ BAD = [
     ("nothing:like:this", "Unknown endpoint type"),
     ("::1:1883", "Unknown endpoint type"),
     ("unix:", "path"),
+    ("quic:1883", "Unknown endpoint type"),
+    ("tpc:1883", "Unknown endpoint type"),
 ]
+
+
+def listed(*texts: str) -> list[tuple[str, str, ListenerSettings]]:
+    """Listeners as the settings list them."""
+    return [(name, "k.toml:2: broker.listen", settings) for name, settings in map(from_text, texts)]
 
 
 @pytest.mark.parametrize(("text", "why"), BAD)
 def test_a_bad_endpoint_is_one_sentence(text: str, why: str) -> None:
     """An endpoint that can't be is refused with its place, itself, the reason and how it could be written."""
     with pytest.raises(AssemblyError) as caught:
-        parse_listeners(MemoryReactor(), ["127.0.0.1:1883", text], "k.toml:2: broker.listen")
+        parse_listeners(MemoryReactor(), listed("127.0.0.1:1883", text))
 
     message = str(caught.value)
     assert message.startswith(f"k.toml:2: broker.listen: {text!r} is no endpoint (")
@@ -90,17 +109,11 @@ def test_a_bad_endpoint_is_one_sentence(text: str, why: str) -> None:
     assert "\n" not in message
 
 
-def test_no_endpoint_at_all() -> None:
-    """An empty list is refused: a broker that nobody can reach is a mistake."""
-    with pytest.raises(AssemblyError, match=r"broker\.listen is empty: name at least one endpoint"):
-        parse_listeners(MemoryReactor(), [])
-
-
 @pytest.mark.parametrize("again", ["127.0.0.1:1883", "tcp:1883:interface=127.0.0.1"])
 def test_an_endpoint_named_twice(again: str) -> None:
     """The same endpoint twice is refused, also where it is written differently."""
     with pytest.raises(AssemblyError, match="twice; remove one"):
-        parse_listeners(MemoryReactor(), ["127.0.0.1:1883", again])
+        parse_listeners(MemoryReactor(), listed("127.0.0.1:1883", again))
 
 
 # Opening
@@ -136,10 +149,13 @@ class Endpoint:
 
 def opened(endpoints: list[Endpoint]) -> Any:
     """What comes of opening all these."""
-    listeners = [Listener(f"test:{number}", endpoint) for number, endpoint in enumerate(endpoints)]
+    named = {f"test:{number}": ListenerSettings(endpoint="1") for number in range(len(endpoints))}
+    ports = [
+        ListenerPort(ListenerPlan(name, True, settings), name, endpoint)
+        for (name, settings), endpoint in zip(named.items(), endpoints, strict=True)
+    ]
     outcome: list[Any] = []
-    broker: Any = object()
-    Deferred.fromCoroutine(open_all(broker, listeners)).addBoth(outcome.append)
+    Deferred.fromCoroutine(open_all(House(listeners=named).broker, ports)).addBoth(outcome.append)
     return outcome[0]
 
 

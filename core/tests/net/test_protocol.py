@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from harness import House
 from processes import BrokerProcess, running_broker
+from transports import CONNACK, CONNECT, PING, PONG, BufferTransport, SocketTransport
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 from wire import Wire, wire
 
+from kinmqtt.broker.settings import ListenerSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
@@ -33,84 +35,12 @@ from kinmqtt.mqtt.packets import (
 from kinmqtt.net.protocol import CLOSE_LIMIT_S, MqttFactory, MqttProtocol
 from kinmqtt_spi.reasons import ReasonCode
 
-CONNECT = encode(
-    Connect(version=V311, client_id="c", clean_start=True, keep_alive=0, will=None, username=None, password=None),
-    V311,
-)
-CONNACK = b"\x20\x02\x00\x00"
-PING = b"\xc0\x00"
-PONG = b"\xd0\x00"
-
-
-class Socket:
-    """Something with a file descriptor."""
-
-    def fileno(self) -> int:
-        """Not a real one."""
-        return -1
-
-
-class BufferTransport:
-    """A transport that can't send at once, as TLS is; it notes down what is asked of it."""
-
-    peer: Any = IPv4Address("TCP", "192.0.2.7", 4711)
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.calls: list[str] = []
-
-    def getPeer(self) -> Any:
-        return self.peer
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
-        self.calls.append("push producer" if streaming else "pull producer")
-
-    def unregisterProducer(self) -> None:
-        self.calls.append("no producer")
-
-    def pauseProducing(self) -> None:
-        self.calls.append("pause")
-
-    def resumeProducing(self) -> None:
-        self.calls.append("resume")
-
-    def loseConnection(self) -> None:
-        self.calls.append("close")
-
-    def abortConnection(self) -> None:
-        self.calls.append("abort")
-
-
-class SocketTransport(BufferTransport):
-    """A transport over a socket that takes ``room`` bytes at once, at most ``step`` of them in one call."""
-
-    def __init__(self, room: int = 1 << 30, step: int = 1 << 30) -> None:
-        super().__init__()
-        self.room = room
-        self.step = step
-        self.sent = b""
-
-    def getHandle(self) -> Socket:
-        return Socket()
-
-    def setTcpNoDelay(self, on: bool) -> None:
-        self.calls.append(f"no delay: {on}")
-
-    def writeSomeData(self, data: bytes) -> int | Exception:
-        if self.room < 0:
-            return ConnectionLost()
-        taken = data[: min(self.room, self.step)]
-        self.sent += taken
-        self.room -= len(taken)
-        return len(taken)
+PLAIN = ListenerSettings(endpoint="1883")
 
 
 def joined(house: House, transport: BufferTransport, *, talk: bool = True) -> MqttProtocol:
     """A protocol on its transport, with a client that has connected."""
-    protocol = MqttFactory(house.broker, "tcp:1883").buildProtocol(None)
+    protocol = MqttFactory(house.broker, house.broker.listeners["tcp:1883"], PLAIN).buildProtocol(None)
     protocol.makeConnection(transport)  # type: ignore[arg-type]
     if talk:
         protocol.dataReceived(CONNECT)

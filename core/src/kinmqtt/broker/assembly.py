@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from attrs import define
@@ -12,6 +12,7 @@ from kinmqtt.broker.asyncio_services import on_asyncio
 from kinmqtt.broker.awaiting import is_pending
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.hooks import Hooks
+from kinmqtt.broker.listener import ListenerPlan
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn import Stores
@@ -34,6 +35,8 @@ log = Logger("kinmqtt.assembly")
 T = TypeVar("T")
 
 ANONYMOUS = "anonymous"
+CERTIFICATE = "certificate"
+"""Lets in who has shown a certificate: asked only by listeners that name it."""
 
 
 @define(slots=True)
@@ -43,8 +46,7 @@ class Surroundings:
     node: NodeIdentity
     clock: Clock
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
-    only_loopback: bool
-    """Whether every listener is on a loopback interface or a local socket."""
+    listeners: Sequence[ListenerPlan]
 
 
 @define(slots=True)
@@ -66,6 +68,9 @@ class Assembly:
     limiter_needs: LimiterNeeds
     providers: Mapping[str, str]
     """Exclusive family to the plugin that serves it."""
+    listeners: tuple[ListenerPlan, ...]
+    default_authenticators: tuple[str, ...] | None
+    """Who is asked at listeners that name nobody; ``None`` for everybody."""
 
 
 def assemble(
@@ -83,7 +88,7 @@ def assemble(
     metrics = MetricRegistry(gauge_failed=_gauge_failed)
     contexts = _configure(plugin_settings, manager, metrics, surroundings)
     # An authenticator that is installed but not configured is out by now, and guards nothing.
-    _decide_about_anonymous(settings, manager, surroundings.only_loopback)
+    default_authenticators = _decide_about_authenticators(settings, manager, surroundings.listeners)
     manager.check_needed_plugins()
     provided = _Provided(manager, contexts)
     stores = Stores(
@@ -107,6 +112,8 @@ def assemble(
         cast(ClusterBackend, provided.get("cluster", ClusterBackend)),
         _limiter_needs(manager),
         provided.by,
+        tuple(surroundings.listeners),
+        default_authenticators,
     )
 
 
@@ -136,26 +143,57 @@ class _Provided:
         return on_asyncio(service) if implementation.asyncio else service
 
 
-def _decide_about_anonymous(settings: BrokerSettings, manager: PluginManager, only_loopback: bool) -> None:
-    """Anonymous clients are let in where that was asked for, or where nobody else can reach the broker anyway."""
-    if ANONYMOUS not in manager.active:
-        return
-    others = [
+def _decide_about_authenticators(
+    settings: BrokerSettings, manager: PluginManager, listeners: Sequence[ListenerPlan]
+) -> tuple[str, ...] | None:
+    """Take out the built-in authenticators that nobody asks; answers who is asked at listeners that name nobody.
+
+    Anonymous clients are let in where that was asked for, or where nobody else can reach the broker anyway.
+    """
+    able = {
         implementation.plugin
         for hook in ("authenticate", "exchange")
         for implementation in manager.implementations(hook)
-        if implementation.plugin != ANONYMOUS
-    ]
-    if settings.allow_anonymous is None:
-        if others:
-            manager.deactivate(ANONYMOUS, f"{others[0]} authenticates")
-        elif not only_loopback:
-            raise AssemblyError(
-                "the broker would listen beyond loopback and let everybody in: install an authenticator, listen "
-                "on loopback only, or set broker.allow_anonymous = true (`--allow-anonymous`)"
-            )
-    elif not settings.allow_anonymous:
-        manager.deactivate(ANONYMOUS, "broker.allow_anonymous is false")
+    }
+    named: set[str] = set()
+    for plan in listeners:
+        for plugin in plan.settings.authenticators or ():
+            if plugin not in able:
+                able_names = ", ".join(sorted(able)) or "none"
+                raise AssemblyError(
+                    f"{plan.place or plan.name}: authenticators names {plugin!r}, which is no active plugin that "
+                    f"authenticates; those that do: {able_names}"
+                )
+            named.add(plugin)
+    out = {}
+    if CERTIFICATE in able:
+        out[CERTIFICATE] = "no listener names it among its authenticators"
+    if ANONYMOUS in able:
+        why = _why_not_anonymous(settings, sorted(able - {ANONYMOUS, CERTIFICATE}), listeners)
+        if why is not None:
+            out[ANONYMOUS] = why
+    for plugin, reason in out.items():
+        if plugin not in named:
+            manager.deactivate(plugin, reason)
+    if not out.keys() & named:
+        return None
+    return tuple(plugin for plugin in manager.active if plugin in able and plugin not in out)
+
+
+def _why_not_anonymous(
+    settings: BrokerSettings, others: Sequence[str], listeners: Sequence[ListenerPlan]
+) -> str | None:
+    """Why anonymous clients are not let in at listeners that name no authenticators; ``None`` where they are."""
+    if settings.allow_anonymous is not None:
+        return None if settings.allow_anonymous else "broker.allow_anonymous is false"
+    if others:
+        return f"{others[0]} authenticates"
+    if all(plan.is_local for plan in listeners if plan.settings.authenticators is None):
+        return None
+    raise AssemblyError(
+        "the broker would listen beyond loopback and let everybody in: install an authenticator, listen "
+        "on loopback only, or set broker.allow_anonymous = true (`--allow-anonymous`)"
+    )
 
 
 def _configure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
@@ -15,12 +16,14 @@ from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.dispatch import Call
 from kinmqtt.broker.housekeeping import Housekeeping
 from kinmqtt.broker.limiting import Limiting
+from kinmqtt.broker.listener import Listener
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.publishing import Publishing
 from kinmqtt.broker.retained import Retained
 from kinmqtt.broker.router import Router
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.sessions import Sessions
+from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.broker.turn import Turn
 from kinmqtt.broker.wheel import Wheel
@@ -64,6 +67,12 @@ class Broker:
             random_hex,
         )
         self.connections: set[Connection] = set()
+        self.listeners = {
+            plan.name: Listener(
+                plan, assembly.limits, hooks, plan.settings.authenticators or assembly.default_authenticators
+            )
+            for plan in assembly.listeners
+        }
         self.wheel = Wheel()
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
         self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
@@ -115,14 +124,21 @@ class Broker:
         """The listeners are open."""
         await self.runtime.hooks.ready()
 
-    async def reload(self, settings_of: Callable[[str, type[Any] | None], Any]) -> list[str]:
+    async def reload(
+        self, settings_of: Callable[[str, type[Any] | None], Any], limits: LimitSettings | None = None
+    ) -> list[str]:
         """Give every plugin its section of new settings; answers a line for each thing that could not change.
 
-        ``settings_of`` parses a plugin's section into its settings class. Raises
-        :class:`~kinmqtt_spi.errors.SettingsError` where a section has mistakes: then nothing was changed.
+        New ``limits`` hold for those who connect from now on, and for queues at once. ``settings_of`` parses a
+        plugin's section into its settings class. Raises :class:`~kinmqtt_spi.errors.SettingsError` where a section
+        has mistakes: then nothing was changed.
         """
         calls = self.runtime.hooks.reload.each()
         parsed = {call.plugin: settings_of(call.plugin, self._settings_class(call.plugin)) for call in calls}
+        if limits is not None:
+            self.runtime.limits = limits
+            for listener in self.listeners.values():
+                listener.limit(limits)
         left: list[str] = []
         for call in calls:
             try:
@@ -167,6 +183,12 @@ class Broker:
         connection = Connection(self, link)
         connection.opened()
         return connection
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further connection may come in, by whichever listener."""
+        limit = self.runtime.limits.max_connections
+        return limit is not None and len(self.connections) >= limit
 
     # For plugins
 
@@ -277,6 +299,14 @@ class Broker:
         metrics = self.assembly.metrics
         stores = self.runtime.stores
         metrics.gauge("clients.connected", "clients", lambda: self.sessions.connected)
+        metrics.gauge("connections.open", "connections", lambda: len(self.connections))
+        for listener in self.listeners.values():
+            metrics.gauge(
+                "listeners.connections",
+                "connections",
+                partial(getattr, listener, "connections"),
+                {"listener": listener.name},
+            )
         metrics.gauge("clients.total", "clients", lambda: len(self.sessions.by_id))
         metrics.gauge("subscriptions.count", "subscriptions", self.router.index.count)
         metrics.gauge("retained.count", "messages", stores.retain.count)

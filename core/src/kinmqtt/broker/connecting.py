@@ -143,7 +143,7 @@ async def _begin(connection: Connection, packet: Connect) -> None:
         connection.authentication = Authentication(method, request, packet)
         await _step(connection, packet.properties.authentication_data)
         return
-    ruling = await settle(connection.broker.runtime.hooks.authenticate(request))
+    ruling = await settle(connection.link.listener.authenticate(request))
     await _ruled(connection, packet, request, ruling)
 
 
@@ -157,7 +157,7 @@ async def _step(connection: Connection, data: bytes | None) -> None:
     if authentication is None:
         raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication is under way")
     step = ExchangeStep(authentication.method, data, authentication.state, authentication.request)
-    ruling = await settle(connection.broker.runtime.hooks.exchange(step))
+    ruling = await settle(connection.link.listener.exchange(step))
     if connection.is_closed():
         return
     answer: object = ruling.decision
@@ -184,7 +184,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
         authentication.request,
         reauthentication=True,
     )
-    ruling = await settle(connection.broker.runtime.hooks.exchange(step))
+    ruling = await settle(connection.link.listener.exchange(step))
     if connection.is_closed():
         return
     decision: Any = ruling.decision
@@ -218,7 +218,7 @@ def _send_auth(connection: Connection, reason: ReasonCode, data: bytes | None) -
 def _ask_limiters(connection: Connection, packet: Connect) -> None:
     link = connection.link
     resource = Resource(
-        ResourceKind.CONNECT, link.listener, link.address.host, packet.client_id or None, packet.username
+        ResourceKind.CONNECT, link.listener.name, link.address.host, packet.client_id or None, packet.username
     )
     limit = connection.broker.limiting.ask(resource, 1)
     if limit.verdict is LimitVerdict.DELAY:
@@ -231,10 +231,10 @@ def _request_of(connection: Connection, packet: Connect) -> ConnectRequest:
     link = connection.link
     return ConnectRequest(
         packet.client_id,
-        packet.username,
+        packet.username if link.certificate_username is None else link.certificate_username,
         packet.password,
         link.address,
-        link.listener,
+        link.listener.name,
         packet.version,
         packet.clean_start,
         packet.keep_alive,
@@ -370,7 +370,7 @@ async def _open_session(
     if connection.is_closed():
         return
     connection.enter(State.CONNECTED)
-    connection.framer.max_packet_bytes = broker.runtime.limits.max_packet_bytes
+    connection.framer.max_packet_bytes = connection.limits.max_packet_bytes
     connection.send_packet(
         Connack(present, ReasonCode.SUCCESS, _connack_properties(connection, packet, request, session, data))
     )
@@ -401,7 +401,7 @@ def _expiry(connection: Connection, request: ConnectRequest) -> int:
 
 def _settle_in(connection: Connection, request: ConnectRequest, client: Client) -> None:
     broker = connection.broker
-    limits = broker.runtime.limits
+    limits = connection.limits
     keep_alive_s = request.keep_alive_s
     if connection.version == V5 and (keep_alive_s > limits.max_keep_alive_s or not keep_alive_s):
         keep_alive_s = limits.max_keep_alive_s if limits.max_keep_alive_s < 65_535 else keep_alive_s
@@ -419,7 +419,7 @@ def _connack_properties(
     """What an MQTT 5 client is told of the broker's limits (section 3.2.2.3)."""
     if packet.version != V5:
         return NO_PROPERTIES
-    limits = connection.broker.runtime.limits
+    limits = connection.limits
     told: dict[str, Any] = {"receive_maximum": limits.receive_maximum}
     told["maximum_packet_size"] = limits.max_packet_bytes
     if limits.topic_alias_maximum:

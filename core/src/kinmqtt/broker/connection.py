@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kinmqtt.broker.broker import Broker
     from kinmqtt.broker.connecting import Authentication
     from kinmqtt.broker.inbound import Route
+    from kinmqtt.broker.listener import Listener
     from kinmqtt.broker.session import Session
 
 log = Logger("kinmqtt.connection")
@@ -47,8 +48,11 @@ class Link(Protocol):
     ready: bool
     """Whether what is written now goes out without piling up; ``Connection.drained`` says when it does again."""
     address: Address
-    listener: str
+    listener: Listener
     certificate_subject: str | None
+    """The subject of the client's certificate, as RFC 4514 writes it, where there is one that was verified."""
+    certificate_username: str | None
+    """What the listener makes a user name of, from that certificate."""
 
     def write(self, data: bytes) -> None:
         """Send bytes, at once where the transport can."""
@@ -86,6 +90,7 @@ class Connection:
         "heard",
         "keep_alive_s",
         "limited_to",
+        "limits",
         "link",
         "out",
         "receive_maximum",
@@ -104,7 +109,8 @@ class Connection:
         self.link = link
         self.state = State.AWAITING_CONNECT
         self._handlers = HANDLERS[State.AWAITING_CONNECT]
-        self.framer = Framer(broker.runtime.limits.max_connect_bytes)
+        self.limits = link.listener.limits
+        self.framer = Framer(self.limits.max_connect_bytes)
         self.version = 0
         """The protocol version; 0 until a CONNECT has named it."""
         self.session: Session | None = None
@@ -125,7 +131,7 @@ class Connection:
         self._due = 0
         self.unacknowledged = 0
         """QoS 1 and 2 messages taken from the client and not answered."""
-        self.receive_maximum = broker.runtime.limits.receive_maximum
+        self.receive_maximum = self.limits.receive_maximum
         self.aliases: dict[int, str] | None = None
         self.routes: dict[bytes, Route] | None = None
         self.authentication: Authentication | None = None
@@ -141,18 +147,24 @@ class Connection:
         """A connection was accepted: ask whether to talk to it, and give it its time to connect."""
         broker = self.broker
         link = self.link
+        full = "there are too many connections" if broker.is_full or link.listener.is_full else None
         broker.connections.add(self)
-        resource = Resource(ResourceKind.CONNECTION, link.listener, link.address.host)
+        link.listener.connections += 1
+        if full is not None:
+            self._turn_away(full)
+            return
+        resource = Resource(ResourceKind.CONNECTION, link.listener.name, link.address.host)
         limit = broker.limiting.ask(resource, 1)
-        ruling = broker.runtime.hooks.connection_opened.at_once(link.address, link.listener)
-        if limit.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY) or not ruling.decision.allowed:
-            broker.runtime.statistics.connections_refused.value += 1
-            log.info("connection from {address} refused", address=link.address)
-            self._close_now()
+        ruling = broker.runtime.hooks.connection_opened.at_once(link.address, link.listener.name)
+        if limit.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY):
+            self._turn_away(f"limited by {limit.rule}")
+            return
+        if not ruling.decision.allowed:
+            self._turn_away(ruling.decision.text or "a plugin refused it")
             return
         if limit.verdict is LimitVerdict.DELAY:
             self.pause_for(limit.delay_s)
-        self.watch(max(1, round(broker.runtime.limits.connect_time_limit_s)))
+        self.watch(max(1, round(self.limits.connect_time_limit_s)))
 
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""
@@ -201,6 +213,7 @@ class Connection:
         self._waiting = []
         self._held = None
         self.broker.connections.discard(self)
+        self.link.listener.connections -= 1
         self._tell_room()
 
     def watch(self, patience_s: int | None) -> None:
@@ -286,7 +299,7 @@ class Connection:
             return
         self._waiting.append(data)
         self.waiting_bytes += len(data)
-        if self.waiting_bytes > self.broker.runtime.limits.outbound_buffer_bytes and not self.congested:
+        if self.waiting_bytes > self.limits.outbound_buffer_bytes and not self.congested:
             self._congest()
 
     def room(self, messages: int) -> Deferred[None]:
@@ -419,6 +432,17 @@ class Connection:
         return f"client {self.session.client_id!r} at {self.link.address}"
 
     # Within
+
+    def _turn_away(self, why: str) -> None:
+        """Close before a byte is read: no packet has come that could be answered."""
+        self.broker.runtime.statistics.connections_refused.value += 1
+        log.info(
+            "connection from {address} to {listener} refused: {why}",
+            address=self.link.address,
+            listener=self.link.listener.name,
+            why=why,
+        )
+        self._close_now()
 
     def _process(self, frames: list[Frame]) -> None:
         remaining = iter(frames)

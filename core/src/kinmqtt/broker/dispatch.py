@@ -136,6 +136,11 @@ class Decide(Generic[P]):
                 return Ruling(answer, call.plugin)
         return self._default
 
+    def among(self, plugins: Sequence[str]) -> Decide[P]:
+        """The same question to some of the plugins only, in this order."""
+        calls = [call for plugin in plugins for call in self._calls if call.plugin == plugin]
+        return Decide(calls, self._default.decision, self._on_failure)
+
     def at_once(self, *arguments: P.args, **keywords: P.kwargs) -> Ruling:
         """Ask a hook that is declared synchronous."""
         return cast(Ruling, self(*arguments, **keywords))

@@ -191,7 +191,7 @@ def _resolve_alias(connection: Connection, packet: Publish) -> None:
     alias = properties.topic_alias
     if alias is None:
         return
-    if alias > connection.broker.runtime.limits.topic_alias_maximum:
+    if alias > connection.limits.topic_alias_maximum:
         raise RemoteError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias} is too high", "MQTT-3.3.2-9")
     if connection.aliases is None:
         connection.aliases = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, Literal
 
-from attrs import frozen
+from attrs import evolve, fields, frozen
 
 from kinmqtt_spi.services.queue import FullPolicy
 from kinmqtt_spi.settings import setting
@@ -14,19 +15,24 @@ NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
 DEFAULT_ENDPOINT: Final = "tcp:1883:interface=127.0.0.1"
 
+WEBSOCKET_PREFIX: Final = "ws:"
+"""Stands before an endpoint over which MQTT goes in WebSocket, where a listener is written as one string."""
+
 
 @frozen(slots=True)
 class BrokerSettings:
     """``[broker]``: where the broker listens and who it is."""
 
-    listen: tuple[str, ...] = setting(
-        (DEFAULT_ENDPOINT,), help="Twisted endpoint strings, or a port or host:port for plain TCP"
+    listen: tuple[str, ...] | None = setting(
+        None,
+        help="Twisted endpoint strings, or a port or host:port for plain TCP; ws: in front for WebSocket. Left out: "
+        f"the tables [listeners.NAME], and without those {DEFAULT_ENDPOINT!r}",
     )
     data: Literal["memory"] = setting("memory", help="where state is kept; memory keeps nothing over a restart")
     allow_anonymous: bool | None = setting(
         None,
         help="let everybody in for whom no authenticator speaks; left out, this holds while every listener is "
-        "on loopback and no authenticator is installed",
+        "on loopback and no authenticator is installed. Listeners with authenticators of their own are not meant",
     )
     node_name: str = setting("", help="this node's name; the host's name where it is empty")
     sys_interval_s: float = setting(
@@ -38,6 +44,9 @@ class BrokerSettings:
 class LimitSettings:
     """``[limits]``: how much of everything one client may have. docs/limits.md says what happens at each bound."""
 
+    max_connections: int | None = setting(
+        None, help="connections at one time, by all listeners together; left out for no limit", minimum=1
+    )
     max_packet_bytes: int = setting(
         8 << 20, help="the largest packet taken from a client", unit="bytes", minimum=64, maximum=268_435_460
     )
@@ -86,3 +95,102 @@ class LimitSettings:
     max_client_id_bytes: int = setting(65_535, help="the longest client id", unit="bytes", minimum=23, maximum=65_535)
     max_topic_levels: int = setting(200, help="levels of a topic or filter", minimum=1)
     max_subscriptions: int = setting(10_000, help="subscriptions of one client", minimum=1)
+
+
+@frozen(slots=True)
+class ListenerLimitSettings:
+    """``[listeners.NAME.limits]``: what holds for those who come in here; what is left out is as in ``[limits]``."""
+
+    max_connections: int | None = setting(None, help="connections at one time", minimum=1)
+    connections_per_s: float | None = setting(
+        None, help="connections accepted a second; those above it wait their turn", minimum=0.1
+    )
+    connect_time_limit_s: float | None = setting(
+        None, help="how long a connection may take until it is accepted", unit="s", minimum=0.1
+    )
+    max_connect_bytes: int | None = setting(
+        None, help="the largest packet taken before a client is let in", unit="bytes", minimum=64
+    )
+    max_packet_bytes: int | None = setting(
+        None, help="the largest packet taken from a client", unit="bytes", minimum=64, maximum=268_435_460
+    )
+    receive_maximum: int | None = setting(
+        None, help="QoS 1 and 2 messages a client may have unacknowledged", minimum=1, maximum=65_535
+    )
+    topic_alias_maximum: int | None = setting(None, help="topic aliases a client may use", minimum=0, maximum=65_535)
+    max_keep_alive_s: int | None = setting(
+        None, help="a longer keep alive, or none, is replaced in MQTT 5", unit="s", minimum=1, maximum=65_535
+    )
+    outbound_buffer_bytes: int | None = setting(
+        None, help="bytes that wait for a client's socket before QoS 0 messages to it are dropped", minimum=1024
+    )
+
+    def over(self, limits: LimitSettings) -> LimitSettings:
+        """The broker's limits with those of the listener in their place."""
+        known = {attribute.name for attribute in fields(LimitSettings)}
+        own = {name: getattr(self, name) for name in known if getattr(self, name, None) is not None}
+        own.pop("max_connections", None)
+        return evolve(limits, **own)
+
+
+@frozen(slots=True)
+class TlsSettings:
+    """``[listeners.NAME.tls]``."""
+
+    certificate: Path = setting(help="the certificate and those between it and the root, PEM")
+    private_key: Path = setting(help="its private key, PEM; it may be the same file")
+    client_certificates: Literal["none", "optional", "required"] = setting(
+        "none", help="whether clients are asked for a certificate, and let in without one"
+    )
+    client_ca: Path | None = setting(None, help="the authorities that clients' certificates must come from, PEM")
+    username_from: Literal["common_name", "subject"] | None = setting(
+        None, help="what of a client's certificate becomes its user name, in place of CONNECT's"
+    )
+    minimum_version: Literal["1.2", "1.3"] = setting("1.2", help="the oldest version of TLS that is spoken")
+    ciphers: str | None = setting(
+        None, help="cipher suites of TLS 1.2 in OpenSSL's words; left out for those with forward secrecy and AEAD"
+    )
+
+    def __attrs_post_init__(self) -> None:
+        asks = self.client_certificates != "none"
+        if asks and self.client_ca is None:
+            raise ValueError("client_certificates needs client_ca: whose certificates are good")
+        if not asks and (self.client_ca is not None or self.username_from is not None):
+            raise ValueError('client_ca and username_from need client_certificates = "optional" or "required"')
+
+
+@frozen(slots=True)
+class WebSocketSettings:
+    """``[listeners.NAME.websocket]``."""
+
+    path: str | None = setting(None, help="the only path that is served; left out for any")
+    origins: tuple[str, ...] | None = setting(
+        None, help="pages whose scripts may connect, such as https://example.org; left out for all"
+    )
+
+
+@frozen(slots=True)
+class ListenerSettings:
+    """``[listeners.NAME]``: one way in."""
+
+    endpoint: str = setting(help="a Twisted endpoint string, or a port or host:port for TCP")
+    proxy_protocol: bool = setting(
+        False, help="whether a proxy stands in front and says, by PROXY v1 or v2, who connects"
+    )
+    authenticators: tuple[str, ...] | None = setting(
+        None, help="the plugins that are asked here, in this order; left out for all"
+    )
+    tls: TlsSettings | None = setting(None, help="TLS, as below; left out for none")
+    websocket: WebSocketSettings | None = setting(None, help="WebSocket, as below; left out for none")
+    limits: ListenerLimitSettings = setting(ListenerLimitSettings(), help="limits of its own, as below")
+
+    def __attrs_post_init__(self) -> None:
+        if self.authenticators is not None and not self.authenticators:
+            raise ValueError('authenticators is empty: name plugins, or "anonymous" to let everybody in')
+
+
+def from_text(text: str) -> tuple[str, ListenerSettings]:
+    """The name and the settings of a listener that is written as one endpoint; ``ws:`` in front means WebSocket."""
+    if text.startswith(WEBSOCKET_PREFIX):
+        return text, ListenerSettings(endpoint=text.removeprefix(WEBSOCKET_PREFIX), websocket=WebSocketSettings())
+    return text, ListenerSettings(endpoint=text)

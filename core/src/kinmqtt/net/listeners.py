@@ -5,18 +5,27 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint, IStreamServerEndpointStringParser
-from twisted.plugin import getPlugins
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IStreamServerEndpoint,
+)
 
 from kinmqtt.broker.awaiting import settle
 from kinmqtt.broker.broker import Broker
+from kinmqtt.broker.listener import ListenerPlan
+from kinmqtt.broker.settings import ListenerSettings
 from kinmqtt.net.protocol import MqttFactory
+from kinmqtt.net.proxy import ProxyFactory
 from kinmqtt_spi.errors import AssemblyError
+
+if TYPE_CHECKING:
+    from kinmqtt.net.tls import TlsContext
 
 BACKLOG: Final = 4096
 """How many connections may wait to be accepted. Twisted's 50 lets a storm of reconnecting clients time out."""
@@ -27,24 +36,35 @@ _LARGEST_PORT: Final = 65_535
 
 
 @frozen(slots=True)
-class Listener:
+class ListenerPort:
     """One place to listen, described but not yet open."""
 
+    plan: ListenerPlan
     description: str
     """A full Twisted endpoint string."""
     endpoint: Any
+    tls: TlsContext | None = None
 
     @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
-        kind, _, rest = self.description.partition(":")
-        if kind == "unix":
-            return True
-        if kind not in _WITH_PORT:
-            # Behind a proxy or on a socket that was handed over, anybody may be at the other end.
-            return False
-        interface = next((part.partition("=")[2] for part in _split(rest) if part.startswith("interface=")), "")
-        return is_loopback(interface.replace("\\:", ":"))
+    def summary(self) -> str:
+        """For people: the endpoint, and what is spoken over it."""
+        settings = self.plan.settings
+        layers = (("TLS", settings.tls), ("WebSocket", settings.websocket), ("PROXY", settings.proxy_protocol))
+        spoken = ", ".join(name for name, layer in layers if layer)
+        where = self.description if self.plan.name == settings.endpoint else f"{self.plan.name}: {self.description}"
+        return f"{where} ({spoken})" if spoken else where
+
+
+def is_local(description: str) -> bool:
+    """Whether only this machine can reach an endpoint."""
+    kind, _, rest = description.partition(":")
+    if kind == "unix":
+        return True
+    if kind not in _WITH_PORT:
+        # Behind a proxy or on a socket that was handed over, anybody may be at the other end.
+        return False
+    interface = next((part.partition("=")[2] for part in _split(rest) if part.startswith("interface=")), "")
+    return is_loopback(interface.replace("\\:", ":"))
 
 
 def is_loopback(host: str) -> bool:
@@ -58,7 +78,7 @@ def is_loopback(host: str) -> bool:
 
 
 def describe(text: str) -> str:
-    """The full endpoint string for what the settings say: ``1883`` and ``host:1883`` mean plain TCP."""
+    """The full endpoint string for what the settings say: ``1883`` and ``host:1883`` mean TCP."""
     short = _SHORT.fullmatch(text)
     if short is None or _is_kind(short["host"]):
         full = text
@@ -73,40 +93,80 @@ def describe(text: str) -> str:
     return full
 
 
-def parse_listeners(reactor: Any, texts: Sequence[str], place: str = "broker.listen") -> list[Listener]:
-    """The listeners of the settings; ``place`` says where they stand, for messages.
+def parse_listeners(reactor: Any, described: Sequence[tuple[str, str, ListenerSettings]]) -> list[ListenerPort]:
+    """The listeners of the settings, each as its name, its place in the settings, and what they say.
 
-    Raises :class:`AssemblyError` for one that no endpoint parser understands, and for one named twice.
+    Raises :class:`AssemblyError` for an endpoint that no parser understands, for one that is named twice, and for TLS
+    or WebSocket that can't be had.
     """
-    listeners: list[Listener] = []
-    if not texts:
-        raise AssemblyError(f"{place} is empty: name at least one endpoint, for example 'tcp:1883'")
-    for text in texts:
-        description = describe(text)
-        try:
-            _check_port(description)
-            endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
-        except Exception as error:  # endpoint parsers may be anybody's: they raise what they like
-            raise AssemblyError(
-                f"{place}: {text!r} is no endpoint ({error}); 'tcp:1883' and 'tcp:1883:interface=127.0.0.1' are"
-            ) from error
-        if any(listener.description == description for listener in listeners):
-            raise AssemblyError(f"{place} names {text!r} twice; remove one")
-        listeners.append(Listener(description, endpoint))
-    return listeners
+    ports: list[ListenerPort] = []
+    for name, place, settings in described:
+        description = describe(settings.endpoint)
+        endpoint = _endpoint(reactor, description, settings.endpoint, place)
+        if any(port.description == description for port in ports):
+            raise AssemblyError(f"{place} names {settings.endpoint!r} twice; remove one")
+        local = is_local(description) and not settings.proxy_protocol
+        plan = ListenerPlan(name, local, settings, place)
+        if settings.websocket is not None:
+            _need(place, "WebSocket", "wsproto", "websocket")
+        tls = None
+        if settings.tls is not None:
+            _need(place, "TLS", "OpenSSL", "tls")
+            from kinmqtt.net.tls import TlsContext
 
-
-async def open_all(broker: Broker, listeners: Sequence[Listener]) -> list[IListeningPort]:
-    """Open all listeners, or none: those already open are closed before :class:`AssemblyError` is raised."""
-    ports: list[IListeningPort] = []
-    for listener in listeners:
-        try:
-            ports.append(await listener.endpoint.listen(MqttFactory(broker, listener.description)))
-        except Exception as error:  # again, endpoints may be anybody's
-            await close_all(ports)
-            cause = getattr(error, "socketError", error)
-            raise AssemblyError(f"can't listen on {listener.description!r}: {cause}") from error
+            tls = TlsContext(settings.tls, f"{place}.tls", "http/1.1" if settings.websocket else "mqtt")
+        ports.append(ListenerPort(plan, description, endpoint, tls))
     return ports
+
+
+def _endpoint(reactor: Any, description: str, text: str, place: str) -> IStreamServerEndpoint:
+    try:
+        _check_port(description)
+        endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
+    except Exception as error:  # endpoint parsers may be anybody's: they raise what they like
+        raise AssemblyError(
+            f"{place}: {text!r} is no endpoint ({error}); 'tcp:1883' and 'tcp:1883:interface=127.0.0.1' are"
+        ) from error
+    return endpoint
+
+
+def _need(place: str, what: str, module: str, extra: str) -> None:
+    """Refuse early what an optional library is missing for."""
+    if find_spec(module) is None:
+        raise AssemblyError(f"{place}: {what} needs a library: pip install 'kinmqtt-core[{extra}]'")
+
+
+def factory_for(broker: Broker, port: ListenerPort) -> MqttFactory:
+    """What makes the protocols of a listener."""
+    settings = port.plan.settings
+    listener = broker.listeners[port.plan.name]
+    if settings.websocket is None:
+        return MqttFactory(broker, listener, settings)
+    from kinmqtt.net.websocket import WebSocketMqttFactory
+
+    return WebSocketMqttFactory(broker, listener, settings)
+
+
+def wrapped(factory: MqttFactory, port: ListenerPort) -> Any:
+    """The factory with what lies between its protocols and the transport."""
+    layered: Any = factory if port.tls is None else port.tls.wrap(factory)
+    return ProxyFactory(layered) if port.plan.settings.proxy_protocol else layered  # type: ignore[no-untyped-call]
+
+
+async def open_all(broker: Broker, ports: Sequence[ListenerPort]) -> list[IListeningPort]:
+    """Open all listeners, or none: those already open are closed before :class:`AssemblyError` is raised."""
+    opened: list[IListeningPort] = []
+    for port in ports:
+        factory = factory_for(broker, port)
+        try:
+            listening = await port.endpoint.listen(wrapped(factory, port))
+        except Exception as error:  # again, endpoints may be anybody's
+            await close_all(opened)
+            cause = getattr(error, "socketError", error)
+            raise AssemblyError(f"can't listen on {port.description!r}: {cause}") from error
+        factory.rate.port = listening
+        opened.append(listening)
+    return opened
 
 
 async def close_all(ports: Sequence[IListeningPort]) -> None:
@@ -117,10 +177,13 @@ async def close_all(ports: Sequence[IListeningPort]) -> None:
 
 
 def _is_kind(word: str | None) -> bool:
-    """Whether a word is the name of a sort of endpoint, as in ``tcp:1883``, and no host's."""
-    if word is None or word in (*_WITH_PORT, "unix"):
-        return word is not None
-    return any(parser.prefix == word for parser in getPlugins(IStreamServerEndpointStringParser))
+    """Whether a word is the name of a sort of endpoint, as in ``tcp:1883``, and no host's.
+
+    A word without a dot that is not ``localhost`` is taken for one: a misspelt sort must not become a host.
+    """
+    if word is None:
+        return False
+    return word != "localhost" and word.strip("[]").find(".") < 0 and not word.startswith("[")
 
 
 def _check_port(description: str) -> None:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.interfaces import IPullProducer, IPushProducer
+from twisted.internet.interfaces import IHandshakeListener, IPullProducer, IPushProducer
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from kinmqtt.mqtt.errors import LocalError
+from kinmqtt.net.rate import AcceptRate
 from kinmqtt_spi.values import Address
 
 if TYPE_CHECKING:
@@ -24,24 +26,33 @@ if TYPE_CHECKING:
 
     from kinmqtt.broker.broker import Broker
     from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.listener import Listener
+    from kinmqtt.broker.settings import ListenerSettings
     from kinmqtt_spi.services.plugin import Timer
 
 CLOSE_LIMIT_S: Final = 10.0
 """How long a peer may take to read the last words written to it, before the connection is cut."""
 
 
-@implementer(IPullProducer, IPushProducer)
+@implementer(IPullProducer, IPushProducer, IHandshakeListener)
 class MqttProtocol(Protocol):
-    """One network connection; implements :class:`kinmqtt.broker.connection.Link`."""
+    """One network connection; implements :class:`kinmqtt.broker.connection.Link`.
 
-    connection: Connection
+    The broker meets it when it is known who is there: at once, behind a proxy with the first bytes after the proxy's
+    header, with TLS after the handshake.
+    """
 
-    def __init__(self, broker: Broker, listener: str) -> None:
+    connection: Connection | None = None
+
+    def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings) -> None:
         self._broker = broker
+        self._settings = settings
         self.listener = listener
         self.address = Address("")
         self.certificate_subject: str | None = None
+        self.certificate_username: str | None = None
         self.ready = False
+        self._patience: Timer | None = None
         self._closing = False
         self._paused = False
         self._write_some: Callable[[bytes], Any] | None = None
@@ -52,7 +63,6 @@ class MqttProtocol(Protocol):
     def connectionMade(self) -> None:
         """The connection is open."""
         transport: Any = self.transport
-        self.address = _address(transport.getPeer())
         if hasattr(transport, "setTcpNoDelay"):
             transport.setTcpNoDelay(True)
         # A TLS transport is no socket: what it is given it must encrypt first.
@@ -62,26 +72,67 @@ class MqttProtocol(Protocol):
         # As a pull producer it is asked for more exactly when all that was written has gone out. To TLS that would
         # mean to be asked in every turn, for ever: there a push producer is told when to pause.
         transport.registerProducer(self, self._write_some is None)
-        self.connection = self._broker.accept(self)
+        if self._settings.tls is None and not self._settings.proxy_protocol:
+            self._introduce()
+        else:
+            limit_s = self.listener.limits.connect_time_limit_s
+            self._patience = self._broker.runtime.clock.later(limit_s, self.abort)
+
+    def handshakeCompleted(self) -> None:
+        """TLS stands, and a client's certificate is verified."""
+        self._introduce()
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes arrived."""
-        self.connection.receive(data)
+        self.introduced().receive(data)
+
+    def introduced(self) -> Connection:
+        """The broker's side of this connection; who is there is known by now."""
+        if self.connection is None:
+            self._introduce()
+        connection = self.connection
+        if connection is None:
+            raise LocalError("a connection has no broker")
+        return connection
+
+    def _introduce(self) -> None:
+        """The broker meets the connection."""
+        transport: Any = self.transport
+        if self._patience is not None:
+            self._patience.cancel()
+        self.address = _address(transport.getPeer())
+        tls = self._settings.tls
+        if tls is not None and tls.client_certificates != "none":
+            self._identify(transport, tls.username_from)
+        self.connection = self._broker.accept(self)
+
+    def _identify(self, transport: Any, username_from: str | None) -> None:
+        from kinmqtt.net.tls import client_certificate, common_name, subject
+
+        certificate = client_certificate(transport)
+        if certificate is not None:
+            self.certificate_subject = subject(certificate)
+            if username_from is not None:
+                takes = {"subject": subject, "common_name": common_name}[username_from]
+                self.certificate_username = takes(certificate)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         """The connection is gone."""
         self.ready = False
         self._closing = True
         self._write_some = None
-        if self._cut is not None:
-            self._cut.cancel()
-        self.connection.lost(reason.getErrorMessage())
+        for timer in (self._cut, self._patience):
+            if timer is not None:
+                timer.cancel()
+        if self.connection is not None:
+            self.connection.lost(reason.getErrorMessage())
 
     def resumeProducing(self) -> None:
         """Everything written has gone out."""
         if not self.ready and not self._closing:
             self.ready = True
-            self.connection.drained()
+            if self.connection is not None:
+                self.connection.drained()
 
     def pauseProducing(self) -> None:
         """The transport has enough to send for now."""
@@ -145,13 +196,22 @@ class MqttFactory(Factory):
 
     noisy = False
 
-    def __init__(self, broker: Broker, listener: str) -> None:
+    protocol_class: type[MqttProtocol] = MqttProtocol
+
+    def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings) -> None:
         self._broker = broker
         self._listener = listener
+        self._settings = settings
+        self.rate = AcceptRate(settings.limits.connections_per_s, broker.runtime.clock)
+
+    def stopFactory(self) -> None:
+        """The listener is closed."""
+        self.rate.stop()
 
     def buildProtocol(self, addr: IAddress | None) -> MqttProtocol:
         """A new connection."""
-        return MqttProtocol(self._broker, self._listener)
+        self.rate.count()
+        return self.protocol_class(self._broker, self._listener, self._settings)
 
 
 def _address(peer: Any) -> Address:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from attrs import frozen
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IListeningPort
@@ -17,7 +18,8 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.broker import Broker
-from kinmqtt.net.listeners import Listener, close_all, open_all
+from kinmqtt.broker.settings import LimitSettings
+from kinmqtt.net.listeners import ListenerPort, close_all, open_all
 from kinmqtt_spi.errors import SpiError
 
 log = Logger("kinmqtt")
@@ -31,6 +33,17 @@ def next_turn(reactor: Any) -> Callable[[Callable[[], object]], object]:
     return lambda call: reactor.callLater(0, call)
 
 
+@frozen(slots=True)
+class NewSettings:
+    """What a reload brings."""
+
+    for_plugin: Callable[[str, type[Any] | None], Any]
+    """Parses a plugin's section into its settings class."""
+    limits: LimitSettings
+    left: Sequence[str]
+    """A line for each change that only a restart brings about."""
+
+
 class BrokerService(Service):
     """Starts and stops one broker and its listeners."""
 
@@ -40,16 +53,13 @@ class BrokerService(Service):
         self,
         reactor: Any,
         assembly: Assembly,
-        listeners: Sequence[Listener],
+        listeners: Sequence[ListenerPort],
         version: str,
         introduce: Callable[[Broker], Sequence[str]],
-        settings_of: Callable[[], Callable[[str, type[Any] | None], Any]],
+        reread: Callable[[], NewSettings],
     ) -> None:
-        """``introduce`` gives the lines that are logged when the listeners are open.
-
-        ``settings_of`` reads the settings file anew, for a reload.
-        """
-        self._settings_of = settings_of
+        """``introduce`` gives the lines that are logged when the listeners are open; ``reread`` serves a reload."""
+        self._reread = reread
         self._reactor = reactor
         self._listeners = listeners
         self._introduce = introduce
@@ -69,17 +79,29 @@ class BrokerService(Service):
         return Deferred.fromCoroutine(self._stop())
 
     async def reload(self) -> None:
-        """Read the settings file anew and give the plugins their sections; a file with mistakes changes nothing."""
+        """Read the settings file and the certificates anew; a file with mistakes changes nothing."""
         try:
-            left = await self.broker.reload(self._settings_of())
+            new = self._reread()
+            left = await self.broker.reload(new.for_plugin, new.limits)
         except SpiError as error:
             for line in str(error).splitlines():
                 log.error("reload: {line}", line=line)
             log.error("reload: the settings have mistakes; the old ones stay in force")
             return
-        for line in left:
+        for line in (*left, *self._reload_certificates(), *new.left):
             log.warn("reload: {line}", line=line)
-        log.info("reload: the plugins have their new settings; changes to other tables need a restart")
+        log.info("reload: plugins, limits and certificates are as the settings say now")
+
+    def _reload_certificates(self) -> list[str]:
+        """Read each listener's certificates anew; answers a line for each that goes on with its old ones."""
+        left = []
+        for listener in self._listeners:
+            try:
+                if listener.tls is not None:
+                    listener.tls.reload()
+            except SpiError as error:
+                left.append(f"{error}; the old certificate stays in force")
+        return left
 
     def _reload_on_hangup(self) -> None:
         """SIGHUP asks for a reload, where the reactor's thread is the process's first."""

@@ -10,6 +10,7 @@ from typing import Final
 
 BUILTINS: Final[dict[str, str]] = {
     "anonymous": "kinmqtt.plugins.builtin.anonymous:Anonymous",
+    "certificate": "kinmqtt.plugins.builtin.certificate",
     "dollar_topics": "kinmqtt.plugins.builtin.dollar_topics",
     "hash": "kinmqtt.plugins.builtin.hash",
     "trie": "kinmqtt.plugins.builtin.trie",

@@ -1,0 +1,58 @@
+"""The PROXY protocol, versions 1 and 2: a proxy in front says who connects. Twisted parses it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
+
+V1_PREFIX: Final = b"PROXY "
+V2_PREFIX: Final = b"\r\n\r\n\x00\r\nQUIT\n"
+V1_NEEDED_BYTES: Final = 8
+V2_NEEDED_BYTES: Final = 16
+V1_UNKNOWN: Final = b"PROXY UNKNOWN\r\n"
+"""What version 1 says where the proxy speaks for nobody. Twisted's parser wants a space before the line ends."""
+
+
+class ProxyProtocol(HAProxyProtocolWrapper):
+    """Twisted's wrapper decides by the first piece of data; this one waits until that is long enough to decide."""
+
+    def __init__(self, factory: Any, wrapped: Any) -> None:
+        super().__init__(factory, wrapped)
+        self._early: bytes | None = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes arrived, of the header or behind it."""
+        if self._early is not None:
+            data = self._early + data
+            if self._may_become_header(data):
+                self._early = data
+                return
+            self._early = None
+            if data.startswith(V1_UNKNOWN):
+                data = V1_UNKNOWN[:-2] + b" " + data[len(V1_UNKNOWN) - 2 :]
+        try:
+            super().dataReceived(data)
+        except ValueError:
+            if self._proxyInfo is not None:
+                raise
+            # A port that is no number, an address that is no text: Twisted's parser lets these through.
+            self.loseConnection()  # type: ignore[no-untyped-call]
+
+    def _may_become_header(self, data: bytes) -> bool:
+        """Whether there is too little to tell, and what there is fits."""
+        return any(
+            len(data) < needed and prefix.startswith(data[: len(prefix)])
+            for prefix, needed in (
+                (V1_PREFIX, V1_NEEDED_BYTES),
+                (V1_UNKNOWN, len(V1_UNKNOWN)),
+                (V2_PREFIX, V2_NEEDED_BYTES),
+            )
+        )
+
+
+class ProxyFactory(HAProxyWrappingFactory):
+    """Puts the header's reader in front of each protocol."""
+
+    noisy = False
+    protocol = ProxyProtocol  # type: ignore[assignment]

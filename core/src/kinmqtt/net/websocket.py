@@ -1,0 +1,274 @@
+"""WebSocket (RFC 6455) under MQTT (section 6): the handshake by wsproto, the frames here.
+
+MQTT makes a stream of a WebSocket: packets and frames need not align (MQTT-6.0.0-2). So no message is ever put
+together: the payload of each binary frame goes on as it arrives, unmasked, and a frame of any length needs no buffer.
+That is what a general library can't do, and why the frames are ours.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from wsproto.connection import ConnectionType
+from wsproto.events import AcceptConnection, Request
+from wsproto.handshake import H11Handshake
+from wsproto.utilities import RemoteProtocolError
+
+from kinmqtt.broker.settings import WebSocketSettings
+from kinmqtt.net.protocol import MqttFactory, MqttProtocol
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.broker import Broker
+    from kinmqtt.broker.listener import Listener
+    from kinmqtt.broker.settings import ListenerSettings
+
+SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
+"""The names offered for MQTT (MQTT-6.0.0-3), and by clients of MQTT 3.1."""
+
+HANDSHAKE_LIMIT_BYTES: Final = 16 << 10
+CONTROL_LIMIT_BYTES: Final = 125
+
+
+class Opcode(IntEnum):
+    """What a frame is (RFC 6455 section 5.2)."""
+
+    CONTINUATION = 0x0
+    TEXT = 0x1
+    BINARY = 0x2
+    CLOSE = 0x8
+    PING = 0x9
+    PONG = 0xA
+
+
+class CloseCode(IntEnum):
+    """Why a WebSocket is closed (RFC 6455 section 7.4.1)."""
+
+    NORMAL = 1000
+    PROTOCOL_ERROR = 1002
+    UNSUPPORTED_DATA = 1003
+
+
+class FrameError(Exception):
+    """The peer broke a rule of WebSocket."""
+
+    def __init__(self, code: CloseCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def frame_header(opcode: Opcode, size: int) -> bytes:
+    """The header of a whole, unmasked frame."""
+    first = 0x80 | opcode
+    if size < 126:
+        return bytes((first, size))
+    if size < 1 << 16:
+        return bytes((first, 126)) + size.to_bytes(2, "big")
+    return bytes((first, 127)) + size.to_bytes(8, "big")
+
+
+def unmask(data: bytes, mask: bytes, offset: int) -> bytes:
+    """Undo the masking of a part of a payload that begins ``offset`` bytes into it."""
+    if not data:
+        return data
+    turned = mask[offset % 4 :] + mask[: offset % 4]
+    key = (turned * (len(data) // 4 + 1))[: len(data)]
+    return (int.from_bytes(data, "big") ^ int.from_bytes(key, "big")).to_bytes(len(data), "big")
+
+
+class FrameReader:
+    """Takes a client's frames apart as they arrive."""
+
+    __slots__ = ("_control", "_fragmented", "_header", "_left", "_mask", "_offset", "_opcode", "error")
+
+    def __init__(self) -> None:
+        self.error: FrameError | None = None
+        """The rule that was broken; nothing is read after it."""
+        self._header = b""
+        self._left = 0
+        self._offset = 0
+        self._mask = b""
+        self._opcode: Opcode | None = None
+        self._control = b""
+        self._fragmented = False
+
+    def feed(self, data: bytes) -> list[tuple[Opcode, bytes]]:
+        """What came before a rule was broken: parts of the binary stream, and whole control frames, in order."""
+        events: list[tuple[Opcode, bytes]] = []
+        try:
+            while data and self.error is None:
+                if self._opcode is None:
+                    data = self._begin(self._header + data)
+                    if self._opcode is None:
+                        break
+                part, data = data[: self._left], data[self._left :]
+                self._take(part, events)
+        except FrameError as error:
+            self.error = error
+        return events
+
+    def _begin(self, data: bytes) -> bytes:
+        """Read a header, or keep what there is of one."""
+        self._header = b""
+        if len(data) < 2:
+            self._header = data
+            return b""
+        first, second = data[0], data[1]
+        size = second & 0x7F
+        longer = {126: 2, 127: 8}.get(size, 0)
+        end = 2 + longer + 4
+        if not second & 0x80:
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "a client's frame is not masked")
+        opcode = self._check(first, size)
+        if len(data) < end:
+            self._header = data
+            return b""
+        if opcode < Opcode.CLOSE:
+            self._fragmented = not first & 0x80
+        if longer:
+            size = int.from_bytes(data[2 : 2 + longer], "big")
+            if size >> 63:
+                raise FrameError(CloseCode.PROTOCOL_ERROR, "a frame's length has its highest bit set")
+        self._mask = data[end - 4 : end]
+        self._opcode = opcode
+        self._left = size
+        self._offset = 0
+        self._control = b""
+        return data[end:]
+
+    def _check(self, first: int, size: int) -> Opcode:
+        if first & 0x70:
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "a reserved bit is set")
+        try:
+            opcode = Opcode(first & 0x0F)
+        except ValueError:
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "an unknown opcode") from None
+        final = bool(first & 0x80)
+        if opcode >= Opcode.CLOSE:
+            if not final or size > CONTROL_LIMIT_BYTES:
+                raise FrameError(CloseCode.PROTOCOL_ERROR, "a control frame is fragmented or too long")
+            return opcode
+        if opcode is Opcode.TEXT:
+            raise FrameError(CloseCode.UNSUPPORTED_DATA, "MQTT goes in binary frames [MQTT-6.0.0-1]")
+        if (opcode is Opcode.CONTINUATION) != self._fragmented:
+            raise FrameError(CloseCode.PROTOCOL_ERROR, "a fragment out of order")
+        return opcode
+
+    def _take(self, part: bytes, events: list[tuple[Opcode, bytes]]) -> None:
+        opcode = self._opcode
+        if opcode is None:
+            return
+        payload = unmask(part, self._mask, self._offset)
+        self._offset += len(part)
+        self._left -= len(part)
+        if opcode < Opcode.CLOSE:
+            if payload:
+                events.append((Opcode.BINARY, payload))
+        else:
+            self._control += payload
+        if not self._left:
+            if opcode >= Opcode.CLOSE:
+                events.append((opcode, self._control))
+            self._opcode = None
+
+
+class WebSocketMqttProtocol(MqttProtocol):
+    """One network connection that speaks MQTT inside WebSocket."""
+
+    def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings) -> None:
+        super().__init__(broker, listener, settings)
+        self._websocket = settings.websocket or WebSocketSettings()
+        self._handshake: H11Handshake | None = H11Handshake(ConnectionType.SERVER)
+        self._head = b""
+        self._reader = FrameReader()
+        self._close_sent = False
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes arrived: of the handshake, then of frames."""
+        connection = self.introduced()
+        if self._close_sent:
+            return
+        if self._handshake is not None:
+            data = self._shake_hands(self._handshake, data)
+            if not data:
+                return
+        for opcode, payload in self._reader.feed(data):
+            if opcode is Opcode.BINARY:
+                connection.receive(payload)
+            elif opcode is Opcode.PING:
+                self._send(Opcode.PONG, payload)
+            elif opcode is Opcode.CLOSE:
+                self._part(CloseCode.NORMAL)
+                return
+        if self._reader.error is not None:
+            self._part(self._reader.error.code)
+
+    def write(self, data: bytes) -> None:
+        """Send MQTT packets, as many as there are, in one frame."""
+        if self._handshake is None:
+            self._send(Opcode.BINARY, data)
+
+    def close(self) -> None:
+        """Close when everything written has gone out."""
+        self._part(CloseCode.NORMAL)
+
+    def _send(self, opcode: Opcode, payload: bytes) -> None:
+        if not self._close_sent:
+            super().write(frame_header(opcode, len(payload)) + payload)
+
+    def _part(self, code: CloseCode) -> None:
+        """Say goodbye in WebSocket's own way, and close (RFC 6455 section 7.1.2)."""
+        if self._handshake is None:
+            self._send(Opcode.CLOSE, code.to_bytes(2, "big"))
+        self._close_sent = True
+        super().close()
+
+    def _shake_hands(self, handshake: H11Handshake, data: bytes) -> bytes:
+        """Answer the upgrade request; what came behind it is the first of the frames."""
+        self._head += data
+        head, end, rest = self._head.partition(b"\r\n\r\n")
+        if len(head) > HANDSHAKE_LIMIT_BYTES:
+            self._reject(b"431 Request Header Fields Too Large")
+        if not end or self._close_sent:
+            return b""
+        self._head = b""
+        try:
+            handshake.receive_data(head + end)
+            request = next((event for event in handshake.events() if isinstance(event, Request)), None)
+        except (RemoteProtocolError, UnicodeError):
+            request = None
+        if request is None:
+            self._reject(b"400 Bad Request")
+            return b""
+        refused = self._refused(request)
+        chosen = next((name for name in SUBPROTOCOLS if name in request.subprotocols), None)
+        if refused is not None or chosen is None:
+            # A client that offers no subprotocol of MQTT wants to speak something else [MQTT-6.0.0-3].
+            self._reject(refused or b"400 Bad Request")
+            return b""
+        super().write(handshake.send(AcceptConnection(subprotocol=chosen)))
+        self._handshake = None
+        return rest
+
+    def _refused(self, request: Request) -> bytes | None:
+        """Why the listener does not serve this request; ``None`` where it does."""
+        path = self._websocket.path
+        if path is not None and request.target.partition("?")[0] != path:
+            return b"404 Not Found"
+        origins = self._websocket.origins
+        if origins is not None:
+            origin = dict(request.extra_headers).get(b"origin")
+            if origin is not None and origin.decode("latin-1") not in origins:
+                return b"403 Forbidden"
+        return None
+
+    def _reject(self, status: bytes) -> None:
+        super().write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        self._close_sent = True
+        super().close()
+
+
+class WebSocketMqttFactory(MqttFactory):
+    """Makes a protocol for each connection of one listener that speaks WebSocket."""
+
+    protocol_class = WebSocketMqttProtocol

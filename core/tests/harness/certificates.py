@@ -1,0 +1,64 @@
+"""Certificates for tests, made anew each time: an authority, and what it signs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "kinmqtt tests"),
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+        ]
+    )
+
+
+class Authority:
+    """A certificate authority with its folder of files."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name(name)
+        self._certificate = self._sign(name, self._key.public_key(), authority=True)
+        self.file = folder / f"{name}.pem"
+        self.file.write_bytes(self._certificate.public_bytes(Encoding.PEM))
+
+    def issue(self, common_name: str, file: str | None = None) -> tuple[Path, Path]:
+        """A certificate and its key, as files."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        stem = file or common_name
+        certificate = self._folder / f"{stem}.pem"
+        private = self._folder / f"{stem}.key"
+        certificate.write_bytes(self._sign(common_name, key.public_key()).public_bytes(Encoding.PEM))
+        private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return certificate, private
+
+    def _sign(
+        self, common_name: str, public_key: ec.EllipticCurvePublicKey, *, authority: bool = False
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(_name(common_name))
+            .issuer_name(self._name)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(minutes=5))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]),
+                critical=False,
+            )
+        )
+        return builder.sign(self._key, hashes.SHA256())
