@@ -212,14 +212,14 @@ def test_a_client_that_takes_nothing_is_not_read_from() -> None:
 
 
 class Guard:
-    """Answers whether a client may publish to ``guarded`` when the test says so, each time anew."""
+    """Answers whether a client may publish to a topic below ``guarded`` when the test says so."""
 
     def __init__(self) -> None:
         self.answers: list[Deferred[Decision]] = []
 
     @hookimpl
     def authorize(self, request: Any) -> Any:
-        if request.topic != "guarded":
+        if not request.topic.startswith("guarded/"):
             return ALLOW
         self.answers.append(Deferred())
         return self.answers[-1]
@@ -231,16 +231,16 @@ def test_a_publisher_is_read_from_when_its_answer_is_there() -> None:
     house = House(plugins={"guard": guard})
     sub = house.connect("s").subscribe("#")
     pub = house.connect("p")
-    packets = [Publish.build(topic, b"0") for topic in ("a", "guarded", "b", "guarded", "c")]
+    topics = ["a", "guarded/1", "b", "guarded/2", "c"]
 
-    pub.send_bytes(b"".join(encode(packet, V311) for packet in packets)).send(Pingreq())
+    pub.send_bytes(b"".join(encode(Publish.build(topic, b"0"), V311) for topic in topics)).send(Pingreq())
     seen = [(pub.link.reading, len(sub.messages))]
     for _ in range(2):
         guard.answers.pop().callback(ALLOW)
         house.settle()
         seen.append((pub.link.reading, len(sub.messages)))
 
-    assert [topic for topic, _, _ in sub.messages] == ["a", "guarded", "b", "guarded", "c"]
+    assert [topic for topic, _, _ in sub.messages] == topics
     assert seen == [(False, 1), (False, 3), (True, 5)]
     assert len(pub.of(Pingresp)) == 1
 

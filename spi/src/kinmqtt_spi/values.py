@@ -134,6 +134,13 @@ class Message:
         """A copy that has come to the broker at this moment (seconds since the epoch), under this id."""
         return evolve(self, id=id, received_at=at, expires_at=expires_at)
 
+    @property
+    def size_bytes(self) -> int:
+        """What the message counts for where bytes are bounded: its topic in UTF-8, and its payload."""
+        topic = self.topic
+        length = len(topic) if topic.isascii() else len(topic.encode("utf-8", "surrogatepass"))
+        return length + len(self.payload)
+
     def has_expired(self, now: float) -> bool:
         """Whether the message must no longer be delivered at ``now`` (seconds since the epoch)."""
         return self.expires_at is not None and now >= self.expires_at

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kinmqtt_spi.errors import Fenced
-from kinmqtt_spi.reference.queue import MemoryQueueStore, message_bytes
+from kinmqtt_spi.reference.queue import MemoryQueueStore
 from kinmqtt_spi.services.queue import (
     Append,
     Entry,
@@ -314,7 +314,7 @@ class QueueModel(RuleBasedStateMachine):
             state = self.store.load(client)
             sizes = QueueSizes(
                 len(entries),
-                sum(message_bytes(each.message) for each in entries),
+                sum(each.message.size_bytes for each in entries),
                 len(self.inflight[client]),
                 len(self.inbound[client]),
             )

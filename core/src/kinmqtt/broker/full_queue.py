@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker import events
-from kinmqtt.broker.awaiting import as_deferred
-from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.event import EventKind
-from kinmqtt_spi.services.queue import Entry, FullPolicy, QueueFull
+from kinmqtt_spi.services.queue import FullPolicy, QueueFull
 from kinmqtt_spi.values import Message
 
 if TYPE_CHECKING:
@@ -19,32 +16,46 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session import Session
 
 
-class Room(Enum):
-    """What became of a message that found the queue full."""
+class Fate(Enum):
+    """What becomes of a message that finds the queue full."""
 
-    MADE = "made"
-    """Something else gave way: the message is to be queued."""
     DROPPED = "dropped"
     REFUSED = "refused"
     """Its publisher is to be told 0x97 (quota exceeded)."""
+    QUEUED_FOR_OLDEST = "queued for oldest"
+    """It is queued, and the oldest gives way."""
+    QUEUED_FOR_TOPIC = "queued for topic"
+    """It is queued, and an older one of its topic gives way; where there is none, the oldest."""
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the message is to be queued."""
+        return self in (Fate.QUEUED_FOR_OLDEST, Fate.QUEUED_FOR_TOPIC)
 
 
-def make_room(runtime: Runtime, session: Session, publication: Publication) -> Room:
-    """Decide about a message that finds the queue full.
+_FATES = {
+    FullPolicy.DROP_NEWEST: Fate.DROPPED,
+    # Queues hold QoS 1 and 2 only: "QoS 0 first" finds none and drops the newcomer.
+    FullPolicy.DROP_QOS_0: Fate.DROPPED,
+    FullPolicy.REFUSE: Fate.REFUSED,
+    FullPolicy.DROP_OLDEST: Fate.QUEUED_FOR_OLDEST,
+    FullPolicy.KEEP_LATEST: Fate.QUEUED_FOR_TOPIC,
+}
 
-    Queues hold QoS 1 and 2 only, so "QoS 0 first" finds none and drops the newcomer.
-    """
+
+def decide(runtime: Runtime, session: Session, publication: Publication) -> Fate:
+    """Decide about a message that finds the queue full; one that is not queued is dropped, counted and told of."""
     message = publication.message
-    policy = _policy(runtime, session, message)
-    if policy in (FullPolicy.DROP_NEWEST, FullPolicy.DROP_QOS_0, FullPolicy.REFUSE):
-        _drop(runtime, session, message)
-        return Room.REFUSED if policy is FullPolicy.REFUSE else Room.DROPPED
-    topic = message.topic if policy is FullPolicy.KEEP_LATEST else None
-    if session.kept:
-        _evict_kept(runtime, session, topic)
-    else:
-        _evict_unkept(runtime, session, topic)
-    return Room.MADE
+    fate = _FATES[_policy(runtime, session, message)]
+    if not fate.is_queued:
+        drop(runtime, session, message)
+    return fate
+
+
+def drop(runtime: Runtime, session: Session, message: Message) -> None:
+    """A message gives way."""
+    runtime.drop(session.client_id, message, "queue_full")
+    events.record(runtime, EventKind.QUEUE_DROP, session.client_id, session.epoch, topic=message.topic)
 
 
 def _policy(runtime: Runtime, session: Session, message: Message) -> FullPolicy:
@@ -54,37 +65,3 @@ def _policy(runtime: Runtime, session: Session, message: Message) -> FullPolicy:
         if answer is not None:
             return answer
     return runtime.limits.queue_full
-
-
-def _evict_unkept(runtime: Runtime, session: Session, topic: str | None) -> None:
-    waiting = session.waiting
-    same = next((d for d in waiting if d.publication.publish.topic == topic), None)
-    victim = same or (waiting[0] if waiting else None)
-    if victim is not None:
-        session.take_from_waiting(victim)
-        _drop(runtime, session, victim.publication.message)
-
-
-def _evict_kept(runtime: Runtime, session: Session, topic: str | None) -> None:
-    """Remove one entry from the store, for which the store may have to be read first."""
-    limit = 1 if topic is None else session.backlog
-    entries = runtime.stores.queue.read(session.client_id, session.cursor, limit)
-
-    def evict(found: Sequence[Entry]) -> None:
-        same = next((entry for entry in found if entry.message.topic == topic), None)
-        victim = same or (found[0] if found else None)
-        if victim is not None:
-            session.backlog -= 1
-            runtime.turn.batch.queue.append(queue.Remove(session.client_id, session.epoch, victim.sequence))
-            _drop(runtime, session, victim.message)
-            runtime.turn.touch()
-
-    if isinstance(entries, Awaitable):
-        as_deferred(entries).addCallback(evict)
-    else:
-        evict(entries)
-
-
-def _drop(runtime: Runtime, session: Session, message: Message) -> None:
-    runtime.drop(session.client_id, message, "queue_full")
-    events.record(runtime, EventKind.QUEUE_DROP, session.client_id, session.epoch, topic=message.topic)

@@ -360,8 +360,12 @@ def _refuse(connection: Connection, session: Session, packet: Publish, reason: R
     packet_type = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
     if reason not in ALLOWED_REASONS[packet_type]:
         reason = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-    if packet.qos == 2:
+    if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
         session.incoming.packet_ids.discard(packet.packet_id)
+        if session.kept:
+            connection.broker.runtime.turn.batch.queue.append(
+                queue.InboundClose(session.client_id, session.epoch, packet.packet_id)
+            )
     answer = _with_reason(packet_type, packet.packet_id, reason)
     connection.broker.runtime.turn.acknowledge(connection, answer)
 

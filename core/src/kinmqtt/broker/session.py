@@ -8,15 +8,16 @@ goes to its client goes after the commit. Both send through the same window.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kinmqtt.broker import full_queue
 from kinmqtt.broker.awaiting import as_deferred
-from kinmqtt.broker.full_queue import Room, make_room
+from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.outbox import Discard, Outbox
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.settings import NEVER_EXPIRES
@@ -36,6 +37,9 @@ log = Logger("kinmqtt.session")
 READ_AT_ONCE: Final = 128
 """Entries taken from a queue store in one read."""
 
+RETRY_S: Final = 1.0
+"""How long a store that failed is left alone by a session."""
+
 DUP: Final = 0x08
 
 _RELEASED: Final = Message("released")
@@ -45,7 +49,7 @@ _RELEASED: Final = Message("released")
 class Delivery:
     """One message on its way to one client with QoS 1 or 2."""
 
-    __slots__ = ("committed", "identifiers", "publication", "qos", "retain", "sent", "sequence", "stage")
+    __slots__ = ("committed", "identifiers", "publication", "qos", "queued", "retain", "sent", "sequence", "stage")
 
     def __init__(
         self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...], sequence: int
@@ -57,28 +61,27 @@ class Delivery:
         self.sequence = sequence
         """Its number in the queue store; 0 in a session that is not kept."""
         self.stage = Stage.PUBACK if qos == 1 else Stage.PUBREC
+        self.queued = False
+        """Whether it has waited in the queue store, and waits there still if it turns out that it can't be sent."""
         self.committed = False
         """Whether it may be sent: at once in a session that is not kept, else when the store has kept it."""
         self.sent = False
         """Whether it went out before: the next time it carries DUP (MQTT-3.3.1-1)."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of topic and payload."""
-        publish = self.publication.publish
-        return len(publish.topic) + len(publish.frame) - publish.payload_start
 
 
 class Session:
     """The state of one client id, with or without a connection."""
 
     __slots__ = (
+        "_evicted",
+        "_expiring_at",
+        "_full",
         "_owed",
         "_reading",
         "_resumed",
+        "_retrying",
         "_runtime",
         "_waiting",
-        "_waiting_bytes",
         "backlog",
         "client",
         "connection",
@@ -93,6 +96,7 @@ class Session:
         "outgoing",
         "particular",
         "publisher",
+        "queued_bytes",
         "sequence",
         "subscriptions",
         "version",
@@ -115,13 +119,22 @@ class Session:
         self.sequence = 0
         self.backlog = 0
         """Messages that wait, here or in the queue store."""
+        self.queued_bytes = 0
+        """Their topics and payloads."""
         self.cursor = 0
         self._reading = False
         self._resumed = False
+        self._retrying = False
+        """Whether the store could not do something, and time is to pass before it is asked again."""
         self._owed: dict[Delivery, int] = {}
         """In flight before the connection, and not sent again yet: its window is narrower than the one before."""
         self._waiting: deque[Delivery] | None = None
-        self._waiting_bytes = 0
+        self._expiring_at: float | None = None
+        """The first moment at which something that waits here may have expired."""
+        self._full: list[tuple[Fate, int, str]] = []
+        """For newcomers that found the queue full: who is to give way, and their sequence number and topic."""
+        self._evicted: set[int] = set()
+        """Sequence numbers that gave way, and that a read may still show."""
         self.max_packet_bytes: int | None = None
         self.identify(client)
 
@@ -141,6 +154,7 @@ class Session:
     def attach(self, connection: Connection, receive_maximum: int, max_packet_bytes: int | None) -> None:
         """A connection begins to use the session; nothing goes to it before :meth:`resume` (MQTT-3.2.0-1)."""
         self.connection = connection
+        self._retrying = False
         self.outgoing.window = min(receive_maximum, self._runtime.limits.max_inflight)
         self.max_packet_bytes = max_packet_bytes
 
@@ -156,6 +170,7 @@ class Session:
         self.sequence = state.last_sequence
         self.incoming.packet_ids = set(state.inbound)
         self.backlog = state.sizes.queued
+        self.queued_bytes = state.sizes.queued_bytes
         for inflight in state.inflight:
             entry = inflight.entry or Entry(inflight.sequence, _RELEASED, 2)
             delivery = _delivery(entry)
@@ -186,15 +201,19 @@ class Session:
         if not self.kept:
             return self._deliver_unkept(Delivery(publication, qos, retain, identifiers, 0))
         waits = bool(self.backlog) or not self._can_send
+        fate = None
         if waits and self.is_full:
-            room = make_room(self._runtime, self, publication)
-            if room is not Room.MADE:
-                return room is not Room.REFUSED
+            fate = full_queue.decide(self._runtime, self, publication)
+            if not fate.is_queued:
+                return fate is not Fate.REFUSED
         self.sequence += 1
         entry = Entry(self.sequence, publication.stored, qos, retain, identifiers)
         batch = self._runtime.turn.batch
         if waits:
+            if fate is not None:
+                self._full.append((fate, self.sequence, publication.publish.topic))
             self.backlog += 1
+            self.queued_bytes += entry.message.size_bytes
             batch.queue.append(queue.Append(self.client_id, self.epoch, entry))
             batch.queued.append((self, publication))
             if self._runtime.hooks.message_queued.active:
@@ -247,13 +266,20 @@ class Session:
 
     def untransmitted(self, packet_id: int, delivery: Delivery) -> None:
         """The store did not keep a delivery that was about to be sent: it never was."""
-        if self.outgoing.flights.get(packet_id) is delivery:
-            self.outgoing.forget(packet_id)
+        if self.outgoing.flights.get(packet_id) is not delivery:
+            return
+        self.outgoing.forget(packet_id)
+        if delivery.queued:
+            self.cursor = min(self.cursor, delivery.sequence - 1)
+            self.backlog += 1
+            self.queued_bytes += delivery.publication.stored.size_bytes
+            self._pump_later()
+        else:
             self._runtime.drop(self.client_id, delivery.publication.message, "store_failed")
 
     def unqueued(self, publication: Publication) -> None:
         """The store did not keep a message that was to wait: it does not."""
-        self.backlog = max(0, self.backlog - 1)
+        self._no_longer_waits(publication.message)
         self._runtime.drop(self.client_id, publication.message, "store_failed")
 
     def settled(self, delivery: Delivery) -> None:
@@ -272,7 +298,9 @@ class Session:
             self._runtime.turn.pump.append(self)
 
     def pump(self) -> None:
-        """Send what waits, as far as the window goes."""
+        """Let those give way that are too many, and send what waits, as far as the window goes."""
+        if self._full and not self._reading:
+            self._make_room()
         if not self._can_send:
             return
         if self.connection is not None:
@@ -281,23 +309,13 @@ class Session:
             self._pump_unkept()
         elif self.backlog and not self._reading:
             room = min(READ_AT_ONCE, self.outgoing.window - len(self.outgoing))
-            self._reading = True
-            entries = self._runtime.stores.queue.read(self.client_id, self.cursor, room)
-            if isinstance(entries, Awaitable):
-                as_deferred(entries).addCallbacks(self._read_later, self._read_failed)
-            else:
-                self._take(entries)
+            self._read(room + len(self._evicted), self._take)
 
     @property
     def is_full(self) -> bool:
         """Whether no further message may wait."""
         limits = self._runtime.limits
         return self.backlog >= limits.max_queued_messages or self.queued_bytes >= limits.max_queued_bytes
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes of the topics and payloads that wait."""
-        return self._runtime.stores.queue.sizes(self.client_id).queued_bytes if self.kept else self._waiting_bytes
 
     @property
     def sizes(self) -> QueueSizes:
@@ -311,15 +329,9 @@ class Session:
             self._waiting = deque()
         return self._waiting
 
-    def take_from_waiting(self, delivery: Delivery) -> None:
-        """Remove a delivery from a session that is not kept, to make room."""
-        self.waiting.remove(delivery)
-        self._waiting_bytes -= delivery.size_bytes
-        self.backlog -= 1
-
-    def expired_in_store(self) -> None:
+    def expired_in_store(self, message: Message) -> None:
         """The queue store has removed a queued entry of its own accord."""
-        self.backlog = max(0, self.backlog - 1)
+        self._no_longer_waits(message)
 
     # Within
 
@@ -333,57 +345,172 @@ class Session:
     @property
     def _can_send(self) -> bool:
         connection = self.connection
-        return connection is not None and self._resumed and not connection.congested and self.outgoing.has_room
+        return (
+            connection is not None
+            and self._resumed
+            and not connection.congested
+            and self.outgoing.has_room
+            and not self._retrying
+        )
 
     def _deliver_unkept(self, delivery: Delivery) -> bool:
         if not self.backlog and self._can_send:
             self.transmit(self.outgoing.assign(delivery), delivery)
             return True
+        publication = delivery.publication
         if self.is_full:
-            room = make_room(self._runtime, self, delivery.publication)
-            if room is not Room.MADE:
-                return room is not Room.REFUSED
+            self._forget_expired()
+        fate = full_queue.decide(self._runtime, self, publication) if self.is_full else None
+        if fate is not None and not fate.is_queued:
+            return fate is not Fate.REFUSED
         self.waiting.append(delivery)
-        self._waiting_bytes += delivery.size_bytes
         self.backlog += 1
-        self._tell_queued(delivery.publication)
+        self.queued_bytes += publication.stored.size_bytes
+        expires_at = publication.expires_at
+        if expires_at is not None and (self._expiring_at is None or expires_at < self._expiring_at):
+            self._expiring_at = expires_at
+        if fate is not None:
+            self._make_room_unkept(fate)
+        self._tell_queued(publication)
         return True
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether more waits than may; the newest stays, however large it is."""
+        limits = self._runtime.limits
+        too_many = self.backlog > limits.max_queued_messages
+        return too_many or (self.queued_bytes > limits.max_queued_bytes and self.backlog > 1)
+
+    def _no_longer_waits(self, message: Message) -> None:
+        self.backlog = max(0, self.backlog - 1)
+        self.queued_bytes = max(0, self.queued_bytes - message.size_bytes)
+
+    def _make_room_unkept(self, fate: Fate) -> None:
+        waiting = self.waiting
+        topic = waiting[-1].publication.publish.topic if fate is Fate.QUEUED_FOR_TOPIC else None
+        while self._is_over:
+            older = range(len(waiting) - 1)
+            same = (n for n in older if waiting[n].publication.publish.topic == topic)
+            position = 0 if topic is None else next(same, 0)
+            message = waiting[position].publication.message
+            del waiting[position]
+            self._no_longer_waits(message)
+            full_queue.drop(self._runtime, self, message)
+
+    def _forget_expired(self) -> None:
+        """Make room of what has expired while it waited."""
+        now = self._runtime.clock.now()
+        if self._expiring_at is None or now < self._expiring_at:
+            return
+        kept: deque[Delivery] = deque()
+        for delivery in self.waiting:
+            if delivery.publication.stored.has_expired(now):
+                self._no_longer_waits(delivery.publication.stored)
+                self._expired(delivery.publication)
+            else:
+                kept.append(delivery)
+        self._waiting = kept
+        moments = [d.publication.expires_at for d in kept if d.publication.expires_at is not None]
+        self._expiring_at = min(moments, default=None)
+
+    def _make_room(self) -> None:
+        """Read the queue from its oldest entry on, as the turn's writes have left it, for those that give way."""
+        by_topic = any(fate is Fate.QUEUED_FOR_TOPIC for fate, _, _ in self._full)
+        limit = self.backlog if by_topic else max(READ_AT_ONCE, len(self._full))
+        self._read(limit + len(self._evicted), self._evict)
+
+    def _evict(self, found: Sequence[Entry]) -> None:
+        full, self._full = self._full, []
+        entries = [entry for entry in found if entry.sequence not in self._evicted and entry.sequence > self.cursor]
+        victims: list[Entry] = []
+        while self._is_over and entries:
+            fate, sequence, topic = full.pop(0) if full else (Fate.QUEUED_FOR_OLDEST, self.sequence, "")
+            candidates = (e for e in entries if e.sequence < sequence and e.message.topic == topic)
+            same = next(candidates, None) if fate is Fate.QUEUED_FOR_TOPIC else None
+            victim = same or entries[0]
+            if victim.sequence == self.sequence:
+                break
+            if victim is entries[0]:
+                self.cursor = victim.sequence
+            entries.remove(victim)
+            self._no_longer_waits(victim.message)
+            victims.append(victim)
+        batch = self._runtime.turn.batch
+        for victim in victims:
+            batch.queue.append(queue.Remove(self.client_id, self.epoch, victim.sequence))
+            full_queue.drop(self._runtime, self, victim.message)
+        if victims:
+            numbers = {victim.sequence for victim in victims}
+            self._evicted |= numbers
+            batch.afterwards.append(lambda: self._evicted.difference_update(numbers))
+            if self._is_over:
+                self._full.append((Fate.QUEUED_FOR_OLDEST, self.sequence, ""))
+                self.wants_pump()
 
     def _pump_unkept(self) -> None:
         waiting = self.waiting
         now = self._runtime.clock.now()
         while waiting and self._can_send:
             delivery = waiting.popleft()
-            self._waiting_bytes -= delivery.size_bytes
-            self.backlog -= 1
+            self._no_longer_waits(delivery.publication.stored)
             expires_at = delivery.publication.expires_at
             if expires_at is not None and now >= expires_at:
                 self._expired(delivery.publication)
                 continue
             self.transmit(self.outgoing.assign(delivery), delivery)
 
-    def _read_later(self, entries: Sequence[Entry]) -> None:
-        self._take(entries)
+    def _read(self, limit: int, use: Callable[[Sequence[Entry]], None]) -> None:
+        """Read the queue from the cursor on; one read at a time."""
+        self._reading = True
+        try:
+            entries = self._runtime.stores.queue.read(self.client_id, self.cursor, limit)
+        except Exception:
+            self._read_failed(Failure())
+            return
+        if isinstance(entries, Awaitable):
+            as_deferred(entries).addCallbacks(partial(self._read_later, use), self._read_failed)
+        else:
+            self._reading = False
+            use(entries)
+
+    def _read_later(self, use: Callable[[Sequence[Entry]], None], entries: Sequence[Entry]) -> None:
+        self._reading = False
+        use(entries)
+        self.wants_pump()
         self._runtime.turn.touch()
 
     def _read_failed(self, failure: Failure) -> None:
         self._reading = False
         log.failure("the queue of {client_id!r} can't be read", failure, client_id=self.client_id)
+        self._pump_later()
+
+    def _pump_later(self) -> None:
+        """Try again what the store could not do."""
+        if not self._retrying:
+            self._retrying = True
+            self._runtime.clock.later(RETRY_S, self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._retrying = False
+        self.wants_pump()
+        self._runtime.turn.touch()
 
     def _take(self, entries: Sequence[Entry]) -> None:
-        self._reading = False
         batch = self._runtime.turn.batch
         now = self._runtime.clock.now()
         for entry in entries:
             if not self._can_send:
                 break
             self.cursor = entry.sequence
-            self.backlog = max(0, self.backlog - 1)
+            if entry.sequence in self._evicted:
+                continue
+            self._no_longer_waits(entry.message)
             delivery = _delivery(entry)
             if entry.message.has_expired(now):
                 batch.queue.append(queue.Remove(self.client_id, self.epoch, entry.sequence))
                 self._expired(delivery.publication)
                 continue
+            delivery.queued = True
             packet_id = self.outgoing.assign(delivery)
             batch.queue.append(queue.Send(self.client_id, self.epoch, entry.sequence, packet_id))
             batch.sends.append((self, packet_id, delivery))

@@ -232,7 +232,7 @@ class Sessions:
         for client_id, entry in await settle(runtime.stores.queue.expire(now, AT_ONCE)):
             session = self.by_id.get(client_id)
             if session is not None:
-                session.expired_in_store()
+                session.expired_in_store(entry.message)
             runtime.drop(client_id, entry.message, "expired")
             if runtime.hooks.message_expired.active:
                 runtime.hooks.message_expired(client_id, entry.message)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -53,6 +54,8 @@ class Batch:
     """Called when something could not be kept."""
     waiting: int = 0
     """Commits that have not fired."""
+    late: bool = False
+    """Whether any commit had to be waited for: until then a read did not show what was queued."""
     failure: BaseException | None = None
     fenced: set[str] = field(factory=set)
 
@@ -135,7 +138,7 @@ class Turn:
     def _pump(self) -> None:
         pumped, self.pump = self.pump, []
         for session in pumped:
-            session.pump()
+            _attempt(session.pump)
 
     def _commit(self) -> None:
         batch = self.batch
@@ -165,6 +168,7 @@ class Turn:
             return
         if isinstance(commit, Awaitable):
             batch.waiting += 1
+            batch.late = True
             as_deferred(commit).addCallbacks(
                 lambda _: self._kept(batch), lambda failure: self._failed_later(batch, failure)
             )
@@ -197,11 +201,17 @@ class Turn:
             self._give_up(batch, batch.failure)
             return
         for session, packet_id, delivery in batch.sends:
-            session.transmit(packet_id, delivery)
+            try:
+                session.transmit(packet_id, delivery)
+            except Exception:
+                log.failure("a message to {client_id!r} could not be sent", client_id=session.client_id)
+        if batch.late:
+            for session, _ in batch.queued:
+                session.wants_pump()
         for connection, packet in batch.acknowledgements:
             connection.send_acknowledgement(packet)
         for call in batch.afterwards:
-            call()
+            _attempt(call)
 
     def _give_up(self, batch: Batch, error: BaseException) -> None:
         reason = getattr(error, "reason", ReasonCode.SERVER_UNAVAILABLE)
@@ -212,12 +222,20 @@ class Turn:
         for connection, packet in batch.acknowledgements:
             connection.withhold_acknowledgement(packet, reason)
         for call in batch.otherwise:
-            call(reason)
+            _attempt(partial(call, reason))
 
     def _flush(self) -> None:
         dirty, self.dirty = self.dirty, []
         for outbox in dirty:
-            outbox.connection.flush()
+            _attempt(outbox.connection.flush)
+
+
+def _attempt(call: Callable[[], object]) -> None:
+    """Make a call whose failure must not keep others from theirs."""
+    try:
+        call()
+    except Exception:
+        log.failure("{call} failed at the end of a turn", call=call)
 
 
 def _is_empty(batch: Batch) -> bool:

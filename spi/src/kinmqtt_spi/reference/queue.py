@@ -30,7 +30,6 @@ from kinmqtt_spi.services.queue import (
     Send,
     Stage,
 )
-from kinmqtt_spi.values import Message
 
 SWEEP_ABOVE: Final = 1024
 """Expiry entries below which stale ones are not worth looking for."""
@@ -56,13 +55,6 @@ class _Queue:
 
 
 _Keep: TypeAlias = Callable[[_Queue, Any], None]
-
-
-def message_bytes(message: Message) -> int:
-    """What a queued message counts for: the bytes of its topic (UTF-8) and of its payload."""
-    topic = message.topic
-    length = len(topic) if topic.isascii() else len(topic.encode("utf-8", "surrogatepass"))
-    return length + len(message.payload)
 
 
 class MemoryQueueStore(QueueStore):
@@ -170,7 +162,7 @@ class MemoryQueueStore(QueueStore):
             return
         queue.queued[sequence] = entry
         message = entry.message
-        size = message_bytes(message)
+        size = message.size_bytes
         queue.bytes += size
         self._bytes += size
         self._queued += 1
@@ -202,7 +194,7 @@ class MemoryQueueStore(QueueStore):
         back = {number: entry for number, (_, entry) in queue.inflight.items() if entry is not None}
         for number, entry in back.items():
             del queue.inflight[number]
-            size = message_bytes(entry.message)
+            size = entry.message.size_bytes
             queue.bytes += size
             self._bytes += size
             if entry.message.expires_at is not None:
@@ -238,7 +230,7 @@ class MemoryQueueStore(QueueStore):
         del queued[sequence]
         if not queued:
             queued.clear()  # gives back the table, which a dict keeps at its largest while keys go
-        size = message_bytes(entry.message)
+        size = entry.message.size_bytes
         queue.bytes -= size
         self._bytes -= size
         self._queued -= 1
