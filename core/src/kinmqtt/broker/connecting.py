@@ -31,6 +31,7 @@ from kinmqtt_spi.services.authentication import (
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.templates import fill_in
 from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Message, Publisher, Reject, Will
 
 if TYPE_CHECKING:
@@ -361,6 +362,7 @@ async def _open_session(
         will,
         properties.receive_maximum or MAX_PACKET_ID,
         properties.maximum_packet_size,
+        min(properties.topic_alias_maximum or 0, connection.limits.topic_aliases_used),
     )
     session, present = await broker.sessions.open(opening)
     if connection.is_closed():
@@ -430,6 +432,11 @@ def _connack_properties(
         told["assigned_client_identifier"] = session.client_id
     if connection.keep_alive_s != packet.keep_alive:
         told["server_keep_alive"] = connection.keep_alive_s
+    template = connection.broker.runtime.settings.response_information
+    if template and packet.properties.request_response_information:
+        information = fill_in(template, session.client)
+        if information is not None:
+            told["response_information"] = information
     if connection.authentication is not None:
         told["authentication_method"] = connection.authentication.method
         if data is not None:

@@ -278,7 +278,7 @@ class Connection:
         if self.state is State.CLOSED:
             return
         sort = packet[0]
-        if sort != _PUBREL and (sort != _PUBREC or (len(packet) > 4 and packet[4] >= 0x80)):
+        if sort != _PUBREL and (sort != _PUBREC or (packet[1] > 2 and packet[4] >= 0x80)):
             self.unacknowledged -= 1
         self.send(packet)
 

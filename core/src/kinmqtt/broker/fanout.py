@@ -40,7 +40,7 @@ class Target:
     def shares_bytes(self) -> bool:
         """Whether the packets for this session are those of many others."""
         return not (
-            self.retain_as_published or self.no_local or self.identifiers or self.session.max_packet_bytes is not None
+            self.retain_as_published or self.no_local or self.identifiers or self.session.has_packets_of_its_own
         )
 
 
@@ -155,7 +155,7 @@ def deliver(runtime: Runtime, target: Target, publication: Publication, retained
     retain = retained or (target.retain_as_published and publish.retain)
     qos = min(target.qos, changed.publish.qos)
     if qos:
-        return session.deliver(changed, qos, retain, target.identifiers)
+        return session.deliver(changed, qos, retain, target.identifiers, target.subscription.share_group)
     session.deliver_particular(changed, retain, target.identifiers)
     return True
 

@@ -14,9 +14,9 @@ from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
 from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.router import Routed
-from kinmqtt.mqtt.codec import decode, decode_publish
+from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
-from kinmqtt.mqtt.packets import V5, Disconnect, PacketType, Publish
+from kinmqtt.mqtt.packets import V5, Disconnect, PacketType, Puback, Publish, Pubrec
 from kinmqtt.mqtt.reasons import ALLOWED_REASONS
 from kinmqtt.mqtt.session import Effect, check_quota
 from kinmqtt_spi import values
@@ -35,6 +35,9 @@ log = Logger("kinmqtt.inbound")
 
 CACHED_ROUTES: Final = 1024
 """Topics a connection remembers its rights and fan-out for."""
+
+LONGEST_REASON_BYTES: Final = 100
+"""Of a reason string in an acknowledgement."""
 
 PINGRESP: Final = b"\xd0\x00"
 
@@ -366,8 +369,23 @@ def _refuse(connection: Connection, session: Session, packet: Publish, reason: R
             connection.broker.runtime.turn.batch.queue.append(
                 queue.InboundClose(session.client_id, session.epoch, packet.packet_id)
             )
-    answer = _with_reason(packet_type, packet.packet_id, reason)
+    answer = _with_text(connection, packet_type, packet.packet_id, reason, text)
     connection.broker.runtime.turn.acknowledge(connection, answer)
+
+
+def _with_text(
+    connection: Connection, packet_type: PacketType, packet_id: int, reason: ReasonCode, text: str
+) -> bytes:
+    """An acknowledgement with its reason string, where the client wants it and it fits (MQTT-3.4.2-2)."""
+    # Cut so that the length of the packet stays one byte: acknowledgements are looked into on their way.
+    properties = connection.problem(text.encode()[:LONGEST_REASON_BYTES].decode(errors="ignore"))
+    if properties:
+        made = encode((Puback if packet_type is PacketType.PUBACK else Pubrec)(packet_id, reason, properties), V5)
+        session = connection.session
+        limit = None if session is None else session.max_packet_bytes
+        if limit is None or len(made) <= limit:
+            return made
+    return _with_reason(packet_type, packet_id, reason)
 
 
 def puback(connection: Connection, frame: bytes, body: int) -> bool | None:

@@ -123,15 +123,24 @@ class Publication:
         return parts
 
     def encode(
-        self, version: int, qos: int, retain: bool, extra: Properties, now: float | None = None
+        self,
+        version: int,
+        qos: int,
+        retain: bool,
+        extra: Properties,
+        now: float | None = None,
+        topic: str | None = None,
     ) -> tuple[bytes, bytes]:
-        """The same, made anew: with properties of one delivery, and at ``now`` with the expiry that is left."""
+        """The same, made anew: with properties of one delivery, and at ``now`` with the expiry that is left.
+
+        ``topic`` stands in place of the message's own: empty where ``extra`` has an alias for it.
+        """
         properties = NO_PROPERTIES
         if version == V5:
             properties = self._properties(now)
             if extra:
                 properties = properties.replace(**extra.present)
-        return publish_parts(self.publish, version, qos, retain, properties)
+        return publish_parts(self.publish, version, qos, retain, properties, topic=topic)
 
     def _properties(self, now: float | None) -> Properties:
         properties = self.publish.properties

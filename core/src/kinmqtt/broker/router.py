@@ -130,12 +130,36 @@ class Router:
             accepted &= self._to_member(group, publication)
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
+    def to_another_member(
+        self, client_id: str, share_group: str, publication: Publication, *, connected: bool
+    ) -> bool:
+        """Give what a member of a shared subscription held to another; ``False`` if there is none to take it.
+
+        With ``connected`` only members that are connected count.
+        """
+        for group in self.fanout(publication.publish.topic).groups:
+            if group.name != share_group or all(member.client_id != client_id for member in group.members):
+                continue
+            others = tuple(
+                member
+                for member in group.members
+                if member.client_id != client_id and (not connected or self._is_connected(member.client_id))
+            )
+            return self._to_member(Group(group.name, group.filter, others), publication) if others else False
+        return False
+
     def _to_member(self, group: Group, publication: Publication) -> bool:
-        member = self._choose(group, publication)
-        session = None if member is None else self._session_of(member.client_id)
-        if member is None or session is None:
-            return True
-        return deliver(self._runtime, target_of(session, [member.subscription]), publication)
+        """Deliver to one member; where its queue refuses, another is asked."""
+        members = group.members
+        while members:
+            member = self._choose(Group(group.name, group.filter, members), publication)
+            session = None if member is None else self._session_of(member.client_id)
+            if member is None or session is None:
+                return True
+            if deliver(self._runtime, target_of(session, [member.subscription]), publication):
+                return True
+            members = tuple(other for other in members if other is not member)
+        return False
 
     def _choose(self, group: Group, publication: Publication) -> Subscriber | None:
         """The member whose turn it is among those that are connected, or where none is, among all."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -21,6 +21,7 @@ from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.outbox import Discard, Outbox
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.settings import NEVER_EXPIRES
+from kinmqtt.mqtt.aliases import OutgoingAliases
 from kinmqtt.mqtt.packets import V5
 from kinmqtt.mqtt.session import Incoming, Outgoing, Stage
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
@@ -49,15 +50,34 @@ _RELEASED: Final = Message("released")
 class Delivery:
     """One message on its way to one client with QoS 1 or 2."""
 
-    __slots__ = ("committed", "identifiers", "publication", "qos", "queued", "retain", "sent", "sequence", "stage")
+    __slots__ = (
+        "committed",
+        "identifiers",
+        "publication",
+        "qos",
+        "queued",
+        "retain",
+        "sent",
+        "sequence",
+        "share_group",
+        "stage",
+    )
 
     def __init__(
-        self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...], sequence: int
+        self,
+        publication: Publication,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        sequence: int,
+        share_group: str | None = None,
     ) -> None:
         self.publication = publication
         self.qos = qos
         self.retain = retain
         self.identifiers = identifiers
+        self.share_group = share_group
+        """The shared subscription it comes by."""
         self.sequence = sequence
         """Its number in the queue store; 0 in a session that is not kept."""
         self.stage = Stage.PUBACK if qos == 1 else Stage.PUBREC
@@ -73,6 +93,7 @@ class Session:
     """The state of one client id, with or without a connection."""
 
     __slots__ = (
+        "_aliases",
         "_evicted",
         "_expiring_at",
         "_full",
@@ -136,6 +157,7 @@ class Session:
         self._evicted: set[int] = set()
         """Sequence numbers that gave way, and that a read may still show."""
         self.max_packet_bytes: int | None = None
+        self._aliases: OutgoingAliases | None = None
         self.identify(client)
 
     def identify(self, client: Client) -> None:
@@ -151,16 +173,25 @@ class Session:
 
     # Connection
 
-    def attach(self, connection: Connection, receive_maximum: int, max_packet_bytes: int | None) -> None:
+    def attach(
+        self, connection: Connection, receive_maximum: int, max_packet_bytes: int | None, topic_aliases: int
+    ) -> None:
         """A connection begins to use the session; nothing goes to it before :meth:`resume` (MQTT-3.2.0-1)."""
         self.connection = connection
         self._retrying = False
         self.outgoing.window = min(receive_maximum, self._runtime.limits.max_inflight)
         self.max_packet_bytes = max_packet_bytes
+        self._aliases = OutgoingAliases(topic_aliases) if topic_aliases else None
+
+    @property
+    def has_packets_of_its_own(self) -> bool:
+        """Whether the bytes sent to this client are not those sent to others."""
+        return self.max_packet_bytes is not None or self._aliases is not None
 
     def detach(self) -> None:
         """The connection is gone: what is in flight stays so until it is sent again."""
         self.connection = None
+        self._aliases = None
         self._resumed = False
         self._owed.clear()
         self.out = Discard(self._runtime.statistics, "offline")
@@ -196,10 +227,17 @@ class Session:
 
     # Delivery
 
-    def deliver(self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...] = ()) -> bool:
+    def deliver(
+        self,
+        publication: Publication,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...] = (),
+        share_group: str | None = None,
+    ) -> bool:
         """Bring a message of QoS 1 or 2 to the client, now or later; ``False`` if its queue refused it."""
         if not self.kept:
-            return self._deliver_unkept(Delivery(publication, qos, retain, identifiers, 0))
+            return self._deliver_unkept(Delivery(publication, qos, retain, identifiers, 0, share_group))
         waits = bool(self.backlog) or not self._can_send
         fate = None
         if waits and self.is_full:
@@ -207,7 +245,7 @@ class Session:
             if not fate.is_queued:
                 return fate is not Fate.REFUSED
         self.sequence += 1
-        entry = Entry(self.sequence, publication.stored, qos, retain, identifiers)
+        entry = Entry(self.sequence, publication.stored, qos, retain, identifiers, share_group)
         batch = self._runtime.turn.batch
         if waits:
             if fate is not None:
@@ -220,7 +258,7 @@ class Session:
                 batch.afterwards.append(partial(self._tell_queued, publication))
             self.wants_pump()
             return True
-        delivery = Delivery(publication, qos, retain, identifiers, self.sequence)
+        delivery = Delivery(publication, qos, retain, identifiers, self.sequence, share_group)
         packet_id = self.outgoing.assign(delivery)
         self.cursor = self.sequence
         batch.queue.append(queue.Append(self.client_id, self.epoch, entry, packet_id))
@@ -236,7 +274,7 @@ class Session:
             self._runtime.drop(self.client_id, publication.message, "outbound_buffer_full")
             return
         head, tail = self._encode(publication, 0, retain, identifiers)
-        if not self._fits(len(head) + len(tail)):
+        if not self._fits(publication, len(head) + len(tail)):
             self._runtime.drop(self.client_id, publication.message, "packet_too_large")
             return
         self._send_now(head + tail)
@@ -251,7 +289,7 @@ class Session:
             return
         publication = delivery.publication
         head, tail = self._encode(publication, delivery.qos, delivery.retain, delivery.identifiers)
-        if self.max_packet_bytes is not None and not self._fits(len(head) + len(tail) + 2):
+        if self.max_packet_bytes is not None and not self._fits(publication, len(head) + len(tail) + 2):
             self._too_large(packet_id, delivery)
             return
         if delivery.sent:
@@ -281,6 +319,22 @@ class Session:
         """The store did not keep a message that was to wait: it does not."""
         self._no_longer_waits(publication.message)
         self._runtime.drop(self.client_id, publication.message, "store_failed")
+
+    def hand_on(self, packet_id: int, delivery: Delivery) -> None:
+        """A delivery in flight goes to another member of its shared subscription: it is no longer this session's."""
+        self.outgoing.forget(packet_id)
+        if self.kept:
+            self._runtime.turn.batch.queue.append(queue.Remove(self.client_id, self.epoch, delivery.sequence))
+
+    def hand_on_waiting(self, delivery: Delivery) -> None:
+        """The same for one that waits here."""
+        self.waiting.remove(delivery)
+        self._no_longer_waits(delivery.publication.stored)
+
+    def hand_on_entry(self, entry: Entry) -> None:
+        """The same for one that waits in the queue store."""
+        self._no_longer_waits(entry.message)
+        self._runtime.turn.batch.queue.append(queue.Remove(self.client_id, self.epoch, entry.sequence))
 
     def settled(self, delivery: Delivery) -> None:
         """A delivery is over: forget it in the store, and send what waited for its place."""
@@ -520,13 +574,22 @@ class Session:
     def _encode(
         self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
     ) -> tuple[bytes, bytes]:
-        if self.version != V5 or (not identifiers and publication.expires_at is None):
+        aliases = self._aliases
+        if aliases is None and (self.version != V5 or (not identifiers and publication.expires_at is None)):
             return publication.parts(self.version, qos, retain)
-        extra = Properties(subscription_identifier=identifiers) if identifiers else NO_PROPERTIES
-        return publication.encode(self.version, qos, retain, extra, self._runtime.clock.now())
+        extra: dict[str, Any] = {"subscription_identifier": identifiers} if identifiers else {}
+        topic = None
+        used = None if aliases is None else aliases.use(publication.publish.topic)
+        if used is not None:
+            topic, extra["topic_alias"] = used
+        properties = Properties(**extra) if extra else NO_PROPERTIES
+        return publication.encode(self.version, qos, retain, properties, self._runtime.clock.now(), topic)
 
-    def _fits(self, size_bytes: int) -> bool:
-        return self.max_packet_bytes is None or size_bytes <= self.max_packet_bytes
+    def _fits(self, publication: Publication, size_bytes: int) -> bool:
+        fits = self.max_packet_bytes is None or size_bytes <= self.max_packet_bytes
+        if not fits and self._aliases is not None:
+            self._aliases.forget(publication.publish.topic)
+        return fits
 
     def _too_large(self, packet_id: int, delivery: Delivery) -> None:
         """Behave as if the message had been sent and acknowledged (MQTT-3.1.2-25)."""
@@ -557,7 +620,7 @@ class Session:
 
 def _delivery(entry: Entry) -> Delivery:
     publication = Publication.of(entry.message)
-    return Delivery(publication, entry.qos, entry.retain, entry.identifiers, entry.sequence)
+    return Delivery(publication, entry.qos, entry.retain, entry.identifiers, entry.sequence, entry.share_group)
 
 
 def expiry_moment(expiry_s: int, now: float) -> float | None:

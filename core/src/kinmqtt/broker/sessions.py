@@ -14,6 +14,7 @@ from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.broker.redistribution import Redistribution
 from kinmqtt.broker.session import Session, expiry_moment
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.cluster import ClusterBackend
@@ -52,6 +53,8 @@ class Opening:
     will: Will | None
     receive_maximum: int
     max_packet_bytes: int | None
+    topic_aliases: int
+    """Topic aliases that the client takes, as far as the broker uses them."""
 
 
 class Sessions:
@@ -62,6 +65,7 @@ class Sessions:
         self._router = router
         self._publishing = publishing
         self._cluster = cluster
+        self._redistribution = Redistribution(runtime, router)
         self._locks: dict[str, DeferredLock] = {}
         self.by_id: dict[str, Session] = {}
         self.connected = 0
@@ -78,9 +82,7 @@ class Sessions:
         try:
             return await self._open(opening)
         finally:
-            lock.release()
-            if not lock.locked and not lock.waiting:
-                self._locks.pop(client_id, None)
+            self._give_back(lock, client_id)
 
     async def _open(self, opening: Opening) -> tuple[Session, bool]:
         runtime = self._runtime
@@ -101,6 +103,7 @@ class Sessions:
             session = await self._adopt(claim, claim.session)
         expired = _has_expired(claim.session, runtime.clock.now())
         if session is not None and (opening.clean_start or expired):
+            await self._redistribution.queue_left(session, ends=True)
             self._end(session, expired)
             session = None
         present = session is not None
@@ -114,7 +117,7 @@ class Sessions:
     def _attach(self, session: Session, opening: Opening) -> None:
         """Give the session to its connection, while the claim still has the client id to itself."""
         connection = opening.connection
-        session.attach(connection, opening.receive_maximum, opening.max_packet_bytes)
+        session.attach(connection, opening.receive_maximum, opening.max_packet_bytes, opening.topic_aliases)
         connection.session = session
         self.connected += 1
         self._router.invalidate_for(session)
@@ -196,9 +199,17 @@ class Sessions:
         self._cluster.release(session.client_id, session.epoch)
         if not will_stands:
             session.will = None
-        if session.expiry_s == 0:
+        ends = session.expiry_s == 0
+        self._redistribution.member_left(session, ends)
+        if ends and session.kept and session.backlog:
+            # DISCONNECT has cut the session's life short: what waits in its queue may be for others too.
+            self._in_background(self._end_with_queue(session), session.client_id)
+            return
+        if ends:
             self._end(session)
             return
+        if session.backlog:
+            self._in_background(self._redistribution.queue_left(session, ends=False), session.client_id)
         now = self._runtime.clock.now()
         will_due_at = None
         if session.will is not None:
@@ -224,7 +235,10 @@ class Sessions:
             session = self._unused(stored.client_id, epoch)
             if session is not None:
                 self._runtime.statistics.sessions_expired.value += 1
-                self._end(session, expired=True)
+                self._redistribution.member_left(session, ends=True)
+                await self._redistribution.queue_left(session, ends=True)
+                if self._unused(stored.client_id, epoch) is session:
+                    self._end(session, expired=True)
 
     async def expire_messages(self, now: float) -> None:
         """Remove queued messages that have expired at ``now``."""
@@ -270,6 +284,22 @@ class Sessions:
         if notice.active:
             notice(client_id)
 
+    async def _end_with_queue(self, session: Session) -> None:
+        """End a session whose queue is given to others first; nobody claims it in the meantime."""
+        lock = self._locks.setdefault(session.client_id, DeferredLock())
+        await lock.acquire()
+        try:
+            await self._redistribution.queue_left(session, ends=True)
+            if session.connection is None and self.by_id.get(session.client_id) is session:
+                self._end(session)
+        finally:
+            self._give_back(lock, session.client_id)
+
+    def _give_back(self, lock: DeferredLock, client_id: str) -> None:
+        lock.release()
+        if not lock.locked and not lock.waiting:
+            self._locks.pop(client_id, None)
+
     def _forget_subscriptions(self, session: Session) -> None:
         for subscription in session.subscriptions.values():
             self._router.unsubscribe(session.client_id, subscription)
@@ -281,7 +311,7 @@ class Sessions:
 
     def _in_background(self, work: Coroutine[Any, Any, None], client_id: str) -> None:
         run(work).addErrback(
-            lambda failure: log.failure("the will of {client_id!r} failed", failure, client_id=client_id)
+            lambda failure: log.failure("what {client_id!r} left could not be seen to", failure, client_id=client_id)
         )
 
     def _write(self, write: SessionWrite) -> None:

@@ -34,6 +34,11 @@ class BrokerSettings:
         help="let everybody in for whom no authenticator speaks; left out, this holds while every listener is "
         "on loopback and no authenticator is installed. Listeners with authenticators of their own are not meant",
     )
+    response_information: str = setting(
+        "",
+        help="told to MQTT 5 clients that ask for it: by convention the beginning of their response topics; "
+        "${clientid} and ${username} are filled in",
+    )
     node_name: str = setting("", help="this node's name; the host's name where it is empty")
     sys_interval_s: float = setting(
         10.0, help="how often $SYS topics are published; 0 for never", unit="s", minimum=0
@@ -78,6 +83,13 @@ class LimitSettings:
         minimum=1024,
     )
     topic_alias_maximum: int = setting(64, help="topic aliases a client may use", minimum=0, maximum=65_535)
+    topic_aliases_used: int = setting(
+        16,
+        help="topic aliases the broker uses towards a client that takes them; packets to such a client are made for "
+        "it alone",
+        minimum=0,
+        maximum=65_535,
+    )
     max_keep_alive_s: int = setting(
         65_535,
         help="a longer keep alive, or none, is replaced in MQTT 5",

@@ -13,6 +13,7 @@ DROP_REASONS: Final = (
     "offline",
     "outbound_buffer_full",
     "packet_too_large",
+    "overload",
     "queue_full",
     "store_failed",
 )

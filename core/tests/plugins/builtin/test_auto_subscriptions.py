@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from harness import House
 
 from kinmqtt.mqtt.packets import Suback
-from kinmqtt.plugins.builtin.auto_subscriptions import AutoSubscriptionsSettings, TemplateSettings, fill_in
-from kinmqtt_spi import Client
+from kinmqtt.plugins.builtin.auto_subscriptions import AutoSubscriptionsSettings, TemplateSettings
 
 
 def _house(*templates: TemplateSettings) -> House:
@@ -32,21 +30,3 @@ def test_retained_messages_come_along() -> None:
     house.connect("pub").publish("news", b"old", retain=True)
 
     assert house.connect("one").messages == [("news", b"old", 0)]
-
-
-@pytest.mark.parametrize(
-    ("template", "client", "filled"),
-    [
-        ("a/${clientid}", Client("x"), "a/x"),
-        ("a/${username}", Client("x", "u"), "a/u"),
-        ("a/${username}", Client("x"), None),
-        ("a/${clientid}", Client("x/y"), None),
-        ("a/${clientid}", Client("#"), None),
-        ("a/${clientid}", Client("+"), None),
-        ("a/${clientid}/${username}", Client("${username}", "u"), "a/${username}/u"),
-        ("plain", Client("#"), "plain"),
-    ],
-)
-def test_a_name_is_one_level_or_none(template: str, client: Client, filled: str | None) -> None:
-    """A client must not subscribe to more than its own by the choice of its name."""
-    assert fill_in(template, client) == filled

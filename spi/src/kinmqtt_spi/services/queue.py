@@ -42,6 +42,8 @@ class Entry:
     retain: bool = False
     identifiers: tuple[int, ...] = ()
     """The subscription identifiers to send along."""
+    share_group: str | None = None
+    """The shared subscription that chose this client, where one did: another member may take its place."""
 
 
 @frozen(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,12 +9,11 @@ from attrs import frozen
 
 from kinmqtt_spi import Subscription, hookimpl
 from kinmqtt_spi.settings import setting
+from kinmqtt_spi.templates import fill_in
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context
     from kinmqtt_spi.values import Client
-
-_PLACEHOLDER = re.compile(r"\$\{(clientid|username)\}")
 
 
 @frozen(slots=True)
@@ -36,16 +34,6 @@ class AutoSubscriptionsSettings:
     """``[plugins.auto_subscriptions]``."""
 
     subscriptions: tuple[TemplateSettings, ...] = setting((), help="what every client is subscribed to")
-
-
-def fill_in(template: str, client: Client) -> str | None:
-    """A template with the client's names in it; ``None`` where it has no such name, or one of several levels."""
-    names = {"clientid": client.client_id, "username": client.username}
-    for placeholder in set(_PLACEHOLDER.findall(template)):
-        name = names[placeholder]
-        if not name or any(character in name for character in "/+#"):
-            return None
-    return _PLACEHOLDER.sub(lambda placeholder: names[placeholder[1]] or "", template)
 
 
 class AutoSubscriptions:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import evolve, frozen
 
-from kinmqtt.plugins.builtin.auto_subscriptions import fill_in
 from kinmqtt_spi import Message, Reject, Subscription, hookimpl
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.settings import setting
+from kinmqtt_spi.templates import fill_in
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context

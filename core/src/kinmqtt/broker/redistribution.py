@@ -1,0 +1,58 @@
+"""What a lost member of a shared subscription held is given to another (section 4.8.2).
+
+QoS 1: everything that was not acknowledged. QoS 2: only what was not sent yet; an exchange that has begun stays with
+its member (MQTT-4.8.2-4), and ends with it (MQTT-4.8.2-5).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt.broker.awaiting import settle
+from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.session import READ_AT_ONCE
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.router import Router
+    from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session import Session
+
+
+class Redistribution:
+    """Gives the messages of one session's shared subscriptions to others of their groups."""
+
+    def __init__(self, runtime: Runtime, router: Router) -> None:
+        self._runtime = runtime
+        self._router = router
+
+    def member_left(self, session: Session, ends: bool) -> None:
+        """A session has lost its connection; with ``ends`` its own end is near, and members that are away do too."""
+        if not any(subscription.share_group for subscription in session.subscriptions.values()):
+            return
+        for packet_id, delivery in session.outgoing:
+            if delivery.qos == 1 and self._gives(session, delivery.share_group, delivery.publication, ends):
+                session.hand_on(packet_id, delivery)
+        if not session.kept:
+            for delivery in list(session.waiting):
+                if self._gives(session, delivery.share_group, delivery.publication, ends):
+                    session.hand_on_waiting(delivery)
+
+    async def queue_left(self, session: Session, ends: bool) -> None:
+        """The same for what waits in the queue store; stops where the client comes back in the meantime."""
+        if not session.kept or not any(s.share_group for s in session.subscriptions.values()):
+            return
+        cursor = session.cursor
+        while session.connection is None and session.backlog:
+            entries = await settle(self._runtime.stores.queue.read(session.client_id, cursor, READ_AT_ONCE))
+            if not entries or session.connection is not None:
+                return
+            for entry in entries:
+                cursor = entry.sequence
+                if self._gives(session, entry.share_group, Publication.of(entry.message), ends):
+                    session.hand_on_entry(entry)
+            self._runtime.turn.touch()
+
+    def _gives(self, session: Session, share_group: str | None, publication: Publication, ends: bool) -> bool:
+        if share_group is None:
+            return False
+        return self._router.to_another_member(session.client_id, share_group, publication, connected=not ends)
