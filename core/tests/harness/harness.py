@@ -229,6 +229,8 @@ class House:
     ) -> None:
         """``plugins`` by name stand before the built-ins; ``limits`` are fields of :class:`LimitSettings`."""
         self.clock = clock or TurnableClock()
+        self.memory_bytes: int | None = 0
+        """What the broker is told of its memory."""
         self.peers: list[Peer] = []
         self._soon: deque[Callable[[], object]] = deque()
         self._hex = count(1)
@@ -238,7 +240,9 @@ class House:
         manager = PluginManager(choices, selection, reactor)
         named = listeners or {"tcp:1883": ListenerSettings(endpoint="127.0.0.1:1883")}
         plans = [ListenerPlan(name, True, plan) for name, plan in named.items()]
-        surroundings = Surroundings(NodeIdentity("test", 7), self.clock, lambda call: succeed(call()), plans)
+        surroundings = Surroundings(
+            NodeIdentity("test", 7), self.clock, lambda call: succeed(call()), plans, lambda: self.memory_bytes
+        )
         parsed = dict(plugin_settings or {})
         self.assembly: Assembly = assemble(
             settings or BrokerSettings(sys_interval_s=0),

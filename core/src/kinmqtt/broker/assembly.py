@@ -13,6 +13,7 @@ from kinmqtt.broker.awaiting import is_pending
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.listener import ListenerPlan
+from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn import Stores
@@ -47,6 +48,8 @@ class Surroundings:
     clock: Clock
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     listeners: Sequence[ListenerPlan]
+    memory_bytes: Callable[[], int | None] = resident_bytes
+    """The memory of this process."""
 
 
 @define(slots=True)
@@ -69,6 +72,7 @@ class Assembly:
     providers: Mapping[str, str]
     """Exclusive family to the plugin that serves it."""
     listeners: tuple[ListenerPlan, ...]
+    memory_bytes: Callable[[], int | None]
     default_authenticators: tuple[str, ...] | None
     """Who is asked at listeners that name nobody; ``None`` for everybody."""
 
@@ -113,6 +117,7 @@ def assemble(
         _limiter_needs(manager),
         provided.by,
         tuple(surroundings.listeners),
+        surroundings.memory_bytes,
         default_authenticators,
     )
 

@@ -17,6 +17,7 @@ from kinmqtt.broker.dispatch import Call
 from kinmqtt.broker.housekeeping import Housekeeping
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.listener import Listener
+from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.publishing import Publishing
 from kinmqtt.broker.retained import Retained
@@ -80,6 +81,7 @@ class Broker:
         self.publishing = Publishing(self.runtime, self.router, self.retained)
         self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
         turn.when_fenced(self.sessions.fenced)
+        self.overload = Overload(lambda: self.runtime.limits, assembly.memory_bytes, self.router.invalidate)
         self.housekeeping = Housekeeping(
             assembly.clock,
             self.wheel,
@@ -87,6 +89,7 @@ class Broker:
                 "sessions": self.sessions.expire,
                 "queues": self.sessions.expire_messages,
                 "retained": self.retained.expire,
+                "overload": self.overload.look,
             },
         )
         self._version = version
@@ -299,6 +302,7 @@ class Broker:
         metrics = self.assembly.metrics
         stores = self.runtime.stores
         metrics.gauge("clients.connected", "clients", lambda: self.sessions.connected)
+        metrics.gauge("overload.level", "level", lambda: self.overload.level)
         metrics.gauge("connections.open", "connections", lambda: len(self.connections))
         for listener in self.listeners.values():
             metrics.gauge(

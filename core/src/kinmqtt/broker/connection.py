@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker import connecting, events, inbound, subscribing
 from kinmqtt.broker.outbox import Discard, Outbox
+from kinmqtt.broker.overload import SLOWED_BY_S, Level
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, Action, State, violation
 from kinmqtt.mqtt.errors import LocalError, RemoteError
@@ -148,6 +149,8 @@ class Connection:
         broker = self.broker
         link = self.link
         full = "there are too many connections" if broker.is_full or link.listener.is_full else None
+        if broker.overload.level >= Level.REFUSE:
+            full = "memory is short"
         broker.connections.add(self)
         link.listener.connections += 1
         if full is not None:
@@ -177,6 +180,8 @@ class Connection:
         statistics = broker.runtime.statistics
         statistics.bytes_received.value += len(data)
         statistics.packets_received.value += len(frames)
+        if broker.overload.level and any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames):
+            self.pause_for(SLOWED_BY_S)
         if self._held is not None:
             self._held.extend(frames)
         elif frames:

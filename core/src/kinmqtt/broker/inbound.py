@@ -12,6 +12,7 @@ from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
+from kinmqtt.broker.overload import Level
 from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
@@ -72,6 +73,7 @@ class Route:
         fanout = self.fanout = broker.router.fanout(self.topic)
         self.intercept = hooks.publish_received.for_topic(self.topic)
         watched = self.intercept is not None or hooks.published.active or broker.limiting.topics
+        watched |= broker.overload.level >= Level.DROP
         self.straight = (
             self.reason is ReasonCode.SUCCESS
             and self.expires_at is None
@@ -120,6 +122,9 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
     broker = connection.broker
     if route.reason is not ReasonCode.SUCCESS:
         _refuse(connection, session, packet, route.reason, route.text)
+        return None
+    if not packet.qos and broker.overload.level >= Level.DROP:
+        broker.runtime.statistics.dropped["overload"].value += 1
         return None
     fanout = route.fanout
     if fanout is None or fanout.generation != broker.router.generation:

@@ -82,6 +82,10 @@ class Router:
         """Wait until the other nodes know the last subscription; answers those that do not yet."""
         return self._cluster.route_barrier(self._routes_version, BARRIER_LIMIT_S)
 
+    def invalidate(self) -> None:
+        """What connections remember of topics may be wrong."""
+        self.generation += 1
+
     def invalidate_for(self, session: Session) -> None:
         """A session's version or limits may have changed: fan-outs sort it differently."""
         if session.subscriptions:

@@ -82,6 +82,15 @@ class LimitSettings:
         unit="bytes",
         minimum=1024,
     )
+    memory_slow_bytes: int | None = setting(
+        None, help="resident memory above which publishers are read from slowly; left out for never", minimum=1
+    )
+    memory_drop_bytes: int | None = setting(
+        None, help="resident memory above which messages of QoS 0 are dropped", minimum=1
+    )
+    memory_refuse_bytes: int | None = setting(
+        None, help="resident memory above which new connections are refused", minimum=1
+    )
     topic_alias_maximum: int = setting(64, help="topic aliases a client may use", minimum=0, maximum=65_535)
     topic_aliases_used: int = setting(
         16,
@@ -107,6 +116,14 @@ class LimitSettings:
     max_client_id_bytes: int = setting(65_535, help="the longest client id", unit="bytes", minimum=23, maximum=65_535)
     max_topic_levels: int = setting(200, help="levels of a topic or filter", minimum=1)
     max_subscriptions: int = setting(10_000, help="subscriptions of one client", minimum=1)
+
+    def __attrs_post_init__(self) -> None:
+        watermarks = (self.memory_slow_bytes, self.memory_drop_bytes, self.memory_refuse_bytes)
+        given = [watermark for watermark in watermarks if watermark is not None]
+        if given != sorted(given):
+            raise ValueError(
+                "the watermarks must rise: memory_slow_bytes, then memory_drop_bytes, then memory_refuse_bytes"
+            )
 
 
 @frozen(slots=True)
