@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from processes import BrokerProcess, Process, needed
+from mqttjs import Driver, RefusedError
+from processes import BrokerProcess
 
 pytestmark = pytest.mark.interop
 
@@ -20,78 +19,10 @@ HERE = Path(__file__).parent
 each_version = pytest.mark.parametrize("version", [3, 4, 5], ids=["31", "311", "5"])
 
 
-class RefusedError(Exception):
-    """What was asked for has failed; has the reason code where there is one."""
-
-    def __init__(self, text: str, code: Any) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class Driver:
-    """A Node process with MQTT.js clients, which do what they are told."""
-
-    def __init__(self, broker: BrokerProcess) -> None:
-        assert (HERE / "node_modules" / "mqtt" / "package.json").exists(), (
-            "MQTT.js is not installed beside this file: `npm ci` here, or `python3 dev.py install`"
-        )
-        self._url = f"mqtt://127.0.0.1:{broker.port}"
-        self._ids = count(1)
-        self.process = Process([needed("node", "nodejs"), str(HERE / "mqttjs_driver.mjs")])
-        self._read = 0
-        self._events: list[dict[str, Any]] = []
-        self._wait_for(lambda told: told.get("event") == "ready")
-
-    def ask(self, op: str, client: str, **words: Any) -> Any:
-        """Have something done, and return what came of it."""
-        number = next(self._ids)
-        self.process.say(json.dumps({"id": number, "op": op, "client": client, **words}))
-        answer = self._wait_for(lambda told: told.get("id") == number)
-        if "error" in answer:
-            raise RefusedError(answer["error"], answer.get("code"))
-        return answer["result"]
-
-    def event(self, name: str, client: str) -> dict[str, Any]:
-        """The next event of that name and client."""
-        return self._wait_for(lambda told: told.get("event") == name and told.get("client") == client)
-
-    def _wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        for position, told in enumerate(self._events):
-            if wanted(told):
-                return self._events.pop(position)
-        while True:
-            self.process.wait_for_line("", count=self._read + 1)
-            told = json.loads(self.process.lines[self._read])
-            self._read += 1
-            if wanted(told):
-                return told
-            self._events.append(told)
-
-    def connect(self, client: str, version: int, **options: Any) -> dict[str, Any]:
-        """Connect a client, and return its CONNACK."""
-        options |= {"protocolVersion": version, "protocolId": "MQIsdp" if version == 3 else "MQTT"}
-        options.setdefault("clientId", f"j{uuid4().hex[:12]}")
-        answer: dict[str, Any] = self.ask("connect", client, url=self._url, options=options)
-        return answer
-
-    def subscribe(self, client: str, topic: Any, **options: Any) -> list[int]:
-        """Subscribe, and return the reason codes."""
-        answer: list[int] = self.ask("subscribe", client, topic=topic, options=options)
-        return answer
-
-    def publish(self, client: str, topic: str, payload: str, **options: Any) -> None:
-        """Publish, and wait until all is done; raises :class:`RefusedError` with the reason code."""
-        self.ask("publish", client, topic=topic, payload=payload, options=options)
-
-    def message(self, client: str) -> dict[str, Any]:
-        """The next message a client gets."""
-        return self.event("message", client)
-
-
 @pytest.fixture
 def driver(broker: BrokerProcess) -> Iterator[Driver]:
     """A Node process of the test's own."""
-    made = Driver(broker)
+    made = Driver(f"mqtt://127.0.0.1:{broker.port}")
     try:
         yield made
     finally:
@@ -142,7 +73,7 @@ def test_the_will_of_a_killed_client(broker: BrokerProcess, driver: Driver, topi
     """The will of a client whose process was killed is published."""
     driver.connect("watcher", version)
     driver.subscribe("watcher", topic, qos=1)
-    victim = Driver(broker)
+    victim = Driver(f"mqtt://127.0.0.1:{broker.port}")
     try:
         victim.connect("victim", version, will={"topic": topic, "payload": "gone", "qos": 1, "retain": False})
 

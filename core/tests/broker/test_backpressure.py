@@ -119,6 +119,20 @@ def test_qos_1_and_2_wait_in_order(qos: int, kept: bool) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
+def test_what_waits_needs_nobody_to_ask_for_it(kept: bool) -> None:
+    """Where only QoS 0 waits for the socket, no acknowledgement comes: the queue goes out all the same."""
+    house = House(outbound_buffer_bytes=BOUND)
+    sub = blocked(house, clean_start=not kept)
+    pub = house.connect("p")
+    flood(pub, 30)
+
+    flood(pub, 3, qos=1, first=30)
+    sub.unblock()
+
+    assert numbers(sub, qos=1) == [30, 31, 32]
+
+
+@pytest.mark.parametrize("kept", [True, False])
 def test_a_queue_fills_up_behind_a_socket(kept: bool) -> None:
     """The limits of the queue hold for a connected client too, and what was kept is delivered."""
     house = House(outbound_buffer_bytes=BOUND, max_queued_messages=10)

@@ -117,7 +117,7 @@ def test_a_refusal_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "properties", [Properties(request_problem_information=0), Properties(maximum_packet_size=10)]
+    "properties", [Properties(request_problem_information=0), Properties(maximum_packet_size=20)]
 )
 def test_a_refusal_is_silent_where_it_must(properties: Properties) -> None:
     """The client does not want to know [MQTT-3.1.2-29], or the packet would be too large [MQTT-3.4.2-2]."""

@@ -137,6 +137,24 @@ def test_a_queue_ends_with_its_session(how: str) -> None:
     assert house.broker.runtime.stores.queue.totals().queued == 0
 
 
+@pytest.mark.parametrize("how", ["taken over", "goodbye"])
+def test_a_session_shortened_to_its_connection_ends_with_it(how: str) -> None:
+    """A kept session resumed with an expiry of 0 is over with that connection, though much waits [MQTT-3.1.2-23]."""
+    house = House()
+    house.connect("s", V5, expiry_s=100).subscribe("t", qos=1).drop()
+    narrow = Properties(receive_maximum=1)
+    sub = house.connect("s", V5, clean_start=False, expiry_s=0, properties=narrow, silent=True)
+    burst(house.connect("p"), [("t", b"%d" % number) for number in range(3)])
+
+    if how == "goodbye":
+        sub.disconnect()
+    again = house.connect("s", V5, clean_start=False, expiry_s=100)
+
+    assert not again.connack.session_present
+    assert again.messages == []
+    assert house.broker.runtime.stores.queue.totals().queued == 0
+
+
 # Limits
 
 

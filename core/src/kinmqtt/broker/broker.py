@@ -108,8 +108,13 @@ class Broker:
         try:
             await self._start_plugins()
             await settle(self.assembly.cluster.start(self.runtime.node, _ClusterNews(self)))
+        except BaseException:
+            await self._stop_plugins()
+            raise
+        try:
             restored = await self.sessions.restore()
         except BaseException:
+            await _attempted("the cluster backend", self.assembly.cluster.stop)
             await self._stop_plugins()
             raise
         if restored:
@@ -241,7 +246,6 @@ class Broker:
 
     def watch_identity(self, connection: Connection, identity: Identity) -> None:
         """Disconnect a client when its identity is no longer good; what held before holds no more."""
-        connection.valid_until = identity.expires_at
         connection.good_until = None
         if identity.expires_at is not None:
             left_s = identity.expires_at - self.runtime.clock.now()
@@ -340,7 +344,7 @@ class _ClusterNews:
         broker = self._broker
         for message in messages:
             broker.router.route(Publication.of(message))
-        return broker.runtime.turn.drained()
+        return broker.runtime.turn.committed()
 
     def routes_changed(
         self, node: NodeIdentity, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
@@ -354,5 +358,7 @@ class _ClusterNews:
             self._broker.runtime.hooks.cluster_member(member)
 
     def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> None:
-        """Another node owns the session now."""
-        self._broker.sessions.fenced(client_id)
+        """Another node owns the session now; late news of an owner before us means nothing."""
+        session = self._broker.sessions.get(client_id)
+        if session is not None and session.epoch < epoch:
+            self._broker.sessions.fenced(client_id)

@@ -14,6 +14,7 @@ from kinmqtt.broker.dispatch import Ruling
 from kinmqtt.broker.sessions import Opening
 from kinmqtt.broker.settings import NEVER_EXPIRES
 from kinmqtt.broker.subscribing import subscribe_initially
+from kinmqtt.broker.turn import NotKept
 from kinmqtt.mqtt.codec import decode, peek_version
 from kinmqtt.mqtt.connection import State, check_authentication_step
 from kinmqtt.mqtt.errors import RemoteError, UnsupportedVersion
@@ -367,15 +368,24 @@ async def _open_session(
     session, present = await broker.sessions.open(opening)
     if connection.is_closed():
         return
+    if session.kept:
+        # A CONNACK promises a session that is there after a restart.
+        try:
+            await broker.runtime.turn.committed()
+        except NotKept as error:
+            raise Refused(error.reason, "the session could not be kept") from error
+        if connection.is_closed():
+            return
     _settle_in(connection, request, client)
     subscriptions = await subscribe_initially(connection, session)
     if connection.is_closed():
         return
     connection.enter(State.CONNECTED)
-    connection.framer.max_packet_bytes = connection.limits.max_packet_bytes
-    connection.send_packet(
-        Connack(present, ReasonCode.SUCCESS, _connack_properties(connection, packet, request, session, data))
-    )
+    connection.let_in()
+    connack = Connack(present, ReasonCode.SUCCESS, _connack_properties(connection, packet, request, session, data))
+    if not connection.send_packet(connack):
+        connection.close("its maximum packet size leaves no room for a CONNACK")
+        return
     session.resume()
     for subscription, new in subscriptions:
         broker.retained.send(session, subscription, new)
@@ -408,6 +418,7 @@ def _settle_in(connection: Connection, request: ConnectRequest, client: Client) 
     if connection.version == V5 and (keep_alive_s > limits.max_keep_alive_s or not keep_alive_s):
         keep_alive_s = limits.max_keep_alive_s if limits.max_keep_alive_s < 65_535 else keep_alive_s
     connection.keep_alive_s = keep_alive_s
+    connection.expiry_asked_s = request.properties.session_expiry_interval or 0
     connection.watch(connection.patience_s if keep_alive_s else None)
     if broker.limiting.publishes or broker.limiting.topics:
         connection.limited_to = Resource(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kinmqtt.broker.inbound import Route
     from kinmqtt.broker.listener import Listener
     from kinmqtt.broker.session import Session
+    from kinmqtt_spi.services.plugin import Timer
 
 log = Logger("kinmqtt.connection")
 
@@ -67,25 +68,26 @@ class Link(Protocol):
     def close(self) -> None:
         """Close when everything written has gone out."""
 
-    def abort(self) -> None:
-        """Close now."""
-
 
 class Connection:
     """The broker's side of one network connection."""
 
     __slots__ = (
+        "_beyond",
         "_due",
         "_goodbye",
         "_handlers",
         "_held",
+        "_impatience",
         "_pauses",
         "_room",
         "_waiting",
+        "_waits",
         "aliases",
         "authentication",
         "broker",
         "congested",
+        "expiry_asked_s",
         "framer",
         "good_until",
         "heard",
@@ -99,7 +101,6 @@ class Connection:
         "session",
         "state",
         "unacknowledged",
-        "valid_until",
         "version",
         "waiting_bytes",
         "wants_problems",
@@ -121,12 +122,19 @@ class Connection:
         self.waiting_bytes = 0
         self._waiting: list[bytes] = []
         self._held: list[Frame] | None = None
+        self._beyond: list[Frame] = []
+        """Packets that came with CONNECT and were too large for a client that was not let in."""
+        self._waits = 0
+        """How many things are waited for before the client's next packet."""
         self._pauses = 0
         self._goodbye: ReasonCode | None = None
-        self._room: list[Deferred[None]] = []
+        self._impatience: Timer | None = None
+        self._room: list[tuple[int, Deferred[None]]] = []
         self.heard = broker.wheel.now
         """The wheel's second in which the client was last heard of."""
         self.keep_alive_s = 0
+        self.expiry_asked_s = 0
+        """The session expiry interval of CONNECT, whatever was made of it."""
         self.good_until: int | None = None
         """The wheel's second from which the client's identity no longer holds."""
         self._due = 0
@@ -136,8 +144,6 @@ class Connection:
         self.aliases: dict[int, str] | None = None
         self.routes: dict[bytes, Route] | None = None
         self.authentication: Authentication | None = None
-        self.valid_until: float | None = None
-        """Seconds since the epoch, UTC, after which the client's identity is no longer good."""
         self.wants_problems = True
         """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
         self.limited_to: Resource | None = None
@@ -175,8 +181,9 @@ class Connection:
             return
         broker = self.broker
         broker.runtime.turn.touch()
-        self.heard = broker.wheel.now
         frames = self.framer.feed(data)
+        if frames:
+            self.heard = broker.wheel.now
         statistics = broker.runtime.statistics
         statistics.bytes_received.value += len(data)
         statistics.packets_received.value += len(frames)
@@ -185,11 +192,7 @@ class Connection:
         if self._held is not None:
             self._held.extend(frames)
         elif frames:
-            limit = self._ask_limiters(frames) if broker.limiting.publishes else None
-            if limit is None:
-                self._process(frames)
-            else:
-                self._process_over_limit(frames, limit)
+            self._take_in(frames)
         elif self.framer.error is not None:
             self.refuse(self.framer.error)
 
@@ -267,16 +270,20 @@ class Connection:
         self.out.append(packet)
         self.broker.runtime.statistics.packets_sent.value += 1
 
-    def send_packet(self, packet: Packet) -> None:
-        """Encode and send a packet; without reason string and user properties where those make it too large."""
+    def send_packet(self, packet: Packet) -> bool:
+        """Encode and send a packet; without reason string and user properties where those make it too large.
+
+        ``False`` where it is too large all the same, and is not sent.
+        """
         data = encode(packet, self.version)
         limit = None if self.session is None else self.session.max_packet_bytes
         if limit is not None and len(data) > limit:
             slim = _without_problems(packet)
             data = encode(slim, self.version)
             if len(data) > limit:
-                return
+                return False
         self.send(data)
+        return True
 
     def send_acknowledgement(self, packet: bytes) -> None:
         """Send an acknowledgement that waited for a commit."""
@@ -284,7 +291,8 @@ class Connection:
             return
         sort = packet[0]
         if sort != _PUBREL and (sort != _PUBREC or (packet[1] > 2 and packet[4] >= 0x80)):
-            self.unacknowledged -= 1
+            # An identifier of an earlier connection may be released on this one (section 4.9): it was not counted.
+            self.unacknowledged = max(0, self.unacknowledged - 1)
         self.send(packet)
 
     def withhold_acknowledgement(self, packet: bytes, reason: ReasonCode) -> None:
@@ -314,7 +322,7 @@ class Connection:
         if self.state is State.CLOSED or session is None:
             ready.callback(None)
             return ready
-        self._room.append(ready)
+        self._room.append((messages, ready))
         if self.link.ready and session.backlog < messages:
             self.broker.runtime.clock.later(0, self._tell_room)
         return ready
@@ -331,6 +339,10 @@ class Connection:
         if self.state is State.CLOSED:
             return
         self.broker.runtime.turn.touch()
+        if self._goodbye is not None:
+            # The client has gone in good order: whatever comes now does not bring its will back (MQTT-3.14.4-3).
+            self._part()
+            return
         session = self.session
         log.info(
             "{client} closed: {text} (0x{code:02X} {reason})",
@@ -402,7 +414,9 @@ class Connection:
         """Hold what the client sends until ``work`` is done; answers what a handler has to answer."""
         work.addErrback(self._work_failed)
         if not work.called:
-            self._held = []
+            if self._held is None:
+                self._held = []
+            self._waits += 1
             self.link.pause_reading()
             work.addCallback(lambda _: self._go_on())
             return True
@@ -413,6 +427,10 @@ class Connection:
         self._pauses += 1
         self.link.pause_reading()
         self.broker.runtime.clock.later(delay_s, self._unpause)
+
+    def let_in(self) -> None:
+        """The client is let in: packets may be larger from here on."""
+        self._beyond = self.framer.allow(self.limits.max_packet_bytes)
 
     def enter(self, state: State) -> None:
         """Go to another state of the table."""
@@ -449,16 +467,27 @@ class Connection:
         )
         self._close_now()
 
-    def _process(self, frames: list[Frame]) -> None:
+    def _take_in(self, frames: list[Frame]) -> None:
+        """Ask the limiters about packets whose turn it is, and carry them out."""
+        limit = self._ask_limiters(frames) if self.broker.limiting.publishes else None
+        self._process(frames, limit)
+
+    def _process(self, frames: list[Frame], limit: LimitDecision | None = None) -> None:
+        """Carry out packets; with ``limit`` the PUBLISH packets among them are more than may be."""
         remaining = iter(frames)
-        handlers = self._handlers
+        state_handlers = self._handlers
+        handlers = state_handlers if limit is None else _over_limit(state_handlers, limit)
         try:
             for frame, body in remaining:
                 if handlers[frame[0] >> 4](self, frame, body):
                     if self._held is not None:
                         self._held.extend(remaining)
                     return
-                handlers = self._handlers
+                if self._handlers is not state_handlers:
+                    # In another state other limits may hold: a client's own begin when it is let in.
+                    beyond, self._beyond = self._beyond, []
+                    self._take_in([*remaining, *beyond])
+                    return
         except RemoteError as error:
             self.refuse(error)
             return
@@ -470,12 +499,17 @@ class Connection:
             self.refuse(self.framer.error)
 
     def _go_on(self) -> None:
-        held, self._held = self._held, None
+        """One thing that was waited for is done; what it has led to may still be waited for."""
+        self._waits -= 1
+        if self._waits:
+            return
+        held, self._held = [*(self._held or ()), *self._beyond], None
+        self._beyond = []
         if self.state is State.CLOSED:
             return
         self.broker.runtime.turn.touch()
         if held:
-            self._process(held)
+            self._take_in(held)
         elif self.framer.error is not None:
             self.refuse(self.framer.error)
         self._read_on()
@@ -510,43 +544,41 @@ class Connection:
             return None
         return None if limit.verdict is LimitVerdict.ALLOW else limit
 
-    def _process_over_limit(self, frames: list[Frame], limit: LimitDecision) -> None:
-        """Refuse the PUBLISH packets of a read, and carry out the others between them."""
-        for position, (frame, body) in enumerate(frames):
-            if frame[0] >> 4 != PacketType.PUBLISH:
-                self._process([(frame, body)])
-            else:
-                try:
-                    inbound.publish_over_limit(self, frame, body, limit)
-                except RemoteError as error:
-                    self.refuse(error)
-            if self.state is State.CLOSED:
-                return
-            if self._held is not None:
-                self._held.extend(frames[position + 1 :])
-                return
-
     def _congest(self) -> None:
         """The client takes too little: QoS 0 is dropped, the rest stays in its queue, nothing more is read."""
         self.congested = True
         self.link.pause_reading()
+        self._impatience = self.broker.runtime.clock.later(self.limits.outbound_time_limit_s, self._lose_patience)
         if self.session is not None:
             self.session.out = Discard(self.broker.runtime.statistics, "outbound_buffer_full")
 
+    def _lose_patience(self) -> None:
+        if self.congested and self.state is not State.CLOSED:
+            self.fail(ReasonCode.QUOTA_EXCEEDED, "the client does not take what is sent to it")
+
     def _relieve(self) -> None:
         self.congested = False
+        if self._impatience is not None:
+            self._impatience.cancel()
         if self.session is not None and self.session.connection is self:
             self.session.out = self.out
             self.session.wants_pump()
         self._read_on()
 
     def _tell_room(self) -> None:
+        """Tell those for whose messages there is room by now; all, where the connection is gone."""
+        session = self.session
         waiting, self._room = self._room, []
-        for ready in waiting:
-            ready.callback(None)
+        for messages, ready in waiting:
+            if session is None or self.state is State.CLOSED or session.backlog < messages:
+                ready.callback(None)
+            else:
+                self._room.append((messages, ready))
 
     def _send_refusal(self, reason: ReasonCode, text: str) -> None:
         """A CONNACK with a failure, for a client that was not let in."""
+        if reason is ReasonCode.SERVER_SHUTTING_DOWN:
+            reason = ReasonCode.SERVER_UNAVAILABLE  # CONNACK has no 0x8B.
         if self.version == V5:
             fitting = _fitting(reason, PacketType.CONNACK)
             self.send_packet(Connack(False, fitting, self.problem(text)))
@@ -555,6 +587,8 @@ class Connection:
 
     def _end(self, will_stands: bool) -> None:
         self.enter(State.CLOSED)
+        if self._impatience is not None:
+            self._impatience.cancel()
         session = self.session
         if session is not None:
             self.broker.sessions.left(session, self, will_stands)
@@ -615,6 +649,19 @@ def _not_allowed(packet_type: int, state: State) -> Handler:
         raise violation(state, packet_type, connection.version)
 
     return refuse
+
+
+def _over_limit(handlers: tuple[Handler, ...], limit: LimitDecision) -> tuple[Handler, ...]:
+    """What carries out packets while PUBLISH packets are more than may be."""
+    publish = PacketType.PUBLISH
+    if handlers[publish] is not inbound.publish:
+        return handlers
+
+    def refuse(connection: Connection, frame: bytes, body: int) -> bool | None:
+        inbound.publish_over_limit(connection, frame, body, limit)
+        return connection.is_closed() or None
+
+    return (*handlers[:publish], refuse, *handlers[publish + 1 :])
 
 
 _CARRY_OUT: Final[Mapping[Action, Handler]] = {

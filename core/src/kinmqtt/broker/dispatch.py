@@ -112,13 +112,28 @@ class Ruling(NamedTuple):
     """Whether the plugin failed rather than decided: such an answer is not to be reused."""
 
 
+def _check_sort(call: Call, answer: object, sorts: tuple[type[Any], ...]) -> None:
+    """Raise ``TypeError`` for an answer that nobody could make sense of further on."""
+    if answer is not None and not isinstance(answer, sorts):
+        wanted = ", ".join(sort.__name__ for sort in sorts)
+        raise TypeError(f"{call.hook} answered a {type(answer).__name__}; expected None or one of {wanted}")
+
+
 class Decide(Generic[P]):
     """The first answer that does not abstain, in order; a failure is a DENY with ``on_failure``."""
 
-    __slots__ = ("_calls", "_default", "_on_failure", "active")
+    __slots__ = ("_calls", "_default", "_on_failure", "_sorts", "active")
 
-    def __init__(self, calls: Sequence[Call], default: Decision, on_failure: ReasonCode) -> None:
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        default: Decision,
+        on_failure: ReasonCode,
+        sorts: tuple[type[Any], ...] = (Decision,),
+    ) -> None:
+        """``sorts`` are what an implementation may answer besides ``None``; anything else is a failure."""
         self._calls = tuple(calls)
+        self._sorts = sorts
         self._default = Ruling(default, "")
         self._on_failure = on_failure
         self.active = bool(calls)
@@ -128,10 +143,11 @@ class Decide(Generic[P]):
         for position, call in enumerate(self._calls):
             try:
                 answer = call(*arguments)
+                if is_pending(answer):
+                    return run(self._later(position, answer, arguments))
+                _check_sort(call, answer, self._sorts)
             except Exception as error:
                 return self._failed(call, error)
-            if is_pending(answer):
-                return run(self._later(position, answer, arguments))
             if answer is not None and not _abstains(answer):
                 return Ruling(answer, call.plugin)
         return self._default
@@ -139,7 +155,7 @@ class Decide(Generic[P]):
     def among(self, plugins: Sequence[str]) -> Decide[P]:
         """The same question to some of the plugins only, in this order."""
         calls = [call for plugin in plugins for call in self._calls if call.plugin == plugin]
-        return Decide(calls, self._default.decision, self._on_failure)
+        return Decide(calls, self._default.decision, self._on_failure, self._sorts)
 
     def at_once(self, *arguments: P.args, **keywords: P.kwargs) -> Ruling:
         """Ask a hook that is declared synchronous."""
@@ -151,6 +167,7 @@ class Decide(Generic[P]):
                 answer = call(*arguments) if answer is None else answer
                 if is_pending(answer):
                     answer = await answer
+                _check_sort(call, answer, self._sorts)
             except Exception as error:
                 return self._failed(call, error)
             if answer is not None and not _abstains(answer):
@@ -201,11 +218,15 @@ class Poll(Generic[P, T]):
 class Intercept(Generic[P, T]):
     """A fold: each implementation may replace the value or stop it."""
 
-    __slots__ = ("_bound", "_calls", "_fold", "_on_failure", "active")
+    __slots__ = ("_bound", "_calls", "_fold", "_on_failure", "_sorts", "active")
 
-    def __init__(self, calls: Sequence[Call], fold: int, on_failure: Reject | None) -> None:
-        """``fold`` is the position of the folded argument; ``on_failure`` is ``None`` to pass unchanged."""
+    def __init__(self, calls: Sequence[Call], fold: int, on_failure: Reject | None, sort: type[Any] = object) -> None:
+        """``fold`` is the position of the folded argument, ``sort`` what it may be replaced with.
+
+        ``on_failure`` is ``None`` to pass unchanged.
+        """
         self._calls = tuple(calls)
+        self._sorts = (sort, *_STOPS)
         self._fold = fold
         self._on_failure = on_failure
         self._bound: dict[str, Intercept[P, T] | None] = {}
@@ -225,7 +246,7 @@ class Intercept(Generic[P, T]):
         bound: Intercept[P, T] | None = None
         if concerned:
             same = len(concerned) == len(self._calls)
-            bound = self if same else Intercept(concerned, self._fold, self._on_failure)
+            bound = self if same else Intercept(concerned, self._fold, self._on_failure, self._sorts[0])
         self._bound[topic] = bound
         return bound
 
@@ -235,11 +256,12 @@ class Intercept(Generic[P, T]):
         for position, call in enumerate(self._calls):
             try:
                 answer = call(*values)
+                if is_pending(answer):
+                    return run(self._later(position, answer, values))
+                _check_sort(call, answer, self._sorts)
             except Exception as error:
                 call.failed(error)
                 answer = self._on_failure
-            if is_pending(answer):
-                return run(self._later(position, answer, values))
             if isinstance(answer, _STOPS):
                 return answer
             if answer is not None:
@@ -256,6 +278,7 @@ class Intercept(Generic[P, T]):
                 answer = call(*values) if answer is None else answer
                 if is_pending(answer):
                     answer = await answer
+                _check_sort(call, answer, self._sorts)
             except Exception as error:
                 call.failed(error)
                 answer = self._on_failure

@@ -31,10 +31,12 @@ class Target:
     """The highest that any of the filters was granted (MQTT-3.3.4-2)."""
     retain_as_published: bool
     no_local: bool
-    """Whether all of the filters ask not to get the client's own messages."""
+    """Whether any of the filters asks not to get the client's own messages."""
     identifiers: tuple[int, ...]
     subscription: Subscription
     """One of them, for hooks: that of the highest QoS."""
+    own: Target | None = None
+    """The target for the client's own messages, where ``no_local``: ``None`` if all of the filters ask for that."""
 
     @property
     def shares_bytes(self) -> bool:
@@ -148,7 +150,7 @@ def deliver(runtime: Runtime, target: Target, publication: Publication, retained
     session = target.session
     publish = publication.publish
     if target.no_local and publication.publisher.client_id == session.client_id:
-        return True
+        return True if target.own is None else deliver(runtime, target.own, publication, retained)
     changed = _asked(runtime, target, publication)
     if changed is None:
         return True
@@ -215,7 +217,8 @@ def target_of(session: Session, subscriptions: Sequence[Subscription]) -> Target
         session,
         best.qos,
         any(s.retain_as_published for s in subscriptions),
-        not wanted,
+        len(wanted) < len(subscriptions),
         tuple(s.identifier for s in subscriptions if s.identifier is not None),
         best,
+        target_of(session, wanted) if 0 < len(wanted) < len(subscriptions) else None,
     )

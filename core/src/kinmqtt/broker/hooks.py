@@ -12,7 +12,7 @@ from kinmqtt.broker.dispatch import CallFactory, Collect, Decide, Intercept, Mai
 from kinmqtt.plugins.manager import PluginManager
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.authentication import ConnectRequest, ExchangeStep, Redirect
+from kinmqtt_spi.services.authentication import ConnectRequest, Continue, ExchangeStep, Redirect
 from kinmqtt_spi.services.authorization import AuthorizationRequest
 from kinmqtt_spi.services.cluster import Member
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
@@ -20,14 +20,14 @@ from kinmqtt_spi.services.metric import Metrics, Snapshot, SysTopic
 from kinmqtt_spi.services.plugin import Clock, Health
 from kinmqtt_spi.services.queue import FullPolicy, QueueFull
 from kinmqtt_spi.services.subscription import Subscriber
-from kinmqtt_spi.values import ALLOW, Address, Client, Message, Subscription, deny
+from kinmqtt_spi.values import ALLOW, Address, Client, Decision, Message, Subscription, deny
 
 NOBODY_ANSWERED = deny(ReasonCode.NOT_AUTHORIZED, "no authenticator spoke for the client")
 UNKNOWN_METHOD = deny(ReasonCode.BAD_AUTHENTICATION_METHOD, "no plugin knows the authentication method")
 
 
 class Hooks:
-    """The bound hooks. Built after the plugins are configured, and again if a plugin is taken out."""
+    """The bound hooks. Built once the plugins are configured, when it is known which of them stay."""
 
     def __init__(self, manager: PluginManager, clock: Clock, metrics: Metrics) -> None:
         self._manager = manager
@@ -43,10 +43,12 @@ class Hooks:
     def _calls(self, hook: str) -> Any:
         return self._factory.bind(hook, self._manager.traits(hook), self._manager.implementations(hook))
 
-    def _intercept(self, hook: str, reason: ReasonCode = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR) -> Any:
+    def _intercept(
+        self, hook: str, sort: type[Any], reason: ReasonCode = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    ) -> Any:
         traits = self._manager.traits(hook)
         parameters = self._manager.parameters(hook)
-        return Intercept(self._calls(hook), parameters.index(traits.folds), failure_outcome(traits, reason))
+        return Intercept(self._calls(hook), parameters.index(traits.folds), failure_outcome(traits, reason), sort)
 
     def _notify(self, hook: str) -> Any:
         return Notify(self._calls(hook), self._mailbox_of, self._metrics)
@@ -61,7 +63,9 @@ class Hooks:
         self.authenticate: Decide[[ConnectRequest]] = Decide(
             self._calls("authenticate"), NOBODY_ANSWERED, unavailable
         )
-        self.exchange: Decide[[ExchangeStep]] = Decide(self._calls("exchange"), UNKNOWN_METHOD, unavailable)
+        self.exchange: Decide[[ExchangeStep]] = Decide(
+            self._calls("exchange"), UNKNOWN_METHOD, unavailable, (Decision, Continue)
+        )
         self.authorize: Decide[[AuthorizationRequest]] = Decide(self._calls("authorize"), ALLOW, forbidden)
         self.authorize_receive: Decide[[AuthorizationRequest]] = Decide(
             self._calls("authorize_receive"), ALLOW, forbidden
@@ -79,18 +83,22 @@ class Hooks:
     def _bind_intercepting(self) -> None:
         unavailable = ReasonCode.SERVER_UNAVAILABLE
         self.connect_received: Intercept[[ConnectRequest], ConnectRequest] = self._intercept(
-            "connect_received", unavailable
+            "connect_received", ConnectRequest, unavailable
         )
         self.choose_server: Intercept[[Client, Redirect | None], Redirect | None] = self._intercept(
-            "choose_server", unavailable
+            "choose_server", Redirect, unavailable
         )
-        self.connack_sending: Intercept[[Client, Properties], Properties] = self._intercept("connack_sending")
-        self.subscribing: Intercept[[Client, Subscription], Subscription] = self._intercept("subscribing")
-        self.unsubscribing: Intercept[[Client, str], str] = self._intercept("unsubscribing")
-        self.publish_received: Intercept[[Client, Message], Message] = self._intercept("publish_received")
-        self.delivering: Intercept[[Client, Message, Subscription], Message] = self._intercept("delivering")
-        self.will_publishing: Intercept[[Client, Message], Message] = self._intercept("will_publishing")
-        self.retaining: Intercept[[Message], Message] = self._intercept("retaining")
+        self.connack_sending: Intercept[[Client, Properties], Properties] = self._intercept(
+            "connack_sending", Properties
+        )
+        self.subscribing: Intercept[[Client, Subscription], Subscription] = self._intercept(
+            "subscribing", Subscription
+        )
+        self.unsubscribing: Intercept[[Client, str], str] = self._intercept("unsubscribing", str)
+        self.publish_received: Intercept[[Client, Message], Message] = self._intercept("publish_received", Message)
+        self.delivering: Intercept[[Client, Message, Subscription], Message] = self._intercept("delivering", Message)
+        self.will_publishing: Intercept[[Client, Message], Message] = self._intercept("will_publishing", Message)
+        self.retaining: Intercept[[Message], Message] = self._intercept("retaining", Message)
 
     def _bind_collecting(self) -> None:
         self.start: Collect[[Any], None] = Collect(self._calls("start"))

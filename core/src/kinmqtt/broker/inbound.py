@@ -479,7 +479,7 @@ def disconnect(connection: Connection, frame: bytes, body: int) -> bool | None:
         raise ProtocolError("not a DISCONNECT")
     expiry_s = packet.properties.session_expiry_interval
     if session is not None and expiry_s is not None:
-        if expiry_s and not session.expiry_s:
+        if expiry_s and not connection.expiry_asked_s:
             raise ProtocolError("DISCONNECT must not make the session outlive it", "MQTT-3.14.2-2")
         session.expiry_s = min(expiry_s, connection.broker.runtime.limits.max_session_expiry_s)
     connection.goodbye(packet.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kinmqtt.mqtt.codec.publish import publish_parts
-from kinmqtt.mqtt.errors import RemoteError
+from kinmqtt.mqtt.errors import LocalError, RemoteError
 from kinmqtt.mqtt.packets import V5, Publish
 from kinmqtt.mqtt.topics import check_topic_name
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
@@ -25,6 +25,10 @@ def check_message(message: Message) -> None:
         raise ValueError(f"{message.qos!r} is no QoS")
     if not isinstance(message.payload, bytes):
         raise ValueError(f"a payload is bytes, not {type(message.payload).__name__}")
+    try:
+        publish_parts(Publish.build(message.topic, b""), V5, 0, False, message.properties)
+    except (LocalError, ValueError, TypeError) as error:
+        raise ValueError(f"its properties or topic can't be encoded: {error}") from None
 
 
 class Publication:

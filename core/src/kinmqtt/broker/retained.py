@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.retained")
 
 PAGE: Final = 100
+BYTES_AT_ONCE: Final = 256 << 10
+"""How much is sent to one client before it is asked whether it has room."""
+
 EXPIRE_AT_ONCE: Final = 1000
 
 
@@ -28,6 +32,9 @@ class Retained:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._latest = 0.0
+        self._lines: dict[Session, deque[Subscription]] = {}
+        """Subscriptions for which retained messages are to be sent, by session, one after the other."""
 
     def keep(self, publication: Publication) -> Awaitable[None] | None:
         """Store a message for its topic, or clear the topic where the payload is empty; awaitable if a plugin is."""
@@ -50,7 +57,9 @@ class Retained:
 
     def _write(self, message: Message) -> None:
         runtime = self._runtime
-        version = RetainVersion(message.received_at, message.id.node, message.id.counter)
+        # A wall clock that is set back must not make the newer of two messages the older one.
+        self._latest = max(self._latest, message.received_at)
+        version = RetainVersion(self._latest, message.id.node, message.id.counter)
         batch = runtime.turn.batch
         batch.retain.append(RetainWrite(message, version))
         hooks = runtime.hooks
@@ -66,15 +75,25 @@ class Retained:
             return
         if handling == RetainHandling.SEND_IF_NEW and not new:
             return
-        done = run(self._send_pages(session, subscription))
-        done.addErrback(
+        line = self._lines.get(session)
+        if line is not None:
+            line.append(subscription)
+            return
+        self._lines[session] = deque([subscription])
+        run(self._send_line(session)).addErrback(
             lambda failure: log.failure(
-                "retained messages of {filter!r} could not be sent to {client_id!r}",
-                failure,
-                filter=subscription.filter,
-                client_id=session.client_id,
+                "retained messages could not be sent to {client_id!r}", failure, client_id=session.client_id
             )
         )
+
+    async def _send_line(self, session: Session) -> None:
+        """All that a client is to be sent, however many filters ask for it at one time."""
+        line = self._lines[session]
+        try:
+            while line and session.connection is not None:
+                await self._send_pages(session, line.popleft())
+        finally:
+            del self._lines[session]
 
     async def _send_pages(self, session: Session, subscription: Subscription) -> None:
         """Page by page, and no faster than the client takes them."""
@@ -84,9 +103,18 @@ class Retained:
         while connection is not None and session.connection is connection:
             page = await settle(self._runtime.stores.retain.match(subscription.filter, cursor, PAGE))
             now = self._runtime.clock.now()
+            size_bytes = 0
             for message in page.messages:
-                if not message.has_expired(now):
-                    deliver(self._runtime, target, Publication.of(message), retained=True)
+                if message.has_expired(now):
+                    continue
+                if size_bytes > BYTES_AT_ONCE:
+                    self._runtime.turn.touch()
+                    await connection.room(PAGE)
+                    if session.connection is not connection:
+                        return
+                    size_bytes = 0
+                size_bytes += message.size_bytes
+                deliver(self._runtime, target, Publication.of(message), retained=True)
             self._runtime.turn.touch()
             cursor = page.cursor
             if cursor is None:

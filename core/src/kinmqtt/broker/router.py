@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session import Session
 
 CACHED_TOPICS: Final = 100_000
+CACHED_TARGETS: Final = 200_000
+"""Of all cached topics together: about 100 bytes each, 20 MB."""
+
 BARRIER_LIMIT_S: Final = 1.0
 
 
@@ -45,6 +48,7 @@ class Router:
         self._cluster = cluster
         self._session_of = session_of
         self._fanouts: dict[str, Fanout] = {}
+        self._cached_targets = 0
         self._rotation: dict[tuple[str, str], int] = {}
         self._routes_version = 0
         self._interest: dict[RouteChange, int] = {}
@@ -96,8 +100,9 @@ class Router:
         fanout = self._fanouts.get(topic)
         if fanout is not None and fanout.generation == self.generation:
             return fanout
-        if len(self._fanouts) >= CACHED_TOPICS:
+        if len(self._fanouts) >= CACHED_TOPICS or self._cached_targets >= CACHED_TARGETS:
             self._fanouts.clear()
+            self._cached_targets = 0
         matches = self.index.match(topic)
         groups = [Group(name, filter, members) for (name, filter), members in matches.groups.items()]
         hooks = self._runtime.hooks
@@ -110,6 +115,7 @@ class Router:
         targets = merge(matches.subscribers, self._session_of)
         fanout = Fanout(self._runtime, self.generation, targets, groups, watched)
         self._fanouts[topic] = fanout
+        self._cached_targets += len(targets)
         return fanout
 
     def route(self, publication: Publication, fanout: Fanout | None = None) -> Routed:

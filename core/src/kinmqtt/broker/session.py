@@ -98,6 +98,7 @@ class Session:
         "_expiring_at",
         "_full",
         "_owed",
+        "_paying",
         "_reading",
         "_resumed",
         "_retrying",
@@ -147,6 +148,7 @@ class Session:
         self._resumed = False
         self._retrying = False
         """Whether the store could not do something, and time is to pass before it is asked again."""
+        self._paying = False
         self._owed: dict[Delivery, int] = {}
         """In flight before the connection, and not sent again yet: its window is narrower than the one before."""
         self._waiting: deque[Delivery] | None = None
@@ -345,6 +347,8 @@ class Session:
             self._pay()
         if self.backlog:
             self.wants_pump()
+        elif self.connection is not None:
+            self.connection.told_room()
 
     def wants_pump(self) -> None:
         """Have :meth:`pump` called when the turn ends."""
@@ -386,15 +390,21 @@ class Session:
     def expired_in_store(self, message: Message) -> None:
         """The queue store has removed a queued entry of its own accord."""
         self._no_longer_waits(message)
+        if self.connection is not None:
+            self.connection.told_room()
 
     # Within
 
     def _pay(self) -> None:
         """Send again what was in flight, as far as the window of this connection goes (MQTT-3.3.4-9)."""
+        if self._paying:
+            return  # What is too large is settled at once, and settling pays: once is enough.
+        self._paying = True
         owed = self._owed
         while owed and len(self.outgoing) - len(owed) < self.outgoing.window:
             delivery = next(iter(owed))
             self.transmit(owed.pop(delivery), delivery)
+        self._paying = False
 
     @property
     def _can_send(self) -> bool:

@@ -102,7 +102,10 @@ class Sessions:
         elif claim.session is not None:
             session = await self._adopt(claim, claim.session)
         expired = _has_expired(claim.session, runtime.clock.now())
-        if session is not None and (opening.clean_start or expired):
+        # DISCONNECT, or a CONNECT with an expiry of 0, has ended it; what it held may still be on its way to others.
+        ended = session is not None and session.expiry_s == 0
+        if session is not None and (opening.clean_start or expired or ended):
+            self._redistribution.member_left(session, ends=True)
             await self._redistribution.queue_left(session, ends=True)
             self._end(session, expired)
             session = None

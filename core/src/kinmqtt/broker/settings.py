@@ -82,6 +82,10 @@ class LimitSettings:
         unit="bytes",
         minimum=1024,
     )
+    outbound_time_limit_s: float = setting(
+        300.0, help="how long so much may wait for a client's socket before it is disconnected", unit="s", minimum=1
+    )
+    max_filters: int = setting(10_000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
     memory_slow_bytes: int | None = setting(
         None, help="resident memory above which publishers are read from slowly; left out for never", minimum=1
     )

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.mqtt.codec import decode
+from kinmqtt.mqtt.codec.subscribe import has_more_filters
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import (
     V5,
@@ -45,6 +46,7 @@ Made = list[tuple[Subscription, bool]]
 
 def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A SUBSCRIBE."""
+    _check_count(connection, frame, body)
     packet = decode(frame, body, connection.version)
     session = connection.session
     if not isinstance(packet, Subscribe) or session is None:
@@ -54,11 +56,19 @@ def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     """An UNSUBSCRIBE."""
+    _check_count(connection, frame, body)
     packet = decode(frame, body, connection.version)
     session = connection.session
     if not isinstance(packet, Unsubscribe) or session is None:
         raise ProtocolError("not an UNSUBSCRIBE")
     return connection.wait_for(run(_unsubscribe(connection, session, packet)))
+
+
+def _check_count(connection: Connection, frame: bytes, body: int) -> None:
+    """Refuse a packet with more topic filters than may be, before they cost more than a look."""
+    most = connection.broker.runtime.limits.max_filters
+    if has_more_filters(frame, body, connection.version, most):
+        raise RemoteError(ReasonCode.QUOTA_EXCEEDED, f"more than {most} topic filters in one packet")
 
 
 async def subscribe_initially(connection: Connection, session: Session) -> Made:
@@ -68,11 +78,14 @@ async def subscribe_initially(connection: Connection, session: Session) -> Made:
     if not collect.active:
         return made
     for plugin, subscriptions in await collect(session.client):
+        if session.connection is not connection:
+            return made
         for subscription in subscriptions or ():
             try:
+                _check_subscription(subscription)
                 split_shared(subscription.full_filter, connection.broker.runtime.limits.max_topic_levels)
                 made.append((subscription, _make(connection, session, subscription)))
-            except (RemoteError, SubscriptionRefused) as error:
+            except (RemoteError, SubscriptionRefused, ValueError) as error:
                 log.error(
                     "plugin {plugin}: the initial subscription {filter!r} is refused: {error}",
                     plugin=plugin,
@@ -149,11 +162,15 @@ async def _request(
     )
     question = AuthorizationRequest(session.client, Action.SUBSCRIBE, filter, request.qos, share_group=group)
     ruling = await settle(runtime.hooks.authorize(question))
+    if session.connection is not connection:
+        return ReasonCode.UNSPECIFIED_ERROR
     if not ruling.decision.allowed:
         if runtime.hooks.authorization_refused.active:
             runtime.hooks.authorization_refused(question, ruling.by)
         return _fitting(ruling.decision.reason)
     changed = await _intercepted(connection, session, subscription)
+    if session.connection is not connection:
+        return ReasonCode.UNSPECIFIED_ERROR
     if isinstance(changed, ReasonCode):
         return changed
     full = len(session.subscriptions) >= runtime.limits.max_subscriptions
@@ -173,11 +190,25 @@ async def _intercepted(
         return subscription
     outcome: Subscription | Drop | Reject | Disconnect = await settle(subscribing(session.client, subscription))
     if isinstance(outcome, Subscription):
+        try:
+            _check_subscription(outcome)
+        except (RemoteError, ValueError) as error:
+            log.error(
+                "a plugin made an unfit subscription of {filter!r}: {error}", filter=subscription.filter, error=error
+            )
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         return outcome
     if isinstance(outcome, Disconnect):
         raise RemoteError(outcome.reason, outcome.text or "a plugin refused a subscription")
     # A dropped request is answered as if it had been granted.
     return ReasonCode(subscription.qos) if isinstance(outcome, Drop) else _fitting(outcome.reason)
+
+
+def _check_subscription(subscription: Subscription) -> None:
+    """Raise for a subscription of a plugin's making that no SUBSCRIBE could have asked for."""
+    split_shared(subscription.full_filter)
+    if subscription.qos not in (0, 1, 2) or subscription.retain_handling not in (0, 1, 2):
+        raise ValueError(f"QoS {subscription.qos!r}, retain handling {subscription.retain_handling!r}")
 
 
 def _make(connection: Connection, session: Session, subscription: Subscription) -> bool:
@@ -246,6 +277,8 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
         return error.reason
     if hooks.unsubscribing.active:
         outcome: str | Drop | Reject | Disconnect = await settle(hooks.unsubscribing(session.client, filter))
+        if session.connection is not connection:
+            return ReasonCode.UNSPECIFIED_ERROR
         if isinstance(outcome, Disconnect):
             raise RemoteError(outcome.reason, outcome.text or "a plugin refused an unsubscription")
         if isinstance(outcome, Drop):

@@ -85,10 +85,9 @@ class SysPublisher:
         for name, topic in self._topics.items():
             try:
                 text = topic.read()
+                if topic.on_change_only and self._last.get(name) == text:
+                    continue
+                self._publish(Message(name, text.encode(), retain=True))
+                self._last[name] = text
             except Exception:
-                log.failure("{topic} can't be read", topic=name)
-                continue
-            if topic.on_change_only and self._last.get(name) == text:
-                continue
-            self._last[name] = text
-            self._publish(Message(name, text.encode(), retain=True))
+                log.failure("{topic} can't be read or published", topic=name)

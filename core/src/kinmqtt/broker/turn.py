@@ -36,6 +36,14 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.turn")
 
 
+class NotKept(Exception):
+    """A store did not keep what a turn wanted kept."""
+
+    def __init__(self, reason: ReasonCode) -> None:
+        super().__init__("a store did not keep it")
+        self.reason = reason
+
+
 @define(slots=True)
 class Batch:
     """What one turn wants kept, and what waits for it."""
@@ -126,6 +134,14 @@ class Turn:
         self._scheduled = False
         if self.dirty or self.pump or not _is_empty(self.batch):
             self.touch()
+
+    def committed(self) -> Deferred[None]:
+        """Fires when everything this turn wants kept is kept; fails with :class:`NotKept` if it is not."""
+        done: Deferred[None] = Deferred()
+        self.batch.afterwards.append(lambda: done.callback(None))
+        self.batch.otherwise.append(lambda reason: done.errback(NotKept(reason)))
+        self.touch()
+        return done
 
     def drained(self) -> Deferred[None]:
         """Fires when no commit is under way: for an orderly stop."""

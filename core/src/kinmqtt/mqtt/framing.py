@@ -26,7 +26,7 @@ class Framer:
     from then on.
     """
 
-    __slots__ = ("_held", "_wanted", "error", "max_packet_bytes")
+    __slots__ = ("_beyond", "_held", "_wanted", "error", "max_packet_bytes")
 
     def __init__(self, max_packet_bytes: int = LARGEST_PACKET) -> None:
         self.max_packet_bytes = max_packet_bytes
@@ -34,6 +34,18 @@ class Framer:
         self._held: bytearray | None = None
         # The size of the packet that is being held, or 0 while its length is not known yet.
         self._wanted = 0
+        # What began with a packet that was too large, until a higher limit may let it pass.
+        self._beyond: bytes | None = None
+
+    def allow(self, max_packet_bytes: int) -> list[tuple[bytes, int]]:
+        """Take packets up to another size from now on; answers those that came already and were too large before."""
+        frames: list[tuple[bytes, int]] = []
+        self.max_packet_bytes = max_packet_bytes
+        beyond, self._beyond = self._beyond, None
+        if beyond is not None and isinstance(self.error, PacketTooLarge):
+            self.error = None
+            self._scan(beyond, 0, frames)
+        return frames
 
     @property
     def buffered_bytes(self) -> int:
@@ -97,6 +109,7 @@ class Framer:
             if end - start > limit:
                 text = f"a packet of {end - start} bytes; at most {limit} are accepted"
                 self._refuse(PacketTooLarge(text, "MQTT-3.2.2-15"))
+                self._beyond = data[start:]
                 return
             if end > available:
                 self._wanted = end - start

@@ -31,7 +31,7 @@ BACKLOG: Final = 4096
 """How many connections may wait to be accepted. Twisted's 50 lets a storm of reconnecting clients time out."""
 
 _SHORT: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^:\[\]]+):)?(?P<port>\d+)\Z")
-_WITH_PORT: Final = ("tcp", "tcp4", "tcp6", "ssl")
+_WITH_PORT: Final = ("tcp", "tcp6", "ssl")
 _LARGEST_PORT: Final = 65_535
 
 
@@ -123,6 +123,8 @@ def _endpoint(reactor: Any, description: str, text: str, place: str) -> IStreamS
     try:
         _check_port(description)
         endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
+    except (IndexError, KeyError) as error:
+        raise AssemblyError(f"{place}: {text!r}: no such socket was handed over") from error
     except Exception as error:  # endpoint parsers may be anybody's: they raise what they like
         raise AssemblyError(
             f"{place}: {text!r} is no endpoint ({error}); 'tcp:1883' and 'tcp:1883:interface=127.0.0.1' are"

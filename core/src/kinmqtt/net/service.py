@@ -17,7 +17,8 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
-from kinmqtt.broker.broker import Broker
+from kinmqtt.broker.awaiting import limited
+from kinmqtt.broker.broker import STOP_LIMIT_S, Broker
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.net.listeners import ListenerPort, close_all, open_all
 from kinmqtt_spi.errors import SpiError
@@ -64,6 +65,7 @@ class BrokerService(Service):
         self._listeners = listeners
         self._introduce = introduce
         self._ports: list[IListeningPort] = []
+        self._starting: Deferred[None] | None = None
         self.broker = Broker(assembly, next_turn(reactor), secrets.token_hex, version)
         self.failed: str | None = None
         """Why the broker could not start."""
@@ -71,7 +73,8 @@ class BrokerService(Service):
     def startService(self) -> None:
         """Start; what keeps the broker from starting stops the reactor, and the process exits with status 1."""
         super().startService()  # type: ignore[no-untyped-call]
-        Deferred.fromCoroutine(self._start()).addErrback(self._give_up)
+        self._starting = Deferred.fromCoroutine(self._start())
+        self._starting.addErrback(self._give_up)
 
     def stopService(self) -> Deferred[None]:
         """Stop in good order; fires when the broker is stopped."""
@@ -138,6 +141,9 @@ class BrokerService(Service):
             self._reactor.callWhenRunning(self._reactor.stop)
 
     async def _stop(self) -> None:
+        if self._starting is not None:
+            # What has begun to start must be there, or must have failed, before it can be stopped.
+            await limited(self._starting, self.broker.runtime.clock, STOP_LIMIT_S)
         await close_all(self._ports)
         self._ports = []
         if self.failed is None:

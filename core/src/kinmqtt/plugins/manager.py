@@ -174,6 +174,11 @@ class PluginManager:
                     f"plugin {name!r} wraps the hook {caller.name}; the broker combines answers by the hook's "
                     "kind and has no use for wrappers"
                 )
+            if impl.tryfirst or impl.trylast:
+                raise AssemblyError(
+                    f"plugin {name!r} marks its hook {caller.name} tryfirst or trylast; the order in which hooks run "
+                    "is the settings' to say (plugins.order)"
+                )
             if topics_of(impl.function) is not None and not traits.by_topic:
                 raise AssemblyError(
                     f"plugin {name!r} limits the hook {caller.name} to topics, which that hook does not know"

@@ -384,6 +384,7 @@ def test_drain_ends_at_its_deadline() -> None:
     house.advance(1)
 
     assert stopped.called
+    assert stopped.result is None
     assert diary[-2:] == ["b stop", "a stop"]
     assert house.assembly.metrics.sum("plugin.failures") == 2
 

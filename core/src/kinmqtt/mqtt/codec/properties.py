@@ -25,7 +25,7 @@ from kinmqtt.mqtt.codec.primitives import (
     write_utf8_pair,
     write_varint,
 )
-from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
+from kinmqtt.mqtt.errors import LocalError, MalformedPacket, PacketTooLarge, ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import PacketType
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -38,6 +38,9 @@ _NOT_ZERO: Final = "not zero"
 _BOOLEAN: Final = "0 or 1"
 _TOPIC: Final = "a topic name"
 _ALIAS: Final = "a topic alias"
+
+MAX_PROPERTIES_BYTES: Final = 512 << 10
+"""Of one packet: each costs far more to read than its bytes, and nobody else is served in the meantime."""
 
 
 @frozen
@@ -157,6 +160,8 @@ def read_properties(reader: Reader, owner: int) -> Properties:
     reader.end = reader.pos + length
     if reader.end > outer_end:
         raise MalformedPacket("the Property Length runs past the end of the packet")
+    if length > MAX_PROPERTIES_BYTES:
+        raise PacketTooLarge(f"properties of {length} bytes; at most {MAX_PROPERTIES_BYTES} are accepted")
     rules = _BY_IDENTIFIER[owner]
     present: dict[str, Any] = {}
     while reader.pos < reader.end:

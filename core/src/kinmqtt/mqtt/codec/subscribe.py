@@ -42,6 +42,26 @@ def decode_subscribe(frame: bytes, body: int, version: int) -> Subscribe:
     return Subscribe(packet_id, tuple(requests), properties)
 
 
+def has_more_filters(frame: bytes, body: int, version: int, most: int) -> bool:
+    """Whether a SUBSCRIBE or UNSUBSCRIBE has more than ``most`` Topic Filters, by a look at their lengths only.
+
+    What is malformed is left for the decoder to judge.
+    """
+    reader = Reader(frame, body + 2)
+    options_bytes = 1 if frame[0] >> 4 == PacketType.SUBSCRIBE else 0
+    try:
+        if version == V5:
+            reader.take(reader.varint())
+        for _ in range(most):
+            if reader.pos >= reader.end:
+                return False
+            size = reader.u16()
+            reader.pos += size + options_bytes
+    except MalformedPacket:
+        return False
+    return reader.pos < reader.end
+
+
 def decode_suback(frame: bytes, body: int, version: int) -> Suback:
     """Read a SUBACK with at least one reason; 0x80 is the only failure before 5.0."""
     check_flags(frame, 0)
