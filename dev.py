@@ -54,20 +54,45 @@ def say(text: str) -> None:
 # What the system has to offer
 
 
-def missing_tools() -> "dict[str, str]":
+def missing_tools(tests: bool) -> "dict[str, str]":
     """Names each Debian package that is wanted and absent, with what it is wanted for."""
     wanted = {}
     if venv_state() == "make" and not can_make_venv():
         wanted[VENV_PACKAGE] = "makes the virtual environment"
+    if tests:
+        wanted.update(missing_test_tools())
+    if not (os.path.exists(CA_BUNDLE) or os.environ.get("SSL_CERT_FILE")) and shutil.which("apt-get"):
+        wanted["ca-certificates"] = "lets downloads verify who they come from"
+    return wanted
+
+
+def missing_test_tools() -> "dict[str, str]":
+    """Names the absent Debian packages that only the tests want."""
+    wanted = {}
     if not (shutil.which("mosquitto_pub") and shutil.which("mosquitto_sub")):
         wanted["mosquitto-clients"] = "mosquitto_pub and mosquitto_sub, for the tests"
     if not shutil.which("node"):
         wanted["nodejs"] = "runs MQTT.js, for the tests"
     if not shutil.which("npm"):
         wanted["npm"] = "installs MQTT.js, for the tests"
-    if not (os.path.exists(CA_BUNDLE) or os.environ.get("SSL_CERT_FILE")) and shutil.which("apt-get"):
-        wanted["ca-certificates"] = "lets downloads verify who they come from"
+    for program, purpose in (
+        ("haproxy", "sends PROXY headers, for the tests"),
+        ("openssl", "speaks TLS of all versions, for the tests"),
+    ):
+        if not shutil.which(program):
+            wanted[program] = purpose
+    if not shutil.which("chromium") and not is_ubuntu():
+        wanted["chromium"] = "runs a page that speaks MQTT over WebSocket, for the tests"
     return wanted
+
+
+def is_ubuntu() -> bool:
+    """Tells whether this is Ubuntu, whose chromium is no package: there the test with a browser is skipped."""
+    try:
+        with open("/etc/os-release") as file:
+            return "ID=ubuntu" in file.read().split("\n")
+    except OSError:
+        return False
 
 
 def can_make_venv() -> bool:
@@ -87,9 +112,9 @@ def apt_prefix() -> "list[str] | None":
     return None
 
 
-def install_tools() -> None:
+def install_tools(tests: bool) -> None:
     """Installs the absent Debian packages, or says which ones to install by hand."""
-    wanted = missing_tools()
+    wanted = missing_tools(tests)
     if not wanted:
         return
     prefix = apt_prefix()
@@ -209,14 +234,18 @@ def venv_works() -> bool:
 # Installing
 
 
-def install() -> None:
-    """Brings the checkout to the state its files describe; where it is there already, nothing happens."""
+def install(tests: bool = True) -> None:
+    """Brings the checkout to the state its files describe; where it is there already, nothing happens.
+
+    Without ``tests`` what only they need is left out, but for what pip brings.
+    """
     began = time.monotonic()
     os.chdir(ROOT)
     lock = take_turn()
-    install_tools()
+    install_tools(tests)
     install_python()
-    install_npm()
+    if tests:
+        install_npm()
     os.close(lock)
     say(f"ready after {time.monotonic() - began:.1f} s")
 
@@ -301,7 +330,7 @@ def run(arguments: "list[str]") -> int:
     # What only the tests need was tried when the environment was made: no waiting for it at every start.
     if venv_state() != "ready":
         here = os.getcwd()
-        install()
+        install(tests=False)
         os.chdir(here)  # the broker's arguments may name files relative to where it was started
     execute([os.path.join(BIN, "kinmqtt"), "run", *arguments])
     return 0
@@ -310,7 +339,7 @@ def run(arguments: "list[str]") -> int:
 def test(arguments: "list[str]") -> int:
     """Runs the tests, all of which must be able to run."""
     install()
-    absent = missing_tools()
+    absent = missing_tools(tests=True)
     if absent:
         raise Failure(f"the tests need what is not installed: {', '.join(absent)}\n{by_hand(absent)}")
     if not npm_installed():

@@ -6,13 +6,14 @@ import asyncio
 import http.server
 import os
 import queue
+import shutil
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -207,7 +208,8 @@ def test_gmqtt(doors: Doors, topic: str, door: str, version: int) -> None:
         await subscribed.wait()
         client.publish(topic, b"hello", qos=2)
         assert await arrived.get() == (topic, b"hello", 2)
-        await client.disconnect()
+        with suppress(ssl.SSLError):  # It closes without waiting for what is on its way to it, and says so.
+            await client.disconnect()
 
     asyncio.run(asyncio.wait_for(talk(), LIMIT_S))
 
@@ -260,6 +262,8 @@ class Page(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_browser(doors: Doors, tmp_path: Path, version: int) -> None:
     """A page in a headless Chromium speaks MQTT over WebSocket."""
+    if shutil.which("chromium") is None and "ID=ubuntu" in Path("/etc/os-release").read_text().splitlines():
+        pytest.skip("Ubuntu has no chromium package; Debian has, and there this runs")
     chromium = needed("chromium", "chromium")
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -138,9 +138,7 @@ def test_a_publisher_may_be_the_member() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_member_alone_keeps_the_order(qos: int) -> None:
-    """Whoever is its group's only member gets everything in order, over its window and a lost connection
-    [MQTT-4.6.0-6].
-    """
+    """A group's only member gets everything in order, over its window and a lost connection [MQTT-4.6.0-6]."""
     house = House()
     first = member(house, "m", properties=Properties(receive_maximum=3))
     first.silent = True
@@ -215,7 +213,7 @@ def test_members_come_and_go_between_messages() -> None:
 
 
 def test_a_full_member_is_passed_over() -> None:
-    """Where a member's queue refuses a message another gets it; only when all refuse is the publisher told."""
+    """What one member's queue refuses another gets; where all refuse, connected or not, the publisher is told."""
     house = House(max_inflight=1, max_queued_messages=1, queue_full=FullPolicy.REFUSE)
     slow = member(house, "slow", silent=True)
     quick = member(house, "quick")
