@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from harness import House
+from stores import SlowQueues
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.router import CACHED_TARGETS
@@ -574,3 +575,19 @@ def test_a_cluster_backend_is_stopped_where_the_start_fails_later() -> None:
         house.result(house.broker.start())
 
     assert told == ["stopped"]
+
+
+def test_a_client_that_was_refused_leaves_no_will() -> None:
+    """Of two that come with one client id the first is refused before its CONNACK: its will is not stored."""
+    queues = SlowQueues()
+    house = House(plugins={"queues": queues})
+    sub = house.connect("s").subscribe("#")
+    sessions = [house.open(V5), house.open(V5)]
+    for number, peer in enumerate(sessions):
+        properties = Properties(session_expiry_interval=60)
+        connect = evolve(_connect("a"), will=Will(f"will/{number}", b"x"), properties=properties)
+        peer.connection.receive(encode(connect, V5))
+    house.settle()
+
+    assert [int(peer.connack.reason) >= 0x80 for peer in sessions] == [True, False]
+    assert sub.messages == []

@@ -28,7 +28,7 @@ def heir(house: House, version: int = V5, qos: int = 2, **more: Any) -> Peer:
 
 def published_at(house: House, peer: Peer, seconds: int) -> list[int]:
     """After how many seconds messages came, within so many."""
-    moments = []
+    moments: list[int] = []
     for second in range(seconds + 1):
         moments += [second] * (len(peer.messages) - len(moments))
         house.advance(1)

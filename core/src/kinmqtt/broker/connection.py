@@ -215,7 +215,7 @@ class Connection:
             self._part()
         elif self.state is not State.CLOSED:
             self.broker.runtime.turn.touch()
-            self._end(will_stands=True)
+            self._end(will_stands=self._is_let_in)
             if self.session is not None:
                 self._tell_lost(self.session, text)
         self._waiting = []
@@ -351,13 +351,13 @@ class Connection:
             code=reason,
             reason=reason.name,
         )
-        if self.state in (State.CONNECTED, State.REAUTHENTICATING):
+        if self._is_let_in:
             if self.version == V5:
                 fitting = _fitting(reason, PacketType.DISCONNECT)
                 self.send_packet(Disconnect(fitting, self.problem(text)))
         elif self.version:
             self._send_refusal(reason, text)
-        self._end(will_stands=True)
+        self._end(will_stands=self._is_let_in)
         if session is not None:
             hooks = self.broker.runtime.hooks
             if hooks.disconnected.active:
@@ -397,7 +397,7 @@ class Connection:
     def close(self, text: str) -> None:
         """Close with nothing more to say than what was just sent."""
         log.info("{client} closed: {text}", client=self.name, text=text)
-        self._end(will_stands=True)
+        self._end(will_stands=self._is_let_in)
         self._close_now()
 
     def taken_over(self, by: Client | None) -> None:
@@ -455,6 +455,11 @@ class Connection:
         return f"client {self.session.client_id!r} at {self.link.address}"
 
     # Within
+
+    @property
+    def _is_let_in(self) -> bool:
+        """Whether the client has its CONNACK: one that was refused leaves no will (section 3.1.2.5)."""
+        return self.state in (State.CONNECTED, State.REAUTHENTICATING)
 
     def _turn_away(self, why: str) -> None:
         """Close before a byte is read: no packet has come that could be answered."""

@@ -125,7 +125,7 @@ class Sessions:
         self.connected += 1
         self._router.invalidate_for(session)
         if connection.is_closed():
-            self.left(session, connection, will_stands=True)
+            self.left(session, connection, will_stands=False)
 
     def _create(self, opening: Opening, epoch: int) -> Session:
         session = Session(self._runtime, opening.client, epoch, opening.expiry_s)
