@@ -107,7 +107,7 @@ def test_qos_1_and_2_wait_in_order(qos: int, kept: bool) -> None:
     sub = blocked(house, clean_start=not kept)
 
     flood(house.connect("p"), 100, qos)
-    backlog = house.broker.sessions.by_id["s"].backlog
+    backlog = house.broker.sessions.by_id["s"].waiting.count
     waits = sub.connection.waiting_bytes
     sub.unblock()
 

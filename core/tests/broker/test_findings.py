@@ -95,7 +95,7 @@ def test_what_a_store_refuses_does_not_wait() -> None:
 
     assert pub.of(Puback) == []
     assert pub.of(Disconnect)[0].reason is ReasonCode.SERVER_BUSY
-    assert house.broker.sessions.by_id["s"].backlog == 0
+    assert house.broker.sessions.by_id["s"].waiting.count == 0
     assert house.broker.runtime.statistics.dropped["store_failed"].value == 1
 
 

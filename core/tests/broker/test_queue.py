@@ -78,7 +78,7 @@ def test_a_long_queue_is_read_in_parts() -> None:
     packets = taken(house, sub)
 
     assert [int(packet.payload) for packet in packets] == list(range(500))
-    assert house.broker.sessions.by_id["s"].backlog == 0
+    assert house.broker.sessions.by_id["s"].waiting.count == 0
 
 
 @KEPT
@@ -178,7 +178,7 @@ def test_the_limit_holds_within_one_read(policy: FullPolicy, left: list[bytes], 
 
     session = house.broker.sessions.by_id["s"]
     sizes = house.broker.runtime.stores.queue.sizes("s")
-    assert session.backlog == 2
+    assert session.waiting.count == 2
     assert not kept or sizes.queued == 2
     assert dropped(house) == 3
     assert [packet.payload for packet in taken(house, sub)] == left
@@ -242,7 +242,7 @@ def test_as_many_give_way_as_it_takes(kept: bool) -> None:
     for number in range(20):
         pub.publish("large", b"%04d" % number * 250, qos=1)
 
-    assert house.broker.sessions.by_id["s"].queued_bytes < 1024 + 1005
+    assert house.broker.sessions.by_id["s"].waiting.size_bytes < 1024 + 1005
     assert taken(house, sub)[-1].payload[:4] == b"0019"
 
 

@@ -164,7 +164,7 @@ def test_members_that_are_there_go_first(qos: int) -> None:
     publish(house, 4, qos)
 
     assert len(here.messages) == 4
-    assert house.broker.sessions.by_id["away"].backlog == 0
+    assert house.broker.sessions.by_id["away"].waiting.count == 0
 
 
 @pytest.mark.parametrize(("qos", "kept"), [(0, 0), (1, 4), (2, 4)])

@@ -269,7 +269,7 @@ class BrokerModel(RuleBasedStateMachine):
         """The broker has the sessions that there are, and the store holds no queue but theirs."""
         sessions = self.house.broker.sessions.by_id
         alive = {client_id for client_id, member in self.members.items() if member.owed is not None}
-        queued = sum(session.backlog for session in sessions.values() if session.kept)
+        queued = sum(session.waiting.count for session in sessions.values() if session.kept)
         assert set(sessions) == alive
         assert self.house.broker.runtime.stores.queue.totals().queued == queued
 

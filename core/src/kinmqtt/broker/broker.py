@@ -319,7 +319,7 @@ class Broker:
         metrics.gauge("subscriptions.count", "subscriptions", self.router.index.count)
         metrics.gauge("retained.count", "messages", stores.retain.count)
         metrics.gauge("retained.size", "bytes", stores.retain.size_bytes)
-        metrics.gauge("queued.count", "messages", lambda: sum(s.backlog for s in self.sessions.by_id.values()))
+        metrics.gauge("queued.count", "messages", lambda: sum(s.waiting.count for s in self.sessions.by_id.values()))
         metrics.gauge(
             "inflight.count", "messages", lambda: sum(len(s.outgoing) for s in self.sessions.by_id.values())
         )

@@ -80,7 +80,6 @@ class Connection:
         "_held",
         "_impatience",
         "_pauses",
-        "_room",
         "_waiting",
         "_waits",
         "aliases",
@@ -103,6 +102,7 @@ class Connection:
         "unacknowledged",
         "version",
         "waiting_bytes",
+        "waits_for_room",
         "wants_problems",
     )
 
@@ -129,7 +129,7 @@ class Connection:
         self._pauses = 0
         self._goodbye: ReasonCode | None = None
         self._impatience: Timer | None = None
-        self._room: list[tuple[int, Deferred[None]]] = []
+        self.waits_for_room: list[tuple[int, Deferred[None]]] = []
         self.heard = broker.wheel.now
         """The wheel's second in which the client was last heard of."""
         self.keep_alive_s = 0
@@ -206,7 +206,7 @@ class Connection:
             self.link.write(data)
         if self.congested:
             self._relieve()
-        if self._room and self.link.ready:
+        if self.waits_for_room and self.link.ready:
             self._tell_room()
 
     def lost(self, text: str) -> None:
@@ -322,14 +322,14 @@ class Connection:
         if self.state is State.CLOSED or session is None:
             ready.callback(None)
             return ready
-        self._room.append((messages, ready))
-        if self.link.ready and session.backlog < messages:
+        self.waits_for_room.append((messages, ready))
+        if self.link.ready and session.waiting.count < messages:
             self.broker.runtime.clock.later(0, self._tell_room)
         return ready
 
     def told_room(self) -> None:
         """The session's queue has become shorter."""
-        if self._room and self.link.ready:
+        if self.waits_for_room and self.link.ready:
             self._tell_room()
 
     # Ending
@@ -573,12 +573,12 @@ class Connection:
     def _tell_room(self) -> None:
         """Tell those for whose messages there is room by now; all, where the connection is gone."""
         session = self.session
-        waiting, self._room = self._room, []
+        waiting, self.waits_for_room = self.waits_for_room, []
         for messages, ready in waiting:
-            if session is None or self.state is State.CLOSED or session.backlog < messages:
+            if session is None or self.state is State.CLOSED or session.waiting.count < messages:
                 ready.callback(None)
             else:
-                self._room.append((messages, ready))
+                self.waits_for_room.append((messages, ready))
 
     def _send_refusal(self, reason: ReasonCode, text: str) -> None:
         """A CONNACK with a failure, for a client that was not let in."""

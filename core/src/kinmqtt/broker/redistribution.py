@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kinmqtt.broker.awaiting import settle
 from kinmqtt.broker.publication import Publication
-from kinmqtt.broker.session import READ_AT_ONCE
+from kinmqtt.broker.waiting import READ_AT_ONCE, WaitingHere
 
 if TYPE_CHECKING:
     from kinmqtt.broker.router import Router
@@ -32,24 +32,25 @@ class Redistribution:
         for packet_id, delivery in session.outgoing:
             if delivery.qos == 1 and self._gives(session, delivery.share_group, delivery.publication, ends):
                 session.hand_on(packet_id, delivery)
-        if not session.kept:
-            for delivery in list(session.waiting):
+        if isinstance(session.waiting, WaitingHere):
+            for delivery in list(session.waiting.deliveries):
                 if self._gives(session, delivery.share_group, delivery.publication, ends):
-                    session.hand_on_waiting(delivery)
+                    session.waiting.take_out(delivery)
 
     async def queue_left(self, session: Session, ends: bool) -> None:
         """The same for what waits in the queue store; stops where the client comes back in the meantime."""
-        if not session.kept or not any(s.share_group for s in session.subscriptions.values()):
+        waiting = session.waiting
+        if isinstance(waiting, WaitingHere) or not any(s.share_group for s in session.subscriptions.values()):
             return
-        cursor = session.cursor
-        while session.connection is None and session.backlog:
+        cursor = waiting.cursor
+        while session.connection is None and waiting.count:
             entries = await settle(self._runtime.stores.queue.read(session.client_id, cursor, READ_AT_ONCE))
             if not entries or session.connection is not None:
                 return
             for entry in entries:
                 cursor = entry.sequence
                 if self._gives(session, entry.share_group, Publication.of(entry.message), ends):
-                    session.hand_on_entry(entry)
+                    waiting.take_out(entry)
             self._runtime.turn.touch()
 
     def _gives(self, session: Session, share_group: str | None, publication: Publication, ends: bool) -> bool:

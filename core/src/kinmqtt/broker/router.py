@@ -137,7 +137,7 @@ class Router:
         else:
             fanout.best_effort(publication)
         for group in fanout.groups:
-            accepted &= self._to_member(group, publication)
+            accepted &= self._to_member(group, group.members, publication)
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
     def to_another_member(
@@ -155,14 +155,13 @@ class Router:
                 for member in group.members
                 if member.client_id != client_id and (not connected or self._is_connected(member.client_id))
             )
-            return self._to_member(Group(group.name, group.filter, others), publication) if others else False
+            return self._to_member(group, others, publication) if others else False
         return False
 
-    def _to_member(self, group: Group, publication: Publication) -> bool:
-        """Deliver to one member; where its queue refuses, another is asked."""
-        members = group.members
+    def _to_member(self, group: Group, members: tuple[Subscriber, ...], publication: Publication) -> bool:
+        """Deliver to one of some members; where its queue refuses, another is asked."""
         while members:
-            member = self._choose(Group(group.name, group.filter, members), publication)
+            member = self._choose(group, members, publication)
             session = None if member is None else self._session_of(member.client_id)
             if member is None or session is None:
                 return True
@@ -171,9 +170,9 @@ class Router:
             members = tuple(other for other in members if other is not member)
         return False
 
-    def _choose(self, group: Group, publication: Publication) -> Subscriber | None:
+    def _choose(self, group: Group, members: tuple[Subscriber, ...], publication: Publication) -> Subscriber | None:
         """The member whose turn it is among those that are connected, or where none is, among all."""
-        candidates = [m for m in group.members if self._is_connected(m.client_id)] or group.members
+        candidates = [m for m in members if self._is_connected(m.client_id)] or members
         choose_member = self._runtime.hooks.choose_member
         if choose_member.active:
             chosen = choose_member(group.name, group.filter, tuple(candidates), publication.message)

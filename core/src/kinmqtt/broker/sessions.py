@@ -158,8 +158,7 @@ class Sessions:
     async def _adopt(self, claim: Claim, stored: StoredSession) -> Session:
         """Make a stored session one of this node's."""
         client = Client(stored.client_id, stored.username, protocol_version=stored.protocol_version)
-        session = Session(self._runtime, client, claim.epoch, stored.expiry_s)
-        session.kept = True
+        session = Session(self._runtime, client, claim.epoch, stored.expiry_s, kept=True)
         session.will = stored.will
         session.created_at = stored.created_at
         session.restore(await settle(self._runtime.stores.queue.load(stored.client_id)))
@@ -204,14 +203,14 @@ class Sessions:
             session.will = None
         ends = session.expiry_s == 0
         self._redistribution.member_left(session, ends)
-        if ends and session.kept and session.backlog:
+        if ends and session.kept and session.waiting.count:
             # DISCONNECT has cut the session's life short: what waits in its queue may be for others too.
             self._in_background(self._end_with_queue(session), session.client_id)
             return
         if ends:
             self._end(session)
             return
-        if session.backlog:
+        if session.waiting.count:
             self._in_background(self._redistribution.queue_left(session, ends=False), session.client_id)
         now = self._runtime.clock.now()
         will_due_at = None

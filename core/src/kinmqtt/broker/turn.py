@@ -30,8 +30,9 @@ from kinmqtt_spi.values import Commit
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.delivery import Delivery
     from kinmqtt.broker.publication import Publication
-    from kinmqtt.broker.session import Delivery, Session
+    from kinmqtt.broker.session import Session
 
 log = Logger("kinmqtt.turn")
 

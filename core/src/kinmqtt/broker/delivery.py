@@ -1,0 +1,55 @@
+"""One message on its way to one client with QoS 1 or 2."""
+
+from __future__ import annotations
+
+from kinmqtt.broker.publication import Publication
+from kinmqtt.mqtt.session import Stage
+from kinmqtt_spi.services.queue import Entry
+
+
+class Delivery:
+    """What is known of it, from the moment it has a place in the window."""
+
+    __slots__ = (
+        "committed",
+        "identifiers",
+        "publication",
+        "qos",
+        "queued",
+        "retain",
+        "sent",
+        "sequence",
+        "share_group",
+        "stage",
+    )
+
+    def __init__(
+        self,
+        publication: Publication,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        sequence: int,
+        share_group: str | None = None,
+    ) -> None:
+        self.publication = publication
+        self.qos = qos
+        self.retain = retain
+        self.identifiers = identifiers
+        self.share_group = share_group
+        """The shared subscription it comes by."""
+        self.sequence = sequence
+        """Its number in the queue store; 0 in a session that is not kept."""
+        self.stage = Stage.PUBACK if qos == 1 else Stage.PUBREC
+        self.queued = False
+        """Whether it has waited in the queue store, and waits there still if it turns out that it can't be sent."""
+        self.committed = False
+        """Whether it may be sent: at once in a session that is not kept, else when the store has kept it."""
+        self.sent = False
+        """Whether it went out before: the next time it carries DUP (MQTT-3.3.1-1)."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> Delivery:
+        """What an entry of a queue store becomes."""
+        publication = Publication.of(entry.message)
+        return cls(publication, entry.qos, entry.retain, entry.identifiers, entry.sequence, entry.share_group)

@@ -1,0 +1,326 @@
+"""What waits for one client: here, where the session ends with its connection; in the queue store, where it is kept.
+
+Both hold the bounds of ``[limits]``, and both feed the session's window in order. A queue in the store is no memory
+of the broker's: it is read on from a cursor when the window has room. When it is full the turn's writes are committed
+before it is read for those that give way, so that what gives way is what the store then holds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kinmqtt.broker import full_queue
+from kinmqtt.broker.awaiting import as_deferred
+from kinmqtt.broker.delivery import Delivery
+from kinmqtt.broker.full_queue import Fate
+from kinmqtt_spi.services import queue
+from kinmqtt_spi.services.queue import Entry
+from kinmqtt_spi.values import Message
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.publication import Publication
+    from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session import Session
+
+log = Logger("kinmqtt.waiting")
+
+READ_AT_ONCE: Final = 128
+"""Entries taken from a queue store in one read."""
+
+RETRY_S: Final = 1.0
+"""How long a store that failed is left alone by a session."""
+
+
+class Waiting(ABC):
+    """Messages of QoS 1 and 2 for which the window has no room yet."""
+
+    __slots__ = ("_runtime", "_session", "count", "retrying", "size_bytes")
+
+    def __init__(self, runtime: Runtime, session: Session) -> None:
+        self._runtime = runtime
+        self._session = session
+        self.count = 0
+        self.size_bytes = 0
+        """Their topics and payloads."""
+        self.retrying = False
+        """Whether the store could not do something, and time is to pass before it is asked again."""
+
+    @abstractmethod
+    def pump(self) -> None:
+        """Send what waits, as far as the window goes."""
+
+    def fate_of(self, publication: Publication) -> Fate | None:
+        """What becomes of a newcomer; ``None`` where there is room for it."""
+        return full_queue.decide(self._runtime, self._session, publication) if self._is_full else None
+
+    def leaves(self, message: Message) -> None:
+        """A message waits no longer."""
+        self.count = max(0, self.count - 1)
+        self.size_bytes = max(0, self.size_bytes - message.size_bytes)
+
+    @property
+    def _is_full(self) -> bool:
+        limits = self._runtime.limits
+        return self.count >= limits.max_queued_messages or self.size_bytes >= limits.max_queued_bytes
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether more waits than may; the newest stays, however large it is."""
+        limits = self._runtime.limits
+        too_large = self.size_bytes > limits.max_queued_bytes and self.count > 1
+        return too_large or self.count > limits.max_queued_messages
+
+    def _comes(self, message: Message) -> None:
+        self.count += 1
+        self.size_bytes += message.size_bytes
+
+    def _tell_queued(self, publication: Publication) -> None:
+        if self._runtime.hooks.message_queued.active:
+            self._runtime.hooks.message_queued(self._session.client_id, publication.message)
+
+    def _expired(self, message: Message) -> None:
+        client_id = self._session.client_id
+        self._runtime.drop(client_id, message, "expired")
+        if self._runtime.hooks.message_expired.active:
+            self._runtime.hooks.message_expired(client_id, message)
+
+
+class WaitingHere(Waiting):
+    """In memory, for as long as the session's connection lasts."""
+
+    __slots__ = ("_deliveries", "_expiring_at")
+
+    def __init__(self, runtime: Runtime, session: Session) -> None:
+        super().__init__(runtime, session)
+        self._deliveries: deque[Delivery] | None = None
+        self._expiring_at: float | None = None
+        """The first moment at which something that waits may have expired."""
+
+    @property
+    def deliveries(self) -> deque[Delivery]:
+        """What waits, in order."""
+        if self._deliveries is None:
+            self._deliveries = deque()
+        return self._deliveries
+
+    def fate_of(self, publication: Publication) -> Fate | None:
+        """See :meth:`Waiting.fate_of`; what has expired takes no place."""
+        if self._is_full:
+            self._forget_expired()
+        return super().fate_of(publication)
+
+    def add(self, delivery: Delivery, fate: Fate | None) -> None:
+        """Have a message wait behind the others; with a ``fate`` that says who gives way for it."""
+        publication = delivery.publication
+        self.deliveries.append(delivery)
+        self._comes(publication.stored)
+        expires_at = publication.expires_at
+        if expires_at is not None and (self._expiring_at is None or expires_at < self._expiring_at):
+            self._expiring_at = expires_at
+        if fate is not None:
+            self._make_room(fate)
+        self._tell_queued(publication)
+
+    def take_out(self, delivery: Delivery) -> None:
+        """Another takes a message over."""
+        self.deliveries.remove(delivery)
+        self.leaves(delivery.publication.stored)
+
+    def pump(self) -> None:
+        """See :meth:`Waiting.pump`."""
+        session = self._session
+        deliveries = self.deliveries
+        now = self._runtime.clock.now()
+        while deliveries and session.can_send:
+            delivery = deliveries.popleft()
+            message = delivery.publication.stored
+            self.leaves(message)
+            if message.has_expired(now):
+                self._expired(message)
+            else:
+                session.transmit(session.outgoing.assign(delivery), delivery)
+
+    def _make_room(self, fate: Fate) -> None:
+        deliveries = self.deliveries
+        topic = deliveries[-1].publication.publish.topic if fate is Fate.QUEUED_FOR_TOPIC else None
+        while self._is_over:
+            older = range(len(deliveries) - 1)
+            same = (n for n in older if deliveries[n].publication.publish.topic == topic)
+            position = 0 if topic is None else next(same, 0)
+            message = deliveries[position].publication.message
+            del deliveries[position]
+            self.leaves(message)
+            full_queue.drop(self._runtime, self._session, message)
+
+    def _forget_expired(self) -> None:
+        """Make room of what has expired while it waited."""
+        now = self._runtime.clock.now()
+        if self._expiring_at is None or now < self._expiring_at:
+            return
+        good: deque[Delivery] = deque()
+        for delivery in self.deliveries:
+            message = delivery.publication.stored
+            if message.has_expired(now):
+                self.leaves(message)
+                self._expired(message)
+            else:
+                good.append(delivery)
+        self._deliveries = good
+        moments = [d.publication.expires_at for d in good if d.publication.expires_at is not None]
+        self._expiring_at = min(moments, default=None)
+
+
+class WaitingInStore(Waiting):
+    """In the queue store, for as long as the session lasts."""
+
+    __slots__ = ("_evicted", "_full", "_reading", "cursor")
+
+    def __init__(self, runtime: Runtime, session: Session) -> None:
+        super().__init__(runtime, session)
+        self.cursor = 0
+        """The sequence number up to which everything has left the queue."""
+        self._reading = False
+        self._full: list[tuple[Fate, int, str]] = []
+        """For newcomers that found the queue full: who is to give way, and their sequence number and topic."""
+        self._evicted: set[int] = set()
+        """Sequence numbers that gave way, and that a read may still show."""
+
+    def add(self, entry: Entry, publication: Publication, fate: Fate | None) -> None:
+        """Have a message wait behind the others; with a ``fate`` that says who gives way for it."""
+        session = self._session
+        batch = self._runtime.turn.batch
+        if fate is not None:
+            self._full.append((fate, entry.sequence, publication.publish.topic))
+        self._comes(entry.message)
+        batch.queue.append(queue.Append(session.client_id, session.epoch, entry))
+        batch.queued.append((session, publication))
+        if self._runtime.hooks.message_queued.active:
+            batch.afterwards.append(partial(self._tell_queued, publication))
+
+    def put_back(self, delivery: Delivery) -> None:
+        """The store did not keep that a message was sent: it waits there still."""
+        self.cursor = min(self.cursor, delivery.sequence - 1)
+        self._comes(delivery.publication.stored)
+        self._pump_later()
+
+    def take_out(self, entry: Entry) -> None:
+        """Another takes a message over."""
+        self.leaves(entry.message)
+        self._remove(entry)
+
+    def pump(self) -> None:
+        """See :meth:`Waiting.pump`; those that are too many make room first."""
+        session = self._session
+        if self._full and not self._reading:
+            self._make_room()
+        if self.count and not self._reading and session.can_send:
+            room = min(READ_AT_ONCE, session.outgoing.window - len(session.outgoing))
+            self._read(room + len(self._evicted), self._send)
+
+    def _send(self, entries: Sequence[Entry]) -> None:
+        session = self._session
+        batch = self._runtime.turn.batch
+        now = self._runtime.clock.now()
+        for entry in entries:
+            if not session.can_send:
+                break
+            self.cursor = entry.sequence
+            if entry.sequence in self._evicted:
+                continue
+            self.leaves(entry.message)
+            if entry.message.has_expired(now):
+                self._remove(entry)
+                self._expired(entry.message)
+                continue
+            delivery = Delivery.of(entry)
+            delivery.queued = True
+            packet_id = session.outgoing.assign(delivery)
+            batch.queue.append(queue.Send(session.client_id, session.epoch, entry.sequence, packet_id))
+            batch.sends.append((session, packet_id, delivery))
+        if entries and session.can_send:
+            session.wants_pump()
+
+    def _make_room(self) -> None:
+        by_topic = any(fate is Fate.QUEUED_FOR_TOPIC for fate, _, _ in self._full)
+        limit = self.count if by_topic else max(READ_AT_ONCE, len(self._full))
+        self._read(limit + len(self._evicted), self._evict)
+
+    def _evict(self, found: Sequence[Entry]) -> None:
+        session = self._session
+        full, self._full = self._full, []
+        entries = [entry for entry in found if entry.sequence not in self._evicted and entry.sequence > self.cursor]
+        victims: set[int] = set()
+        while self._is_over and entries:
+            newcomer = full.pop(0) if full else (Fate.QUEUED_FOR_OLDEST, session.sequence, "")
+            position = _victim(entries, *newcomer)
+            if entries[position].sequence == session.sequence:
+                break
+            victim = entries.pop(position)
+            if not position:
+                self.cursor = victim.sequence
+            victims.add(victim.sequence)
+            self.leaves(victim.message)
+            self._remove(victim)
+            full_queue.drop(self._runtime, session, victim.message)
+        if victims:
+            self._evicted |= victims
+            self._runtime.turn.batch.afterwards.append(lambda: self._evicted.difference_update(victims))
+            if self._is_over:
+                self._full.append((Fate.QUEUED_FOR_OLDEST, session.sequence, ""))
+                session.wants_pump()
+
+    def _remove(self, entry: Entry) -> None:
+        session = self._session
+        self._runtime.turn.batch.queue.append(queue.Remove(session.client_id, session.epoch, entry.sequence))
+
+    def _read(self, limit: int, use: Callable[[Sequence[Entry]], None]) -> None:
+        """Read the queue from the cursor on; one read at a time."""
+        self._reading = True
+        try:
+            entries = self._runtime.stores.queue.read(self._session.client_id, self.cursor, limit)
+        except Exception:
+            self._read_failed(Failure())
+            return
+        if isinstance(entries, Awaitable):
+            as_deferred(entries).addCallbacks(partial(self._read_later, use), self._read_failed)
+        else:
+            self._reading = False
+            use(entries)
+
+    def _read_later(self, use: Callable[[Sequence[Entry]], None], entries: Sequence[Entry]) -> None:
+        self._reading = False
+        use(entries)
+        self._session.wants_pump()
+        self._runtime.turn.touch()
+
+    def _read_failed(self, failure: Failure) -> None:
+        self._reading = False
+        log.failure("the queue of {client_id!r} can't be read", failure, client_id=self._session.client_id)
+        self._pump_later()
+
+    def _pump_later(self) -> None:
+        """Try again what the store could not do."""
+        if not self.retrying:
+            self.retrying = True
+            self._runtime.clock.later(RETRY_S, self._pump_again)
+
+    def _pump_again(self) -> None:
+        self.retrying = False
+        self._session.wants_pump()
+        self._runtime.turn.touch()
+
+
+def _victim(entries: Sequence[Entry], fate: Fate, sequence: int, topic: str) -> int:
+    """The position of the entry that gives way to a newcomer."""
+    if fate is Fate.QUEUED_FOR_TOPIC:
+        for position, entry in enumerate(entries):
+            if entry.sequence < sequence and entry.message.topic == topic:
+                return position
+    return 0
