@@ -6,7 +6,6 @@ answer is waited for, what the client sends next waits too, in order, and its so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import evolve
@@ -14,15 +13,16 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kinmqtt.broker import connecting, events, inbound, subscribing
+from kinmqtt.broker import events
+from kinmqtt.broker.actions import HANDLERS, over_limit
 from kinmqtt.broker.outbox import Discard, Outbox
 from kinmqtt.broker.overload import SLOWED_BY_S, Level
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, Action, State, violation
+from kinmqtt.mqtt.connection import TRANSITIONS, State
 from kinmqtt.mqtt.errors import LocalError, RemoteError
 from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Packet, PacketType
-from kinmqtt.mqtt.reasons import ALLOWED_REASONS, DISCONNECT_FROM_SERVER, has_connack_code
+from kinmqtt.mqtt.reasons import fitting, has_connack_code
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import EventKind
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.connection")
 
 Frame = tuple[bytes, int]
-Handler = Callable[["Connection", bytes, int], bool | None]
-"""Takes a packet; answers ``True`` where what follows it must wait."""
 
 
 class Link(Protocol):
@@ -481,7 +479,7 @@ class Connection:
         """Carry out packets; with ``limit`` the PUBLISH packets among them are more than may be."""
         remaining = iter(frames)
         state_handlers = self._handlers
-        handlers = state_handlers if limit is None else _over_limit(state_handlers, limit)
+        handlers = state_handlers if limit is None else over_limit(state_handlers, limit)
         try:
             for frame, body in remaining:
                 if handlers[frame[0] >> 4](self, frame, body):
@@ -637,8 +635,7 @@ def _fitting(reason: ReasonCode, packet_type: PacketType) -> ReasonCode:
     """The reason, where that packet may carry it, else the one that says nothing in particular."""
     if packet_type is PacketType.DISCONNECT and reason is ReasonCode.SERVER_UNAVAILABLE:
         return ReasonCode.SERVER_BUSY  # DISCONNECT has no 0x88; this says the same: come again.
-    allowed = DISCONNECT_FROM_SERVER if packet_type is PacketType.DISCONNECT else ALLOWED_REASONS[packet_type]
-    return reason if reason in allowed else ReasonCode.UNSPECIFIED_ERROR
+    return fitting(reason, packet_type, ReasonCode.UNSPECIFIED_ERROR)
 
 
 def _without_problems(packet: Packet) -> Packet:
@@ -647,48 +644,3 @@ def _without_problems(packet: Packet) -> Packet:
     if not properties:
         return packet
     return evolve(packet, properties=properties.without("reason_string", "user_property"))  # type: ignore[misc]
-
-
-def _not_allowed(packet_type: int, state: State) -> Handler:
-    def refuse(connection: Connection, frame: bytes, body: int) -> bool | None:
-        raise violation(state, packet_type, connection.version)
-
-    return refuse
-
-
-def _over_limit(handlers: tuple[Handler, ...], limit: LimitDecision) -> tuple[Handler, ...]:
-    """What carries out packets while PUBLISH packets are more than may be."""
-    publish = PacketType.PUBLISH
-    if handlers[publish] is not inbound.publish:
-        return handlers
-
-    def refuse(connection: Connection, frame: bytes, body: int) -> bool | None:
-        inbound.publish_over_limit(connection, frame, body, limit)
-        return connection.is_closed() or None
-
-    return (*handlers[:publish], refuse, *handlers[publish + 1 :])
-
-
-_CARRY_OUT: Final[Mapping[Action, Handler]] = {
-    Action.CONNECT: connecting.connect,
-    Action.AUTHENTICATE: connecting.authenticate,
-    Action.REAUTHENTICATE: connecting.reauthenticate,
-    Action.PUBLISH: inbound.publish,
-    Action.PUBACK: inbound.puback,
-    Action.PUBREC: inbound.pubrec,
-    Action.PUBREL: inbound.pubrel,
-    Action.PUBCOMP: inbound.pubcomp,
-    Action.SUBSCRIBE: subscribing.subscribe,
-    Action.UNSUBSCRIBE: subscribing.unsubscribe,
-    Action.PING: inbound.ping,
-    Action.DISCONNECT: inbound.disconnect,
-}
-
-HANDLERS: Final[Mapping[State, tuple[Handler, ...]]] = {
-    state: tuple(
-        _CARRY_OUT[row[packet_type]] if packet_type in row else _not_allowed(packet_type, state)  # type: ignore[index]
-        for packet_type in range(16)
-    )
-    for state, row in TABLE.items()
-}
-"""The table of :mod:`kinmqtt.mqtt.connection`, with what carries out each action; by state and packet type."""

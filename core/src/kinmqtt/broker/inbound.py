@@ -18,7 +18,7 @@ from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, Disconnect, PacketType, Puback, Publish, Pubrec
-from kinmqtt.mqtt.reasons import ALLOWED_REASONS
+from kinmqtt.mqtt.reasons import fitting
 from kinmqtt.mqtt.session import Effect, check_quota
 from kinmqtt_spi import values
 from kinmqtt_spi.reasons import ReasonCode
@@ -366,8 +366,7 @@ def _refuse(connection: Connection, session: Session, packet: Publish, reason: R
         _acknowledge(connection, session, packet, ReasonCode.SUCCESS)
         return
     packet_type = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
-    if reason not in ALLOWED_REASONS[packet_type]:
-        reason = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    reason = fitting(reason, packet_type, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
     if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
         session.incoming.packet_ids.discard(packet.packet_id)
         if session.kept:

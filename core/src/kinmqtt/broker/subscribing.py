@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
@@ -21,7 +21,7 @@ from kinmqtt.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from kinmqtt.mqtt.reasons import ALLOWED_REASONS
+from kinmqtt.mqtt.reasons import fitting
 from kinmqtt.mqtt.topics import split_shared
 from kinmqtt_spi.errors import SubscriptionRefused
 from kinmqtt_spi.reasons import ReasonCode
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session import Session
 
 log = Logger("kinmqtt.subscribing")
-
-_SUBACK_REASONS: Final = ALLOWED_REASONS[PacketType.SUBACK]
-_UNSUBACK_REASONS: Final = ALLOWED_REASONS[PacketType.UNSUBACK]
 
 Made = list[tuple[Subscription, bool]]
 """Subscriptions that were made, each with whether it is new: what retained messages are sent for."""
@@ -284,8 +281,7 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
         if isinstance(outcome, Drop):
             return ReasonCode.SUCCESS
         if not isinstance(outcome, str):
-            reason = outcome.reason
-            return reason if reason in _UNSUBACK_REASONS else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+            return fitting(outcome.reason, PacketType.UNSUBACK, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
         filter = outcome
     subscription = session.subscriptions.pop(filter, None)
     if subscription is None:
@@ -301,4 +297,4 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
 
 def _fitting(reason: ReasonCode) -> ReasonCode:
     """The reason as SUBACK may carry it (section 3.9.3)."""
-    return reason if reason in _SUBACK_REASONS else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    return fitting(reason, PacketType.SUBACK, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)

@@ -143,3 +143,9 @@ def suback_reason(code: int, version: int) -> ReasonCode:
     if reason is None:
         raise ProtocolError(f"SUBACK return code 0x{code:02X} is reserved", "MQTT-3.9.3-2 (3.1.1)")
     return reason
+
+
+def fitting(reason: ReasonCode, packet_type: PacketType, otherwise: ReasonCode) -> ReasonCode:
+    """The reason, where a packet that a server sends may carry it, else ``otherwise``."""
+    allowed = DISCONNECT_FROM_SERVER if packet_type is PacketType.DISCONNECT else ALLOWED_REASONS[packet_type]
+    return reason if reason in allowed else otherwise
