@@ -125,7 +125,12 @@ def _arrived(client: Wire, topic: str) -> bytes:
 
 def _paho(doors: Doors, door: str) -> paho.Client:
     transport = {"ws": "websockets", "wss": "websockets", "unix": "unix"}.get(door, "tcp")
-    client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5, transport=transport)  # type: ignore[arg-type]
+    client = paho.Client(
+        CallbackAPIVersion.VERSION2,
+        protocol=paho.MQTTv5,
+        transport=transport,  # type: ignore[arg-type]
+        reconnect_on_failure=False,
+    )
     if door in ("tls", "wss"):
         client.tls_set_context(doors.context())
     if door == "unix":
@@ -388,3 +393,30 @@ def _talk(broker: BrokerProcess, topic: str) -> None:
         sub.subscribe(topic, 0)
         pub.publish(topic, b"hello")
         assert _arrived(sub, topic) == b"hello"
+
+
+# The end
+
+
+def test_everybody_is_told_of_the_end(tmp_path: Path) -> None:
+    """SIGTERM: whoever came in by whichever door gets 0x8B, and the broker ends with status 0."""
+    doors = Doors(tmp_path)
+    told: queue.Queue[tuple[str, Any]] = queue.Queue()
+    command = [sys.executable, "-m", "kinmqtt", "run", "-c", "kinmqtt.toml"]
+    with running_broker(command=lambda port: command, cwd=tmp_path) as broker:
+        clients = {door: _paho(doors, door) for door in ("tcp", "tls", "ws", "wss", "unix")}
+        for door, client in clients.items():
+            client.on_connect = lambda *_, door=door: told.put(("in", door))
+            client.on_disconnect = lambda c, d, flags, reason, properties, door=door: told.put((door, reason.value))
+            client.loop_start()
+        for _ in clients:
+            assert told.get(timeout=LIMIT_S)[0] == "in"
+
+        broker.tell_to_stop()
+        reasons = dict(told.get(timeout=LIMIT_S) for _ in clients)
+        assert broker.wait() == 0
+        for client in clients.values():
+            client.disconnect()
+            client.loop_stop()
+
+    assert reasons == dict.fromkeys(clients, 0x8B)

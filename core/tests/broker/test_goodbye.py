@@ -1,9 +1,11 @@
-"""The end of a connection by its client."""
+"""The end of a connection, by its client or by the broker."""
 
 from __future__ import annotations
 
 from harness import House
+from twisted.internet.defer import Deferred
 
+from kinmqtt.broker.broker import FAREWELL_LIMIT_S
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Publish, Suback, Subscribe, SubscribeRequest, Will
 from kinmqtt_spi import NO_PROPERTIES
@@ -45,3 +47,18 @@ def test_a_goodbye_counts_though_the_connection_is_lost_behind_it() -> None:
     client.drop()
 
     assert sub.messages == []
+
+
+def test_the_broker_waits_for_its_last_words() -> None:
+    """A stop is over when every client has them, or has had its time."""
+    house = House()
+    quick, slow = house.connect("a", V5), house.connect("b", V5)
+    slow.link.lingers = True
+
+    stopped = Deferred.fromCoroutine(house.broker.stop())
+    house.settle()
+    early = stopped.called
+    house.advance(FAREWELL_LIMIT_S)
+
+    assert int(quick.of(Disconnect)[0].reason) == 0x8B
+    assert (early, stopped.called) == (False, True)

@@ -67,6 +67,8 @@ class MemoryLink:
         self.written = bytearray()
         self.reading = True
         self.closed = False
+        self.lingers = False
+        """Set by a test: once closed, the connection is not gone until the test says so."""
         self.blocked = False
         """Set by a test: the socket takes nothing until :meth:`Peer.unblock`."""
 
@@ -158,6 +160,8 @@ class Peer:
         answers: list[Packet] = []
         data = bytes(self.link.written)
         self.link.written.clear()
+        if self.link.closed and not self.link.lingers and self.connection in self.house.broker.connections:
+            self.connection.lost("Connection was closed.")
         for frame, body in self._framer.feed(data):
             packet = decode(frame, body, self.version)
             self.packets.append(packet)

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
-from kinmqtt.broker.awaiting import as_deferred, limited, settle
+from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, limited, settle
 from kinmqtt.broker.connection import Connection, Link
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.dispatch import Call
@@ -37,6 +37,9 @@ from kinmqtt_spi.services.plugin import Delivery, Health, HealthState
 from kinmqtt_spi.values import Client, Commit, Decision, Maybe, Message, NodeIdentity
 
 log = Logger("kinmqtt.broker")
+
+FAREWELL_LIMIT_S: Final = 3.0
+"""How long the last words to clients may take to go out when the broker stops."""
 
 STOP_LIMIT_S: Final = 10.0
 """How long plugins may take to drain, and each of them to stop."""
@@ -93,6 +96,8 @@ class Broker:
             },
         )
         self._version = version
+        self._empty: Deferred[None] = Deferred()
+        """Fires when the last connection is gone."""
         self._started: list[PluginContext] = []
         for context in assembly.contexts.values():
             context.attach(self)
@@ -167,6 +172,13 @@ class Broker:
             connection.fail(ReasonCode.SERVER_SHUTTING_DOWN, "the broker stops")
         clock = self.runtime.clock
         cluster = self.assembly.cluster
+        if self.connections:
+            # What was written last is on its way through TLS and sockets: who ends now would cut it off.
+            self._empty = Deferred()
+            try:
+                await limited(self._empty, clock, FAREWELL_LIMIT_S)
+            except TimeLimitExceeded:
+                log.info("{count} clients have not read the broker's last words", count=len(self.connections))
         await _attempted("the stores", lambda: limited(self.runtime.turn.drained(), clock, STOP_LIMIT_S))
         await self._drain_plugins()
         await _attempted("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
@@ -191,6 +203,13 @@ class Broker:
         connection = Connection(self, link)
         connection.opened()
         return connection
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        connection.link.listener.connections -= 1
+        if not self.connections and not self._empty.called:
+            self._empty.callback(None)
 
     @property
     def is_full(self) -> bool:

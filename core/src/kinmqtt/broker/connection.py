@@ -218,8 +218,7 @@ class Connection:
                 self._tell_lost(self.session, text)
         self._waiting = []
         self._held = None
-        self.broker.connections.discard(self)
-        self.link.listener.connections -= 1
+        self.broker.lost(self)
         self._tell_room()
 
     def watch(self, patience_s: int | None) -> None:
