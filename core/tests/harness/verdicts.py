@@ -94,6 +94,8 @@ def verdict(entry: Entry, version: int) -> Verdict:
         return Verdict(None, True)
     if sort == "PUBLISH":
         return Verdict({0: None, 1: Puback, 2: Pubrec}[entry.expected.get("qos", 0)], False)
+    if sort == "PUBREC" and ReasonCode[entry.expected.get("reason", "SUCCESS")].is_failure:
+        return Verdict(None, False)  # The receiver has refused the message: nothing is left to be released.
     return Verdict(ANSWERS[sort], False, ReasonCode.SUCCESS if sort == "CONNECT" else None)
 
 

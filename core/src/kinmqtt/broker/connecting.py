@@ -141,6 +141,7 @@ async def _begin(connection: Connection, packet: Connect) -> None:
     request = await _intercepted(connection, _request_of(connection, packet))
     method = packet.properties.authentication_method
     connection.wants_problems = packet.properties.request_problem_information != 0
+    connection.max_packet_bytes = packet.properties.maximum_packet_size
     if method is not None:
         connection.authentication = Authentication(method, request, packet)
         await _step(connection, packet.properties.authentication_data)
@@ -214,7 +215,8 @@ def _send_auth(connection: Connection, reason: ReasonCode, data: bytes | None) -
     properties = Properties(authentication_method=authentication.method)
     if data is not None:
         properties = properties.replace(authentication_data=data)
-    connection.send_packet(Auth(reason, properties))
+    if not connection.send_packet(Auth(reason, properties)):
+        raise Refused(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as this step")
 
 
 def _ask_limiters(connection: Connection, packet: Connect) -> None:
@@ -463,7 +465,8 @@ def _connack_properties(
 
 def _within_limits(wanted: Properties, ours: Properties, session: Session) -> Properties:
     """What plugins made of our properties, without the promises that the broker does not keep."""
-    kept = {**wanted.present, **{name: value for name, value in ours.present.items() if name in _OURS_ALONE}}
+    theirs = {name: value for name, value in wanted.present.items() if name not in _OURS_ALONE}
+    kept = {**theirs, **{name: value for name, value in ours.present.items() if name in _OURS_ALONE}}
     limits = {
         "receive_maximum": ours.receive_maximum,
         "maximum_packet_size": ours.maximum_packet_size,

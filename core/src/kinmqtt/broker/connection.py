@@ -92,6 +92,7 @@ class Connection:
         "limited_to",
         "limits",
         "link",
+        "max_packet_bytes",
         "out",
         "receive_maximum",
         "routes",
@@ -142,6 +143,8 @@ class Connection:
         self.aliases: dict[int, str] | None = None
         self.routes: dict[bytes, Route] | None = None
         self.authentication: Authentication | None = None
+        self.max_packet_bytes: int | None = None
+        """The largest packet that the client takes."""
         self.wants_problems = True
         """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
         self.limited_to: Resource | None = None
@@ -273,7 +276,7 @@ class Connection:
         ``False`` where it is too large all the same, and is not sent.
         """
         data = encode(packet, self.version)
-        limit = None if self.session is None else self.session.max_packet_bytes
+        limit = self.max_packet_bytes
         if limit is not None and len(data) > limit:
             slim = _without_problems(packet)
             data = encode(slim, self.version)

@@ -414,7 +414,7 @@ def _acknowledged(connection: Connection, frame: bytes, body: int, packet_type: 
     if effect is Effect.VIOLATION:
         raise ProtocolError(f"{packet_type.name} for a message of another QoS", "MQTT-4.3.2-3")
     if effect is Effect.UNKNOWN:
-        if packet_type is PacketType.PUBREC:
+        if packet_type is PacketType.PUBREC and reason < 0x80:
             connection.send(_released(connection, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
         return None
     if delivery is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 
 from kinmqtt.mqtt.codec.publish import publish_parts
 from kinmqtt.mqtt.errors import LocalError, RemoteError
@@ -152,7 +153,8 @@ class Publication:
             return NO_PROPERTIES
         properties = properties.without(*NOT_FORWARDED)
         if now is not None and self.expires_at is not None:
-            left = max(1, int(self.expires_at - now))  # MQTT-3.3.2-6
+            # MQTT-3.3.2-6, in whole seconds; a thousandth off for what floating point makes of the difference.
+            left = max(0, ceil(self.expires_at - now - 0.001))
             properties = properties.replace(message_expiry_interval=left)
         return properties
 

@@ -26,6 +26,7 @@ _RESERVED: Final = 0x01
 _CLEAN_START: Final = 0x02
 _WILL: Final = 0x04
 _WILL_RETAIN: Final = 0x20
+_WILL_QOS: Final = 0x18
 _PASSWORD: Final = 0x40
 _USERNAME: Final = 0x80
 
@@ -134,6 +135,8 @@ def _level(reader: Reader) -> int:
 def _check_connect_flags(flags: int, level: int) -> None:
     if flags & _RESERVED:
         raise MalformedPacket("the reserved Connect Flag is set", "MQTT-3.1.2-3")
+    if level == V31 and not flags & _WILL:
+        flags &= ~(_WILL_QOS | _WILL_RETAIN)  # MQTT 3.1 disregards them without a Will (3.1 section 3.1).
     will_qos = flags >> 3 & 0x03
     if will_qos == 3:
         raise MalformedPacket("a Will QoS of 3", "MQTT-3.1.2-12")
