@@ -467,3 +467,16 @@ def test_the_port_is_free_again_at_once() -> None:
                 broker.stop()
         finally:
             broker.end()
+
+
+def test_the_version_by_option() -> None:
+    """`kinmqtt --version` says what `kinmqtt version` says."""
+    assert run_command("--version").stdout == run_command("version").stdout
+
+
+def test_a_broker_that_lets_nobody_in_is_told_of() -> None:
+    """Without an authenticator and without anonymous clients the settings are sound, and of little use."""
+    done = run_command("check", "-P", "no:anonymous")
+
+    assert done.returncode == 0
+    assert "nobody authenticates: no client will be let in" in done.stdout

@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kinmqtt", description="A pluggable MQTT broker.")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="the same as the command version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run the broker in the foreground")
     _add_settings(run)
@@ -119,6 +120,8 @@ def _check(parsed: argparse.Namespace) -> int:
     for family, plugin in assembly.providers.items():
         print(f"{family}: {plugin}")
     print("hooks run in this order: " + ", ".join(assembly.manager.active))
+    if not any(assembly.manager.implementations(hook) for hook in ("authenticate", "exchange")):
+        print("nobody authenticates: no client will be let in; install an authenticator, or allow anonymous clients")
     print("the settings are sound")
     return 0
 
@@ -149,6 +152,13 @@ def _version(parsed: argparse.Namespace) -> int:
 
     print(f"kinmqtt {version()} (Python {platform.python_version()}, Twisted {twisted_version})")
     return 0
+
+
+class _ShowVersion(argparse.Action):
+    """``--version``, which everybody tries first."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        parser.exit(_version(argparse.Namespace()))
 
 
 def _complain(*lines: str) -> int:
