@@ -137,11 +137,11 @@ def _refuse(connection: Connection, refused: Refused) -> None:
 
 
 async def _begin(connection: Connection, packet: Connect) -> None:
+    connection.wants_problems = packet.properties.request_problem_information != 0
+    connection.max_packet_bytes = packet.properties.maximum_packet_size
     _ask_limiters(connection, packet)
     request = await _intercepted(connection, _request_of(connection, packet))
     method = packet.properties.authentication_method
-    connection.wants_problems = packet.properties.request_problem_information != 0
-    connection.max_packet_bytes = packet.properties.maximum_packet_size
     if method is not None:
         connection.authentication = Authentication(method, request, packet)
         await _step(connection, packet.properties.authentication_data)
@@ -459,7 +459,9 @@ def _connack_properties(
     if connack_sending.active:
         outcome = connack_sending.at_once(session.client, properties)
         if isinstance(outcome, Properties):
-            return _within_limits(outcome, properties, session)
+            if not packet.properties.request_response_information:
+                outcome = outcome.without("response_information")  # MQTT-3.1.2-28
+            return _keeping_alive(connection, packet, _within_limits(outcome, properties, session))
     return properties
 
 
@@ -470,7 +472,6 @@ def _within_limits(wanted: Properties, ours: Properties, session: Session) -> Pr
     limits = {
         "receive_maximum": ours.receive_maximum,
         "maximum_packet_size": ours.maximum_packet_size,
-        "server_keep_alive": ours.server_keep_alive,
     }
     for name, limit in limits.items():
         if limit is not None:
@@ -480,6 +481,21 @@ def _within_limits(wanted: Properties, ours: Properties, session: Session) -> Pr
     if wanted.session_expiry_interval is not None:
         kept["session_expiry_interval"] = session.expiry_s
     return Properties(**kept)
+
+
+def _keeping_alive(connection: Connection, packet: Connect, told: Properties) -> Properties:
+    """The keep alive that plugins set, within the broker's limit, and kept to from here on (MQTT-3.1.2-22)."""
+    seconds = told.server_keep_alive
+    longest = connection.limits.max_keep_alive_s
+    if seconds is None:
+        seconds = connection.keep_alive_s
+    elif longest < 65_535:
+        seconds = min(seconds or longest, longest)
+    if seconds != connection.keep_alive_s:
+        connection.keep_alive_s = seconds
+        connection.watch(connection.patience_s if seconds else None)
+    told = told.without("server_keep_alive")
+    return told if seconds == packet.keep_alive else told.replace(server_keep_alive=seconds)
 
 
 def _tell_connected(connection: Connection, session: Session, present: bool, clean_start: bool) -> None:
