@@ -307,6 +307,8 @@ WRONG_LISTENERS = [
         "[listeners.a]\nendpoint = '1'\ntls = {certificate = 'c', private_key = 'k', username_from = 'subject'}\n",
         'need client_certificates = "optional" or "required"',
     ),
+    ("[listeners.a]\nendpoint = '1'\nwebsocket = {path = 'mqtt'}\n", "path 'mqtt' does not begin with a slash"),
+    ("[listeners.a]\nendpoint = '1'\nwebsocket = {origins = ['x.org']}\n", "origin 'x.org' has no scheme"),
     ("listeners = 5\n", "k.toml: listeners: expected tables [listeners.NAME]"),
     ("[broker]\nlisten = []\n", "k.toml:2: broker.listen is empty: name at least one endpoint"),
 ]

@@ -193,11 +193,13 @@ def _why_not_anonymous(
         return None if settings.allow_anonymous else "broker.allow_anonymous is false"
     if others:
         return f"{others[0]} authenticates"
-    if all(plan.is_local for plan in listeners if plan.settings.authenticators is None):
+    beyond = [plan for plan in listeners if plan.settings.authenticators is None and not plan.is_local]
+    if not beyond:
         return None
     raise AssemblyError(
         "the broker would listen beyond loopback and let everybody in: install an authenticator, listen "
-        "on loopback only, or set broker.allow_anonymous = true (`--allow-anonymous`)"
+        "on loopback only, or set broker.allow_anonymous = true (`--allow-anonymous`); this is about "
+        + ", ".join(plan.name for plan in beyond)
     )
 
 

@@ -87,13 +87,16 @@ class LimitSettings:
     )
     max_filters: int = setting(10_000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
     memory_slow_bytes: int | None = setting(
-        None, help="resident memory above which publishers are read from slowly; left out for never", minimum=1
+        None,
+        help="resident memory above which publishers are read from slowly; left out for never",
+        unit="bytes",
+        minimum=1,
     )
     memory_drop_bytes: int | None = setting(
-        None, help="resident memory above which messages of QoS 0 are dropped", minimum=1
+        None, help="resident memory above which messages of QoS 0 are dropped", unit="bytes", minimum=1
     )
     memory_refuse_bytes: int | None = setting(
-        None, help="resident memory above which new connections are refused", minimum=1
+        None, help="resident memory above which new connections are refused", unit="bytes", minimum=1
     )
     topic_alias_maximum: int = setting(64, help="topic aliases a client may use", minimum=0, maximum=65_535)
     topic_aliases_used: int = setting(
@@ -155,7 +158,10 @@ class ListenerLimitSettings:
         None, help="a longer keep alive, or none, is replaced in MQTT 5", unit="s", minimum=1, maximum=65_535
     )
     outbound_buffer_bytes: int | None = setting(
-        None, help="bytes that wait for a client's socket before QoS 0 messages to it are dropped", minimum=1024
+        None,
+        help="bytes that wait for a client's socket before QoS 0 messages to it are dropped",
+        unit="bytes",
+        minimum=1024,
     )
 
     def over(self, limits: LimitSettings) -> LimitSettings:
@@ -200,6 +206,13 @@ class WebSocketSettings:
     origins: tuple[str, ...] | None = setting(
         None, help="pages whose scripts may connect, such as https://example.org; left out for all"
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.path is not None and not self.path.startswith("/"):
+            raise ValueError(f"path {self.path!r} does not begin with a slash")
+        for origin in self.origins or ():
+            if "://" not in origin:
+                raise ValueError(f"origin {origin!r} has no scheme: write https://{origin}")
 
 
 @frozen(slots=True)

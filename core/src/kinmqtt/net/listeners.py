@@ -123,6 +123,14 @@ def _endpoint(reactor: Any, description: str, text: str, place: str) -> IStreamS
     try:
         _check_port(description)
         endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
+    except ValueError as error:
+        if text.startswith("ws:"):
+            raise AssemblyError(
+                f"{place}: for WebSocket write `websocket = {{}}` beside the plain endpoint"
+            ) from error
+        raise AssemblyError(
+            f"{place}: {text!r} is no endpoint ({error}); 'tcp:1883' and 'tcp:1883:interface=127.0.0.1' are"
+        ) from error
     except (IndexError, KeyError) as error:
         raise AssemblyError(f"{place}: {text!r}: no such socket was handed over") from error
     except Exception as error:  # endpoint parsers may be anybody's: they raise what they like

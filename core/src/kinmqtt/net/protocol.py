@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IHandshakeListener, IPullProducer, IPushProducer
 from twisted.internet.protocol import Factory, Protocol
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from kinmqtt.broker.listener import Listener
     from kinmqtt.broker.settings import ListenerSettings
     from kinmqtt_spi.services.plugin import Timer
+
+log = Logger("kinmqtt.net")
 
 CLOSE_LIMIT_S: Final = 10.0
 """How long a peer may take to read the last words written to it, before the connection is cut."""
@@ -126,6 +129,12 @@ class MqttProtocol(Protocol):
                 timer.cancel()
         if self.connection is not None:
             self.connection.lost(reason.getErrorMessage())
+        else:
+            log.info(
+                "a connection to {listener} ended before it was known who is there: {why}",
+                listener=self.listener.name,
+                why=reason.getErrorMessage(),
+            )
 
     def resumeProducing(self) -> None:
         """Everything written has gone out."""

@@ -91,9 +91,11 @@ class BrokerService(Service):
                 log.error("reload: {line}", line=line)
             log.error("reload: the settings have mistakes; the old ones stay in force")
             return
-        for line in (*left, *self._reload_certificates(), *new.left):
+        left += [*self._reload_certificates(), *new.left]
+        for line in left:
             log.warn("reload: {line}", line=line)
-        log.info("reload: plugins, limits and certificates are as the settings say now")
+        what = "all else is" if left else "plugins, limits and certificates are"
+        log.info("reload: {what} as the settings say now", what=what)
 
     def _reload_certificates(self) -> list[str]:
         """Read each listener's certificates anew; answers a line for each that goes on with its old ones."""

@@ -16,7 +16,7 @@ from wsproto.handshake import H11Handshake
 from wsproto.utilities import RemoteProtocolError
 
 from kinmqtt.broker.settings import WebSocketSettings
-from kinmqtt.net.protocol import MqttFactory, MqttProtocol
+from kinmqtt.net.protocol import MqttFactory, MqttProtocol, log
 
 if TYPE_CHECKING:
     from kinmqtt.broker.broker import Broker
@@ -263,6 +263,12 @@ class WebSocketMqttProtocol(MqttProtocol):
         return None
 
     def _reject(self, status: bytes) -> None:
+        log.info(
+            "a request of {address} to {listener} is refused: {status}",
+            address=self.address,
+            listener=self.listener.name,
+            status=status.decode(),
+        )
         super().write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         self._close_sent = True
         super().close()

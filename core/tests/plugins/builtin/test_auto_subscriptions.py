@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from harness import House
 
 from kinmqtt.mqtt.packets import Suback
@@ -30,3 +31,10 @@ def test_retained_messages_come_along() -> None:
     house.connect("pub").publish("news", b"old", retain=True)
 
     assert house.connect("one").messages == [("news", b"old", 0)]
+
+
+@pytest.mark.parametrize("filter", ["a/#/b", "", "$share/g", "a/${clientid}+"])
+def test_a_filter_that_is_none_is_refused(filter: str) -> None:
+    """By the settings, and not anew for each client."""
+    with pytest.raises(ValueError, match="is no topic filter"):
+        TemplateSettings(filter=filter)

@@ -53,10 +53,10 @@ def test_names_are_filled_in() -> None:
     assert [topic for topic, _, _ in sub.messages] == ["clients/one/x", "me/x"]
 
 
-@pytest.mark.parametrize("target", ["a/#", "a/+", "$2"])
-def test_a_rewritten_topic_is_a_topic(target: str) -> None:
+@pytest.mark.parametrize(("pattern", "target"), [("x", "a/#"), ("x", "a/+"), ("x(.*)", "$1")])
+def test_a_rewritten_topic_is_a_topic(pattern: str, target: str) -> None:
     """What a rule makes of a client's topic must not be one that nobody may publish to."""
-    house = _house(_rule("(x)", target))
+    house = _house(_rule(pattern, target))
 
     assert int(house.connect("pub", V5).publish("x", b"", qos=1).of(Puback)[0].reason) == 0x90
 
@@ -64,6 +64,12 @@ def test_a_rewritten_topic_is_a_topic(target: str) -> None:
 def test_without_rules_it_stays_out_of_the_way() -> None:
     """The path of a message has no hook on it."""
     assert "topic_rewrite" not in House().assembly.manager.active
+
+
+def test_a_reference_to_a_group_that_is_none() -> None:
+    """Is found before it makes a topic shorter than was meant."""
+    with pytest.raises(ValueError, match=r"target has \$3, and the pattern only 1 groups"):
+        _rule("(x)", "a/$3")
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:

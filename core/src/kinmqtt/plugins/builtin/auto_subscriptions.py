@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from kinmqtt.mqtt.errors import RemoteError
+from kinmqtt.mqtt.topics import split_shared
 from kinmqtt_spi import Subscription, hookimpl
 from kinmqtt_spi.settings import setting
 from kinmqtt_spi.templates import fill_in
@@ -15,12 +18,22 @@ if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context
     from kinmqtt_spi.values import Client
 
+_PLACEHOLDER: Final = re.compile(r"\$\{\w+\}")
+
+
+def _check_filter(_: object, attribute: Any, filter: str) -> None:
+    """Refuse a filter that no client could subscribe to."""
+    try:
+        split_shared(_PLACEHOLDER.sub("x", filter))
+    except RemoteError as error:
+        raise ValueError(f"{filter!r} is no topic filter: {error.text}") from None
+
 
 @frozen(slots=True)
 class TemplateSettings:
     """One subscription for everybody it can be filled in for."""
 
-    filter: str = setting(help="the topic filter; ${clientid} and ${username} are filled in")
+    filter: str = setting(help="the topic filter; ${clientid} and ${username} are filled in", validator=_check_filter)
     qos: int = setting(0, help="the maximum QoS", minimum=0, maximum=2)
     no_local: bool = setting(False, help="not the client's own messages")
     retain_as_published: bool = setting(False, help="keep the RETAIN flag as it was published")

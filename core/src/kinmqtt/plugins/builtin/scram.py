@@ -123,7 +123,9 @@ class Scram:
 
     @hookimpl
     def reload(self, settings: ScramSettings) -> Sequence[str]:
-        """Take new users; who is connected stays."""
+        """Take new users; who is connected stays. Raises, and keeps the old ones, where there would be none."""
+        if not settings.users:
+            raise NotConfigured("there are no users")
         self._take(settings)
         return ()
 

@@ -39,6 +39,12 @@ class RewriteSettings:
     target: str = setting(help="what it becomes; $1 is the first group, ${clientid} and ${username} are filled in")
     action: Literal["all", "publish", "subscribe"] = setting("all", help="what is rewritten")
 
+    def __attrs_post_init__(self) -> None:
+        groups = re.compile(self.pattern).groups
+        for reference in _REFERENCE.findall(self.target):
+            if int(reference) > groups:
+                raise ValueError(f"target has ${reference}, and the pattern only {groups} groups")
+
 
 @frozen(slots=True)
 class TopicRewriteSettings:
@@ -116,7 +122,4 @@ def _rewritten(rules: Sequence[tuple[re.Pattern[str], str]], name: str, client: 
 
 
 def _group(match: re.Match[str], reference: re.Match[str]) -> str:
-    try:
-        return match[int(reference[1])] or ""
-    except IndexError:
-        return ""
+    return match[int(reference[1])] or ""
