@@ -70,8 +70,11 @@ class Secret:
 
 
 def _check_secrets(instance: object, attribute: Any, value: dict[str, str]) -> None:
-    for secret in value.values():
-        Secret.parse(secret)
+    for user, secret in value.items():
+        try:
+            Secret.parse(secret)
+        except ValueError as error:
+            raise ValueError(f"user {user!r}: {error}") from None
 
 
 @frozen(slots=True)
