@@ -53,6 +53,13 @@ def run(coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
     return Deferred.fromCoroutine(coroutine)
 
 
+def pause(clock: Clock, delay_s: float) -> Deferred[None]:
+    """Fires after that many seconds."""
+    over: Deferred[None] = Deferred()
+    clock.later(delay_s, lambda: over.callback(None))
+    return over
+
+
 def limited(deferred: Deferred[T], clock: Clock, limit_s: float | None) -> Deferred[T]:
     """Fail with :class:`TimeLimitExceeded` where the Deferred has not fired within ``limit_s`` seconds.
 

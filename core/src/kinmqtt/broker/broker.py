@@ -84,6 +84,7 @@ class Broker:
         self.publishing = Publishing(self.runtime, self.router, self.retained)
         self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
         turn.when_fenced(self.sessions.fenced)
+        turn.when_unkept(self.sessions.unkept)
         self.overload = Overload(lambda: self.runtime.limits, assembly.memory_bytes, self.router.invalidate)
         self.housekeeping = Housekeeping(
             assembly.clock,
@@ -93,6 +94,7 @@ class Broker:
                 "queues": self.sessions.expire_messages,
                 "retained": self.retained.expire,
                 "overload": self.overload.look,
+                "stores": self._retry,
             },
         )
         self._version = version
@@ -273,6 +275,10 @@ class Broker:
             connection.watch(connection.patience_s if connection.keep_alive_s else None)
 
     # Within
+
+    async def _retry(self, now: float) -> None:
+        """Hand over again what a store could not keep."""
+        self.runtime.turn.retry()
 
     def _session_of(self, client_id: str) -> Any:
         return self.sessions.by_id.get(client_id)

@@ -15,7 +15,6 @@ class Delivery:
         "identifiers",
         "publication",
         "qos",
-        "queued",
         "retain",
         "sent",
         "sequence",
@@ -41,8 +40,6 @@ class Delivery:
         self.sequence = sequence
         """Its number in the queue store; 0 in a session that is not kept."""
         self.stage = Stage.PUBACK if qos == 1 else Stage.PUBREC
-        self.queued = False
-        """Whether it has waited in the queue store, and waits there still if it turns out that it can't be sent."""
         self.committed = False
         """Whether it may be sent: at once in a session that is not kept, else when the store has kept it."""
         self.sent = False

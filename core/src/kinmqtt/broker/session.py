@@ -20,7 +20,7 @@ from kinmqtt.mqtt.packets import V5
 from kinmqtt.mqtt.session import Incoming, Outgoing, Stage
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services import queue
-from kinmqtt_spi.services.queue import Entry, QueueSizes, QueueState
+from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState
 from kinmqtt_spi.values import Client, Message, Publisher, Subscription, Will
 
 if TYPE_CHECKING:
@@ -124,11 +124,15 @@ class Session:
         self.out = Discard(self._runtime.statistics, "offline")
 
     def restore(self, state: QueueState) -> None:
-        """Take what the queue store holds for this client, after a restart or a claim from another node."""
-        self.sequence = state.last_sequence
+        """Take what the queue store holds for this client: after a restart, a claim from another node, or where the
+        store did not keep what was done since.
+        """
+        self.sequence = max(self.sequence, state.last_sequence)
         self.incoming.packet_ids = set(state.inbound)
-        self.waiting.count = state.sizes.queued
-        self.waiting.size_bytes = state.sizes.queued_bytes
+        self.outgoing.clear()
+        self._owed.clear()
+        if isinstance(self.waiting, WaitingInStore):
+            self.waiting.restore(state.sizes)
         for inflight in state.inflight:
             entry = inflight.entry or Entry(inflight.sequence, _RELEASED, 2)
             delivery = Delivery.of(entry)
@@ -226,20 +230,12 @@ class Session:
         self._runtime.statistics.messages_sent.value += 1
         self._tell_delivered(publication)
 
-    def untransmitted(self, packet_id: int, delivery: Delivery) -> None:
-        """The store did not keep a delivery that was about to be sent: it never was."""
-        if self.outgoing.flights.get(packet_id) is not delivery:
-            return
-        self.outgoing.forget(packet_id)
-        if delivery.queued and isinstance(self.waiting, WaitingInStore):
-            self.waiting.put_back(delivery)
+    def forget(self, write: Append) -> None:
+        """A new message was not kept: it is not this session's."""
+        if write.packet_id is None:
+            self.waiting.leaves(write.entry.message)
         else:
-            self._runtime.drop(self.client_id, delivery.publication.message, "store_failed")
-
-    def unqueued(self, publication: Publication) -> None:
-        """The store did not keep a message that was to wait: it does not."""
-        self.waiting.leaves(publication.message)
-        self._runtime.drop(self.client_id, publication.message, "store_failed")
+            self.outgoing.forget(write.packet_id)
 
     def hand_on(self, packet_id: int, delivery: Delivery) -> None:
         """A delivery in flight goes to another member of its shared subscription: it is no longer this session's."""

@@ -6,18 +6,21 @@ connection before it, and its epoch shuts out whatever that one still wants to w
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define
 from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
-from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.broker.awaiting import pause, run, settle
 from kinmqtt.broker.redistribution import Redistribution
 from kinmqtt.broker.session import Session, expiry_moment
+from kinmqtt.broker.waiting import RETRY_S
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.cluster import ClusterBackend
+from kinmqtt_spi.services.queue import Append, QueueWrite
 from kinmqtt_spi.services.session import (
     Claim,
     ClearWill,
@@ -67,6 +70,8 @@ class Sessions:
         self._cluster = cluster
         self._redistribution = Redistribution(runtime, router)
         self._locks: dict[str, DeferredLock] = {}
+        self._reloading: set[str] = set()
+        """Clients whose state is being read anew, because the store did not keep what was done since."""
         self.by_id: dict[str, Session] = {}
         self.connected = 0
 
@@ -265,6 +270,49 @@ class Sessions:
             self.connected -= 1
             session.detach()
             connection.taken_over(None)
+
+    def unkept(self, client_id: str, writes: Sequence[QueueWrite], reason: ReasonCode) -> None:
+        """The queue store did not keep what was done for a client.
+
+        New messages are forgotten: who published them is not acknowledged. Where more was done, what the store holds
+        is what counts: the client is sent away with the ``reason``, and comes back to that.
+        """
+        session = self.by_id.get(client_id)
+        new = [write for write in writes if isinstance(write, Append)]
+        for write in new:
+            self._runtime.drop(client_id, write.entry.message, "store_failed")
+        if session is None or not session.kept:
+            return
+        if len(new) == len(writes):
+            for write in new:
+                session.forget(write)
+            return
+        if session.connection is not None:
+            session.connection.fail(reason, "a store did not keep what is in flight")
+        if client_id not in self._reloading:
+            self._reloading.add(client_id)
+            self._in_background(self._reload(session), client_id)
+
+    async def _reload(self, session: Session) -> None:
+        """Go back to what the queue store holds, however long it takes to tell; nobody claims it in the meantime."""
+        client_id = session.client_id
+        runtime = self._runtime
+        lock = self._locks.setdefault(client_id, DeferredLock())
+        await lock.acquire()
+        try:
+            while self.by_id.get(client_id) is session:
+                await runtime.turn.drained()
+                try:
+                    state = await settle(runtime.stores.queue.load(client_id))
+                except Exception:
+                    log.failure("the queue of {client_id!r} can't be loaded", client_id=client_id)
+                    await pause(runtime.clock, RETRY_S)
+                else:
+                    session.restore(state)
+                    return
+        finally:
+            self._reloading.discard(client_id)
+            self._give_back(lock, client_id)
 
     def _unused(self, client_id: str, epoch: int) -> Session | None:
         session = self.by_id.get(client_id)

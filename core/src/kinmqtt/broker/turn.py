@@ -9,9 +9,9 @@ for the commits; batches are released in the order in which they were made, so a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 from twisted.internet.defer import Deferred
@@ -23,18 +23,31 @@ from kinmqtt.broker.outbox import Outbox
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import Event, EventLog
-from kinmqtt_spi.services.queue import QueueStore, QueueWrite
+from kinmqtt_spi.services.queue import Purge, QueueStore, QueueWrite
 from kinmqtt_spi.services.retain import RetainStore, RetainWrite
-from kinmqtt_spi.services.session import SessionStore, SessionWrite
+from kinmqtt_spi.services.session import (
+    ClearWill,
+    DiscardSession,
+    ReleaseSession,
+    RemoveSubscriptions,
+    SessionStore,
+    SessionWrite,
+)
+from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.delivery import Delivery
-    from kinmqtt.broker.publication import Publication
     from kinmqtt.broker.session import Session
 
 log = Logger("kinmqtt.turn")
+
+STANDING: Final = (ClearWill, DiscardSession, ReleaseSession, RemoveSubscriptions, Purge)
+"""Writes of what has happened whether it was kept or not: they are handed over again until they are kept."""
+
+
+Unkept = Callable[[str, Sequence[QueueWrite], ReasonCode], None]
 
 
 class NotKept(Exception):
@@ -55,8 +68,8 @@ class Batch:
     events: list[Event] = field(factory=list)
     acknowledgements: list[tuple[Connection, bytes]] = field(factory=list)
     sends: list[tuple[Session, int, Delivery]] = field(factory=list)
-    queued: list[tuple[Session, Publication]] = field(factory=list)
-    """Messages that are to wait in a kept session's queue."""
+    queued: list[Session] = field(factory=list)
+    """Kept sessions in whose queue something more waits."""
     afterwards: list[Callable[[], object]] = field(factory=list)
     """Called when everything is kept."""
     otherwise: list[Callable[[ReasonCode], object]] = field(factory=list)
@@ -67,6 +80,8 @@ class Batch:
     """Whether any commit had to be waited for: until then a read did not show what was queued."""
     failure: BaseException | None = None
     fenced: set[str] = field(factory=set)
+    again: set[str] = field(factory=set)
+    """Clients of whom something is written that an earlier turn could not have kept."""
 
 
 @define(slots=True)
@@ -85,6 +100,9 @@ class Turn:
     __slots__ = (
         "_call_soon",
         "_on_fenced",
+        "_on_unkept",
+        "_owed_queue",
+        "_owed_sessions",
         "_scheduled",
         "_stores",
         "_under_way",
@@ -100,6 +118,12 @@ class Turn:
         self._scheduled = False
         self._under_way: deque[Batch] = deque()
         self._on_fenced: Callable[[str], None] = lambda client_id: None
+        self._on_unkept: Callable[[str, Sequence[QueueWrite], ReasonCode], None] = lambda client_id, writes, reason: (
+            None
+        )
+        self._owed_queue: list[QueueWrite] = []
+        self._owed_sessions: list[SessionWrite] = []
+        """What must still be kept of turns that were not; they go with the next turn's writes, before them."""
         self.batch = Batch()
         self.dirty: list[Outbox] = []
         """Outboxes that were empty before this turn."""
@@ -109,6 +133,16 @@ class Turn:
     def when_fenced(self, call: Callable[[str], None]) -> None:
         """Have ``call`` told the client id of each session that a newer owner holds."""
         self._on_fenced = call
+
+    def when_unkept(self, call: Unkept) -> None:
+        """Have ``call`` told each client id of whose queue a turn had something to keep, that, and why it was not."""
+        self._on_unkept = call
+
+    def retry(self) -> None:
+        """Hand over again what an earlier turn could not have kept."""
+        if (self._owed_queue or self._owed_sessions) and not self._under_way:
+            self._take_up_owed()
+            self.touch()
 
     def touch(self) -> None:
         """Something happens in this turn: see to it that it ends."""
@@ -161,18 +195,35 @@ class Turn:
         batch = self.batch
         if _is_empty(batch):
             return
+        if self._owed_queue or self._owed_sessions:
+            self._take_up_owed()
         self.batch = Batch()
         self._under_way.append(batch)
         batch.waiting = 1
+        stores = self._stores
+        asked: list[Store] = []
         if batch.sessions:
-            self._write(batch, lambda: self._stores.session.apply(batch.sessions))
+            asked.append(stores.session)
+            self._write(batch, lambda: stores.session.apply(batch.sessions))
         if batch.queue:
-            self._write(batch, lambda: self._stores.queue.apply(batch.queue))
+            asked.append(stores.queue)
+            self._write(batch, lambda: stores.queue.apply(batch.queue))
         if batch.retain:
-            self._write(batch, lambda: self._stores.retain.put(batch.retain))
+            asked.append(stores.retain)
+            self._write(batch, lambda: stores.retain.put(batch.retain))
         if batch.events:
-            self._write(batch, lambda: self._stores.event.append(batch.events))
+            asked.append(stores.event)
+            self._write(batch, lambda: stores.event.append(batch.events))
+        for store in asked:
+            self._write(batch, store.commit)
         self._kept(batch)
+
+    def _take_up_owed(self) -> None:
+        batch = self.batch
+        batch.again |= {write.client_id for write in (*self._owed_queue, *self._owed_sessions)}
+        batch.queue[:0] = self._owed_queue
+        batch.sessions[:0] = self._owed_sessions
+        self._owed_queue, self._owed_sessions = [], []
 
     def _write(self, batch: Batch, write: Callable[[], Commit]) -> None:
         try:
@@ -212,7 +263,7 @@ class Turn:
             self.touch()
 
     def _release(self, batch: Batch) -> None:
-        for client_id in batch.fenced:
+        for client_id in batch.fenced - batch.again:
             self._on_fenced(client_id)
         if batch.failure is not None:
             self._give_up(batch, batch.failure)
@@ -223,7 +274,7 @@ class Turn:
             except Exception:
                 log.failure("a message to {client_id!r} could not be sent", client_id=session.client_id)
         if batch.late:
-            for session, _ in batch.queued:
+            for session in batch.queued:
                 session.wants_pump()
         for connection, packet in batch.acknowledgements:
             connection.send_acknowledgement(packet)
@@ -232,12 +283,15 @@ class Turn:
 
     def _give_up(self, batch: Batch, error: BaseException) -> None:
         reason = getattr(error, "reason", ReasonCode.SERVER_UNAVAILABLE)
-        for session, packet_id, delivery in batch.sends:
-            session.untransmitted(packet_id, delivery)
-        for session, publication in batch.queued:
-            session.unqueued(publication)
+        self._owed_queue += [write for write in batch.queue if isinstance(write, STANDING)]
+        self._owed_sessions += [write for write in batch.sessions if isinstance(write, STANDING)]
         for connection, packet in batch.acknowledgements:
             connection.withhold_acknowledgement(packet, reason)
+        unkept: dict[str, list[QueueWrite]] = {}
+        for write in batch.queue:
+            unkept.setdefault(write.client_id, []).append(write)
+        for client_id, writes in unkept.items():
+            _attempt(partial(self._on_unkept, client_id, writes, reason))
         for call in batch.otherwise:
             _attempt(partial(call, reason))
 

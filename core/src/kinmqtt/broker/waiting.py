@@ -21,7 +21,7 @@ from kinmqtt.broker.awaiting import as_deferred
 from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.full_queue import Fate
 from kinmqtt_spi.services import queue
-from kinmqtt_spi.services.queue import Entry
+from kinmqtt_spi.services.queue import Entry, QueueSizes
 from kinmqtt_spi.values import Message
 
 if TYPE_CHECKING:
@@ -200,15 +200,17 @@ class WaitingInStore(Waiting):
             self._full.append((fate, entry.sequence, publication.publish.topic))
         self._comes(entry.message)
         batch.queue.append(queue.Append(session.client_id, session.epoch, entry))
-        batch.queued.append((session, publication))
+        batch.queued.append(session)
         if self._runtime.hooks.message_queued.active:
             batch.afterwards.append(partial(self._tell_queued, publication))
 
-    def put_back(self, delivery: Delivery) -> None:
-        """The store did not keep that a message was sent: it waits there still."""
-        self.cursor = min(self.cursor, delivery.sequence - 1)
-        self._comes(delivery.publication.stored)
-        self._pump_later()
+    def restore(self, sizes: QueueSizes) -> None:
+        """Begin anew with what the store holds."""
+        self.count = sizes.queued
+        self.size_bytes = sizes.queued_bytes
+        self.cursor = 0
+        self._full.clear()
+        self._evicted.clear()
 
     def take_out(self, entry: Entry) -> None:
         """Another takes a message over."""
@@ -240,7 +242,6 @@ class WaitingInStore(Waiting):
                 self._expired(entry.message)
                 continue
             delivery = Delivery.of(entry)
-            delivery.queued = True
             packet_id = session.outgoing.assign(delivery)
             batch.queue.append(queue.Send(session.client_id, session.epoch, entry.sequence, packet_id))
             batch.sends.append((session, packet_id, delivery))

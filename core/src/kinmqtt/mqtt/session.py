@@ -107,6 +107,10 @@ class Outgoing(Generic[F]):
         self.flights[packet_id] = flight
         self._last_id = packet_id
 
+    def clear(self) -> None:
+        """Nothing is in flight any more."""
+        self.flights.clear()
+
     def acknowledge(self, packet_id: int, packet_type: PacketType, reason: int) -> tuple[F | None, Effect]:
         """Take an acknowledgement: the message it is for, and what it leads to."""
         flight = self.flights.get(packet_id)

@@ -187,7 +187,7 @@ def test_a_secret_is_read_as_it_was_written(password: str, salt: bytes) -> None:
 
 def test_a_secret_that_is_none_is_refused() -> None:
     """The settings do not take it, and say whose it is."""
-    with pytest.raises(ValueError, match="user 'user': .*StoredKey"):
+    with pytest.raises(ValueError, match=r"user 'user': .*StoredKey"):
         ScramSettings(users={"user": "pencil"})
 
 

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from attrs import frozen
 
+from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit, Maybe
 
 EVENT_SCHEMA_VERSION: Final = 1
@@ -75,7 +76,7 @@ class Consumer(ABC):
         """Take no further batches; done when the handler's last call is."""
 
 
-class EventLog(ABC):
+class EventLog(Store, ABC):
     """An ordered log. Order holds per client id; delivery is at least once."""
 
     @abstractmethod

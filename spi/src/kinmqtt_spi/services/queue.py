@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from attrs import frozen
 
+from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Client, Commit, Maybe, Message
 
 
@@ -178,7 +179,7 @@ class QueueFull:
     message: Message
 
 
-class QueueStore(ABC):
+class QueueStore(Store, ABC):
     """Queues by client id, for sessions that outlive their connection."""
 
     @abstractmethod

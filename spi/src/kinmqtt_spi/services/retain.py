@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
+from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit, Maybe, Message
 
 
@@ -35,7 +36,7 @@ class RetainPage:
     cursor: object = None
 
 
-class RetainStore(ABC):
+class RetainStore(Store, ABC):
     """Retained messages by topic name."""
 
     @abstractmethod

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from attrs import frozen
 
+from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit, Maybe, NodeIdentity, Subscription, Will
 
 
@@ -135,7 +136,7 @@ class SessionPage:
     cursor: object = None
 
 
-class SessionStore(ABC):
+class SessionStore(Store, ABC):
     """Sessions by client id."""
 
     @abstractmethod

@@ -1,0 +1,23 @@
+"""What the queue, session and retain stores and the event log have in common."""
+
+from __future__ import annotations
+
+from kinmqtt_spi.values import Commit
+
+
+class Store:
+    """Something that takes a reactor turn's writes.
+
+    A turn hands each store its batch, and then calls :meth:`commit` of each store that got one. So a plugin that
+    serves several families can gather what they are handed and keep it as one transaction: an acknowledgement in
+    the session store without its entry in the queue store can't come about.
+    """
+
+    def commit(self) -> Commit:
+        """The turn has handed over all it has: keep it.
+
+        What was handed over is kept when the store's answer to it *and* the answer of this have fired; a store that
+        keeps each batch by itself has nothing to do here. It fails as the batches do; then what was gathered since
+        the last call is forgotten.
+        """
+        return None
