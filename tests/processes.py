@@ -49,7 +49,8 @@ def free_port() -> int:
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment, without settings for a broker that a person may have exported."""
     plain = {name: value for name, value in os.environ.items() if not name.upper().startswith("KINMQTT")}
-    return plain | changes
+    # A test that wants to keep something says where; the others leave nothing behind.
+    return plain | {"KINMQTT__BROKER__DATA": "memory"} | changes
 
 
 def wait_until(condition: Callable[[], object], what: str, limit_s: float = TIME_LIMIT_S) -> None:

@@ -34,6 +34,8 @@ class Running:
             str(settings),
             "--listen",
             f"tcp:{self.port}:interface=127.0.0.1",
+            "--data",
+            "memory",
         ]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 

@@ -59,7 +59,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="ENDPOINT",
         help="listen here instead of where the settings say; may be given several times",
     )
-    parser.add_argument("--data", metavar="memory", help="where state is kept")
+    parser.add_argument(
+        "--data", metavar="DIRECTORY", help="where state is kept; memory to keep nothing over a restart"
+    )
     parser.add_argument(
         "--allow-anonymous",
         action="store_true",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -144,7 +145,7 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
         frozenset(sections),
         _places(document, plugins, sections, services, overrides),
     )
-    broker = _overridden(parsed["broker"], overrides)
+    broker = _overridden(parsed["broker"], overrides, environment)
     listeners = _listeners(document, broker, tables, overrides)
     return Settings(broker, parsed["limits"], selection, listeners, document, environment, path, overrides)
 
@@ -243,14 +244,23 @@ def _listeners(
     return tuple(listeners)
 
 
-def _overridden(broker: BrokerSettings, overrides: Overrides) -> BrokerSettings:
+def _overridden(broker: BrokerSettings, overrides: Overrides, environment: Mapping[str, str]) -> BrokerSettings:
     changes: dict[str, Any] = {}
-    if overrides.data is not None:
-        if overrides.data != "memory":
-            raise SettingsError(
-                [f"--data: expected 'memory', got {overrides.data!r}; state can't be kept elsewhere yet"]
-            )
-        changes["data"] = overrides.data
+    if overrides.data == "":
+        raise SettingsError(["--data: name a directory, or memory"])
+    if overrides.data is not None or broker.data is None:
+        changes["data"] = overrides.data or str(default_data_directory(environment))
     if overrides.allow_anonymous is not None:
         changes["allow_anonymous"] = overrides.allow_anonymous
     return evolve(broker, **changes)
+
+
+def default_data_directory(environment: Mapping[str, str], is_root: bool | None = None) -> Path:
+    """Where state is kept when nobody says: systemd's directory for it, the system's, or the user's."""
+    given = environment.get("STATE_DIRECTORY", "").partition(":")[0]
+    if given:
+        return Path(given)
+    if os.geteuid() == 0 if is_root is None else is_root:
+        return Path("/var/lib/kinmqtt")
+    state = environment.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "kinmqtt"

@@ -79,7 +79,8 @@ def build_service(settings: Settings, reactor: Any) -> BrokerService:
 def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor: Any) -> list[str]:
     """Three lines that say what the broker is and what it lets pass."""
     where = ", ".join(listener.summary for listener in listeners)
-    kept = "state is kept in memory and ends with this process"
+    data = assembly.settings.data_directory
+    kept = f"state is kept in {data}" if data is not None else "state is kept in memory and ends with this process"
     anonymous = "anonymous" in assembly.manager.active
     who = "anonymous clients are let in" if anonymous else "clients must authenticate"
     return [

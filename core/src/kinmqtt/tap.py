@@ -32,7 +32,7 @@ class Options(usage.Options):
 
     optParameters: ClassVar[list[list[Any]]] = [
         ["config", "c", None, "The settings file (TOML)."],
-        ["data", None, None, "Where state is kept: memory."],
+        ["data", None, None, "Where state is kept; memory to keep nothing over a restart."],
     ]
     optFlags: ClassVar[list[list[Any]]] = [
         ["allow-anonymous", None, "Let everybody in for whom no authenticator speaks."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from attrs import define
@@ -17,7 +18,7 @@ from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn import Stores
-from kinmqtt.plugins.builtin import DEFAULTS
+from kinmqtt.plugins.builtin import DEFAULTS, KEPT_DEFAULTS
 from kinmqtt.plugins.manager import PROVIDERS, PluginManager
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, SettingsError
 from kinmqtt_spi.reference.metric import MetricRegistry
@@ -90,11 +91,12 @@ def assemble(
     :class:`SettingsError`; nothing was started by then.
     """
     metrics = MetricRegistry(gauge_failed=_gauge_failed)
-    contexts = _configure(plugin_settings, manager, metrics, surroundings)
+    contexts = _configure(plugin_settings, manager, metrics, surroundings, settings.data_directory)
     # An authenticator that is installed but not configured is out by now, and guards nothing.
     default_authenticators = _decide_about_authenticators(settings, manager, surroundings.listeners)
     manager.check_needed_plugins()
-    provided = _Provided(manager, contexts)
+    defaults = DEFAULTS if settings.data_directory is None else DEFAULTS | KEPT_DEFAULTS
+    provided = _Provided(manager, contexts, defaults)
     stores = Stores(
         cast(QueueStore, provided.get("queue", QueueStore)),
         cast(SessionStore, provided.get("session", SessionStore)),
@@ -125,13 +127,16 @@ def assemble(
 class _Provided:
     """The services of the exclusive families."""
 
-    def __init__(self, manager: PluginManager, contexts: Mapping[str, PluginContext]) -> None:
+    def __init__(
+        self, manager: PluginManager, contexts: Mapping[str, PluginContext], defaults: Mapping[str, str]
+    ) -> None:
         self._manager = manager
+        self._defaults = defaults
         self._contexts = contexts
         self.by: dict[str, str] = {}
 
     def get(self, family: str, interface: type[Any]) -> object:
-        implementation = self._manager.provider(family, DEFAULTS[family])
+        implementation = self._manager.provider(family, self._defaults[family])
         plugin = implementation.plugin
         hook = PROVIDERS[family]
         try:
@@ -208,6 +213,7 @@ def _configure(
     manager: PluginManager,
     metrics: MetricRegistry,
     surroundings: Surroundings,
+    data: Path | None,
 ) -> dict[str, PluginContext]:
     classes = {i.plugin: _call(i.plugin, "settings_class", i.call) for i in manager.implementations("settings_class")}
     configure = {i.plugin: i.call for i in manager.implementations("configure")}
@@ -227,6 +233,7 @@ def _configure(
             Logger(f"kinmqtt.plugin.{name}"),
             metrics,
             surroundings.in_thread,
+            data,
         )
     if problems:
         raise SettingsError(problems)

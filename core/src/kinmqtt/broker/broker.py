@@ -28,7 +28,7 @@ from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.broker.turn import Turn
 from kinmqtt.broker.wheel import Wheel
-from kinmqtt_spi.errors import AssemblyError
+from kinmqtt_spi.errors import AssemblyError, SpiError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Identity
 from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
@@ -283,14 +283,24 @@ class Broker:
     def _session_of(self, client_id: str) -> Any:
         return self.sessions.by_id.get(client_id)
 
+    def _serves(self, call: Call) -> bool:
+        """Whether a plugin provides a service: it is started before those that may use it, and stopped behind."""
+        return call.plugin in self.assembly.providers.values()
+
+    def _backwards(self, calls: Sequence[Call]) -> list[Call]:
+        """The calls in the reverse of the order of starting."""
+        others = [call for call in calls if not self._serves(call)]
+        return [*reversed(others), *reversed([call for call in calls if self._serves(call)])]
+
     async def _start_plugins(self) -> None:
-        for call in self.runtime.hooks.start.each():
+        for call in sorted(self.runtime.hooks.start.each(), key=lambda call: not self._serves(call)):
             context = self.assembly.contexts[call.plugin]
             self._started.append(context)
             try:
                 await settle(call(context))
             except Exception as error:
-                raise AssemblyError(f"plugin {call.plugin!r} can't start: {type(error).__name__}: {error}") from error
+                what = str(error) if isinstance(error, SpiError) else f"{type(error).__name__}: {error}"
+                raise AssemblyError(f"plugin {call.plugin!r} can't start: {what}") from error
 
     async def _drain_plugins(self) -> None:
         """All at once, each until the deadline."""
@@ -311,10 +321,10 @@ class Broker:
                 call.failed(error)
 
     async def _stop_plugins(self) -> None:
-        """In the reverse order; only those whose ``start`` was called, or that have none."""
+        """In the reverse of the order of starting; only those whose ``start`` was called, or that have none."""
         started = {context.name for context in self._started}
         starting = {call.plugin for call in self.runtime.hooks.start.each()}
-        for call in reversed(self.runtime.hooks.stop.each()):
+        for call in self._backwards(self.runtime.hooks.stop.each()):
             if call.plugin in starting and call.plugin not in started:
                 continue
             try:

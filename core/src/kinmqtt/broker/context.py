@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kinmqtt_spi.reasons import ReasonCode
@@ -30,8 +31,10 @@ class PluginContext(Context):
         log: Log,
         metrics: Metrics,
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        data: Path | None = None,
     ) -> None:
         self.name = name
+        self.data = data
         self.settings = settings
         self.node = node
         self.clock = clock

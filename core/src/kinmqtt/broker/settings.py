@@ -15,6 +15,9 @@ NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
 DEFAULT_ENDPOINT: Final = "tcp:1883:interface=127.0.0.1"
 
+MEMORY: Final = "memory"
+"""Stands in place of a directory where nothing is kept."""
+
 WEBSOCKET_PREFIX: Final = "ws:"
 """Stands before an endpoint over which MQTT goes in WebSocket, where a listener is written as one string."""
 
@@ -28,7 +31,11 @@ class BrokerSettings:
         help="Twisted endpoint strings, or a port or host:port for plain TCP; ws: in front for WebSocket. Left out: "
         f"the tables [listeners.NAME], and without those {DEFAULT_ENDPOINT!r}",
     )
-    data: Literal["memory"] = setting("memory", help="where state is kept; memory keeps nothing over a restart")
+    data: str | None = setting(
+        None,
+        help="the directory where state is kept, or memory to keep nothing over a restart; left out: "
+        "$STATE_DIRECTORY, /var/lib/kinmqtt for root, $XDG_STATE_HOME/kinmqtt (~/.local/state/kinmqtt) for others",
+    )
     allow_anonymous: bool | None = setting(
         None,
         help="let everybody in for whom no authenticator speaks; left out, this holds while every listener is "
@@ -43,6 +50,15 @@ class BrokerSettings:
     sys_interval_s: float = setting(
         10.0, help="how often $SYS topics are published; 0 for never", unit="s", minimum=0
     )
+
+    def __attrs_post_init__(self) -> None:
+        if self.data == "":
+            raise ValueError("data is empty: name a directory, or memory")
+
+    @property
+    def data_directory(self) -> Path | None:
+        """Where state is kept; ``None`` for memory."""
+        return None if self.data in (None, MEMORY) else Path(str(self.data)).expanduser().absolute()
 
 
 @frozen(slots=True)

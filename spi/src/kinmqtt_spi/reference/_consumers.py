@@ -90,6 +90,7 @@ class Group:
         self._report = report
         self._woken = False
         self.committed: int | None = None
+        self.on_commit: Callable[[str, int], object] = lambda name, offset: None
         self.wanted: list[Member] = []
         self.present: tuple[Member, ...] = ()
 
@@ -199,3 +200,4 @@ class Group:
             position = min(member.position for member in self.present)
             if position > (self._begin if self.committed is None else self.committed):
                 self.committed = position
+                self.on_commit(self._name, position)

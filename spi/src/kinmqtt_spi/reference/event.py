@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutinefunction
 from itertools import islice
 
@@ -22,7 +22,8 @@ class MemoryEventLog(EventLog):
     :meth:`append`. ``run(awaitable, done, failed)`` drives what asynchronous handlers answer; without it
     a handler must be synchronous, and one that is not raises ``TypeError``. ``report(group, error)`` is told
     when a handler raised, and (with ``OffsetOutOfRange``) when a consumer was so slow that events it had not
-    seen are gone.
+    seen are gone. A log that goes on where another ended is handed its ``records`` and what its groups had
+    ``committed``; ``on_commit(group, offset)`` is told of each commit.
     """
 
     def __init__(
@@ -32,6 +33,9 @@ class MemoryEventLog(EventLog):
         retention: int = 10_000,
         run: Runner = only_synchronous,
         report: Report = _ignore,
+        records: Sequence[Recorded] = (),
+        committed: Mapping[str, int] | None = None,
+        on_commit: Callable[[str, int], object] | None = None,
     ) -> None:
         if retention < 1:
             raise ValueError("an event log must keep at least one event")
@@ -44,6 +48,17 @@ class MemoryEventLog(EventLog):
         """Records at the start of the list that count as gone: they are cut off when they are half."""
         self._next = 0
         self._groups: dict[str, Group] = {}
+        self._on_commit = on_commit
+        self._committed: dict[str, int] = {}
+        self.go_on_from(records, committed or {})
+
+    def go_on_from(self, records: Sequence[Recorded], committed: Mapping[str, int]) -> None:
+        """Begin anew, where another log ended: with the events it had, and what its groups had committed."""
+        self._records = list(records[-self._retention :])
+        self._gone = 0
+        if records:
+            self._next = records[-1].offset + 1
+        self._committed = dict(committed)
 
     @property
     def oldest(self) -> int:
@@ -86,8 +101,18 @@ class MemoryEventLog(EventLog):
         if known is None:
             begin = self.oldest - 1 if start is Start.OLDEST else self.newest
             known = self._groups[group] = Group(self, group, begin, self._later, self._run, self._report)
+            known.committed = self._committed.get(group)
+            known.on_commit = self._group_commits
         return known.join(handler)
 
     def committed(self, group: str) -> int:
-        known = self._groups.get(group)
-        return -1 if known is None or known.committed is None else known.committed
+        return self._committed.get(group, -1)
+
+    def commits(self) -> Mapping[str, int]:
+        """What each group has committed."""
+        return self._committed
+
+    def _group_commits(self, group: str, offset: int) -> None:
+        self._committed[group] = offset
+        if self._on_commit is not None:
+            self._on_commit(group, offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from heapq import heappop, heappush
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import evolve, frozen
@@ -162,8 +163,10 @@ class BareContext(Context):
         node: NodeIdentity = NODE,
         clock: TurnableClock | None = None,
         registry: MetricRegistry | None = None,
+        data: Path | None = None,
     ) -> None:
         self.name = name
+        self.data = data
         self.settings = settings
         self.node = node
         self.clock = TurnableClock() if clock is None else clock

@@ -12,6 +12,8 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
+from attrs import frozen
+
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.services.queue import (
     Append,
@@ -35,6 +37,16 @@ SWEEP_ABOVE: Final = 1024
 """Expiry entries below which stale ones are not worth looking for."""
 
 _EMPTY: Final = QueueState()
+
+
+@frozen(slots=True)
+class Standing:
+    """Some of a client's entries as they stand: for who copies a queue while it is in use."""
+
+    epoch: int = 0
+    inbound: tuple[int, ...] = ()
+    entries: tuple[tuple[int, int | None, Entry | None], ...] = ()
+    """Sequence number, the packet identifier of what is in flight, and the entry until it is released."""
 
 
 class _Queue:
@@ -141,6 +153,23 @@ class MemoryQueueStore(QueueStore):
                 self._take(queue, sequence, entry)
                 removed.append((client_id, entry))
         return removed
+
+    def clients(self) -> list[str]:
+        """The clients of whom there is anything."""
+        return list(self._queues)
+
+    def standing(self, client_id: str, after: int | None, limit: int) -> Standing:
+        """At most ``limit`` entries of a client, in whatever stage, in order of their numbers from ``after`` on."""
+        queue = self._queues.get(client_id)
+        if queue is None:
+            return Standing()
+        first = -1 if after is None else after
+        found: dict[int, tuple[int | None, Entry | None]] = {
+            number: sent for number, sent in queue.inflight.items() if number > first
+        }
+        found |= {entry.sequence: (None, entry) for entry in self.read(client_id, first, limit)}
+        numbers = sorted(found)[:limit]
+        return Standing(queue.epoch, tuple(queue.inbound), tuple((number, *found[number]) for number in numbers))
 
     def _wake(self, write: QueueWrite) -> _Queue:
         resting = self._resting.pop(write.client_id, None)

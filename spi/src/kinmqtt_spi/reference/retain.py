@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
 from kinmqtt_spi.reference._deadlines import Deadlines
-from kinmqtt_spi.services.retain import RetainPage, RetainStore, RetainVersion, RetainWrite
+from kinmqtt_spi.services.retain import RetainContents, RetainPage, RetainStore, RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message
 
 
@@ -78,15 +78,24 @@ class MemoryRetainStore(RetainStore):
         if "+" not in filter and "#" not in filter:
             node = self._topics.get(filter)
             return RetainPage(() if node is None or node.message is None else (node.message,))
-        frames = list(cursor.frames) if isinstance(cursor, _Cursor) else [_Frame((self._root,), 0, 0)]
         levels = filter.split("/")
         found: list[Message] = []
-        while frames and len(found) < limit:
-            frame = frames.pop()
-            if frame.position + 1 < len(frame.nodes):
-                frames.append(_Frame(frame.nodes, frame.position + 1, frame.level))
-            self._visit(frame.nodes[frame.position], levels, frame.level, frames, found)
-        return RetainPage(tuple(found), _Cursor(tuple(frames)) if frames else None)
+        left = self._walk(
+            cursor, limit, found, lambda node, level, frames: self._visit(node, levels, level, frames, found)
+        )
+        return RetainPage(tuple(found), left)
+
+    def iterate(self, cursor: object = None, limit: int = 1000) -> RetainContents:
+        found: list[RetainWrite] = []
+
+        def visit(node: _Node, level: int, frames: list[_Frame]) -> None:
+            if node.message is not None and node.version is not None:
+                found.append(RetainWrite(node.message, node.version))
+            if node.children:
+                frames.append(_Frame(tuple(node.children.values()), 0, level + 1))
+
+        left = self._walk(cursor, limit, found, visit)
+        return RetainContents(tuple(found), left)
 
     def count(self) -> int:
         return len(self._topics)
@@ -103,6 +112,22 @@ class MemoryRetainStore(RetainStore):
                 self._bury(topic, node.version)
                 self._remove(topic, node)
         return removed
+
+    def _walk(
+        self,
+        cursor: object,
+        limit: int,
+        found: Sequence[object],
+        visit: Callable[[_Node, int, list[_Frame]], None],
+    ) -> _Cursor | None:
+        """Visit nodes from where the cursor stands until enough is found; answers where to go on."""
+        frames = list(cursor.frames) if isinstance(cursor, _Cursor) else [_Frame((self._root,), 0, 0)]
+        while frames and len(found) < limit:
+            frame = frames.pop()
+            if frame.position + 1 < len(frame.nodes):
+                frames.append(_Frame(frame.nodes, frame.position + 1, frame.level))
+            visit(frame.nodes[frame.position], frame.level, frames)
+        return _Cursor(tuple(frames)) if frames else None
 
     def _visit(self, node: _Node, levels: list[str], level: int, frames: list[_Frame], found: list[Message]) -> None:
         """Match one node against the rest of the filter: report it, and put its children on the pile."""

@@ -60,13 +60,14 @@ class MemorySessionStore(SessionStore):
     A client id without owner and session leaves its epoch behind, at some 200 bytes each. At most ``heights``
     of these are remembered one by one; the oldest beyond that melt into one common height, above which every
     unknown client id starts. So epochs never go back, and skip numbers once that many ids have come and gone.
+    ``floor`` is that common height to begin with.
     """
 
-    def __init__(self, *, heights: int = 100_000) -> None:
+    def __init__(self, *, heights: int = 100_000, floor: int = 0) -> None:
         self._records: dict[str, _Record] = {}
         self._heights: OrderedDict[str, int] = OrderedDict()
         self._max_heights = heights
-        self._floor = 0
+        self._floor = floor
         self._expiry = Deadlines()
         self._wills = Deadlines()
         self._owned: dict[int, dict[str, None]] = {}
@@ -131,6 +132,20 @@ class MemorySessionStore(SessionStore):
 
     def count(self) -> int:
         return len(self._by_serial)
+
+    def take_over(self, other: MemorySessionStore, floor: int) -> None:
+        """Begin, while nothing is stored yet, with what another store holds; nobody owns anything.
+
+        Epochs of clients that have no session begin above ``floor``.
+        """
+        cursor: object = None
+        while True:
+            page = other.iterate(cursor)
+            MemorySessionStore.apply(self, [OpenSession(epoch, stored) for epoch, stored in page.sessions])
+            cursor = page.cursor
+            if cursor is None:
+                break
+        self._floor = max(self._floor, floor)
 
     def _open(self, record: _Record, write: OpenSession) -> None:
         session = write.session

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from attrs import frozen
@@ -78,6 +79,9 @@ class Context(ABC):
     clock: Clock
     log: Log
     metrics: Metrics
+    data: Path | None
+    """The broker's data directory, which no other broker uses; ``None`` where nothing outlives the process. A plugin
+    may keep files below ``plugins/<its name>/`` in it, which it makes itself."""
 
     @abstractmethod
     def publish(self, message: Message) -> None:

@@ -36,6 +36,14 @@ class RetainPage:
     cursor: object = None
 
 
+@frozen(slots=True)
+class RetainContents:
+    """Some of everything that is retained, as writes that would bring it about; ``cursor`` as in a page."""
+
+    writes: tuple[RetainWrite, ...]
+    cursor: object = None
+
+
 class RetainStore(Store, ABC):
     """Retained messages by topic name."""
 
@@ -52,6 +60,13 @@ class RetainStore(Store, ABC):
 
         ``cursor`` is that of the page before. A message put or deleted in between may or may not be seen; one
         that stays is seen exactly once.
+        """
+
+    @abstractmethod
+    def iterate(self, cursor: object = None, limit: int = 1000) -> Maybe[RetainContents]:
+        """A page of all retained messages, those under ``$`` included: for copies and for people.
+
+        ``cursor`` is that of the page before, and what holds for :meth:`match` holds here.
         """
 
     @abstractmethod

@@ -15,6 +15,7 @@ BUILTINS: Final[dict[str, str]] = {
     "hash": "kinmqtt.plugins.builtin.hash",
     "trie": "kinmqtt.plugins.builtin.trie",
     "memory": "kinmqtt.plugins.builtin.memory",
+    "embedded": "kinmqtt.plugins.builtin.embedded:Embedded",
     "single_node": "kinmqtt.plugins.builtin.single_node",
     "rate_limits": "kinmqtt.plugins.builtin.rate_limits:RateLimits",
     "bans": "kinmqtt.plugins.builtin.bans:Bans",
@@ -36,3 +37,6 @@ DEFAULTS: Final[dict[str, str]] = {
     "cluster": "single_node",
 }
 """The built-in that serves an exclusive family when neither the settings nor an installed plugin does."""
+
+KEPT_DEFAULTS: Final[dict[str, str]] = dict.fromkeys(("queue", "retain", "session", "event"), "embedded")
+"""The same where there is a data directory."""

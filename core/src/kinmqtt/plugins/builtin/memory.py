@@ -43,10 +43,10 @@ def retain_store() -> RetainStore:
 @hookimpl
 def event_log(context: Context) -> EventLog:
     """An event log in memory."""
-    return MemoryEventLog(context.clock.later, run=_run, report=_reporter(context))
+    return MemoryEventLog(context.clock.later, run=run_awaitable, report=reporter(context))
 
 
-def _run(
+def run_awaitable(
     awaitable: Awaitable[None], done: Callable[[], object], failed: Callable[[BaseException], object]
 ) -> Awaitable[None]:
     """Wait for a consumer's handler as Twisted does."""
@@ -60,7 +60,9 @@ def _run(
     return ensureDeferred(cast(Any, awaitable)).addBoth(finished)
 
 
-def _reporter(context: Context) -> Callable[[str, BaseException], None]:
+def reporter(context: Context) -> Callable[[str, BaseException], None]:
+    """Tells the log of what a consumer raised."""
+
     def report(group: str, error: BaseException) -> None:
         context.log.error("consumer group {group}: {error}", group=group, error=error)
 

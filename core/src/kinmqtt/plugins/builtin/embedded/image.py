@@ -1,0 +1,305 @@
+"""What a data directory holds, put together from its log: group by group, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from attrs import define
+
+from kinmqtt.plugins.builtin.embedded.records import (
+    APPEND,
+    INBOUND_CLOSE,
+    INBOUND_OPEN,
+    PURGE,
+    RELEASE,
+    REMOVE,
+    REQUEUE,
+    SEND,
+    STAND,
+    Group,
+    Record,
+    Unpacked,
+    message_of,
+    unpack,
+)
+from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.services.event import Recorded
+from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, QueueWrite, Release
+from kinmqtt_spi.services.session import OpenSession
+from kinmqtt_spi.values import Message
+
+EVENTS: Final = 10_000
+"""Events that are kept; older ones are gone."""
+
+
+@define(slots=True)
+class _Held:
+    """An entry. ``about`` is what a record says of it; ``None`` once it is released."""
+
+    message: Record | None
+    about: Record | None
+    packet_id: int | None
+
+
+class _Queue:
+    """One client's queue."""
+
+    __slots__ = ("entries", "epoch", "floor", "inbound", "last")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.floor = 0
+        self.last = 0
+        self.entries: dict[int, _Held] = {}
+        self.inbound: set[int] = set()
+
+
+class QueueImage:
+    """The queues of all clients: what :class:`~kinmqtt_spi.services.queue.QueueStore` says of each write.
+
+    Entries are made objects of at the end only: most have come and gone by then.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, _Queue] = {}
+        self._carry_out: Final[dict[int, Callable[[_Queue, Record, Sequence[Record]], None]]] = {
+            APPEND: self._append,
+            SEND: self._send,
+            RELEASE: self._release,
+            REMOVE: self._remove,
+            REQUEUE: self._requeue,
+            INBOUND_OPEN: lambda queue, record, messages: queue.inbound.add(record[3]),
+            INBOUND_CLOSE: lambda queue, record, messages: queue.inbound.discard(record[3]),
+            PURGE: self._purge,
+            STAND: self._stand,
+        }
+
+    def apply(self, records: Sequence[Record], messages: Sequence[Record]) -> None:
+        """Carry out a group's records."""
+        queues = self._queues
+        carry_out = self._carry_out
+        for record in records:
+            client_id, epoch = record[1], record[2]
+            queue = queues.get(client_id)
+            if queue is None:
+                queue = queues[client_id] = _Queue(epoch)
+            if epoch < queue.epoch:
+                continue
+            queue.epoch = epoch
+            carry_out[record[0]](queue, record, messages)
+
+    def writes(self) -> Iterator[list[QueueWrite]]:
+        """What brings the queues about in a store that is empty, client by client."""
+        for client_id, queue in self._queues.items():
+            if queue.entries or queue.inbound:
+                yield list(_bring_about(client_id, queue))
+
+    def _append(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        sequence = record[3]
+        if sequence <= queue.floor:
+            return
+        queue.floor = sequence
+        queue.last = max(queue.last, sequence)
+        queue.entries[sequence] = _Held(messages[record[4]], record, record[9])
+
+    def _send(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        held = queue.entries.get(record[3])
+        if held is not None and held.packet_id is None:
+            held.packet_id = record[4]
+
+    def _release(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        held = queue.entries.get(record[3])
+        if held is not None and held.packet_id is not None:
+            held.message = held.about = None
+
+    def _remove(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        queue.entries.pop(record[3], None)
+
+    def _requeue(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        for held in queue.entries.values():
+            if held.about is not None:
+                held.packet_id = None
+
+    def _purge(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        queue.entries.clear()
+        queue.inbound.clear()
+        queue.floor = 0
+
+    def _stand(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        sequence = record[3]
+        released = record[4] is None
+        message, about = (None, None) if released else (messages[record[4]], record)
+        queue.entries[sequence] = _Held(message, about, record[9])
+        queue.last = max(queue.last, sequence)
+        queue.floor = max(queue.floor, sequence)
+
+
+def _bring_about(client_id: str, queue: _Queue) -> Iterator[QueueWrite]:
+    epoch = queue.epoch
+    made: dict[int, Message] = {}
+    # In order of their numbers: what stands was written behind what came later.
+    for sequence, held in sorted(queue.entries.items()):
+        if held.about is None or held.message is None:
+            entry = Entry(sequence, _RELEASED, 2)
+        else:
+            key = id(held.message)
+            if key not in made:
+                made[key] = message_of(held.message)
+            qos, retain, identifiers, share_group = held.about[5:9]
+            entry = Entry(sequence, made[key], qos, retain, tuple(identifiers), share_group)
+        yield Append(client_id, epoch, entry, held.packet_id)
+        if held.about is None:
+            yield Release(client_id, epoch, sequence)
+    for packet_id in sorted(queue.inbound):
+        yield InboundOpen(client_id, epoch, packet_id)
+
+
+_RELEASED: Final = Message("released")
+"""Stands for a message of which only the packet identifier is left."""
+
+
+class Image:
+    """Everything, as it was when the last group was kept."""
+
+    def __init__(self) -> None:
+        self.sessions = MemorySessionStore()
+        self.queues = QueueImage()
+        self.retained = MemoryRetainStore()
+        self._events: dict[int, Recorded] = {}
+        self.offsets: dict[str, int] = {}
+        self.floor = 0
+        self.groups = 0
+
+    def take(self, data: bytes) -> None:
+        """Carry out a group, packed; raises ``ValueError`` or its kin for bytes that are none."""
+        self.carry_out(unpack(data))
+
+    def carry_out(self, group: Unpacked) -> None:
+        """Carry out a group."""
+        self.groups += 1
+        if group.sessions:
+            try:
+                self.sessions.apply(group.sessions)
+            except Fenced:
+                pass  # As it was when the group was kept: what an older owner wrote is left out.
+        if group.queue:
+            self.queues.apply(group.queue, group.messages)
+        if group.retain:
+            self.retained.put(group.retain)
+        for recorded in group.events:
+            self._events[recorded.offset] = recorded
+        if len(self._events) > 2 * EVENTS:
+            self._events = {recorded.offset: recorded for recorded in self.events}
+        self.offsets.update(group.offsets)
+        self.floor = max(self.floor, group.floor)
+
+    @property
+    def events(self) -> list[Recorded]:
+        """The newest events, in order."""
+        return [self._events[offset] for offset in sorted(self._events)[-EVENTS:]]
+
+
+SLICE_BYTES: Final = 128 << 10
+"""About how much a slice of everything holds."""
+
+PASSING: Final = "$SYS/"
+"""Retained topics that are not kept: what the broker says of itself, and says anew after a start."""
+
+_PAGE: Final = 50
+"""Sessions or retained messages looked at in one go; of what they are at that moment a slice tells."""
+
+
+class _Slicer:
+    """Gathers what stands until there is a slice of it."""
+
+    def __init__(self) -> None:
+        self.group = Group()
+        self._bytes = 0
+
+    def weigh(self, size_bytes: int) -> None:
+        """Count what was added."""
+        self._bytes += size_bytes + 100
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is a slice."""
+        return self._bytes >= SLICE_BYTES
+
+    def take(self) -> Group:
+        """The slice; another begins."""
+        group, self.group, self._bytes = self.group, Group(), 0
+        return group
+
+
+def everything(
+    sessions: MemorySessionStore, queues: MemoryQueueStore, retained: MemoryRetainStore
+) -> Iterator[Group]:
+    """All that these stores hold, in slices; between two of them the stores may go on.
+
+    Each slice tells how things stand when it is made, so that what is written behind it goes on from there. What is
+    new by then was written behind the first slice in any case, and what is gone is not missed.
+    """
+    slicer = _Slicer()
+    yield from _sessions(slicer, sessions)
+    for client_id in queues.clients():
+        yield from _queue(slicer, queues, client_id)
+    yield from _retained(slicer, retained)
+    if slicer.group:
+        yield slicer.take()
+
+
+def _sessions(slicer: _Slicer, sessions: MemorySessionStore) -> Iterator[Group]:
+    cursor: object = None
+    while True:
+        page = sessions.iterate(cursor, _PAGE)
+        for epoch, stored in page.sessions:
+            slicer.group.sessions.append(OpenSession(epoch, stored))
+            slicer.weigh(100 * len(stored.subscriptions))
+            if stored.will is not None:
+                slicer.weigh(stored.will.message.size_bytes)
+        if slicer.is_full:
+            yield slicer.take()
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def _queue(slicer: _Slicer, queues: MemoryQueueStore, client_id: str) -> Iterator[Group]:
+    after: int | None = None
+    while True:
+        standing = queues.standing(client_id, after, _PAGE)
+        if after is None:
+            for packet_id in standing.inbound:
+                slicer.group.queue.append(InboundOpen(client_id, standing.epoch, packet_id))
+                slicer.weigh(0)
+        for sequence, in_flight, entry in standing.entries:
+            slicer.group.stands.append((client_id, standing.epoch, sequence if entry is None else entry, in_flight))
+            slicer.weigh(0 if entry is None else entry.message.size_bytes)
+            after = sequence
+            if slicer.is_full:
+                break
+        if slicer.is_full:
+            yield slicer.take()
+        elif len(standing.entries) < _PAGE:
+            return
+
+
+def _retained(slicer: _Slicer, retained: MemoryRetainStore) -> Iterator[Group]:
+    cursor: object = None
+    while True:
+        contents = retained.iterate(cursor, _PAGE)
+        for write in contents.writes:
+            if write.message.topic.startswith(PASSING):
+                continue
+            slicer.group.retain.append(write)
+            slicer.weigh(write.message.size_bytes)
+            if slicer.is_full:
+                # What is written of the topic in the meantime is newer, and wins by its version.
+                yield slicer.take()
+        cursor = contents.cursor
+        if cursor is None:
+            return

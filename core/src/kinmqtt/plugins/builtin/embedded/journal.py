@@ -1,0 +1,321 @@
+"""The log of a data directory while it is in use: groups are appended, and what is old is told anew and removed.
+
+Two promises can be had. With ``commit`` a group is kept when the operating system has it, which a dying process does
+not take along; a thread has the disk write it within a second or so. With ``fsync`` it is kept when the disk has it:
+one request to the disk serves all groups that came before it.
+
+What waits for a disk is done in threads, one thing after the other, in the order in which it was asked for.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from twisted.internet.defer import Deferred, DeferredLock
+
+from kinmqtt.plugins.builtin.embedded import segment
+from kinmqtt.plugins.builtin.embedded.records import Group, pack
+from kinmqtt.plugins.builtin.embedded.segment import Segment
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.values import Commit
+
+T = TypeVar("T")
+
+SEGMENT_BYTES: Final = 64 << 20
+"""Groups in one segment before another begins."""
+
+MOST_SEGMENTS: Final = 8
+"""Segments that are read at a start before their contents are told anew, however small they are."""
+
+SYNC_INTERVAL_S: Final = 1.0
+"""How often the disk is asked to write what only the operating system has."""
+
+SLICE_INTERVAL_S: Final = 0.002
+"""The time between two slices while everything is told anew: the broker has other things to do."""
+
+RETRY_S: Final = 1.0
+"""How long a disk is left alone that could not do something."""
+
+
+class Journal:
+    """Appends groups to the newest segment."""
+
+    def __init__(
+        self,
+        folder: Path,
+        fsync: bool,
+        context: Context,
+        slices: Callable[[], Iterator[Group]],
+        first: Sequence[Path],
+    ) -> None:
+        """``slices`` tells everything anew; ``first`` are the segments there are. :meth:`open` comes first."""
+        self._folder = folder
+        self._fsync = fsync
+        self._context = context
+        self._slices = slices
+        self._line = DeferredLock()
+        self._sync_line = DeferredLock()
+        """Those who wait for the disk do not wait for segments to be made or sealed."""
+        self._old = list(first)
+        """Segments that are no longer written to, in order."""
+        self._old_bytes = sum(path.stat().st_size for path in first)
+        self._current: Segment | None = None
+        self._next: Segment | None = None
+        self._preparing: Deferred[None] | None = None
+        self._waiting: list[Deferred[None]] = []
+        """Who waits for the disk to have what was appended."""
+        self._syncing = False
+        self._unsynced = False
+        self._compacting: Deferred[None] | None = None
+        self._resting = False
+        self._closed = False
+        self.problem: str | None = None
+        """Why groups can't be kept at present."""
+
+    # Life
+
+    async def open(self, number: int) -> None:
+        """Begin a new segment. Raises ``sqlite3.Error`` or ``OSError``."""
+        self._current = await self._in_line(partial(Segment, self._folder, number))
+        self._prepare()
+        if not self._fsync:
+            self._context.clock.later(SYNC_INTERVAL_S, self._sync_now_and_then)
+
+    async def close(self) -> None:
+        """Leave plain files behind, on disk."""
+        self._closed = True
+        if self._compacting is not None:
+            await self._compacting
+        if self._preparing is not None:
+            await self._preparing
+        current, prepared = self._current, self._next
+        self._current = self._next = None
+        if prepared is not None:
+            await self._in_line(partial(_discard, prepared))
+        if current is not None:
+            await self._in_line(current.seal)
+
+    def abandon(self) -> None:
+        """Close the files as they are: what a process that is killed would leave behind. For tests."""
+        self._closed = True
+        for each in (self._current, self._next):
+            if each is not None:
+                each.abandon()
+        self._current = self._next = None
+
+    # Appending
+
+    def append(self, data: bytes) -> Commit:
+        """Keep a group. Raises :class:`ServiceUnavailable`, or answers what does: then it is not kept."""
+        current = self._current
+        if current is None:
+            raise ServiceUnavailable("the embedded store is closed")
+        try:
+            current.append(data)
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        if self.problem is not None:
+            self._context.log.info("the embedded store keeps what it is given again")
+            self.problem = None
+        self._unsynced = True
+        if current.size_bytes >= SEGMENT_BYTES:
+            self._rotate()
+        return self._synced() if self._fsync else None
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much the log holds."""
+        return self._old_bytes + (0 if self._current is None else self._current.size_bytes)
+
+    def wants_compaction(self, live_bytes: int) -> bool:
+        """Whether the log holds so much more than what counts (about ``live_bytes``) that it should be told anew."""
+        if self._compacting is not None or self._resting or self._closed:
+            return False
+        return self.size_bytes > 2 * live_bytes + SEGMENT_BYTES or len(self._old) > MOST_SEGMENTS
+
+    def compact(self) -> Deferred[None]:
+        """Tell everything anew, slice by slice, and remove what was told before."""
+        if self._compacting is None:
+            done: Deferred[None] = Deferred()
+            self._compacting = done
+            self._run(self._compact(), done)
+        return self._compacting
+
+    # Within
+
+    def _failed(self, error: Exception) -> ServiceUnavailable:
+        if self.problem is None:
+            self._context.log.error(
+                "the embedded store in {folder} can't keep anything: {error}", folder=self._folder, error=error
+            )
+        self.problem = f"{self._folder}: {error}"
+        full = "full" in str(error)
+        reason = ReasonCode.QUOTA_EXCEEDED if full else ReasonCode.SERVER_UNAVAILABLE
+        return ServiceUnavailable(f"the embedded store can't keep it: {error}", reason)
+
+    def _rotate(self) -> bool:
+        """Go on in the next segment; ``False`` where there is none yet, and the current one must do."""
+        current, prepared = self._current, self._next
+        if current is None:
+            return False
+        if prepared is None:
+            self._prepare()
+            return False
+        self._current, self._next = prepared, None
+        self._old.append(current.path)
+        self._old_bytes += current.size_bytes
+        self._run(self._seal(current))
+        self._prepare()
+        return True
+
+    async def _seal(self, old: Segment) -> None:
+        try:
+            await self._in_line(old.sync, self._sync_line)
+            await self._in_line(old.seal)
+        except (sqlite3.Error, OSError) as error:
+            # It stays as it is, with its write-ahead log, and is read like that at the next start.
+            self._context.log.error("{path} could not be sealed: {error}", path=old.path, error=error)
+            self._failed(error)
+
+    def _prepare(self) -> None:
+        """Have the next segment ready before it is needed."""
+        if self._preparing is None and self._next is None and not self._closed and self._current is not None:
+            done: Deferred[None] = Deferred()
+            self._preparing = done
+            self._run(self._prepare_next(self._current.number + 1), done)
+
+    async def _prepare_next(self, number: int) -> None:
+        try:
+            self._next = await self._in_line(partial(Segment, self._folder, number))
+        except (sqlite3.Error, OSError) as error:
+            log = self._context.log
+            log.error("no new segment can be made in {folder}: {error}", folder=self._folder, error=error)
+            self._context.clock.later(RETRY_S, self._prepare)
+        finally:
+            self._preparing = None
+
+    def _synced(self) -> Awaitable[None]:
+        kept: Deferred[None] = Deferred()
+        self._waiting.append(kept)
+        if not self._syncing:
+            self._syncing = True
+            self._run(self._sync())
+        return kept
+
+    async def _sync(self) -> None:
+        """Ask the disk until nobody waits; who comes while it is asked waits for the next time."""
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                try:
+                    await self._ask_disk()
+                except (OSError, ServiceUnavailable) as error:
+                    failure = self._failed(error)
+                    for kept in waiting:
+                        kept.errback(failure)
+                    # What the disk has lost of this segment can't be known: go on in another, and tell all anew.
+                    self._resting = False
+                    self.compact().addErrback(lambda failure: None)
+                else:
+                    for kept in waiting:
+                        kept.callback(None)
+        finally:
+            self._syncing = False
+
+    async def _ask_disk(self) -> None:
+        self._unsynced = False
+        current = self._current
+        if current is None:
+            raise ServiceUnavailable("the embedded store is closed")
+        # What stands in the segment before is ahead of this in the line; a segment that was left since is behind it.
+        await self._in_line(current.sync, self._sync_line)
+
+    def _sync_now_and_then(self) -> None:
+        if self._closed:
+            return
+        self._context.clock.later(SYNC_INTERVAL_S, self._sync_now_and_then)
+        if self._unsynced and not self._syncing:
+            self._syncing = True
+            self._run(self._sync_once())
+
+    async def _sync_once(self) -> None:
+        try:
+            await self._ask_disk()
+        except (OSError, ServiceUnavailable) as error:
+            self._context.log.error("the disk could not be asked to write: {error}", error=error)
+        finally:
+            self._syncing = False
+
+    async def _compact(self) -> None:
+        clock = self._context.clock
+        try:
+            while not self._rotate():
+                if self._closed:
+                    return
+                if self._preparing is not None:
+                    await self._preparing
+                if self._next is None:
+                    await _pause(clock, RETRY_S)
+            assert self._current is not None
+            first = self._current.number
+            for group in self._slices():
+                self.append(pack(group))
+                await _pause(clock, SLICE_INTERVAL_S)
+                if self._closed:
+                    return
+            await self._ask_disk()
+            self._current.begin_with(first)
+            await self._ask_disk()
+        except (sqlite3.Error, OSError, ServiceUnavailable) as error:
+            self._context.log.error("{folder} could not be compacted: {error}", folder=self._folder, error=error)
+            self._resting = True
+            clock.later(60 * RETRY_S, self._rested)
+            return
+        finally:
+            self._compacting = None
+        gone = [path for path in self._old if segment.number_of(path) < first]
+        self._old = self._old[len(gone) :]
+        self._old_bytes = await self._in_line(partial(_remove, gone, list(self._old)))
+
+    def _rested(self) -> None:
+        self._resting = False
+
+    def _run(self, work: Coroutine[Any, Any, None], done: Deferred[None] | None = None) -> None:
+        def failed(failure: Any) -> None:
+            self._context.log.error("the embedded store failed: {error}", error=failure.value)
+
+        running = Deferred.fromCoroutine(work).addErrback(failed)
+        if done is not None:
+            running.addCallback(lambda _: done.callback(None))
+
+    async def _in_line(self, call: Callable[[], T], line: DeferredLock | None = None) -> T:
+        """Make a call in a thread, after those that were asked for before."""
+        line = self._line if line is None else line
+        await line.acquire()
+        try:
+            return await self._context.in_thread(call)
+        finally:
+            line.release()
+
+
+def _discard(prepared: Segment) -> None:
+    prepared.abandon()
+    segment.remove(prepared.path)
+
+
+def _remove(gone: Sequence[Path], left: Sequence[Path]) -> int:
+    for path in gone:
+        segment.remove(path)
+    return sum(path.stat().st_size for path in left)
+
+
+def _pause(clock: Any, delay_s: float) -> Deferred[None]:
+    over: Deferred[None] = Deferred()
+    clock.later(delay_s, lambda: over.callback(None))
+    return over

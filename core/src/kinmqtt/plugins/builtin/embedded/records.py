@@ -1,0 +1,357 @@
+"""What a turn wants kept, as bytes and back: one group of plain tuples, packed by :mod:`marshal`.
+
+Marshal is the fastest packer at hand by far, and its format 4 is read by every Python since 3.4. It must not be fed
+foreign bytes: a group is unpacked only where its checksum holds and the file is one of ours.
+
+A message that several queues share stands in the group once; what is about it holds its place among the group's
+messages. What each code stands for is format 1, and does not change: another meaning is another format.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import define, field
+
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
+from kinmqtt_spi.services.queue import (
+    Append,
+    Entry,
+    InboundClose,
+    InboundOpen,
+    Purge,
+    QueueWrite,
+    Release,
+    Remove,
+    Requeue,
+    Send,
+)
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.services.session import (
+    ClearWill,
+    DiscardSession,
+    OpenSession,
+    ReleaseSession,
+    RemoveSubscriptions,
+    ResumeSession,
+    SaveSubscriptions,
+    SessionWrite,
+    StoredSession,
+)
+from kinmqtt_spi.values import Message, MessageId, Publisher, Subscription, Will
+
+FORMAT: Final = 1
+_MARSHAL: Final = 4
+
+APPEND: Final = 0
+SEND: Final = 1
+RELEASE: Final = 2
+REMOVE: Final = 3
+REQUEUE: Final = 4
+INBOUND_OPEN: Final = 5
+INBOUND_CLOSE: Final = 6
+PURGE: Final = 7
+STAND: Final = 8
+"""An entry as it stands at this point of the log: what came before about it counts no more."""
+
+Record = tuple[Any, ...]
+
+
+@define(slots=True)
+class Group:
+    """What is kept together."""
+
+    sessions: list[SessionWrite] = field(factory=list)
+    queue: list[QueueWrite] = field(factory=list)
+    stands: list[Record] = field(factory=list)
+    """Entries as they stand: client id, epoch, entry (or its sequence number once released) and packet identifier."""
+    retain: list[RetainWrite] = field(factory=list)
+    events: list[Recorded] = field(factory=list)
+    offsets: dict[str, int] = field(factory=dict)
+    """What consumer groups of the event log have committed."""
+    floor: int = 0
+    """Epochs up to here may be in use."""
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.sessions or self.queue or self.stands or self.retain or self.events or self.offsets or self.floor
+        )
+
+
+@define(slots=True)
+class Unpacked:
+    """A group as it stands in the log: queue records are made objects of only where they still count."""
+
+    messages: list[Record]
+    sessions: list[SessionWrite]
+    queue: list[Record]
+    retain: list[RetainWrite]
+    events: list[Recorded]
+    offsets: dict[str, int]
+    floor: int
+
+
+class _Messages:
+    """The messages of a group, each once."""
+
+    __slots__ = ("places", "records")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.places: dict[int, int] = {}
+
+    def place(self, message: Message) -> int:
+        """Where a message stands among the group's; it must live as long as this."""
+        key = id(message)
+        place = self.places.get(key)
+        if place is None:
+            place = self.places[key] = len(self.records)
+            properties = message.properties
+            publisher = message.publisher
+            self.records.append((
+                message.topic,
+                message.payload,
+                message.qos,
+                message.retain,
+                dict(properties.present) if properties else None,
+                publisher.client_id,
+                publisher.username,
+                *message.id,
+                message.received_at,
+                message.expires_at,
+            ))  # fmt: skip
+        return place
+
+
+def message_of(record: Record) -> Message:
+    """A message from its record."""
+    topic, payload, qos, retain, properties, client_id, username, node, counter, received_at, expires_at = record
+    return Message(
+        topic,
+        payload,
+        qos,
+        retain,
+        NO_PROPERTIES if properties is None else Properties.from_wire(properties),
+        Publisher(client_id, username),
+        MessageId(node, counter),
+        received_at,
+        expires_at,
+    )
+
+
+def pack(group: Group) -> bytes:
+    """A group as bytes."""
+    messages = _Messages()
+    place = messages.place
+    queue: list[Record] = []
+    for write in group.queue:
+        sort = type(write)
+        if sort is Remove:
+            queue.append((REMOVE, write.client_id, write.epoch, write.sequence))  # type: ignore[union-attr]
+        elif isinstance(write, Append):
+            entry = write.entry
+            queue.append((
+                APPEND,
+                write.client_id,
+                write.epoch,
+                entry.sequence,
+                place(entry.message),
+                entry.qos,
+                entry.retain,
+                entry.identifiers,
+                entry.share_group,
+                write.packet_id,
+            ))  # fmt: skip
+        else:
+            queue.append(_PACK_QUEUE[sort](write))
+    queue.extend(_pack_stand(stand, place) for stand in group.stands)
+    sessions = [_PACK_SESSION[type(write)](write, place) for write in group.sessions]
+    retain = [
+        (place(write.message), write.version.received_at, write.version.node, write.version.counter)
+        for write in group.retain
+    ]
+    events = [_pack_event(recorded) for recorded in group.events]
+    whole = (messages.records, sessions, queue, retain, events, group.offsets, group.floor)
+    try:
+        return marshal.dumps(whole, _MARSHAL)
+    except ValueError:
+        # A plugin's value of a subclass, an IntEnum say: marshal takes the very types only.
+        return marshal.dumps(_plain(whole), _MARSHAL)
+
+
+def unpack(data: bytes) -> Unpacked:
+    """A group from its bytes; raises ``ValueError`` (or its kin) for bytes that are none."""
+    messages, sessions, queue, retain, events, offsets, floor = marshal.loads(data)
+    made: dict[int, Message] = {}
+
+    def message(place: int) -> Message:
+        if place not in made:
+            made[place] = message_of(messages[place])
+        return made[place]
+
+    return Unpacked(
+        messages,
+        [_UNPACK_SESSION[record[0]](record, message) for record in sessions],
+        queue,
+        [RetainWrite(message(place), RetainVersion(*version)) for place, *version in retain],
+        [_unpack_event(record) for record in events],
+        offsets,
+        floor,
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A value of the types that marshal takes; raises ``TypeError`` where that can't be made of it."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes):
+        return bytes(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return tuple(map(_plain, value))
+    raise TypeError(f"a {type(value).__name__} is no plain value, and can't be kept")
+
+
+_Place = Callable[[Message], int]
+_At = Callable[[int], Message]
+
+_PACK_QUEUE: Final[Mapping[type[QueueWrite], Callable[[Any], Record]]] = {
+    Send: lambda write: (SEND, write.client_id, write.epoch, write.sequence, write.packet_id),
+    Release: lambda write: (RELEASE, write.client_id, write.epoch, write.sequence),
+    Requeue: lambda write: (REQUEUE, write.client_id, write.epoch),
+    InboundOpen: lambda write: (INBOUND_OPEN, write.client_id, write.epoch, write.packet_id),
+    InboundClose: lambda write: (INBOUND_CLOSE, write.client_id, write.epoch, write.packet_id),
+    Purge: lambda write: (PURGE, write.client_id, write.epoch),
+}
+
+
+def _pack_stand(stand: Record, place: _Place) -> Record:
+    client_id, epoch, entry, packet_id = stand
+    if not isinstance(entry, Entry):
+        return STAND, client_id, epoch, entry, None, 2, False, (), None, packet_id
+    return (
+        STAND,
+        client_id,
+        epoch,
+        entry.sequence,
+        place(entry.message),
+        entry.qos,
+        entry.retain,
+        entry.identifiers,
+        entry.share_group,
+        packet_id,
+    )
+
+
+def _pack_will(will: Will | None, place: _Place) -> Record | None:
+    return None if will is None else (place(will.message), will.delay_s)
+
+
+def _unpack_will(record: Record | None, at: _At) -> Will | None:
+    return None if record is None else Will(at(record[0]), record[1])
+
+
+def _pack_subscription(each: Subscription) -> Record:
+    return (
+        each.filter,
+        int(each.qos),
+        each.share_group,
+        each.no_local,
+        each.retain_as_published,
+        int(each.retain_handling),
+        each.identifier,
+    )
+
+
+def _pack_subscriptions(subscriptions: Sequence[Subscription]) -> Record:
+    return tuple(map(_pack_subscription, subscriptions))
+
+
+def _unpack_subscriptions(records: Sequence[Record]) -> tuple[Subscription, ...]:
+    return tuple(Subscription(*record) for record in records)
+
+
+def _pack_open(write: OpenSession, place: _Place) -> Record:
+    session = write.session
+    return (
+        0,
+        session.client_id,
+        write.epoch,
+        session.expiry_s,
+        _pack_subscriptions(session.subscriptions),
+        _pack_will(session.will, place),
+        session.created_at,
+        session.username,
+        session.protocol_version,
+        session.expires_at,
+        session.will_due_at,
+    )
+
+
+def _unpack_open(record: Record, at: _At) -> OpenSession:
+    _, client_id, epoch, expiry_s, subscriptions, will, *rest = record
+    stored = StoredSession(client_id, expiry_s, _unpack_subscriptions(subscriptions), _unpack_will(will, at), *rest)
+    return OpenSession(epoch, stored)
+
+
+_PACK_SESSION: Final[Mapping[type[SessionWrite], Callable[[Any, _Place], Record]]] = {
+    OpenSession: _pack_open,
+    ResumeSession: lambda write, place: (
+        1,
+        write.client_id,
+        write.epoch,
+        write.expiry_s,
+        _pack_will(write.will, place),
+        write.username,
+        write.protocol_version,
+    ),
+    SaveSubscriptions: lambda write, place: (
+        2,
+        write.client_id,
+        write.epoch,
+        _pack_subscriptions(write.subscriptions),
+    ),
+    RemoveSubscriptions: lambda write, place: (3, write.client_id, write.epoch, tuple(write.filters)),
+    ClearWill: lambda write, place: (4, write.client_id, write.epoch),
+    ReleaseSession: lambda write, place: (5, write.client_id, write.epoch, write.expires_at, write.will_due_at),
+    DiscardSession: lambda write, place: (6, write.client_id, write.epoch),
+}
+
+_UNPACK_SESSION: Final[Sequence[Callable[[Record, _At], SessionWrite]]] = (
+    _unpack_open,
+    lambda r, at: ResumeSession(r[1], r[2], r[3], _unpack_will(r[4], at), r[5], r[6]),
+    lambda r, at: SaveSubscriptions(r[1], r[2], _unpack_subscriptions(r[3])),
+    lambda r, at: RemoveSubscriptions(r[1], r[2], r[3]),
+    lambda r, at: ClearWill(r[1], r[2]),
+    lambda r, at: ReleaseSession(r[1], r[2], r[3], r[4]),
+    lambda r, at: DiscardSession(r[1], r[2]),
+)
+
+
+def _pack_event(recorded: Recorded) -> Record:
+    event = recorded.event
+    return (
+        recorded.offset,
+        event.kind.value,
+        event.client_id,
+        event.version.epoch,
+        event.version.counter,
+        event.at,
+        dict(event.data),
+        event.schema_version,
+    )
+
+
+def _unpack_event(record: Record) -> Recorded:
+    offset, kind, client_id, epoch, counter, at, data, schema_version = record
+    return Recorded(offset, Event(EventKind(kind), client_id, EventVersion(epoch, counter), at, data, schema_version))

@@ -1,0 +1,219 @@
+"""The embedded stores: those in memory, with a log in front of them.
+
+What a turn hands over is gathered; :meth:`Ledger.commit` appends it to the log as one group and then carries it out
+in memory, from where everything is read. So a turn is kept as a whole or not at all, and what is in memory is never
+ahead of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kinmqtt.plugins.builtin.embedded.image import EVENTS, PASSING, Image
+from kinmqtt.plugins.builtin.embedded.records import Group, pack
+from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.reference.event import MemoryEventLog
+from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.services.event import Event, Recorded
+from kinmqtt_spi.services.queue import QueueWrite
+from kinmqtt_spi.services.retain import RetainWrite
+from kinmqtt_spi.services.session import Claim, SessionWrite
+from kinmqtt_spi.values import Commit, NodeIdentity
+
+EPOCHS_AHEAD: Final = 1_000_000
+"""Epochs are set aside in such numbers, so that not every claim has to be kept."""
+
+SESSION_BYTES: Final = 500
+"""About what a stored session takes in the log."""
+
+
+class Ledger:
+    """What the four stores share: what a turn has gathered, and how it is kept."""
+
+    def __init__(self, context: Any) -> None:
+        """``context`` is the plugin's :class:`~kinmqtt_spi.services.plugin.Context`."""
+        self.append: Callable[[bytes], Commit] | None = None
+        """Keeps a group; ``None`` while the log is not open."""
+        self.gathered = Group()
+        self.sessions = EmbeddedSessionStore(self)
+        self.queues = EmbeddedQueueStore(self)
+        self.retained = EmbeddedRetainStore(self)
+        self.events = EmbeddedEventLog(self, context)
+        self.groups = 0
+        self.after: Callable[[], object] = lambda: None
+        """Called when a group has been appended."""
+
+    def restore(self, image: Image) -> None:
+        """Begin with what the log holds."""
+        self.sessions.begin_with(image.sessions, image.floor)
+        for writes in image.queues.writes():
+            self.queues.carry_out(writes)
+        cursor: object = None
+        while True:
+            contents = image.retained.iterate(cursor, 1000)
+            self.retained.carry_out(contents.writes)
+            cursor = contents.cursor
+            if cursor is None:
+                break
+        self.events.go_on_from(image.events, image.offsets)
+
+    def commit(self) -> Commit:
+        """Keep what was gathered: all of it, or (where this fails) nothing."""
+        group = self.gathered
+        if not group:
+            return None
+        self.gathered = Group()
+        if self.append is None:
+            raise RuntimeError("the embedded store was written to before it was open")
+        commit = self.append(pack(group))
+        self.groups += 1
+        fenced: set[str] = set()
+        if group.sessions:
+            fenced |= _fenced(self.sessions.carry_out, group.sessions)
+        if group.queue:
+            fenced |= _fenced(self.queues.carry_out, group.queue)
+        if group.retain:
+            self.retained.carry_out(group.retain)
+        if group.events:
+            self.events.carry_out(group.events)
+        self.after()
+        if not fenced:
+            return commit
+        if commit is None:
+            raise Fenced(fenced)
+        return _fail(commit, fenced)
+
+    def standing(self) -> Group:
+        """What must be told anew besides what the stores hold."""
+        return Group(events=self.events.all(), offsets=dict(self.events.commits()), floor=self.sessions.set_aside)
+
+    @property
+    def live_bytes(self) -> int:
+        """About what a log would hold that tells nothing twice."""
+        totals = self.queues.totals()
+        sent = 1000 * totals.inflight
+        return totals.queued_bytes + sent + self.retained.size_bytes() + SESSION_BYTES * self.sessions.count()
+
+
+class EmbeddedSessionStore(MemorySessionStore):
+    """Sessions."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self.set_aside = 0
+        """Epochs up to here may be in use: after a restart, epochs begin above."""
+
+    def claim(self, client_id: str, node: NodeIdentity) -> Claim:
+        claim = super().claim(client_id, node)
+        if claim.epoch > self.set_aside:
+            self.set_aside = claim.epoch + EPOCHS_AHEAD
+            self._ledger.gathered.floor = self.set_aside
+        return claim
+
+    def begin_with(self, sessions: MemorySessionStore, floor: int) -> None:
+        """Begin with what another store holds; epochs of clients without a session begin above ``floor``."""
+        self.take_over(sessions, floor)
+        self.set_aside = floor
+
+    def apply(self, writes: Sequence[SessionWrite]) -> None:
+        self._ledger.gathered.sessions += writes
+
+    def commit(self) -> Commit:
+        return self._ledger.commit()
+
+    def carry_out(self, writes: Sequence[SessionWrite]) -> None:
+        """What was gathered is kept."""
+        super().apply(writes)
+
+
+class EmbeddedQueueStore(MemoryQueueStore):
+    """Queues."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def apply(self, writes: Sequence[QueueWrite]) -> None:
+        self._ledger.gathered.queue += writes
+
+    def commit(self) -> Commit:
+        return self._ledger.commit()
+
+    def carry_out(self, writes: Sequence[QueueWrite]) -> None:
+        """What was gathered is kept."""
+        super().apply(writes)
+
+
+class EmbeddedRetainStore(MemoryRetainStore):
+    """Retained messages."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def put(self, writes: Sequence[RetainWrite]) -> None:
+        passing = [write for write in writes if write.message.topic.startswith(PASSING)]
+        if passing:
+            super().put(passing)
+            writes = [write for write in writes if not write.message.topic.startswith(PASSING)]
+        self._ledger.gathered.retain += writes
+
+    def commit(self) -> Commit:
+        return self._ledger.commit()
+
+    def carry_out(self, writes: Sequence[RetainWrite]) -> None:
+        """What was gathered is kept."""
+        super().put(writes)
+
+
+class EmbeddedEventLog(MemoryEventLog):
+    """Events, and what their consumers have committed."""
+
+    def __init__(self, ledger: Ledger, context: Any) -> None:
+        from kinmqtt.plugins.builtin.memory import reporter, run_awaitable
+
+        super().__init__(
+            context.clock.later,
+            retention=EVENTS,
+            run=run_awaitable,
+            report=reporter(context),
+            on_commit=self._note,
+        )
+        self._ledger = ledger
+
+    def append(self, events: Sequence[Event]) -> None:
+        gathered = self._ledger.gathered.events
+        first = self.newest + 1 + len(gathered)
+        gathered.extend(Recorded(first + number, event) for number, event in enumerate(events))
+
+    def commit(self) -> Commit:
+        return self._ledger.commit()
+
+    def carry_out(self, records: Sequence[Recorded]) -> None:
+        """What was gathered is kept."""
+        super().append([recorded.event for recorded in records])
+
+    def all(self) -> list[Recorded]:
+        """Every event that is kept."""
+        return list(self.read(self.oldest - 1, EVENTS))
+
+    def _note(self, group: str, offset: int) -> None:
+        # It goes with the next turn's writes: where that does not come about, a batch of events comes again.
+        self._ledger.gathered.offsets[group] = offset
+
+
+def _fenced(carry_out: Callable[[Any], None], writes: Any) -> frozenset[str]:
+    try:
+        carry_out(writes)
+    except Fenced as error:
+        return error.client_ids
+    return frozenset()
+
+
+async def _fail(commit: Any, fenced: set[str]) -> None:
+    await commit
+    raise Fenced(fenced)
