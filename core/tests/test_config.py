@@ -8,7 +8,7 @@ import pytest
 from attrs import frozen
 
 from kinmqtt.broker.settings import DEFAULT_ENDPOINT, LimitSettings, ListenerLimitSettings
-from kinmqtt.config import Overrides, Settings, load
+from kinmqtt.config import Overrides, Settings, default_data_directory, load
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.settings import setting
 
@@ -154,10 +154,34 @@ def test_all_mistakes_at_once(file: Path) -> None:
     ]
 
 
-def test_state_kept_elsewhere_is_refused() -> None:
-    """A place for state that does not exist yet is refused instead of being passed over."""
-    with pytest.raises(SettingsError, match="--data: expected 'memory', got 'disk'"):
-        load(None, Overrides(data="disk"), {})
+def test_state_must_have_a_place() -> None:
+    """An empty place for state is refused instead of being taken for another."""
+    with pytest.raises(SettingsError, match="--data: name a directory, or memory"):
+        load(None, Overrides(data=""), {})
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_root", "expected"),
+    [
+        ({"STATE_DIRECTORY": "/var/lib/one:/var/lib/two", "XDG_STATE_HOME": "/x"}, True, "/var/lib/one"),
+        ({}, True, "/var/lib/kinmqtt"),
+        ({"XDG_STATE_HOME": "/x"}, False, "/x/kinmqtt"),
+        ({}, False, str(Path.home() / ".local/state/kinmqtt")),
+    ],
+)
+def test_where_state_is_kept_when_nobody_says(environment: dict[str, str], is_root: bool, expected: str) -> None:
+    """Systemd's directory, then the system's or the user's."""
+    assert str(default_data_directory(environment, is_root)) == expected
+
+
+def test_the_command_line_says_where_state_is_kept(tmp_path: Path) -> None:
+    """`--data` over `broker.data` over the default; `memory` is no directory."""
+    file = tmp_path / "k.toml"
+    file.write_text('[broker]\ndata = "here"\n')
+
+    assert load(file, Overrides(), {}).broker.data_directory == Path("here").absolute()
+    assert load(file, Overrides(data="memory"), {}).broker.data_directory is None
+    assert load(None, Overrides(), {"STATE_DIRECTORY": "/s"}).broker.data_directory == Path("/s")
 
 
 # The plugins' own sections

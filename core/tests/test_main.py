@@ -185,7 +185,7 @@ MISTAKES = [
     ("unknown-table", "[brokr]\n", "k.toml:1:2: brokr: unknown table; did you mean 'broker'?"),
     ("misspelt-key", '[broker]\nlistn = ["1"]\n', "k.toml:2:1: broker.listn: unknown key; did you mean 'listen'?"),
     ("wrong-type", "[broker]\nlisten = 5\n", "k.toml:2:10: broker.listen: expected a list, each element a string"),
-    ("wrong-value", '[broker]\ndata = "disk"\n', 'k.toml:2:8: broker.data: expected "memory", got the string "disk"'),
+    ("wrong-value", '[broker]\ndata = ""\n', "k.toml:2:1: broker: data is empty: name a directory, or memory"),
     (
         "out-of-range",
         "[limits]\nmax_inflight = 0\n",
@@ -247,7 +247,7 @@ OPTIONS = [
     ("beyond-loopback", ("-l", "0.0.0.0:1883"), "the broker would listen beyond loopback"),
     ("unknown-plugin", ("-P", "no:nobody"), "-P no:nobody: no plugin named 'nobody' is installed"),
     ("bad-plugin-option", ("-P", "nobody"), "-P nobody: expected no:NAME"),
-    ("data-elsewhere", ("--data", "disk"), "--data: expected 'memory', got 'disk'"),
+    ("data-nowhere", ("--data", ""), "--data: name a directory, or memory"),
 ]
 
 

@@ -45,7 +45,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def settings(*listen: str, **overrides: Any) -> Settings:
     """Settings with these listeners."""
-    return load(None, Overrides(listen, **overrides), {})
+    return load(None, Overrides(listen, **{"data": "memory", **overrides}), {})
 
 
 def test_nothing_is_opened_by_assembling() -> None:

@@ -78,7 +78,7 @@ USAGE = [
     ("unknown-table", "[brokr]\n", (), "k.toml:1:2: brokr: unknown table; did you mean 'broker'?"),
     ("wrong-type", "[broker]\nlisten = 5\n", (), "k.toml:2:10: broker.listen: expected a list"),
     ("bad-toml", "[broker\n", (), "k.toml:1:8: "),
-    ("data-elsewhere", "", ("--data", "disk"), "--data: expected 'memory', got 'disk'"),
+    ("data-nowhere", "", ("--data", ""), "--data: name a directory, or memory"),
     ("unknown-option", "", ("--bogus",), "option --bogus not recognized"),
 ]
 

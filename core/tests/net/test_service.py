@@ -94,7 +94,7 @@ def diary(reactor: Reactor, monkeypatch: pytest.MonkeyPatch) -> Diary:
 
 def service_of(reactor: Reactor, *listen: str) -> BrokerService:
     """A service that listens there."""
-    settings = load(None, Overrides(listen or ("127.0.0.1:1883", "127.0.0.1:1884")), {})
+    settings = load(None, Overrides(listen or ("127.0.0.1:1883", "127.0.0.1:1884"), data="memory"), {})
     return runner.build_service(settings, reactor)
 
 

@@ -28,7 +28,7 @@ from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.broker.turn import Turn
 from kinmqtt.broker.wheel import Wheel
-from kinmqtt_spi.errors import AssemblyError, SpiError
+from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Identity
 from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
@@ -71,6 +71,8 @@ class Broker:
             random_hex,
         )
         self.connections: set[Connection] = set()
+        self.arriving = 0
+        """Connections of which it is not known yet who is there: in a TLS handshake, or before a proxy's header."""
         self.listeners = {
             plan.name: Listener(
                 plan, assembly.limits, hooks, plan.settings.authenticators or assembly.default_authenticators
@@ -80,7 +82,7 @@ class Broker:
         self.wheel = Wheel()
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
         self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
-        self.retained = Retained(self.runtime)
+        self.retained = Retained(self.runtime, self._epoch_of)
         self.publishing = Publishing(self.runtime, self.router, self.retained)
         self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
         turn.when_fenced(self.sessions.fenced)
@@ -149,7 +151,15 @@ class Broker:
         has mistakes: then nothing was changed.
         """
         calls = self.runtime.hooks.reload.each()
-        parsed = {call.plugin: settings_of(call.plugin, self._settings_class(call.plugin)) for call in calls}
+        parsed: dict[str, Any] = {}
+        problems: list[str] = []
+        for call in calls:
+            try:
+                parsed[call.plugin] = settings_of(call.plugin, self._settings_class(call.plugin))
+            except SettingsError as error:
+                problems.extend(error.problems)
+        if problems:
+            raise SettingsError(problems)
         if limits is not None:
             self.runtime.limits = limits
             for listener in self.listeners.values():
@@ -217,7 +227,7 @@ class Broker:
     def is_full(self) -> bool:
         """Whether no further connection may come in, by whichever listener."""
         limit = self.runtime.limits.max_connections
-        return limit is not None and len(self.connections) >= limit
+        return limit is not None and len(self.connections) + self.arriving >= limit
 
     # For plugins
 
@@ -279,6 +289,10 @@ class Broker:
     async def _retry(self, now: float) -> None:
         """Hand over again what a store could not keep."""
         self.runtime.turn.retry()
+
+    def _epoch_of(self, client_id: str) -> int:
+        session = self.sessions.get(client_id)
+        return 0 if session is None else session.epoch
 
     def _session_of(self, client_id: str) -> Any:
         return self.sessions.by_id.get(client_id)

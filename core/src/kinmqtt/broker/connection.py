@@ -1,11 +1,13 @@
 """One network connection: runs the table of :mod:`kinmqtt.mqtt.connection` and carries out what it says.
 
-Input goes down from here (session, publishing, router) and nothing calls back up but the end of a turn. While an
-answer is waited for, what the client sends next waits too, in order, and its socket is not read.
+Input goes down from here (session, publishing, router); what must come back (there is room, the client is taken over,
+a turn has ended) is a call on the connection that was handed in. While an answer is waited for, what the client sends
+next waits too, in order, and its socket is not read.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import evolve
@@ -174,7 +176,7 @@ class Connection:
             return
         if limit.verdict is LimitVerdict.DELAY:
             self.pause_for(limit.delay_s)
-        self.watch(max(1, round(self.limits.connect_time_limit_s)))
+        self.watch(ceil(self.limits.connect_time_limit_s) + 1)
 
     def receive(self, data: bytes) -> None:
         """Bytes arrived."""

@@ -18,7 +18,7 @@ class Delivery:
         "retain",
         "sent",
         "sequence",
-        "share_group",
+        "shared_filter",
         "stage",
     )
 
@@ -29,14 +29,14 @@ class Delivery:
         retain: bool,
         identifiers: tuple[int, ...],
         sequence: int,
-        share_group: str | None = None,
+        shared_filter: str | None = None,
     ) -> None:
         self.publication = publication
         self.qos = qos
         self.retain = retain
         self.identifiers = identifiers
-        self.share_group = share_group
-        """The shared subscription it comes by."""
+        self.shared_filter = shared_filter
+        """The shared subscription it comes by, as the client wrote it."""
         self.sequence = sequence
         """Its number in the queue store; 0 in a session that is not kept."""
         self.stage = Stage.PUBACK if qos == 1 else Stage.PUBREC
@@ -49,4 +49,4 @@ class Delivery:
     def of(cls, entry: Entry) -> Delivery:
         """What an entry of a queue store becomes."""
         publication = Publication.of(entry.message)
-        return cls(publication, entry.qos, entry.retain, entry.identifiers, entry.sequence, entry.share_group)
+        return cls(publication, entry.qos, entry.retain, entry.identifiers, entry.sequence, entry.shared_filter)

@@ -157,7 +157,9 @@ def deliver(runtime: Runtime, target: Target, publication: Publication, retained
     retain = retained or (target.retain_as_published and publish.retain)
     qos = min(target.qos, changed.publish.qos)
     if qos:
-        return session.deliver(changed, qos, retain, target.identifiers, target.subscription.share_group)
+        subscription = target.subscription
+        shared_filter = None if subscription.share_group is None else subscription.full_filter
+        return session.deliver(changed, qos, retain, target.identifiers, shared_filter)
     session.deliver_particular(changed, retain, target.identifiers)
     return True
 

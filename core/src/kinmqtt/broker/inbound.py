@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve
 from twisted.logger import Logger
 
-from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
@@ -24,7 +23,6 @@ from kinmqtt_spi import values
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
-from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict
 from kinmqtt_spi.values import Client, Drop, Message, Reject
 
@@ -275,6 +273,9 @@ def _intercepted(
                 )
                 _refuse(connection, session, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a plugin failed")
                 return None
+            if outcome.topic.count("/") >= connection.broker.runtime.limits.max_topic_levels:
+                _refuse(connection, session, packet, ReasonCode.TOPIC_NAME_INVALID, "the topic has too many levels")
+                return None
             publication = Publication.of(outcome)
         return _take(connection, session, packet, publication, None)
     if isinstance(outcome, Drop):
@@ -311,13 +312,6 @@ def _take(
     broker = connection.broker
     if packet.qos == 2:
         session.incoming.open(packet.packet_id)
-        if session.kept:
-            broker.runtime.turn.batch.queue.append(
-                queue.InboundOpen(session.client_id, session.epoch, packet.packet_id)
-            )
-    if packet.retain:
-        kind = EventKind.ADD_RETAIN if packet.payload else EventKind.REMOVE_RETAIN
-        events.record(broker.runtime, kind, session.client_id, session.epoch, topic=packet.topic)
     routed = broker.publishing.take(publication, fanout)
     if isinstance(routed, Awaitable):
         return connection.wait_for(run(_routed_later(connection, session, packet, routed)))
@@ -330,9 +324,11 @@ async def _routed_later(
     connection: Connection, session: Session, packet: Publish, pending: Awaitable[Routed]
 ) -> None:
     routed = await as_deferred(pending)
+    connection.broker.runtime.turn.touch()
     if packet.qos and session.connection is connection:
-        connection.broker.runtime.turn.touch()
         _routed(connection, session, packet, routed)
+    elif packet.qos == 2 and routed is not Routed.REFUSED:
+        _open_inbound(connection, session, packet)
 
 
 def _routed(connection: Connection, session: Session, packet: Publish, routed: Routed) -> None:
@@ -350,12 +346,21 @@ def _acknowledge(connection: Connection, session: Session, packet: Publish, reas
         return
     packet_type = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
     if packet.qos == 2:
-        session.incoming.open(packet.packet_id)
+        _open_inbound(connection, session, packet)
     if reason is ReasonCode.SUCCESS or connection.version != V5:
         answer = _short(packet_type, packet.packet_id)
     else:
         answer = _with_reason(packet_type, packet.packet_id, reason)
     connection.broker.runtime.turn.acknowledge(connection, answer)
+
+
+def _open_inbound(connection: Connection, session: Session, packet: Publish) -> None:
+    """A QoS 2 message was taken over: a repeat must not be. Kept in the turn in which its deliveries are."""
+    session.incoming.open(packet.packet_id)
+    if session.kept:
+        connection.broker.runtime.turn.batch.queue.append(
+            queue.InboundOpen(session.client_id, session.epoch, packet.packet_id)
+        )
 
 
 def _refuse(connection: Connection, session: Session, packet: Publish, reason: ReasonCode, text: str) -> None:

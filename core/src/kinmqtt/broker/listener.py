@@ -30,7 +30,7 @@ class ListenerPlan:
 class Listener:
     """What a running broker knows of one way in."""
 
-    __slots__ = ("_own", "authenticate", "connections", "exchange", "limits", "name")
+    __slots__ = ("_own", "arriving", "authenticate", "connections", "exchange", "limits", "name")
 
     def __init__(
         self, plan: ListenerPlan, limits: LimitSettings, hooks: Hooks, authenticators: tuple[str, ...] | None
@@ -40,6 +40,8 @@ class Listener:
         self._own = plan.settings.limits
         self.limits = self._own.over(limits)
         self.connections = 0
+        self.arriving = 0
+        """Connections of which it is not known yet who is there."""
         self.authenticate: Decide[[ConnectRequest]] = hooks.authenticate
         self.exchange: Decide[[ExchangeStep]] = hooks.exchange
         if authenticators is not None:
@@ -50,7 +52,7 @@ class Listener:
     def is_full(self) -> bool:
         """Whether no further connection may come in here."""
         limit = self._own.max_connections
-        return limit is not None and self.connections >= limit
+        return limit is not None and self.connections + self.arriving >= limit
 
     def limit(self, limits: LimitSettings) -> None:
         """Take new limits of the broker; the listener's own stand over them."""

@@ -30,11 +30,11 @@ class Redistribution:
         if not any(subscription.share_group for subscription in session.subscriptions.values()):
             return
         for packet_id, delivery in session.outgoing:
-            if delivery.qos == 1 and self._gives(session, delivery.share_group, delivery.publication, ends):
+            if delivery.qos == 1 and self._gives(session, delivery.shared_filter, delivery.publication, ends):
                 session.hand_on(packet_id, delivery)
         if isinstance(session.waiting, WaitingHere):
             for delivery in list(session.waiting.deliveries):
-                if self._gives(session, delivery.share_group, delivery.publication, ends):
+                if self._gives(session, delivery.shared_filter, delivery.publication, ends):
                     session.waiting.take_out(delivery)
 
     async def queue_left(self, session: Session, ends: bool) -> None:
@@ -49,11 +49,11 @@ class Redistribution:
                 return
             for entry in entries:
                 cursor = entry.sequence
-                if self._gives(session, entry.share_group, Publication.of(entry.message), ends):
+                if self._gives(session, entry.shared_filter, Publication.of(entry.message), ends):
                     waiting.take_out(entry)
             self._runtime.turn.touch()
 
-    def _gives(self, session: Session, share_group: str | None, publication: Publication, ends: bool) -> bool:
-        if share_group is None:
+    def _gives(self, session: Session, shared_filter: str | None, publication: Publication, ends: bool) -> bool:
+        if shared_filter is None:
             return False
-        return self._router.to_another_member(session.client_id, share_group, publication, connected=not ends)
+        return self._router.to_another_member(session.client_id, shared_filter, publication, connected=not ends)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
+from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import as_deferred, run, settle
 from kinmqtt.broker.fanout import deliver, target_of
 from kinmqtt.broker.publication import Publication
+from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message, RetainHandling, Subscription
 
@@ -30,8 +32,10 @@ EXPIRE_AT_ONCE: Final = 1000
 class Retained:
     """The broker's dealings with the retain store."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, epoch_of: Callable[[str], int]) -> None:
+        """``epoch_of`` answers the epoch of a client's session; 0 where it has none."""
         self._runtime = runtime
+        self._epoch_of = epoch_of
         self._latest = 0.0
         self._lines: dict[Session, deque[Subscription]] = {}
         """Subscriptions for which retained messages are to be sent, by session, one after the other."""
@@ -62,6 +66,10 @@ class Retained:
         version = RetainVersion(self._latest, message.id.node, message.id.counter)
         batch = runtime.turn.batch
         batch.retain.append(RetainWrite(message, version))
+        kind = EventKind.ADD_RETAIN if message.payload else EventKind.REMOVE_RETAIN
+        publisher = message.publisher.client_id
+        if not message.topic.startswith("$SYS/"):
+            events.record(runtime, kind, publisher, self._epoch_of(publisher), topic=message.topic)
         hooks = runtime.hooks
         if message.payload and hooks.retained.active:
             batch.afterwards.append(lambda: hooks.retained(message))

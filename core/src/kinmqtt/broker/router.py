@@ -75,11 +75,11 @@ class Router:
         group = subscription.share_group
         if self.index.remove(client_id, subscription.filter, group):
             self.generation += 1
-            self._rotation.pop((group or "", subscription.filter), None)
             route = RouteChange(subscription.filter, group)
             self._interest[route] -= 1
             if not self._interest[route]:
                 del self._interest[route]
+                self._rotation.pop((group or "", subscription.filter), None)
                 self._tell_cluster(removed=[route])
 
     def routes_known(self) -> Maybe[Sequence[NodeIdentity]]:
@@ -141,14 +141,15 @@ class Router:
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
     def to_another_member(
-        self, client_id: str, share_group: str, publication: Publication, *, connected: bool
+        self, client_id: str, shared_filter: str, publication: Publication, *, connected: bool
     ) -> bool:
         """Give what a member of a shared subscription held to another; ``False`` if there is none to take it.
 
         With ``connected`` only members that are connected count.
         """
         for group in self.fanout(publication.publish.topic).groups:
-            if group.name != share_group or all(member.client_id != client_id for member in group.members):
+            is_it = f"$share/{group.name}/{group.filter}" == shared_filter
+            if not is_it or all(member.client_id != client_id for member in group.members):
                 continue
             others = tuple(
                 member
@@ -159,15 +160,17 @@ class Router:
         return False
 
     def _to_member(self, group: Group, members: tuple[Subscriber, ...], publication: Publication) -> bool:
-        """Deliver to one of some members; where its queue refuses, another is asked."""
+        """Deliver to one of some members; where its queue is full or refuses, another is asked."""
         while members:
             member = self._choose(group, members, publication)
             session = None if member is None else self._session_of(member.client_id)
             if member is None or session is None:
                 return True
-            if deliver(self._runtime, target_of(session, [member.subscription]), publication):
+            # The last one's queue decides what becomes of a message that nobody has room for.
+            full = len(members) > 1 and publication.publish.qos and session.waiting.is_full
+            if not full and deliver(self._runtime, target_of(session, [member.subscription]), publication):
                 return True
-            members = tuple(other for other in members if other is not member)
+            members = tuple(other for other in members if other.client_id != member.client_id)
         return False
 
     def _choose(self, group: Group, members: tuple[Subscriber, ...], publication: Publication) -> Subscriber | None:

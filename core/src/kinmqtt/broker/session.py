@@ -164,7 +164,7 @@ class Session:
         qos: int,
         retain: bool,
         identifiers: tuple[int, ...] = (),
-        share_group: str | None = None,
+        shared_filter: str | None = None,
     ) -> bool:
         """Bring a message of QoS 1 or 2 to the client, now or later; ``False`` if its queue refused it."""
         waiting = self.waiting
@@ -173,19 +173,19 @@ class Session:
         if fate is not None and not fate.is_queued:
             return fate is not Fate.REFUSED
         if isinstance(waiting, WaitingHere):
-            delivery = Delivery(publication, qos, retain, identifiers, 0, share_group)
+            delivery = Delivery(publication, qos, retain, identifiers, 0, shared_filter)
             if waits:
                 waiting.add(delivery, fate)
             else:
                 self.transmit(self.outgoing.assign(delivery), delivery)
             return True
         self.sequence += 1
-        entry = Entry(self.sequence, publication.stored, qos, retain, identifiers, share_group)
+        entry = Entry(self.sequence, publication.stored, qos, retain, identifiers, shared_filter)
         if waits:
             waiting.add(entry, publication, fate)
             self.wants_pump()
             return True
-        delivery = Delivery(publication, qos, retain, identifiers, self.sequence, share_group)
+        delivery = Delivery(publication, qos, retain, identifiers, self.sequence, shared_filter)
         packet_id = self.outgoing.assign(delivery)
         waiting.cursor = self.sequence
         batch = self._runtime.turn.batch

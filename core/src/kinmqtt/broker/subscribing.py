@@ -79,8 +79,7 @@ async def subscribe_initially(connection: Connection, session: Session) -> Made:
             return made
         for subscription in subscriptions or ():
             try:
-                _check_subscription(subscription)
-                split_shared(subscription.full_filter, connection.broker.runtime.limits.max_topic_levels)
+                _check_subscription(subscription, connection.broker.runtime.limits.max_topic_levels)
                 made.append((subscription, _make(connection, session, subscription)))
             except (RemoteError, SubscriptionRefused, ValueError) as error:
                 log.error(
@@ -188,7 +187,7 @@ async def _intercepted(
     outcome: Subscription | Drop | Reject | Disconnect = await settle(subscribing(session.client, subscription))
     if isinstance(outcome, Subscription):
         try:
-            _check_subscription(outcome)
+            _check_subscription(outcome, connection.broker.runtime.limits.max_topic_levels)
         except (RemoteError, ValueError) as error:
             log.error(
                 "a plugin made an unfit subscription of {filter!r}: {error}", filter=subscription.filter, error=error
@@ -201,9 +200,9 @@ async def _intercepted(
     return ReasonCode(subscription.qos) if isinstance(outcome, Drop) else _fitting(outcome.reason)
 
 
-def _check_subscription(subscription: Subscription) -> None:
+def _check_subscription(subscription: Subscription, max_levels: int) -> None:
     """Raise for a subscription of a plugin's making that no SUBSCRIBE could have asked for."""
-    split_shared(subscription.full_filter)
+    split_shared(subscription.full_filter, max_levels)
     if subscription.qos not in (0, 1, 2) or subscription.retain_handling not in (0, 1, 2):
         raise ValueError(f"QoS {subscription.qos!r}, retain handling {subscription.retain_handling!r}")
 

@@ -58,7 +58,7 @@ class Waiting(ABC):
 
     def fate_of(self, publication: Publication) -> Fate | None:
         """What becomes of a newcomer; ``None`` where there is room for it."""
-        return full_queue.decide(self._runtime, self._session, publication) if self._is_full else None
+        return full_queue.decide(self._runtime, self._session, publication) if self.is_full else None
 
     def leaves(self, message: Message) -> None:
         """A message waits no longer."""
@@ -66,7 +66,8 @@ class Waiting(ABC):
         self.size_bytes = max(0, self.size_bytes - message.size_bytes)
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether something must give way for whatever comes next."""
         limits = self._runtime.limits
         return self.count >= limits.max_queued_messages or self.size_bytes >= limits.max_queued_bytes
 
@@ -112,7 +113,7 @@ class WaitingHere(Waiting):
 
     def fate_of(self, publication: Publication) -> Fate | None:
         """See :meth:`Waiting.fate_of`; what has expired takes no place."""
-        if self._is_full:
+        if self.is_full:
             self._forget_expired()
         return super().fate_of(publication)
 

@@ -77,9 +77,19 @@ class MqttProtocol(Protocol):
         transport.registerProducer(self, self._write_some is None)
         if self._settings.tls is None and not self._settings.proxy_protocol:
             self._introduce()
+        elif self._broker.is_full or self.listener.is_full:
+            self._broker.runtime.statistics.connections_refused.value += 1
+            log.info("a connection to {listener} is refused: there are too many", listener=self.listener.name)
+            self.abort()
         else:
+            self._arrives(1)
             limit_s = self.listener.limits.connect_time_limit_s
             self._patience = self._broker.runtime.clock.later(limit_s, self.abort)
+
+    def _arrives(self, by: int) -> None:
+        """Count, or count no longer, among those of whom it is not known yet who is there."""
+        self._broker.arriving += by
+        self.listener.arriving += by
 
     def handshakeCompleted(self) -> None:
         """TLS stands, and a client's certificate is verified."""
@@ -103,6 +113,8 @@ class MqttProtocol(Protocol):
         transport: Any = self.transport
         if self._patience is not None:
             self._patience.cancel()
+            self._patience = None
+            self._arrives(-1)
         self.address = _address(transport.getPeer())
         tls = self._settings.tls
         if tls is not None and tls.client_certificates != "none":
@@ -124,9 +136,12 @@ class MqttProtocol(Protocol):
         self.ready = False
         self._closing = True
         self._write_some = None
-        for timer in (self._cut, self._patience):
-            if timer is not None:
-                timer.cancel()
+        if self._cut is not None:
+            self._cut.cancel()
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+            self._arrives(-1)
         if self.connection is not None:
             self.connection.lost(reason.getErrorMessage())
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
@@ -9,6 +10,7 @@ from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWr
 V1_PREFIX: Final = b"PROXY "
 V2_PREFIX: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 V1_NEEDED_BYTES: Final = 8
+V1_LONGEST_BYTES: Final = 107
 V2_NEEDED_BYTES: Final = 16
 V1_UNKNOWN: Final = b"PROXY UNKNOWN\r\n"
 """What version 1 says where the proxy speaks for nobody. Twisted's parser wants a space before the line ends."""
@@ -29,6 +31,9 @@ class ProxyProtocol(HAProxyProtocolWrapper):
                 self._early = data
                 return
             self._early = None
+            if data.startswith(V1_PREFIX) and not _is_v1(data):
+                self.loseConnection()  # type: ignore[no-untyped-call]
+                return
             if data.startswith(V1_UNKNOWN):
                 data = V1_UNKNOWN[:-2] + b" " + data[len(V1_UNKNOWN) - 2 :]
         try:
@@ -43,12 +48,28 @@ class ProxyProtocol(HAProxyProtocolWrapper):
         """Whether there is too little to tell, and what there is fits."""
         return any(
             len(data) < needed and prefix.startswith(data[: len(prefix)])
-            for prefix, needed in (
-                (V1_PREFIX, V1_NEEDED_BYTES),
-                (V1_UNKNOWN, len(V1_UNKNOWN)),
-                (V2_PREFIX, V2_NEEDED_BYTES),
-            )
-        )
+            for prefix, needed in ((V1_PREFIX, V1_NEEDED_BYTES), (V2_PREFIX, V2_NEEDED_BYTES))
+        ) or (data.startswith(V1_PREFIX) and b"\r\n" not in data and len(data) <= V1_LONGEST_BYTES)
+
+
+def _is_v1(data: bytes) -> bool:
+    """Whether it begins with a line of version 1, written as the protocol has it: Twisted looks less closely."""
+    line, end, _ = data.partition(b"\r\n")
+    if not end or len(line) + 2 > V1_LONGEST_BYTES:
+        return False
+    fields = line.decode("latin-1").split(" ")
+    if fields[1] == "UNKNOWN":
+        return True
+    sort = {"TCP4": IPv4Address, "TCP6": IPv6Address}.get(fields[1])
+    if sort is None or len(fields) != 6:
+        return False
+    try:
+        sort(fields[2]), sort(fields[3])
+    except ValueError:
+        return False
+    return all(port.isascii() and port.isdecimal() and str(int(port)) == port for port in fields[4:]) and all(
+        int(port) < 1 << 16 for port in fields[4:]
+    )
 
 
 class ProxyFactory(HAProxyWrappingFactory):

@@ -7,6 +7,7 @@ That is what a general library can't do, and why the frames are ours.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,7 @@ class CloseCode(IntEnum):
     NORMAL = 1000
     PROTOCOL_ERROR = 1002
     UNSUPPORTED_DATA = 1003
+    INVALID_DATA = 1007
 
 
 class FrameError(Exception):
@@ -74,6 +76,24 @@ def unmask(data: bytes, mask: bytes, offset: int) -> bytes:
     turned = mask[offset % 4 :] + mask[: offset % 4]
     key = (turned * (len(data) // 4 + 1))[: len(data)]
     return (int.from_bytes(data, "big") ^ int.from_bytes(key, "big")).to_bytes(len(data), "big")
+
+
+def _answer_to_close(payload: bytes) -> CloseCode:
+    """How a client's Close frame is answered (RFC 6455 sections 5.5.1, 7.4.2 and 8.1)."""
+    if not payload:
+        return CloseCode.NORMAL
+    code = int.from_bytes(payload[:2], "big")
+    if len(payload) == 1 or not (1000 <= code < 5000) or code in _NEVER_SENT or 1016 <= code < 3000:
+        return CloseCode.PROTOCOL_ERROR
+    try:
+        payload[2:].decode()
+    except UnicodeDecodeError:
+        return CloseCode.INVALID_DATA
+    return CloseCode.NORMAL
+
+
+_NEVER_SENT: Final = (1004, 1005, 1006, 1015)
+"""Close codes that no frame may carry."""
 
 
 class FrameReader:
@@ -182,6 +202,8 @@ class WebSocketMqttProtocol(MqttProtocol):
         self._head = b""
         self._reader = FrameReader()
         self._close_sent = False
+        self._ping: bytes | None = None
+        """The last PING that could not be answered yet."""
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes arrived: of the handshake, then of frames."""
@@ -196,12 +218,26 @@ class WebSocketMqttProtocol(MqttProtocol):
             if opcode is Opcode.BINARY:
                 connection.receive(payload)
             elif opcode is Opcode.PING:
-                self._send(Opcode.PONG, payload)
+                self._answer(payload)
             elif opcode is Opcode.CLOSE:
-                self._part(CloseCode.NORMAL)
+                self._part(_answer_to_close(payload))
                 return
         if self._reader.error is not None:
             self._part(self._reader.error.code)
+
+    def _answer(self, ping: bytes) -> None:
+        """Answer a PING now, or, where the client does not read, the last of them when it does (section 5.5.3)."""
+        if self.ready:
+            self._send(Opcode.PONG, ping)
+        else:
+            self._ping = ping
+
+    def resumeProducing(self) -> None:
+        """Everything written has gone out."""
+        ping, self._ping = self._ping, None
+        super().resumeProducing()
+        if ping is not None and not self._closing:
+            self._answer(ping)
 
     def write(self, data: bytes) -> None:
         """Send MQTT packets, as many as there are, in one frame."""
@@ -237,7 +273,7 @@ class WebSocketMqttProtocol(MqttProtocol):
             request = next((event for event in handshake.events() if isinstance(event, Request)), None)
         except (RemoteProtocolError, UnicodeError):
             request = None
-        if request is None:
+        if request is None or not _is_sound(head):
             self._reject(b"400 Bad Request")
             return b""
         refused = self._refused(request)
@@ -272,6 +308,21 @@ class WebSocketMqttProtocol(MqttProtocol):
         super().write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         self._close_sent = True
         super().close()
+
+
+def _is_sound(head: bytes) -> bool:
+    """Whether a request has what wsproto does not ask for: HTTP/1.1, a key of 16 bytes (RFC 6455 section 4.2.1)."""
+    first, *lines = head.split(b"\r\n")
+    if not first.endswith(b" HTTP/1.1"):
+        return False
+    keys = [value.strip() for name, _, value in (line.partition(b":") for line in lines) if name.lower() == _KEY]
+    try:
+        return len(keys) == 1 and len(b64decode(keys[0], validate=True)) == 16
+    except ValueError:
+        return False
+
+
+_KEY: Final = b"sec-websocket-key"
 
 
 class WebSocketMqttFactory(MqttFactory):

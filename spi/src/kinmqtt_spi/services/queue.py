@@ -43,8 +43,9 @@ class Entry:
     retain: bool = False
     identifiers: tuple[int, ...] = ()
     """The subscription identifiers to send along."""
-    share_group: str | None = None
-    """The shared subscription that chose this client, where one did: another member may take its place."""
+    shared_filter: str | None = None
+    """The shared subscription that chose this client, as ``$share/group/filter``, where one did: another member may
+    take its place."""
 
 
 @frozen(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -133,7 +134,8 @@ def _text(error: ValueError) -> str:
 def _one_line(text: str, secrets: Iterable[str]) -> str:
     # Masked first: a secret may have line breaks of its own.
     for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, MASK)
+        # Within a word a short one would tell more by its holes than it hides.
+        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)" if len(secret) < 6 else re.escape(secret), MASK, text)
     return " ".join(text.split())
 
 

@@ -88,6 +88,16 @@ class _Ban:
         return self.client_id is None and self.username is None
 
 
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """A network; one of IPv4 addresses as IPv6 writes them is that of the IPv4 addresses."""
+    network = ipaddress.ip_network(text, strict=False)
+    if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:
+            return ipaddress.ip_network((int(mapped), network.prefixlen - 96))
+    return network
+
+
 def _within(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
     try:
         address = ipaddress.ip_address(host)
@@ -159,7 +169,7 @@ class Bans:
             _Ban(
                 entry.client_id,
                 entry.username,
-                None if entry.address is None else ipaddress.ip_network(entry.address, strict=False),
+                None if entry.address is None else _network(entry.address),
                 None if entry.until is None else _moment(entry.until),
                 entry.why,
             )

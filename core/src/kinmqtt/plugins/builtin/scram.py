@@ -62,7 +62,17 @@ class Secret:
         match = _SECRET.fullmatch(text)
         if match is None:
             raise ValueError("expected SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>")
-        return cls(int(match[1]), b64decode(match[2]), b64decode(match[3]), b64decode(match[4]))
+        if not int(match[1]):
+            raise ValueError("the iterations must be 1 at least")
+        parts = {}
+        for part, text, size in (("salt", match[2], None), ("StoredKey", match[3], 32), ("ServerKey", match[4], 32)):
+            try:
+                parts[part] = b64decode(text, validate=True)
+            except Base64Error:
+                raise ValueError(f"its {part} is no base64") from None
+            if size is not None and len(parts[part]) != size:
+                raise ValueError(f"its {part} has {len(parts[part])} bytes in place of {size}")
+        return cls(int(match[1]), *parts.values())
 
     def __str__(self) -> str:
         salt, stored, server = (b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key))

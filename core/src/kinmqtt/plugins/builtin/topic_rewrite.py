@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import evolve, frozen
@@ -114,12 +113,11 @@ def _rewritten(rules: Sequence[tuple[re.Pattern[str], str]], name: str, client: 
     for pattern, target in rules:
         match = pattern.fullmatch(name)
         if match is not None:
-            filled = fill_in(target, client)
-            if filled is None:
+            # Each part of the target for itself: what a client is called must not be read as a reference.
+            parts = [fill_in(part, client) for part in _REFERENCE.split(target)[::2]]
+            references = _REFERENCE.findall(target)
+            if None in parts:
                 return None
-            return _REFERENCE.sub(partial(_group, match), filled)
+            groups = [match[int(reference)] or "" for reference in references]
+            return "".join(f"{part}{group}" for part, group in zip(parts, [*groups, ""], strict=True))
     return None
-
-
-def _group(match: re.Match[str], reference: re.Match[str]) -> str:
-    return match[int(reference[1])] or ""

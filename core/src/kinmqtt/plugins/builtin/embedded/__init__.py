@@ -15,6 +15,7 @@ from kinmqtt.plugins.builtin.embedded.journal import Journal
 from kinmqtt.plugins.builtin.embedded.records import Group
 from kinmqtt.plugins.builtin.embedded.stores import Ledger
 from kinmqtt_spi import hookimpl
+from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.services.plugin import Health, HealthState
 from kinmqtt_spi.settings import setting
 
@@ -55,10 +56,11 @@ class Embedded:
     @hookimpl
     def configure(self, context: Context) -> None:
         """Take the settings, and the directory if there is one."""
+        if context.data is None:
+            raise NotConfigured("there is no data directory: broker.data (or --data) is memory")
         self._settings = context.settings
         self._ledger = Ledger(context)
-        if context.data is not None:
-            self._directory = DataDirectory(context.data)
+        self._directory = DataDirectory(context.data)
 
     @hookimpl
     def session_store(self) -> SessionStore:
@@ -135,8 +137,6 @@ class Embedded:
     def _shared(self) -> Ledger:
         if self._ledger is None:
             raise RuntimeError("the embedded store was asked for before it was configured")
-        if self._directory is None:
-            raise RuntimeError("there is no data directory: broker.data is 'memory'; name a directory")
         self._serves = True
         return self._ledger
 

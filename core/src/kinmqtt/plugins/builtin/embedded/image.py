@@ -149,8 +149,8 @@ def _bring_about(client_id: str, queue: _Queue) -> Iterator[QueueWrite]:
             key = id(held.message)
             if key not in made:
                 made[key] = message_of(held.message)
-            qos, retain, identifiers, share_group = held.about[5:9]
-            entry = Entry(sequence, made[key], qos, retain, tuple(identifiers), share_group)
+            qos, retain, identifiers, shared_filter = held.about[5:9]
+            entry = Entry(sequence, made[key], qos, retain, tuple(identifiers), shared_filter)
         yield Append(client_id, epoch, entry, held.packet_id)
         if held.about is None:
             yield Release(client_id, epoch, sequence)

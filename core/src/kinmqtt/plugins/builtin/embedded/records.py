@@ -162,7 +162,7 @@ def pack(group: Group) -> bytes:
                 entry.qos,
                 entry.retain,
                 entry.identifiers,
-                entry.share_group,
+                entry.shared_filter,
                 write.packet_id,
             ))  # fmt: skip
         else:
@@ -248,7 +248,7 @@ def _pack_stand(stand: Record, place: _Place) -> Record:
         entry.qos,
         entry.retain,
         entry.identifiers,
-        entry.share_group,
+        entry.shared_filter,
         packet_id,
     )
 
