@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from attrs import define, field
@@ -62,7 +63,7 @@ class Notes:
                 elif topic.endswith("2"):
                     yield f"{topic}: {number} came twice"
                 seen.add(number)
-            for before, after in zip(first, first[1:], strict=False):
+            for before, after in pairwise(first):
                 if after < before:
                     yield f"{topic}: {after} came behind {before}"
 

@@ -31,7 +31,7 @@ def acknowledge_before_commit() -> None:
 
         def keep(data: bytes) -> None:
             held.append(data)
-            if len(held) >= 5:
+            if len(held) >= 40:
                 for each in held:
                     append(each)
                 held.clear()

@@ -12,6 +12,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,11 @@ class Run:
         await self._until(lambda: self.subscriber.known)
         tasks += [asyncio.create_task(publisher.run()) for publisher in self.publishers]
         for _ in range(kills):
-            connections = [client.connections for client in self.clients]
+            before = [client.connections for client in self.clients]
             await asyncio.sleep(0.02 + 0.3 * self.chance.random())
             await self._die()
             await self._start()
-            await self._until(lambda: all(c.connections > n for c, n in zip(self.clients, connections, strict=True)))
+            await self._until(partial(self._are_back, before))
             if until_caught and any("twice" in text or "lost" in text for text in self.notes.violations()):
                 break
         for publisher in self.publishers:
@@ -72,6 +73,9 @@ class Run:
         await asyncio.gather(*tasks)
         await self._die()
         self._log.close()
+
+    def _are_back(self, before: list[int]) -> bool:
+        return all(client.connections > number for client, number in zip(self.clients, before, strict=True))
 
     def _has_come(self) -> bool:
         received = self.notes.received
@@ -123,7 +127,7 @@ def test_the_checker_catches_a_broken_promise(tmp_path: Path, mutation: str) -> 
     """A broker that breaks one of its promises is found out."""
     run = Run(tmp_path / "data", seed=7, mutation=mutation)
 
-    asyncio.run(run.kill(10 if mutation == "acknowledge-before-commit" else 40, until_caught=True))
+    asyncio.run(run.kill(20 if mutation == "acknowledge-before-commit" else 40, until_caught=True))
 
     assert list(run.notes.violations()) != []
 
