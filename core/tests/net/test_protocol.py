@@ -16,7 +16,7 @@ from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 from wire import Wire, wire
 
-from kinmqtt.broker.settings import ListenerSettings
+from kinmqtt.broker.settings import ListenerLimitSettings, ListenerSettings, TlsSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
@@ -33,6 +33,7 @@ from kinmqtt.mqtt.packets import (
     Will,
 )
 from kinmqtt.net.protocol import CLOSE_LIMIT_S, MqttFactory, MqttProtocol
+from kinmqtt.net.proxy import ProxyFactory
 from kinmqtt_spi.reasons import ReasonCode
 
 PLAIN = ListenerSettings(endpoint="1883")
@@ -214,6 +215,127 @@ def test_where_a_client_comes_from(peer: Any, host: str, port: int | None) -> No
     protocol = joined(House(), transport, talk=False)
 
     assert (protocol.address.host, protocol.address.port) == (host, port)
+
+
+# Who is not known yet
+
+HEADER = b"PROXY TCP4 198.51.100.22 203.0.113.7 35646 1883\r\n"
+
+
+class Door:
+    """A listener whose clients are known only after TLS's handshake or a proxy's header, and who comes to it."""
+
+    def __init__(self, kind: str, whose: str) -> None:
+        limits = ListenerLimitSettings(connect_time_limit_s=5, max_connections=2 if whose == "listener" else None)
+        tls = TlsSettings(certificate=Path("none.pem"), private_key=Path("none.pem")) if kind == "TLS" else None
+        settings = ListenerSettings(endpoint="1883", proxy_protocol=kind == "PROXY", tls=tls, limits=limits)
+        more = {"max_connections": 2} if whose == "broker" else {}
+        self.house = House(listeners={"door": settings}, **more)
+        self.listener = self.house.broker.listeners["door"]
+        factory = MqttFactory(self.house.broker, self.listener, settings)
+        self._factory: Any = ProxyFactory(factory) if kind == "PROXY" else factory  # type: ignore[no-untyped-call]
+        self._kind = kind
+
+    def come(self) -> tuple[Any, BufferTransport]:
+        """Somebody who has said nothing yet."""
+        transport = BufferTransport()
+        protocol = self._factory.buildProtocol(None)
+        protocol.makeConnection(transport)
+        return protocol, transport
+
+    def introduce(self, protocol: Any) -> None:
+        """It becomes known who is there."""
+        if self._kind == "TLS":
+            protocol.handshakeCompleted()
+        protocol.dataReceived(CONNECT if self._kind == "TLS" else HEADER + CONNECT)
+        self.house.settle()
+
+    def lose(self, protocol: Any) -> None:
+        """The transport tells that a connection is gone."""
+        protocol.connectionLost(Failure(ConnectionLost()))
+        self.house.settle()
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        """Connections of the listener, and those of whom it is not known yet who is there: its, and the broker's."""
+        return self.listener.connections, self.listener.arriving, self.house.broker.arriving
+
+
+def is_let_in(come: tuple[Any, BufferTransport]) -> bool:
+    """Whether a connection was not closed at once."""
+    return "abort" not in come[1].calls
+
+
+@pytest.fixture(params=[(kind, whose) for kind in ("TLS", "PROXY") for whose in ("listener", "broker")], ids=" ".join)
+def door(request: pytest.FixtureRequest) -> Door:
+    """A door for two."""
+    return Door(*request.param)
+
+
+def test_connections_count_before_it_is_known_who_is_there(door: Door) -> None:
+    """Where two may come, the third is closed at once, however little the others have said."""
+    comers = [door.come() for _ in range(3)]
+
+    assert [is_let_in(comer) for comer in comers] == [True, True, False]
+    assert comers[2][1].written == b""
+    assert door.counted == (0, 2, 2)
+    assert door.house.broker.runtime.statistics.connections_refused.value == 1
+
+
+def test_who_is_known_counts_once(door: Door) -> None:
+    """Two that have connected take both places, and one that has does not keep the other out."""
+    comers = [door.come() for _ in range(2)]
+    for protocol, _ in comers:
+        door.introduce(protocol)
+    third = door.come()
+
+    assert [transport.written for _, transport in comers][1] == CONNACK
+    assert door.counted == (2, 0, 0)
+    assert not is_let_in(third)
+
+
+def test_who_is_known_and_who_is_not_count_together(door: Door) -> None:
+    """One of each fill a listener for two."""
+    first, _ = door.come()
+    door.introduce(first)
+    second = door.come()
+
+    third = door.come()
+
+    assert door.counted == (1, 1, 1)
+    assert (is_let_in(second), is_let_in(third)) == (True, False)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_place_is_free_again_when_a_connection_ends(door: Door, known: bool) -> None:
+    """Before or after it was known whose it is; one that was refused gives back no place."""
+    first, _ = door.come()
+    door.come()
+    refused, _ = door.come()
+    if known:
+        door.introduce(first)
+    door.lose(refused)
+    still_full = door.come()
+
+    door.lose(first)
+
+    assert not is_let_in(still_full)
+    assert is_let_in(door.come())
+    assert not is_let_in(door.come())
+
+
+def test_a_place_is_free_again_when_patience_is_over(door: Door) -> None:
+    """Who does not say in time who is there is cut off, and counts no longer."""
+    comers = [door.come() for _ in range(2)]
+    door.house.advance(5)
+    cut_off = [not is_let_in(comer) for comer in comers]
+
+    for protocol, _ in comers:
+        door.lose(protocol)
+
+    assert cut_off == [True, True]
+    assert door.counted == (0, 0, 0)
+    assert is_let_in(door.come())
 
 
 # Over real sockets

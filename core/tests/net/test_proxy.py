@@ -16,6 +16,8 @@ from kinmqtt.net.proxy import ProxyFactory
 
 V1 = b"PROXY TCP4 198.51.100.22 203.0.113.7 35646 1883\r\n"
 V1_6 = b"PROXY TCP6 2001:db8::1 2001:db8::2 35646 1883\r\n"
+V1_LONGEST_ADDRESS = "2001:0db8:ffff:ffff:ffff:ffff:ffff:ffff"
+V1_LONGEST = b"PROXY TCP6 %b %b 65535 65535\r\n" % ((V1_LONGEST_ADDRESS.encode(),) * 2)
 V2_SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 
 
@@ -50,7 +52,13 @@ def _behind_a_proxy() -> tuple[House, BufferTransport, Any]:
         (V1_6, "2001:db8::1"),
         (V2, "198.51.100.22"),
         (V2_WITH_TLV, "198.51.100.22"),
+        (V1_LONGEST, V1_LONGEST_ADDRESS),
+        (b"PROXY TCP4 198.51.100.22 203.0.113.7 0 65535\r\n", "198.51.100.22"),
         (b"PROXY UNKNOWN\r\n", "192.0.2.7"),
+        (b"PROXY UNKNOWN \r\n", "192.0.2.7"),
+        (b"PROXY UNKNOWN 198.51.100.22 nobody \xff\r\n", "192.0.2.7"),
+        (b"PROXY UNKNOWN ffff:f...f:ffff ffff:f...f:ffff 65535 65535\r\n", "192.0.2.7"),
+        (b"PROXY UNKNOWN " + b"x" * (105 - len(b"PROXY UNKNOWN ")) + b"\r\n", "192.0.2.7"),
         (V2_LOCAL, "192.0.2.7"),
     ],
 )
@@ -89,6 +97,58 @@ def test_who_comes_without_a_header_is_not_spoken_to(nonsense: bytes) -> None:
     protocol.dataReceived(nonsense)
 
     assert "close" in transport.calls
+    assert transport.written == b""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"PROXY TCP4 hello world 1 2",
+        b"PROXY TCP4 ::1 ::1 1 2",
+        b"PROXY TCP4 192.0.2.1 ::1 1 2",
+        b"PROXY TCP4 09.9.9.9 192.0.2.2 1 2",
+        b"PROXY TCP4 192.0.2.1 09.9.9.9 1 2",
+        b"PROXY TCP6 192.0.2.1 192.0.2.2 1 2",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 99999 2",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1 65536",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 -1 2",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1 -1",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 01 2",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1 01",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 \xb2 2",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2 3",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2 ",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1",
+        b"PROXY TCP5 192.0.2.1 192.0.2.2 1 2",
+        b"PROXY  TCP4 192.0.2.1 192.0.2.2 1 2",
+        b"PROXY UNKNOWN " + b"x" * (106 - len(b"PROXY UNKNOWN ")),
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 1000])
+def test_a_line_that_is_not_as_the_protocol_has_it_is_refused(line: bytes, piece: int) -> None:
+    """Version 1 has decimal ports, addresses of its family, six fields, and 107 bytes at most with its end."""
+    house, transport, protocol = _behind_a_proxy()
+
+    data = line + b"\r\n" + CONNECT
+    for start in range(0, len(data), piece):
+        if "close" not in transport.calls:
+            protocol.dataReceived(data[start : start + piece])
+    house.settle()
+
+    assert "close" in transport.calls
+    assert transport.written == b""
+    assert house.broker.client("c") is None
+
+
+def test_a_line_that_does_not_end_is_not_read_on() -> None:
+    """More than the longest line without its end is none."""
+    _, transport, protocol = _behind_a_proxy()
+
+    protocol.dataReceived(b"PROXY UNKNOWN " + b"x" * (107 - len(b"PROXY UNKNOWN ")))
+    early = "close" in transport.calls
+    protocol.dataReceived(b"x")
+
+    assert (early, "close" in transport.calls) == (False, True)
     assert transport.written == b""
 
 

@@ -198,6 +198,50 @@ def test_a_ping_is_answered() -> None:
     assert bytes(pong.payload) == b"are you there"
 
 
+def test_pings_of_a_client_that_does_not_read_are_not_queued() -> None:
+    """Only the last of them is answered, when the client reads again (RFC 6455 section 5.5.3)."""
+    browser = Browser()
+    browser.shake()
+    browser.protocol.pauseProducing()
+
+    early = [browser.send(browser.ws.send(WsPing(b"%d" % number))) for number in range(100)]
+    browser.protocol.resumeProducing()
+    later = browser.send(b"")
+    browser.protocol.pauseProducing()
+    browser.protocol.resumeProducing()
+
+    assert early == [[]] * 100
+    assert [bytes(event.payload) for event in later if isinstance(event, Pong)] == [b"99"]
+    assert len(later) == 1
+    assert browser.transport.written == b""
+
+
+def test_a_client_that_reads_gets_each_ping_answered() -> None:
+    """In order, several of one read among them, and again after a time in which it did not read."""
+    browser = Browser()
+    browser.shake()
+    browser.protocol.pauseProducing()
+    browser.protocol.resumeProducing()
+
+    events = browser.send(b"".join(browser.ws.send(WsPing(b"%d" % number)) for number in range(5)))
+
+    assert [bytes(event.payload) for event in events if isinstance(event, Pong)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_ping_is_not_answered_behind_a_close() -> None:
+    """Nothing is sent behind a Close frame (RFC 6455 section 5.5.1)."""
+    browser = Browser()
+    browser.shake()
+    browser.protocol.pauseProducing()
+    browser.send(browser.ws.send(WsPing(b"late")))
+
+    [closed] = browser.send(masked(Opcode.CLOSE, b"\x03\xe8"))
+    browser.protocol.resumeProducing()
+
+    assert isinstance(closed, CloseConnection)
+    assert browser.transport.written == b""
+
+
 def test_a_close_is_answered() -> None:
     """And the client's will stands: there was no DISCONNECT."""
     browser = Browser()
@@ -207,6 +251,33 @@ def test_a_close_is_answered() -> None:
     [closed] = browser.send(browser.ws.send(CloseConnection(1000)))
 
     assert isinstance(closed, CloseConnection)
+    assert "close" in browser.transport.calls
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (b"", CloseCode.NORMAL),
+        (b"\x03", CloseCode.PROTOCOL_ERROR),
+        *[
+            (code.to_bytes(2, "big"), CloseCode.PROTOCOL_ERROR)
+            for code in (0, 999, 1004, 1005, 1006, 1015, 1016, 2999, 5000)
+        ],
+        *[(code.to_bytes(2, "big"), CloseCode.NORMAL) for code in (1000, 1001, 3000, 4999)],
+        (b"\x03\xe8bye \xc3\xa4", CloseCode.NORMAL),
+        (b"\x03\xe8\xff", CloseCode.INVALID_DATA),
+        (b"\x03\xe8bye \xc3", CloseCode.INVALID_DATA),
+    ],
+)
+def test_a_close_is_answered_by_what_it_says(payload: bytes, code: CloseCode) -> None:
+    """A code that no frame may carry, or a reason that is no UTF-8, is told (RFC 6455 sections 7.4 and 8.1)."""
+    browser = Browser()
+    browser.shake()
+
+    [closed] = browser.send(masked(Opcode.CLOSE, payload))
+
+    assert isinstance(closed, CloseConnection)
+    assert closed.code == code
     assert "close" in browser.transport.calls
 
 
@@ -283,6 +354,46 @@ def test_what_is_no_upgrade_is_a_bad_request(request_bytes: bytes) -> None:
     """MQTT without WebSocket among it."""
     browser = Browser()
     browser.protocol.dataReceived(request_bytes)
+
+    assert browser.transport.written.startswith(b"HTTP/1.1 400 ")
+    assert "close" in browser.transport.calls
+
+
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
+KEY = b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+
+
+@pytest.mark.parametrize("name", [b"Sec-WebSocket-Key", b"sec-websocket-key", b"SEC-WEBSOCKET-KEY"])
+def test_an_upgrade_is_accepted(name: bytes) -> None:
+    """The one that the faulty ones are made of, however its key's name is written (RFC 6455 section 4.2.1)."""
+    browser = Browser()
+    browser.protocol.dataReceived(UPGRADE.replace(b"Sec-WebSocket-Key", name))
+
+    assert browser.transport.written.startswith(b"HTTP/1.1 101 ")
+
+
+@pytest.mark.parametrize(
+    ("part", "wrong"),
+    [
+        (b"HTTP/1.1", b"HTTP/1.0"),
+        (KEY, b""),
+        (KEY, KEY + KEY),
+        (KEY, KEY + KEY.replace(b"Key: A", b"Key: B").lower()),
+        (KEY, b"Sec-WebSocket-Key:\r\n"),
+        (KEY, b"Sec-WebSocket-Key: AAAA\r\n"),
+        (KEY, b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAAAA\r\n"),
+        (KEY, b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA\r\n"),
+        (KEY, b"Sec-WebSocket-Key: !!!!!!!!!!!!!!!!!!!!!!==\r\n"),
+    ],
+    ids=["HTTP/1.0", "none", "twice", "two", "empty", "3 bytes", "18 bytes", "no padding", "no base64"],
+)
+def test_a_faulty_upgrade_is_a_bad_request(part: bytes, wrong: bytes) -> None:
+    """An older HTTP, and anything but one key of 16 bytes in base64 (RFC 6455 section 4.2.1)."""
+    browser = Browser()
+    browser.protocol.dataReceived(UPGRADE.replace(part, wrong))
 
     assert browser.transport.written.startswith(b"HTTP/1.1 400 ")
     assert "close" in browser.transport.calls

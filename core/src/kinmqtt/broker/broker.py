@@ -368,7 +368,9 @@ class Broker:
         metrics.gauge("subscriptions.count", "subscriptions", self.router.index.count)
         metrics.gauge("retained.count", "messages", stores.retain.count)
         metrics.gauge("retained.size", "bytes", stores.retain.size_bytes)
-        metrics.gauge("queued.count", "messages", lambda: sum(s.waiting.count for s in self.sessions.by_id.values()))
+        metrics.gauge("queued.count", "messages", lambda: self.runtime.waiting.messages)
+        metrics.gauge("queued.size", "bytes", lambda: self.runtime.waiting.size_bytes)
+        metrics.gauge("sessions.stored", "sessions", stores.session.count)
         metrics.gauge(
             "inflight.count", "messages", lambda: sum(len(s.outgoing) for s in self.sessions.by_id.values())
         )

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.dispatch import Ruling
-from kinmqtt.broker.sessions import Opening
+from kinmqtt.broker.sessions import Opening, TooManySessions
 from kinmqtt.broker.settings import NEVER_EXPIRES
 from kinmqtt.broker.subscribing import subscribe_initially
 from kinmqtt.broker.turn import NotKept
@@ -326,8 +326,8 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     if packet.will is None:
         return None
     will = packet.will
-    if will.topic.count("/") >= connection.broker.runtime.limits.max_topic_levels:
-        raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic has too many levels")
+    if connection.broker.runtime.limits.problem_with(will.topic) is not None:
+        raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic has too many levels, or is too long")
     properties = will.properties
     message = Message(
         will.topic,
@@ -367,7 +367,10 @@ async def _open_session(
         properties.maximum_packet_size,
         min(properties.topic_alias_maximum or 0, connection.limits.topic_aliases_used),
     )
-    session, present = await broker.sessions.open(opening)
+    try:
+        session, present = await broker.sessions.open(opening)
+    except TooManySessions as error:
+        raise Refused(ReasonCode.QUOTA_EXCEEDED, "there are too many sessions") from error
     if connection.is_closed():
         return
     if session.kept:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kinmqtt.broker.awaiting import run
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.metric import Namespaced
 from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
@@ -54,6 +55,18 @@ class PluginContext(Context):
     def deliver(self, client_id: str, message: Message) -> Delivery:
         """See :meth:`kinmqtt_spi.services.plugin.Context.deliver`."""
         return self._assembled.deliver(client_id, message)
+
+    def keep(self, key: str, value: bytes | None) -> None:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.keep`."""
+        if not key or any(character in key for character in "+#\0"):
+            raise ValueError(f"{key!r} is no key: it must be a part of a topic name")
+        if value is not None and not value:
+            raise ValueError(f"the value of {key!r} must be bytes, one at least")
+        self._assembled.retained.keep_value(self.name, key, value)
+
+    def kept(self) -> Awaitable[Mapping[str, bytes]]:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.kept`."""
+        return run(self._assembled.retained.kept_values(self.name))
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.authorize`."""

@@ -47,6 +47,8 @@ def decide(runtime: Runtime, session: Session, publication: Publication) -> Fate
     """Decide about a message that finds the queue full; one that is not queued is dropped, counted and told of."""
     message = publication.message
     fate = _FATES[_policy(runtime, session, message)]
+    if fate.is_queued and not session.waiting.count:
+        fate = Fate.DROPPED  # All queues together are full, and this one has nothing that could give way.
     if not fate.is_queued:
         drop(runtime, session, message)
     return fate

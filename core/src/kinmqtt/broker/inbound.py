@@ -13,6 +13,7 @@ from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
 from kinmqtt.broker.overload import Level
 from kinmqtt.broker.publication import Publication, check_message
+from kinmqtt.broker.retained import KEPT_PREFIX
 from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -157,8 +158,11 @@ async def _publish_later(
 def _open_route(connection: Connection, packet: Publish) -> values.Maybe[Ruling]:
     """Ask whether the client may publish to the topic."""
     broker = connection.broker
-    if packet.topic.count("/") >= broker.runtime.limits.max_topic_levels:
-        return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, "the topic has too many levels"), "limits")
+    problem = broker.runtime.limits.problem_with(packet.topic)
+    if problem is not None:
+        return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}"), "limits")
+    if packet.topic.startswith(KEPT_PREFIX):
+        return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, "the topic is kept for plugins"), "limits")
     request = AuthorizationRequest(
         _session(connection).client, Action.PUBLISH, packet.topic, packet.qos, packet.retain
     )
@@ -273,8 +277,9 @@ def _intercepted(
                 )
                 _refuse(connection, session, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a plugin failed")
                 return None
-            if outcome.topic.count("/") >= connection.broker.runtime.limits.max_topic_levels:
-                _refuse(connection, session, packet, ReasonCode.TOPIC_NAME_INVALID, "the topic has too many levels")
+            problem = connection.broker.runtime.limits.problem_with(outcome.topic)
+            if problem is not None:
+                _refuse(connection, session, packet, ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}")
                 return None
             publication = Publication.of(outcome)
         return _take(connection, session, packet, publication, None)
@@ -327,13 +332,15 @@ async def _routed_later(
     connection.broker.runtime.turn.touch()
     if packet.qos and session.connection is connection:
         _routed(connection, session, packet, routed)
-    elif packet.qos == 2 and routed is not Routed.REFUSED:
+    elif packet.qos == 2 and routed not in (Routed.REFUSED, Routed.NOT_RETAINED):
         _open_inbound(connection, session, packet)
 
 
 def _routed(connection: Connection, session: Session, packet: Publish, routed: Routed) -> None:
     if routed is Routed.REFUSED:
         _refuse(connection, session, packet, ReasonCode.QUOTA_EXCEEDED, "a subscriber's queue is full")
+    elif routed is Routed.NOT_RETAINED:
+        _refuse(connection, session, packet, ReasonCode.QUOTA_EXCEEDED, "there are too many retained messages")
     elif routed is Routed.UNROUTED:
         _acknowledge(connection, session, packet, ReasonCode.NO_MATCHING_SUBSCRIBERS)
     else:

@@ -29,6 +29,9 @@ class Publishing:
     def take(self, publication: Publication, fanout: Fanout | None = None) -> Maybe[Routed]:
         """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known."""
         if publication.publish.retain:
+            if self._retained.has_no_room_for(publication):
+                self._runtime.drop(publication.publisher.client_id, publication.message, "retained_full")
+                return Routed.NOT_RETAINED
             retained = self._retained.keep(publication)
             if isinstance(retained, Awaitable):
                 return self._after(retained, publication)

@@ -28,6 +28,11 @@ BYTES_AT_ONCE: Final = 256 << 10
 
 EXPIRE_AT_ONCE: Final = 1000
 
+SYS_PREFIX: Final = "$SYS/"
+
+KEPT_PREFIX: Final = "$plugin/"
+"""Topics under which plugins keep values in the retain store. No message comes from there or goes there."""
+
 
 class Retained:
     """The broker's dealings with the retain store."""
@@ -54,21 +59,63 @@ class Retained:
             self._write(outcome)
         return None
 
+    def has_no_room_for(self, publication: Publication) -> bool:
+        """Whether a message can't be retained for there are too many; one in place of another may."""
+        publish = publication.publish
+        if not publish.payload or publish.topic.startswith(SYS_PREFIX):
+            return False
+        runtime = self._runtime
+        limits = runtime.limits
+        store = runtime.stores.retain
+        coming = runtime.turn.batch.retain
+        many = store.count() + len(coming) >= limits.max_retained_messages
+        size_bytes = store.size_bytes() + len(publish.topic) + len(publish.payload)
+        size_bytes += sum(write.message.size_bytes for write in coming) if coming else 0
+        if not many and size_bytes <= limits.max_retained_bytes:
+            return False
+        page = store.match(publish.topic, None, 1)
+        if isinstance(page, Awaitable):
+            as_deferred(page).addErrback(lambda failure: None)
+            return True
+        return not page.messages or len(publish.payload) > len(page.messages[0].payload)
+
+    def keep_value(self, plugin: str, key: str, value: bytes | None) -> None:
+        """Keep a plugin's value, or forget it, with this turn's writes."""
+        runtime = self._runtime
+        message = Message(f"{KEPT_PREFIX}{plugin}/{key}", value or b"", 1, True)
+        self._put(message.received(runtime.mint(), runtime.clock.now(), None))
+        runtime.turn.touch()
+
+    async def kept_values(self, plugin: str) -> dict[str, bytes]:
+        """All that a plugin keeps, by key."""
+        prefix = f"{KEPT_PREFIX}{plugin}/"
+        found: dict[str, bytes] = {}
+        cursor: object = None
+        while True:
+            page = await settle(self._runtime.stores.retain.match(f"{prefix}#", cursor, PAGE))
+            found.update((message.topic.removeprefix(prefix), message.payload) for message in page.messages)
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
     async def _keep_later(self, outcome: Awaitable[object]) -> None:
         settled = await as_deferred(outcome)
         if isinstance(settled, Message):
             self._write(settled)
 
-    def _write(self, message: Message) -> None:
-        runtime = self._runtime
+    def _put(self, message: Message) -> None:
         # A wall clock that is set back must not make the newer of two messages the older one.
         self._latest = max(self._latest, message.received_at)
         version = RetainVersion(self._latest, message.id.node, message.id.counter)
+        self._runtime.turn.batch.retain.append(RetainWrite(message, version))
+
+    def _write(self, message: Message) -> None:
+        runtime = self._runtime
+        self._put(message)
         batch = runtime.turn.batch
-        batch.retain.append(RetainWrite(message, version))
         kind = EventKind.ADD_RETAIN if message.payload else EventKind.REMOVE_RETAIN
         publisher = message.publisher.client_id
-        if not message.topic.startswith("$SYS/"):
+        if not message.topic.startswith(SYS_PREFIX):
             events.record(runtime, kind, publisher, self._epoch_of(publisher), topic=message.topic)
         hooks = runtime.hooks
         if message.payload and hooks.retained.active:
@@ -113,7 +160,7 @@ class Retained:
             now = self._runtime.clock.now()
             size_bytes = 0
             for message in page.messages:
-                if message.has_expired(now):
+                if message.has_expired(now) or message.topic.startswith(KEPT_PREFIX):
                     continue
                 if size_bytes > BYTES_AT_ONCE:
                     self._runtime.turn.touch()

@@ -31,6 +31,8 @@ class Routed(Enum):
     """Nobody wants it."""
     REFUSED = "refused"
     """A full queue refuses it by policy."""
+    NOT_RETAINED = "not retained"
+    """It was to be retained, and there are too many; nobody got it."""
 
 
 class Router:

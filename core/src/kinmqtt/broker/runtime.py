@@ -16,6 +16,14 @@ from kinmqtt_spi.values import Message, MessageId, NodeIdentity
 
 
 @define(slots=True)
+class Tally:
+    """What waits for all clients together."""
+
+    messages: int = 0
+    size_bytes: int = 0
+
+
+@define(slots=True)
 class Runtime:
     """The settings, services and helpers that sessions, connections and the router share."""
 
@@ -29,6 +37,7 @@ class Runtime:
     turn: Turn
     random_hex: Callable[[int], str]
     """That many random bytes, in hexadecimal."""
+    waiting: Tally = field(factory=Tally, init=False)
     _counter: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False, repr=False)
 
     def mint(self) -> MessageId:

@@ -60,6 +60,10 @@ class Opening:
     """Topic aliases that the client takes, as far as the broker uses them."""
 
 
+class TooManySessions(Exception):
+    """A client wants a session that is kept, and there are as many as may be."""
+
+
 class Sessions:
     """The sessions this node owns."""
 
@@ -100,6 +104,9 @@ class Sessions:
             # Writes made under the old epoch must be in before the claim ends it.
             await runtime.turn.drained()
         claim = await settle(runtime.stores.session.claim(client.client_id, runtime.node))
+        if opening.expiry_s and claim.session is None and self._is_full:
+            self._write(DiscardSession(client.client_id, claim.epoch))
+            raise TooManySessions
         await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
         session = self.by_id.get(client.client_id)
         if session is not None:
@@ -121,6 +128,11 @@ class Sessions:
             self._resume(session, opening)
         self._attach(session, opening)
         return session, present
+
+    @property
+    def _is_full(self) -> bool:
+        runtime = self._runtime
+        return runtime.stores.session.count() >= runtime.limits.max_sessions
 
     def _attach(self, session: Session, opening: Opening) -> None:
         """Give the session to its connection, while the claim still has the client id to itself."""
@@ -264,6 +276,7 @@ class Sessions:
         if session is None:
             return
         log.warn("session {client_id!r} has a newer owner", client_id=client_id)
+        session.waiting.end()
         self._forget_subscriptions(session)
         if session.connection is not None:
             connection = session.connection
@@ -324,6 +337,7 @@ class Sessions:
         """The session is over: its will, if it still has one, is due (MQTT-3.1.2-8)."""
         client_id = session.client_id
         self.by_id.pop(client_id, None)
+        session.waiting.end()
         self._forget_subscriptions(session)
         self._publish_will(session)
         if session.kept:

@@ -89,6 +89,7 @@ class LimitSettings:
     )
     max_queued_messages: int = setting(10_000, help="messages that wait for one client", minimum=1)
     max_queued_bytes: int = setting(64 << 20, help="their topics and payloads", unit="bytes", minimum=1024)
+    max_all_queued_bytes: int = setting(2 << 30, help="the same of all clients together", unit="bytes", minimum=1024)
     queue_full: FullPolicy = setting(
         FullPolicy.DROP_NEWEST, help="what gives way when a queue is full and no plugin decides"
     )
@@ -138,7 +139,23 @@ class LimitSettings:
     )
     max_client_id_bytes: int = setting(65_535, help="the longest client id", unit="bytes", minimum=23, maximum=65_535)
     max_topic_levels: int = setting(200, help="levels of a topic or filter", minimum=1)
+    max_topic_bytes: int = setting(
+        65_535, help="the longest topic or filter", unit="bytes", minimum=1, maximum=65_535
+    )
     max_subscriptions: int = setting(10_000, help="subscriptions of one client", minimum=1)
+    max_sessions: int = setting(
+        1_000_000, help="sessions that outlive their connection, with or without one", minimum=0
+    )
+    max_retained_messages: int = setting(1_000_000, help="topics that hold a retained message", minimum=0)
+    max_retained_bytes: int = setting(1 << 30, help="their topics and payloads", unit="bytes", minimum=0)
+
+    def problem_with(self, name: str) -> str | None:
+        """What of a topic or filter is beyond its bounds, in words; ``None`` where nothing is."""
+        if name.count("/") >= self.max_topic_levels:
+            return "it has too many levels"
+        if len(name) * 3 > self.max_topic_bytes and len(name.encode("utf-8", "surrogatepass")) > self.max_topic_bytes:
+            return "it is too long"
+        return None
 
     def __attrs_post_init__(self) -> None:
         watermarks = (self.memory_slow_bytes, self.memory_drop_bytes, self.memory_refuse_bytes)

@@ -15,6 +15,7 @@ DROP_REASONS: Final = (
     "packet_too_large",
     "overload",
     "queue_full",
+    "retained_full",
     "store_failed",
 )
 """Why a message did not reach a client it was meant for: the words of the ``dropped`` hook and its metric."""

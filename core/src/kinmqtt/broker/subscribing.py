@@ -9,6 +9,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.codec import decode
 from kinmqtt.mqtt.codec.subscribe import has_more_filters
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -79,7 +80,7 @@ async def subscribe_initially(connection: Connection, session: Session) -> Made:
             return made
         for subscription in subscriptions or ():
             try:
-                _check_subscription(subscription, connection.broker.runtime.limits.max_topic_levels)
+                _check_subscription(subscription, connection.broker.runtime.limits)
                 made.append((subscription, _make(connection, session, subscription)))
             except (RemoteError, SubscriptionRefused, ValueError) as error:
                 log.error(
@@ -142,7 +143,8 @@ async def _request(
     """One topic filter of a SUBSCRIBE: the subscription and whether it is new, or why there is none."""
     runtime = connection.broker.runtime
     try:
-        group, filter = split_shared(request.filter, runtime.limits.max_topic_levels)
+        group, filter = split_shared(request.filter)
+        _check_bounds(filter, runtime.limits)
     except RemoteError as error:
         if connection.version != V5:
             raise
@@ -187,7 +189,7 @@ async def _intercepted(
     outcome: Subscription | Drop | Reject | Disconnect = await settle(subscribing(session.client, subscription))
     if isinstance(outcome, Subscription):
         try:
-            _check_subscription(outcome, connection.broker.runtime.limits.max_topic_levels)
+            _check_subscription(outcome, connection.broker.runtime.limits)
         except (RemoteError, ValueError) as error:
             log.error(
                 "a plugin made an unfit subscription of {filter!r}: {error}", filter=subscription.filter, error=error
@@ -200,9 +202,17 @@ async def _intercepted(
     return ReasonCode(subscription.qos) if isinstance(outcome, Drop) else _fitting(outcome.reason)
 
 
-def _check_subscription(subscription: Subscription, max_levels: int) -> None:
+def _check_bounds(filter: str, limits: LimitSettings) -> None:
+    """Raise :class:`RemoteError` with 0x8F for a filter that is too long or has too many levels."""
+    problem = limits.problem_with(filter)
+    if problem is not None:
+        raise RemoteError(ReasonCode.TOPIC_FILTER_INVALID, f"the filter: {problem}")
+
+
+def _check_subscription(subscription: Subscription, limits: LimitSettings) -> None:
     """Raise for a subscription of a plugin's making that no SUBSCRIBE could have asked for."""
-    split_shared(subscription.full_filter, max_levels)
+    split_shared(subscription.full_filter)
+    _check_bounds(subscription.filter, limits)
     if subscription.qos not in (0, 1, 2) or subscription.retain_handling not in (0, 1, 2):
         raise ValueError(f"QoS {subscription.qos!r}, retain handling {subscription.retain_handling!r}")
 

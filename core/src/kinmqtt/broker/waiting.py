@@ -62,25 +62,41 @@ class Waiting(ABC):
 
     def leaves(self, message: Message) -> None:
         """A message waits no longer."""
-        self.count = max(0, self.count - 1)
-        self.size_bytes = max(0, self.size_bytes - message.size_bytes)
+        self._hold(max(0, self.count - 1), max(0, self.size_bytes - message.size_bytes))
+
+    def end(self) -> None:
+        """The session ends, and what waited with it."""
+        self._hold(0, 0)
+
+    def _hold(self, count: int, size_bytes: int) -> None:
+        tally = self._runtime.waiting
+        tally.messages += count - self.count
+        tally.size_bytes += size_bytes - self.size_bytes
+        self.count = count
+        self.size_bytes = size_bytes
 
     @property
     def is_full(self) -> bool:
         """Whether something must give way for whatever comes next."""
         limits = self._runtime.limits
-        return self.count >= limits.max_queued_messages or self.size_bytes >= limits.max_queued_bytes
+        return (
+            self.count >= limits.max_queued_messages
+            or self.size_bytes >= limits.max_queued_bytes
+            or self._runtime.waiting.size_bytes >= limits.max_all_queued_bytes
+        )
 
     @property
     def _is_over(self) -> bool:
         """Whether more waits than may; the newest stays, however large it is."""
         limits = self._runtime.limits
-        too_large = self.size_bytes > limits.max_queued_bytes and self.count > 1
-        return too_large or self.count > limits.max_queued_messages
+        too_large = (
+            self.size_bytes > limits.max_queued_bytes
+            or self._runtime.waiting.size_bytes > limits.max_all_queued_bytes
+        )
+        return (too_large and self.count > 1) or self.count > limits.max_queued_messages
 
     def _comes(self, message: Message) -> None:
-        self.count += 1
-        self.size_bytes += message.size_bytes
+        self._hold(self.count + 1, self.size_bytes + message.size_bytes)
 
     def _tell_queued(self, publication: Publication) -> None:
         if self._runtime.hooks.message_queued.active:
@@ -207,8 +223,7 @@ class WaitingInStore(Waiting):
 
     def restore(self, sizes: QueueSizes) -> None:
         """Begin anew with what the store holds."""
-        self.count = sizes.queued
-        self.size_bytes = sizes.queued_bytes
+        self._hold(sizes.queued, sizes.queued_bytes)
         self.cursor = 0
         self._full.clear()
         self._evicted.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -176,6 +176,8 @@ class BareContext(Context):
         self.clients: dict[str, Client] = {}
         self._minted = 0
         self.published: list[Message] = []
+        self.values: dict[str, bytes] = {}
+        """What the plugin keeps."""
         self.sessions: dict[str, list[Message]] = {}
         """What was delivered to each session; those not in it do not exist."""
         self.authorizers: list[Callable[[AuthorizationRequest], Decision | None]] = []
@@ -191,6 +193,15 @@ class BareContext(Context):
             return Delivery.NO_SESSION
         self.sessions[client_id].append(self._received(message))
         return Delivery.TAKEN
+
+    def keep(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value
+
+    def kept(self) -> Awaitable[Mapping[str, bytes]]:
+        return Completed(lambda: dict(self.values))
 
     def authorize(self, request: AuthorizationRequest) -> Decision:
         answers = (authorizer(request) for authorizer in self.authorizers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -97,6 +97,18 @@ class Context(ABC):
         No limiter is asked and nothing is retained; the hooks on deliveries are asked. ``id`` and ``received_at`` are
         filled in where they are absent. A message of QoS 0 to a client that is offline is dropped.
         """
+
+    @abstractmethod
+    def keep(self, key: str, value: bytes | None) -> None:
+        """Keep a small value over restarts, under this plugin's name; ``None`` forgets it.
+
+        It goes with this turn's writes to the retain store: what clients are told of this turn waits for it. Raises
+        ``ValueError`` for an empty value, or a key that is empty or has ``+``, ``#`` or U+0000 in it.
+        """
+
+    @abstractmethod
+    def kept(self) -> Awaitable[Mapping[str, bytes]]:
+        """All values that this plugin keeps, by key; from ``start`` on."""
 
     @abstractmethod
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:

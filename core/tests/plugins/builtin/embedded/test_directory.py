@@ -1,0 +1,392 @@
+"""A data directory: who may use it, which segments count, and what is said when it can't be used."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from kinmqtt.plugins.builtin.embedded.directory import DataDirectory, files
+from kinmqtt.plugins.builtin.embedded.records import Group, pack
+from kinmqtt.plugins.builtin.embedded.segment import WAYS_ON, DataDirectoryError, Segment, name_of
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.values import Message
+
+
+def group(number: int) -> bytes:
+    """A group that retains a message."""
+    return pack(Group(retain=[RetainWrite(Message(f"t/{number}", b"x"), RetainVersion(1.0, 1, number))]))
+
+
+def segments(folder: Path, *numbers: int) -> list[Path]:
+    """Sealed segments with these numbers, and a group each that tells which it is in."""
+    folder.mkdir(exist_ok=True)
+    made = [Segment(folder, number) for number in numbers]
+    for each in made:
+        each.append(group(each.number))
+        each.seal()
+    return [each.path for each in made]
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    """Change a sealed segment behind kinmqtt's back."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement, values)
+
+
+def topics(directory: DataDirectory, skip_damaged: list[str] | None = None) -> list[str]:
+    """What is retained, by what the log says."""
+    return sorted(write.message.topic for write in directory.load(skip_damaged).retained.iterate().writes)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_new_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    """A data directory holds what clients have said: nobody else may look into it."""
+    directory = DataDirectory(tmp_path / "some" / "data")
+
+    directory.open()
+
+    assert directory.path.stat().st_mode & 0o777 == 0o700
+    assert (directory.path / "lock").read_text() == f"{os.getpid()}\n"
+    assert (topics(directory), directory.segments(), directory.next_number()) == ([], [], 1)
+    directory.close()
+
+
+def test_a_log_is_read_segment_by_segment(tmp_path: Path) -> None:
+    """All segments count, in the order of their numbers; the next one goes on from there."""
+    segments(tmp_path, 9, 10, 11)
+    change(tmp_path / name_of(11), "INSERT OR REPLACE INTO meta VALUES ('first', 9)")
+    directory = DataDirectory(tmp_path)
+
+    directory.open()
+
+    assert topics(directory) == ["t/10", "t/11", "t/9"]
+    assert directory.load().groups == 3
+    assert directory.next_number() == 12
+    directory.close()
+
+
+def test_segments_of_a_killed_process_are_read_and_tidied(tmp_path: Path) -> None:
+    """One in use and one that was prepared come back as they are, and are plain files after the next start."""
+    current, prepared = Segment(tmp_path, 1), Segment(tmp_path, 2)
+    current.append(group(1))
+    current.abandon()
+    prepared.abandon()
+    directory = DataDirectory(tmp_path)
+    directory.open()
+
+    found = topics(directory)
+    directory.tidy()
+
+    assert found == ["t/1"]
+    assert names(tmp_path) == [name_of(1), name_of(2), "lock"]
+    assert (topics(directory), directory.next_number()) == (["t/1"], 3)
+    directory.close()
+
+
+def test_segments_before_the_beginning_count_no_more(tmp_path: Path) -> None:
+    """Once everything was told anew, what was told before is neither read nor missed, and is removed at leisure."""
+    segments(tmp_path, 1, 3)
+    newest = Segment(tmp_path, 5)
+    newest.begin_with(4)
+    newest.append(group(5))
+    newest.abandon()
+    segments(tmp_path, 4)
+    directory = DataDirectory(tmp_path)
+
+    found = topics(directory)
+    directory.tidy()
+
+    assert found == ["t/4", "t/5"]
+    assert names(tmp_path) == [name_of(4), name_of(5)]
+    assert directory.next_number() == 6
+
+
+def test_what_counts_no_more_need_not_be_whole(tmp_path: Path) -> None:
+    """A gap among the segments before the beginning is what an interrupted removal leaves."""
+    segments(tmp_path, 1, 2, 3, 6)
+    change(tmp_path / name_of(6), "INSERT INTO meta VALUES ('first', 6)")
+
+    assert topics(DataDirectory(tmp_path)) == ["t/6"]
+
+
+@contextmanager
+def user(folder: Path) -> Iterator[int]:
+    """Another process that uses the directory."""
+    program = (
+        "import pathlib, sys\n"
+        "from kinmqtt.plugins.builtin.embedded.directory import DataDirectory\n"
+        "DataDirectory(pathlib.Path(sys.argv[1])).open()\n"
+        "print('open', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        yield process.pid
+
+
+def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:
+    """A second process is refused, told who has it and what to do; when the first has ended, it is free."""
+    directory = DataDirectory(tmp_path / "data")
+
+    with user(directory.path) as pid:
+        with pytest.raises(DataDirectoryError) as caught:
+            directory.open()
+    directory.open()
+
+    assert f"{directory.path} is in use by process {pid}" in str(caught.value)
+    assert "--data DIRECTORY" in str(caught.value)
+    assert (directory.path / "lock").read_text() == f"{os.getpid()}\n"
+    directory.close()
+
+
+def test_a_closed_directory_may_be_opened_again(tmp_path: Path) -> None:
+    """To close gives the directory to others, and may be done twice."""
+    first, second = DataDirectory(tmp_path), DataDirectory(tmp_path)
+    first.open()
+    with pytest.raises(DataDirectoryError, match="is in use"):
+        second.open()
+
+    first.close()
+    first.close()
+
+    second.open()
+    second.close()
+
+
+def test_a_directory_with_strangers_is_refused(tmp_path: Path) -> None:
+    """A directory that is in use for something else is named with what is in it, and nothing is put there."""
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "zoo.txt").touch()
+
+    with pytest.raises(DataDirectoryError, match=f"{tmp_path} holds 'photos', which is not kinmqtt's: name an empty"):
+        DataDirectory(tmp_path).open()
+
+    assert names(tmp_path) == ["photos", "zoo.txt"]
+
+
+def test_strangers_that_came_later_are_tolerated(tmp_path: Path) -> None:
+    """What somebody puts beside a store in use, and what plugins keep there, does not keep it from starting."""
+    (tmp_path / "plugins").mkdir()
+    directory = DataDirectory(tmp_path)
+    directory.open()
+    directory.close()
+    (tmp_path / "README").touch()
+
+    directory.open()
+
+    assert topics(directory) == []
+    directory.close()
+
+
+def test_a_directory_can_be_asked_for_that_exists(tmp_path: Path) -> None:
+    """A tool that reads a store does not make one where the name is mistyped."""
+    with pytest.raises(DataDirectoryError, match="none is no directory"):
+        DataDirectory(tmp_path / "none").open(create=False)
+
+    assert names(tmp_path) == []
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    """Where a file has the name, the error names it and says why."""
+    path = tmp_path / "file"
+    path.touch()
+
+    with pytest.raises(DataDirectoryError, match=f"{path} can't be used as data directory: File exists"):
+        DataDirectory(path).open()
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Whoever runs the tests, without a superuser's power to write anywhere."""
+    uid = os.geteuid()
+    if uid == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if uid == 0:
+            os.seteuid(0)
+
+
+def test_a_directory_that_can_not_be_written_to_is_refused() -> None:
+    """Missing rights are told of at the start, with the directory, and not at the first message."""
+    # Not in tmp_path: the folders above it are their owner's alone.
+    with tempfile.TemporaryDirectory(prefix="kinmqtt-") as name:
+        os.chmod(name, 0o555)  # noqa: S103
+        for path in (Path(name), Path(name) / "new"):
+            with nobody(), pytest.raises(DataDirectoryError) as caught:
+                DataDirectory(path).open()
+
+            assert str(caught.value) == f"{path} can't be used as data directory: Permission denied"
+        os.chmod(name, 0o700)
+
+
+@pytest.mark.parametrize("gone", [2, 3])
+def test_a_missing_segment_is_told_of(tmp_path: Path, gone: int) -> None:
+    """A gap in the log is named by the file that should be there, with the way on."""
+    segments(tmp_path, 1, 2, 3, 4)
+    (tmp_path / name_of(gone)).unlink()
+
+    with pytest.raises(DataDirectoryError) as caught:
+        DataDirectory(tmp_path).load()
+
+    assert f"{tmp_path / name_of(gone)} is missing" in str(caught.value)
+    assert WAYS_ON in str(caught.value)
+
+
+def test_a_missing_beginning_is_told_of(tmp_path: Path) -> None:
+    """The segment with which the log begins, by the word of a later one, must be there."""
+    segments(tmp_path, 4, 5)
+    change(tmp_path / name_of(5), "INSERT INTO meta VALUES ('first', 3)")
+
+    with pytest.raises(DataDirectoryError, match=f"{tmp_path / name_of(3)} is missing"):
+        DataDirectory(tmp_path).load()
+
+
+@pytest.mark.xfail(strict=True, reason="directory.py segments: a log that was never told anew may begin anywhere")
+def test_the_very_first_segment_is_missed(tmp_path: Path) -> None:
+    """A log that was never told anew begins with segment 1; without it the rest is not taken for the whole."""
+    segments(tmp_path, 1, 2, 3)
+    (tmp_path / name_of(1)).unlink()
+
+    with pytest.raises(DataDirectoryError, match=f"{tmp_path / name_of(1)} is missing"):
+        DataDirectory(tmp_path).load()
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_segment_that_was_about_to_be_made_is_removed(tmp_path: Path, bare: bool) -> None:
+    """A process that ended as it made the next segment leaves an empty one: it is no damage."""
+    segments(tmp_path, 1)
+    path = tmp_path / name_of(2)
+    path.touch()
+    if bare:
+        change(path, "PRAGMA journal_mode = WAL")
+    directory = DataDirectory(tmp_path)
+
+    assert topics(directory) == ["t/1"]
+    assert not path.exists()
+    assert directory.next_number() == 2
+
+
+def test_an_empty_file_among_others_is_damage(tmp_path: Path) -> None:
+    """Only the last segment can have been about to be made: an empty one before it has lost what it held."""
+    segments(tmp_path, 1, 3)
+    (tmp_path / name_of(2)).touch()
+
+    with pytest.raises(DataDirectoryError, match=f"{tmp_path / name_of(2)} "):
+        DataDirectory(tmp_path).load()
+
+    assert (tmp_path / name_of(2)).exists()
+
+
+def foreign(path: Path) -> None:
+    path.unlink()
+    change(path, "CREATE TABLE t (a)")
+
+
+def cut(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (foreign, "was not written by kinmqtt: it is another program's database"),
+        (lambda path: path.write_bytes(b"no database" * 100), f"can't be read: file is not a database; {WAYS_ON}"),
+        (cut, f"can't be read: database disk image is malformed; {WAYS_ON}"),
+        (lambda path: change(path, "PRAGMA user_version = 9"), "has format 9, this kinmqtt knows formats up to 1"),
+        (lambda path: change(path, "UPDATE log SET data = x'00'"), f"row 1 is damaged: its checksum is another; {WAYS_ON}"),
+        (
+            lambda path: change(path, "UPDATE log SET crc = 3523407757, data = x'00'"),
+            "group 1 can't be understood",
+        ),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_damaged_segment_is_refused(
+    tmp_path: Path, damage: Callable[[Path], object], problem: str, number: int
+) -> None:
+    """Whichever segment it is: the error names the file and what can be done, and no file is changed or removed."""
+    paths = segments(tmp_path, 1, 2, 3)
+    damage(paths[number - 1])
+    before = {path: path.read_bytes() for path in paths}
+
+    with pytest.raises(DataDirectoryError) as caught:
+        DataDirectory(tmp_path).load()
+
+    assert str(caught.value).startswith(str(paths[number - 1]))
+    assert problem in str(caught.value)
+    assert {path: path.read_bytes() for path in paths} == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE log SET data = x'00'", "row 1 is damaged"),
+        # The checksum is right: whoever wrote this was no kinmqtt, or a mistaken one.
+        ("UPDATE log SET crc = 3523407757, data = x'00'", "group 1 can't be understood"),
+    ],
+)
+def test_damage_can_be_skipped(tmp_path: Path, statement: str, problem: str) -> None:
+    """Who asks for what is left gets it, with a list of what is not."""
+    paths = segments(tmp_path, 1, 2, 3)
+    change(paths[1], statement)
+    skipped: list[str] = []
+
+    found = topics(DataDirectory(tmp_path), skipped)
+
+    assert found == ["t/1", "t/3"]
+    [line] = skipped
+    assert str(paths[1]) in line
+    assert problem in line
+
+
+@pytest.mark.xfail(
+    strict=True, reason="directory.py load: segments() and segment._open raise, whether or not damage is to be skipped"
+)
+@pytest.mark.parametrize("damage", [Path.unlink, cut, lambda path: path.write_bytes(b"no database" * 100)])
+def test_lost_segments_can_be_skipped(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    """The way on that an error names leads on: a missing or unreadable file is listed, and the others are read."""
+    paths = segments(tmp_path, 1, 2, 3)
+    damage(paths[1])
+    skipped: list[str] = []
+
+    found = topics(DataDirectory(tmp_path), skipped)
+
+    assert found == ["t/1", "t/3"]
+    assert str(paths[1]) in skipped[0]
+
+
+def test_a_file_with_a_strange_name_is_told_of(tmp_path: Path) -> None:
+    """A copy that somebody left beside the segments is not taken for one of them."""
+    segments(tmp_path, 1)
+    (tmp_path / "journal-copy.sqlite3").touch()
+
+    with pytest.raises(DataDirectoryError, match=r"journal-copy\.sqlite3 is no file of a kinmqtt store"):
+        DataDirectory(tmp_path).load()
+
+
+def test_the_files_of_a_store_are_known(tmp_path: Path) -> None:
+    """What belongs to the store is told from what lies beside it."""
+    segments(tmp_path, 1)
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "README").touch()
+    (tmp_path / "lock").touch()
+
+    assert sorted(path.name for path in files(tmp_path)) == [name_of(1), "lock"]
