@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from harness import House
 
 from kinmqtt.broker.wheel import Wheel
@@ -96,3 +97,18 @@ def test_a_connection_that_says_nothing_is_closed() -> None:
 
     assert peer.closed
     assert peer.of(Connack) == []
+
+
+@pytest.mark.parametrize("limit_s", [0.1, 0.5, 1.0, 1.4, 1.6, 2.5, 5.0])
+@pytest.mark.parametrize("offset_s", [0.0, 0.25, 0.5, 0.99])
+def test_the_time_to_connect_is_not_cut_short(limit_s: float, offset_s: float) -> None:
+    """Wherever between two turns of the wheel it begins a connection has it in full, and two seconds more at most."""
+    house = House(connect_time_limit_s=limit_s)
+    house.advance(offset_s)
+    peer = house.open(V5)
+
+    house.clock.advance(limit_s)
+    early = peer.closed
+    house.clock.advance(2.01)
+
+    assert (early, peer.closed) == (False, True)

@@ -243,11 +243,12 @@ class Door:
         protocol.makeConnection(transport)
         return protocol, transport
 
-    def introduce(self, protocol: Any) -> None:
+    def introduce(self, protocol: Any, client_id: bytes = b"c") -> None:
         """It becomes known who is there."""
         if self._kind == "TLS":
             protocol.handshakeCompleted()
-        protocol.dataReceived(CONNECT if self._kind == "TLS" else HEADER + CONNECT)
+        connect = CONNECT[:-1] + client_id
+        protocol.dataReceived(connect if self._kind == "TLS" else HEADER + connect)
         self.house.settle()
 
     def lose(self, protocol: Any) -> None:
@@ -285,11 +286,11 @@ def test_connections_count_before_it_is_known_who_is_there(door: Door) -> None:
 def test_who_is_known_counts_once(door: Door) -> None:
     """Two that have connected take both places, and one that has does not keep the other out."""
     comers = [door.come() for _ in range(2)]
-    for protocol, _ in comers:
-        door.introduce(protocol)
+    for (protocol, _), client_id in zip(comers, (b"a", b"b"), strict=True):
+        door.introduce(protocol, client_id)
     third = door.come()
 
-    assert [transport.written for _, transport in comers][1] == CONNACK
+    assert [transport.written for _, transport in comers] == [CONNACK] * 2
     assert door.counted == (2, 0, 0)
     assert not is_let_in(third)
 

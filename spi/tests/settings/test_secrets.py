@@ -18,6 +18,10 @@ def _echo(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     raise ValueError(f"refused: {value}, {value!r}")
 
 
+def _tell_user(instance: Any, attribute: attrs.Attribute[Any], value: dict[str, str]) -> None:
+    raise ValueError(f"user {max(value)!r}: expected something else")
+
+
 @frozen
 class Echoing:
     password: str = setting(secret=True, validator=_echo)
@@ -47,3 +51,28 @@ def test_a_secret_is_shown_by_no_problem(secret: str) -> None:
         assert not set("QXZä😀") & set(text)
         assert raised.value.__context__ is None
         assert "***" in text
+
+
+@pytest.mark.parametrize("secret", ["r", "e", "user", "fus", "."])
+def test_a_short_secret_does_not_garble_the_message(secret: str) -> None:
+    """Where it stands by itself it is hidden; within words it would tell by the holes it leaves."""
+    document = Document.parse(f"[a]\npassword = {secret!r}\n")
+
+    with pytest.raises(SettingsError) as raised:
+        parse(Echoing, document, ("a",))
+
+    assert "refused: ***, '***'" in str(raised.value)
+
+
+@frozen
+class Users:
+    users: dict[str, str] = setting(factory=dict, secret=True, validator=_tell_user)
+
+
+@pytest.mark.parametrize("secret", ["u", "s", "or", "bad"])
+def test_a_short_secret_of_a_table_hides_no_key(secret: str) -> None:
+    """What a message says of a user can be read, though one of the secrets occurs in its words."""
+    document = Document.parse(f"[a.users]\neve = {secret!r}\nmallory = 'badly'\n")
+
+    with pytest.raises(SettingsError, match="user 'mallory': expected something else"):
+        parse(Users, document, ("a",))

@@ -514,6 +514,30 @@ def test_reload_of_settings_with_mistakes_changes_nothing() -> None:
     assert taken == []
 
 
+def test_reload_tells_the_mistakes_of_all_plugins_at_once() -> None:
+    """In the order of the plugins; none of them is reloaded, and the limits stay as they were."""
+    taken: list[Any] = []
+
+    def sections(name: str, settings_class: Any) -> Any:
+        if name in ("a", "c"):
+            raise SettingsError([f"plugins.{name}.url: not a URL", f"plugins.{name}.port: not a port"])
+        return new_sections(name, settings_class)
+
+    house = House(plugins={name: Reloading(taken.append) for name in "abc"}, receive_maximum=3)
+
+    with pytest.raises(SettingsError) as raised:
+        house.result(house.broker.reload(sections, LimitSettings(receive_maximum=7)))
+
+    assert list(raised.value.problems) == [
+        "plugins.a.url: not a URL",
+        "plugins.a.port: not a port",
+        "plugins.c.url: not a URL",
+        "plugins.c.port: not a port",
+    ]
+    assert taken == []
+    assert house.connect("x", V5).connack.properties.receive_maximum == 3
+
+
 def test_reload_has_a_minute() -> None:
     """A plugin that takes longer has failed; the next is told after that."""
     taken: list[Any] = []

@@ -40,11 +40,18 @@ def test_an_older_client_is_not_authorized() -> None:
         ("192.0.2.0/24", "198.51.100.7", False),
         ("192.0.2.7", "::ffff:192.0.2.7", True),
         ("2001:db8::/32", "2001:db8::1", True),
+        ("::ffff:127.0.0.0/104", "127.0.0.1", True),
+        ("::ffff:127.0.0.0/104", "::ffff:127.0.0.1", True),
+        ("::ffff:127.0.0.0/104", "128.0.0.1", False),
+        ("::ffff:127.0.0.0/104", "::7f00:1", False),
+        ("::ffff:127.0.0.1", "127.0.0.1", True),
+        ("::ffff:0.0.0.0/96", "192.0.2.7", True),
+        ("::7f00:0/104", "127.0.0.1", False),
         ("192.0.2.0/24", "local", False),
     ],
 )
 def test_an_address_is_not_read_from(network: str, host: str, banned: bool) -> None:
-    """A banned address is closed before a byte is read; IPv4 in IPv6 counts as IPv4."""
+    """A banned address is closed before a byte is read; IPv4 in IPv6 counts as IPv4, in the list too."""
     peer = _house(BanSettings(address=network)).open(host=host)
 
     assert peer.closed is banned

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from kinmqtt.mqtt.packets import V5, Auth, Disconnect
 from kinmqtt.plugins.builtin.scram import METHOD, Scram, ScramSettings, Secret
 from kinmqtt_spi import Properties
+from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Continue, ExchangeStep
+from kinmqtt_spi.settings import Document, parse
 
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 PENCIL = Secret.of("pencil", SALT, 4096)
@@ -189,6 +191,33 @@ def test_a_secret_that_is_none_is_refused() -> None:
     """The settings do not take it, and say whose it is."""
     with pytest.raises(ValueError, match=r"user 'user': .*StoredKey"):
         ScramSettings(users={"user": "pencil"})
+
+
+KEY = b64encode(bytes(32)).decode()
+SHORT = b64encode(bytes(31)).decode()
+
+
+@pytest.mark.parametrize(
+    ("secret", "problem"),
+    [
+        (f"0:AAAA${KEY}:{KEY}", "the iterations must be 1 at least"),
+        (f"00:AAAA${KEY}:{KEY}", "the iterations must be 1 at least"),
+        (f"1:AAA${KEY}:{KEY}", "its salt is no base64"),
+        (f"1:AAAA${KEY[:-1]}:{KEY}", "its StoredKey is no base64"),
+        (f"1:AAAA${KEY}:{KEY[:-1]}", "its ServerKey is no base64"),
+        (f"1:AAAA${SHORT}:{KEY}", "its StoredKey has 31 bytes in place of 32"),
+        (f"1:AAAA${KEY}:AAAA{KEY}", "its ServerKey has 35 bytes in place of 32"),
+    ],
+)
+def test_a_secret_with_a_faulty_part_is_refused(secret: str, problem: str) -> None:
+    """The settings name the user and the part, and show nothing of the secret."""
+    users = {"good": str(PENCIL), "bad": f"SCRAM-SHA-256${secret}"}
+
+    with pytest.raises(SettingsError) as raised:
+        parse(ScramSettings, Document.parse("[users]\n" + "".join(f"{u} = '{users[u]}'\n" for u in users)), ())
+
+    assert f"user 'bad': {problem}" in str(raised.value)
+    assert not any(part in str(raised.value) for part in (KEY[:-1], SHORT[:-1]))
 
 
 def test_the_password_is_prepared() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode, b64encode
 from collections.abc import Awaitable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kinmqtt_spi import Client, Decision, Drop, Message, Reject, hookimpl, on_topics
+from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.settings import setting
-from kinmqtt_spi.values import Maybe, MessageId
+from kinmqtt_spi.values import Maybe, MessageId, Publisher
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context, Timer
@@ -29,8 +32,20 @@ class DelayedSettings:
     max_delay_s: int = setting(42_949_670, help="the longest delay", unit="s", minimum=1)
 
 
+@frozen(slots=True, order=True)
+class _Held:
+    """A message that waits, in the order of its time."""
+
+    due: float
+    """On the monotonic clock."""
+    serial: int
+    key: str = field(order=False)
+    message: Message = field(order=False)
+    size_bytes: int = field(order=False)
+
+
 class Delayed:
-    """Holds messages until they are due. They are in memory: what waits ends with the process.
+    """Holds messages until they are due, over restarts where the broker keeps anything.
 
     A client needs the right to publish to both names: to that under ``$delayed/``, which the broker asks for of every
     PUBLISH, and to the topic itself.
@@ -39,7 +54,7 @@ class Delayed:
     def __init__(self) -> None:
         self._context: Context | None = None
         self._settings = DelayedSettings()
-        self._waiting: list[tuple[float, int, Message]] = []
+        self._waiting: list[_Held] = []
         self._bytes = 0
         self._serial = 0
         self._timer: Timer | None = None
@@ -56,6 +71,20 @@ class Delayed:
         self._context = context
         self._settings = context.settings
         context.metrics.gauge("count", "messages", lambda: len(self._waiting))
+        context.metrics.gauge("size", "bytes", lambda: self._bytes)
+
+    @hookimpl
+    async def start(self, context: Context) -> None:
+        """Take up what waited when the broker stopped; what has become due meanwhile is published at once."""
+        values = await context.kept()
+        for key, value in sorted(values.items()):
+            try:
+                due, message = _unpacked(value)
+            except (ValueError, TypeError, KeyError) as error:
+                context.log.error("what is kept as {key} is no delayed message: {error}", key=key, error=error)
+                continue
+            self._push(context, context.clock.monotonic() + due - context.clock.now(), key, message)
+        self._arm()
 
     @hookimpl
     def reload(self, settings: DelayedSettings) -> tuple[str, ...]:
@@ -65,9 +94,10 @@ class Delayed:
 
     @hookimpl
     def stop(self) -> None:
-        """Forget what waits."""
+        """Wait for nothing more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._waiting.clear()
         self._bytes = 0
 
@@ -109,27 +139,35 @@ class Delayed:
             return Reject(decision.reason, decision.text)
         # Its expiry begins when it is published, or one that waits long could never be delivered.
         held = message.replace(topic=topic).received(MessageId(0, 0), 0.0, None)
-        size = _size(held)
-        if len(self._waiting) >= self._settings.max_messages or self._bytes + size > self._settings.max_bytes:
+        settings = self._settings
+        if len(self._waiting) >= settings.max_messages or self._bytes + held.size_bytes > settings.max_bytes:
             return Reject(ReasonCode.QUOTA_EXCEEDED, "too many delayed messages")
-        self._serial += 1
-        self._bytes += size
-        heappush(self._waiting, (context.clock.monotonic() + delay_s, self._serial, held))
+        due = context.clock.now() + delay_s
+        key = f"{int(due * 1000):015}-{context.node.uid:016x}-{self._serial}"
+        context.keep(key, _packed(due, held))
+        self._push(context, context.clock.monotonic() + delay_s, key, held)
         self._arm()
         return Drop("delayed")
+
+    def _push(self, context: Context, due: float, key: str, message: Message) -> None:
+        self._serial += 1
+        held = _Held(due, self._serial, key, message, message.size_bytes)
+        self._bytes += held.size_bytes
+        heappush(self._waiting, held)
 
     def _arm(self) -> None:
         """One timer, for the message that is due first."""
         context = self._context
         if context is None or not self._waiting:
             return
-        due = self._waiting[0][0]
+        due = self._waiting[0].due
         if self._timer is not None:
             if self._armed_for <= due:
                 return
             self._timer.cancel()
         self._armed_for = due
-        self._timer = context.clock.later(due - context.clock.monotonic(), self._publish_due)
+        # By the time of this call it may be due already.
+        self._timer = context.clock.later(max(0.0, due - context.clock.monotonic()), self._publish_due)
 
     def _publish_due(self) -> None:
         self._timer = None
@@ -137,12 +175,52 @@ class Delayed:
         if context is None:
             return
         now = context.clock.monotonic()
-        while self._waiting and self._waiting[0][0] <= now:
-            _, _, message = heappop(self._waiting)
-            self._bytes -= _size(message)
-            context.publish(message)
+        while self._waiting and self._waiting[0].due <= now:
+            held = heappop(self._waiting)
+            self._bytes -= held.size_bytes
+            context.keep(held.key, None)
+            try:
+                context.publish(held.message)
+            except ValueError as error:
+                context.log.error("a delayed message can't be published: {error}", error=error)
         self._arm()
 
 
-def _size(message: Message) -> int:
-    return len(message.topic) + len(message.payload)
+def _packed(due: float, message: Message) -> bytes:
+    """A message, and when it is due (seconds since the epoch), as JSON."""
+    properties = {
+        name: {"base64": b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
+        for name, value in message.properties.present.items()
+    }
+    return json.dumps({
+        "due": due,
+        "topic": message.topic,
+        "payload": b64encode(message.payload).decode("ascii"),
+        "qos": int(message.qos),
+        "retain": message.retain,
+        "properties": properties,
+        "client_id": message.publisher.client_id,
+        "username": message.publisher.username,
+    }).encode()  # fmt: skip
+
+
+def _unpacked(value: bytes) -> tuple[float, Message]:
+    """What :func:`_packed` has packed; raises ``ValueError`` or its kin for anything else."""
+    known = json.loads(value)
+    message = Message(
+        known["topic"],
+        b64decode(known["payload"]),
+        known["qos"],
+        known["retain"],
+        Properties(**{name: _property(value) for name, value in known["properties"].items()}),
+        Publisher(known["client_id"], known["username"]),
+    )
+    return float(known["due"]), message
+
+
+def _property(value: Any) -> Any:
+    if isinstance(value, dict):
+        return b64decode(value["base64"])
+    if isinstance(value, list):
+        return tuple(tuple(each) if isinstance(each, list) else each for each in value)
+    return value

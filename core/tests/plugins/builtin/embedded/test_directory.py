@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,21 @@ def topics(directory: DataDirectory, skip_damaged: list[str] | None = None) -> l
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def refused(call: Callable[[], object]) -> str:
+    """What a call is refused with."""
+    left_over: list[Any] = []
+    # An error of a generator that is collected would be put down to whatever test runs by then.
+    hook, sys.unraisablehook = sys.unraisablehook, left_over.append
+    try:
+        try:
+            call()
+        except DataDirectoryError as error:
+            return str(error)
+    finally:
+        sys.unraisablehook = hook
+    raise AssertionError("it was not refused")
 
 
 def test_a_new_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
@@ -242,11 +258,10 @@ def test_a_missing_segment_is_told_of(tmp_path: Path, gone: int) -> None:
     segments(tmp_path, 1, 2, 3, 4)
     (tmp_path / name_of(gone)).unlink()
 
-    with pytest.raises(DataDirectoryError) as caught:
-        DataDirectory(tmp_path).load()
+    text = refused(lambda: DataDirectory(tmp_path).load())
 
-    assert f"{tmp_path / name_of(gone)} is missing" in str(caught.value)
-    assert WAYS_ON in str(caught.value)
+    assert f"{tmp_path / name_of(gone)} is missing" in text
+    assert WAYS_ON in text
 
 
 def test_a_missing_beginning_is_told_of(tmp_path: Path) -> None:
@@ -327,11 +342,10 @@ def test_a_damaged_segment_is_refused(
     damage(paths[number - 1])
     before = {path: path.read_bytes() for path in paths}
 
-    with pytest.raises(DataDirectoryError) as caught:
-        DataDirectory(tmp_path).load()
+    text = refused(lambda: DataDirectory(tmp_path).load())
 
-    assert str(caught.value).startswith(str(paths[number - 1]))
-    assert problem in str(caught.value)
+    assert text.startswith(str(paths[number - 1]))
+    assert problem in text
     assert {path: path.read_bytes() for path in paths} == before
 
 

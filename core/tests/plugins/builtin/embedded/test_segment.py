@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,20 @@ def flip(path: Path, row: int) -> None:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def refused(call: Callable[[], object], left_over: list[Any] | None = None) -> str:
+    """What a call is refused with; ``left_over`` takes what could not be cleaned up afterwards."""
+    # An error of a generator that is collected would be put down to whatever test runs by then.
+    hook, sys.unraisablehook = sys.unraisablehook, ([] if left_over is None else left_over).append
+    try:
+        try:
+            call()
+        except DataDirectoryError as error:
+            return str(error)
+    finally:
+        sys.unraisablehook = hook
+    raise AssertionError("it was not refused")
 
 
 def test_a_segment_is_whole_when_it_is_made(tmp_path: Path) -> None:
@@ -219,17 +234,28 @@ def test_a_damaged_group_is_refused_or_left_out(
     damage(path)
     skipped: list[str] = []
 
-    with pytest.raises(DataDirectoryError) as caught:
-        list(read(path))
+    text = refused(lambda: list(read(path)))
     found = list(read(path, skipped))
 
-    assert str(caught.value).startswith(f"{path}")
-    assert problem in str(caught.value)
-    assert WAYS_ON in str(caught.value)
+    assert text.startswith(f"{path}")
+    assert problem in text
+    assert WAYS_ON in text
     assert found == left
     [line] = skipped
     assert str(path) in line
     assert problem in line
+
+
+@pytest.mark.xfail(strict=True, reason="segment.py _rows: to close its cursor comes after the connection was closed")
+def test_a_refusal_is_all_that_is_said(tmp_path: Path) -> None:
+    """Damage is told of by its error, without a second one from what is cleaned up behind it."""
+    path = written(tmp_path)
+    flip(path, 1)
+    left_over: list[Any] = []
+
+    refused(lambda: list(read(path)), left_over)
+
+    assert left_over == []
 
 
 def test_each_damaged_group_is_listed(tmp_path: Path) -> None:
@@ -269,12 +295,10 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: Callable[[Path], obje
     path = written(tmp_path, [b"x" * 5000] * 20)
     damage(path)
 
-    with pytest.raises(DataDirectoryError) as caught:
-        look_at(path)
-        list(read(path))
+    text = refused(lambda: (look_at(path), list(read(path))))
 
-    assert str(path) in str(caught.value)
-    assert WAYS_ON in str(caught.value)
+    assert str(path) in text
+    assert WAYS_ON in text
 
 
 def test_what_can_be_read_of_a_damaged_file_is_read(tmp_path: Path) -> None:
