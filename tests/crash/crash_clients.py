@@ -127,6 +127,8 @@ class Client:
 
     def _take(self, packet: Packet) -> None:
         if isinstance(packet, Connack):
+            if packet.reason:
+                return  # Refused for now: the connection ends, and another comes.
             if self.known and not packet.session_present:
                 self.notes.problems.append(f"the session of {self.name} was lost")
             self.connected(packet)

@@ -1,11 +1,14 @@
-"""``kinmqtt run`` with one promise broken: what the checker must catch."""
+"""``kinmqtt run`` with one promise broken, which the checker must catch; or with a disk that fails, which is none."""
 
 from __future__ import annotations
 
+import sqlite3
 import sys
+import time
+from itertools import count
 from typing import Any
 
-from kinmqtt.plugins.builtin.embedded import records, stores
+from kinmqtt.plugins.builtin.embedded import records, segment, stores
 from kinmqtt_spi.services.queue import InboundOpen, Release
 
 
@@ -43,8 +46,48 @@ def acknowledge_before_commit() -> None:
     stores.Ledger.commit = hasty  # type: ignore[method-assign]
 
 
+def failing_writes() -> None:
+    """One write to the disk in fifty fails."""
+    append = segment.Segment.append
+    number = count(1)
+
+    def fails(self: segment.Segment, data: bytes) -> None:
+        if next(number) % 50 == 0:
+            raise sqlite3.OperationalError("disk I/O error")
+        append(self, data)
+
+    segment.Segment.append = fails  # type: ignore[method-assign]
+
+
+def failing_fsync() -> None:
+    """One request to the disk in twenty fails, once the broker has started."""
+    sync = segment.Segment.sync
+    number = count(1)
+
+    def fails(self: segment.Segment) -> None:
+        if next(number) % 20 == 0:
+            raise OSError(5, "Input/output error")
+        sync(self)
+
+    segment.Segment.sync = fails  # type: ignore[method-assign]
+
+
+def slow_fsync() -> None:
+    """The disk takes its time."""
+    sync = segment.Segment.sync
+
+    def slow(self: segment.Segment) -> None:
+        time.sleep(0.1)
+        sync(self)
+
+    segment.Segment.sync = slow  # type: ignore[method-assign]
+
+
 MUTATIONS = {
     "none": lambda: None,
+    "failing-writes": failing_writes,
+    "failing-fsync": failing_fsync,
+    "slow-fsync": slow_fsync,
     "acknowledge-before-commit": acknowledge_before_commit,
     "forget-the-pubrel-stage": lambda: without(Release),
     "drop-the-dedup-set": lambda: without(InboundOpen),

@@ -37,7 +37,11 @@ class Run:
             sys.executable, str(MUTATED), mutation, "run", "--listen", f"tcp:{self.port}:interface=127.0.0.1",
             "--data", str(data), "--log-level", "warn",
         ]  # fmt: skip
-        self._environment = environment(KINMQTT__PLUGINS__EMBEDDED__DURABILITY=durability)
+        self._environment = environment(
+            KINMQTT__PLUGINS__EMBEDDED__DURABILITY=durability,
+            # What gives way in a full queue is another matter.
+            KINMQTT__LIMITS__MAX_QUEUED_MESSAGES="10000000",
+        )
         self._log = data.with_suffix(".log").open("ab")
         self._broker: asyncio.subprocess.Process | None = None
         self.publishers = [
@@ -130,6 +134,29 @@ def test_the_checker_catches_a_broken_promise(tmp_path: Path, mutation: str) -> 
     asyncio.run(run.kill(20 if mutation == "acknowledge-before-commit" else 40, until_caught=True))
 
     assert list(run.notes.violations()) != []
+
+
+@pytest.mark.parametrize(
+    ("fault", "durability"),
+    [
+        ("failing-writes", "commit"),
+        ("failing-writes", "fsync"),
+        ("failing-fsync", "fsync"),
+        ("slow-fsync", "fsync"),
+    ],
+)
+def test_a_disk_that_fails_loses_nothing(tmp_path: Path, fault: str, durability: str) -> None:
+    """What could not be kept was not acknowledged; clients come back, and everything goes on."""
+    run = Run(tmp_path / "data", seed=11, durability=durability, mutation=fault)
+    run.patience_s = LIMIT_S
+
+    asyncio.run(run.kill(3))
+
+    assert list(run.notes.violations()) == [], said(tmp_path / "data")
+    assert all(len(numbers) > 20 for numbers in run.notes.promised.values())
+    if fault != "slow-fsync":
+        assert "the embedded store" in said(tmp_path / "data")
+        assert "keeps what it is given again" in said(tmp_path / "data") or fault == "failing-fsync"
 
 
 @pytest.mark.soak

@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     plugins = commands.add_parser("plugins", help="list the plugins: installed, chosen, and why")
     _add_settings(plugins)
     plugins.set_defaults(command=_plugins)
+    _add_store(commands)
     version = commands.add_parser("version", help="show the version")
     version.set_defaults(command=_version)
     return parser
@@ -71,6 +72,22 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-P", dest="plugins", action="append", default=[], metavar="no:NAME", help="do without a plugin"
     )
+
+
+def _add_store(commands: Any) -> None:
+    store = commands.add_parser("store", help="check, export, import or compact a data directory")
+    actions = store.add_subparsers(required=True, metavar="ACTION")
+    for name, directory, summary in (
+        ("check", "the data directory", "read everything, and say what is there and what is wrong with it"),
+        ("export", "the data directory", "write everything to standard output, as lines of JSON"),
+        ("import", "a new directory, or an empty one", "read an export from standard input into a new store"),
+        ("compact", "the data directory", "write what still counts anew, and remove everything else"),
+    ):
+        action = actions.add_parser(name, help=summary)
+        action.add_argument("directory", type=Path, metavar="DIRECTORY", help=directory)
+        action.set_defaults(command=_store, action=name, skip_damaged=False)
+        if name == "export":
+            action.add_argument("--skip-damaged", action="store_true", help="leave out what is damaged, and say so")
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
@@ -143,6 +160,12 @@ def _plugins(parsed: argparse.Namespace) -> int:
                 print(f"    serves: {', '.join(serves[candidate.name])}")
             print(f"    hooks: {', '.join(manager.hooks_of(candidate.name))}")
     return 0
+
+
+def _store(parsed: argparse.Namespace) -> int:
+    from kinmqtt.store_command import run
+
+    return run(parsed.action, parsed.directory, skip_damaged=parsed.skip_damaged)
 
 
 def _version(parsed: argparse.Namespace) -> int:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from attrs import evolve
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
-from kinmqtt_spi import Properties
+from kinmqtt_spi import Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.reference.event import MemoryEventLog
+from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.subscription import Subscriber
 
 VERSIONS = [V31, V311, V5]
 
@@ -355,3 +360,126 @@ def test_a_member_that_gives_up_its_subscription_keeps_what_it_was_sent() -> Non
 
     assert payloads(other) == [[b"0", b"1"]]
     assert [(p.payload, p.dup) for p in back(house, "leaving").of(Publish)] == [(b"0", True)]
+
+
+# Members that are full
+
+
+class Copyist:
+    """Names a copy of the first candidate, as a plugin in another process would; thirty times at most."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    @hookimpl
+    def choose_member(self, candidates: Sequence[Subscriber]) -> Subscriber | None:
+        self.asked.append([candidate.client_id for candidate in candidates])
+        return evolve(candidates[0]) if len(self.asked) <= 30 else None
+
+
+def test_a_copy_of_a_full_member_is_passed_over() -> None:
+    """A plugin's answer is known by its client: where that one's queue refuses the next member is asked, once."""
+    copyist = Copyist()
+    house = House(plugins={"copyist": copyist}, max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    for client_id in "ab":
+        member(house, client_id).drop()
+
+    pub = publish(house, 3, 1)
+
+    assert copyist.asked == [["a", "b"], ["a", "b"], ["b"], ["a", "b"], ["b"]]
+    assert [int(packet.reason) for packet in pub.of(Puback)] == [0, 0, ReasonCode.QUOTA_EXCEEDED]
+    assert payloads(back(house, "a"), back(house, "b")) == [[b"0"], [b"1"]]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("kept", [True, False])
+def test_while_a_member_has_room_nothing_is_dropped(kept: bool, qos: int) -> None:
+    """By the default policy too a full member is passed over; only where all are full does a message give way."""
+    log = MemoryEventLog(lambda delay_s, call: None)
+
+    class Log:
+        @hookimpl
+        def event_log(self) -> MemoryEventLog:
+            return log
+
+    house = House(plugins={"log": Log(), "copyist": Copyist()}, max_queued_messages=2, max_inflight=1)
+    for client_id in "ab":
+        if kept:
+            member(house, client_id).drop()
+        else:
+            member(house, client_id, clean_start=True, expiry_s=None, silent=True)
+    dropped = house.broker.runtime.statistics.dropped["queue_full"]
+
+    publish(house, 4 if kept else 6, qos)
+    early = (dropped.value, drops(log))
+    publish(house, 1, qos)
+
+    assert early == (0, [])
+    assert [house.broker.sessions.by_id[client_id].waiting.count for client_id in "ab"] == [2, 2]
+    assert (dropped.value, drops(log)) == (1, ["b"])
+
+
+def drops(log: MemoryEventLog) -> list[str]:
+    """The clients of whose queues it was recorded that something was dropped."""
+    return [r.event.client_id for r in log.read(-1, 1000) if r.event.kind is EventKind.QUEUE_DROP]
+
+
+def test_a_member_that_can_be_sent_to_is_not_full() -> None:
+    """Where all queues together are full, a member whose client takes its messages at once gets them."""
+    house = House(max_all_queued_bytes=1024)
+    house.connect("hoarder", V5, expiry_s=60).subscribe("hoard", 1).drop()
+    house.connect("p").publish("hoard", bytes(2000), qos=1)
+    members = [member(house, client_id) for client_id in ("a", "b")]
+    member(house, "away").drop()
+
+    publish(house, 4, 1)
+
+    assert sorted(payload for part in payloads(*members) for payload in part) == [b"0", b"1", b"2", b"3"]
+    assert house.broker.runtime.statistics.dropped["queue_full"].value == 0
+
+
+# Turns
+
+
+@pytest.mark.parametrize("how", ["unsubscribes", "is lost"])
+def test_the_others_go_on_where_they_were(how: str) -> None:
+    """A member that leaves, or comes, does not have the rotation begin anew with the first."""
+    house = House()
+    members = [house.connect(client_id).subscribe("$share/g/t") for client_id in "abcd"]
+    pub = house.connect("p")
+
+    pub.publish("t", b"1").publish("t", b"2")
+    if how == "unsubscribes":
+        members[3].unsubscribe("$share/g/t")
+    else:
+        members[3].drop()
+    pub.publish("t", b"3").publish("t", b"4")
+
+    assert payloads(*members) == [[b"1", b"4"], [b"2"], [b"3"], []]
+
+
+# A client in more than one
+
+
+@pytest.mark.parametrize("how", ["in flight", "waiting", "waiting in the store"])
+@pytest.mark.parametrize("there", ["a/#", "a/+", "both"])
+def test_what_a_member_held_goes_to_its_own_shared_subscription(how: str, there: str) -> None:
+    """Not to members of another filter under the same name: who stays alone with a filter keeps what came by it."""
+    house = House(max_inflight=10 if how == "in flight" else 1)
+    unkept = {"clean_start": True, "expiry_s": None} if how == "waiting" else {}
+    lost = member(house, "lost", filter="$share/g/a/#", silent=True, **unkept)
+    lost.subscribe("$share/g/a/+", 2).subscribe("own", 1)
+    house.connect("p").publish("own", b"own", qos=1)
+    publish(house, 2, 1, "a/b")
+    others = {
+        filter: member(house, filter, filter=f"$share/g/{filter}")
+        for filter in ("a/#", "a/+")
+        if there in (filter, "both")
+    }
+
+    lost.drop()
+    left = [] if how == "waiting" else payloads(back(house, "lost"))[0]
+
+    assert [sorted(part) for part in payloads(*others.values())] == [[b"0", b"1"]] * len(others)
+    if how != "waiting":
+        assert sorted(left) == [*([] if there == "both" else [b"0", b"1"]), b"own"]

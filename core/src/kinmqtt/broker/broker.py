@@ -86,7 +86,7 @@ class Broker:
         self.publishing = Publishing(self.runtime, self.router, self.retained)
         self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
         turn.when_fenced(self.sessions.fenced)
-        turn.when_unkept(self.sessions.unkept)
+        turn.when_unkept(self.sessions.unkept, self.sessions.unopened)
         self.overload = Overload(lambda: self.runtime.limits, assembly.memory_bytes, self.router.invalidate)
         self.housekeeping = Housekeeping(
             assembly.clock,
@@ -121,6 +121,7 @@ class Broker:
             await self._stop_plugins()
             raise
         try:
+            await self.retained.go_on()
             restored = await self.sessions.restore()
         except BaseException:
             await _attempted("the cluster backend", self.assembly.cluster.stop)

@@ -332,7 +332,9 @@ async def _routed_later(
     connection.broker.runtime.turn.touch()
     if packet.qos and session.connection is connection:
         _routed(connection, session, packet, routed)
-    elif packet.qos == 2 and routed not in (Routed.REFUSED, Routed.NOT_RETAINED):
+    elif packet.qos == 2 and routed in (Routed.REFUSED, Routed.NOT_RETAINED):
+        session.incoming.packet_ids.discard(packet.packet_id)
+    elif packet.qos == 2 and connection.broker.sessions.get(session.client_id) is session:
         _open_inbound(connection, session, packet)
 
 

@@ -59,6 +59,16 @@ class Retained:
             self._write(outcome)
         return None
 
+    async def go_on(self) -> None:
+        """After a start: what is retained from now on is newer than all there is, also where a clock was set back."""
+        cursor: object = None
+        while True:
+            contents = await settle(self._runtime.stores.retain.iterate(cursor))
+            self._latest = max([self._latest, *(write.version.received_at for write in contents.writes)])
+            cursor = contents.cursor
+            if cursor is None:
+                return
+
     def has_no_room_for(self, publication: Publication) -> bool:
         """Whether a message can't be retained for there are too many; one in place of another may."""
         publish = publication.publish

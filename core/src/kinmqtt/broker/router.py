@@ -169,7 +169,7 @@ class Router:
             if member is None or session is None:
                 return True
             # The last one's queue decides what becomes of a message that nobody has room for.
-            full = len(members) > 1 and publication.publish.qos and session.waiting.is_full
+            full = len(members) > 1 and publication.publish.qos and session.has_no_room
             if not full and deliver(self._runtime, target_of(session, [member.subscription]), publication):
                 return True
             members = tuple(other for other in members if other.client_id != member.client_id)

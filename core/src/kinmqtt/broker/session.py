@@ -301,6 +301,12 @@ class Session:
         outgoing = self.outgoing
         return len(outgoing.flights) < outgoing.window
 
+    @property
+    def has_no_room(self) -> bool:
+        """Whether the next message of QoS 1 or 2 finds the queue full."""
+        waiting = self.waiting
+        return waiting.is_full and (bool(waiting.count) or not self.can_send)
+
     def _encode(
         self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
     ) -> tuple[bytes, bytes]:

@@ -103,6 +103,10 @@ class Sessions:
                 old.connection.taken_over(client)
             # Writes made under the old epoch must be in before the claim ends it.
             await runtime.turn.drained()
+        if runtime.turn.owes(client.client_id):
+            # A session that has ended must not come back because that could not be kept.
+            runtime.turn.retry()
+            await runtime.turn.drained()
         claim = await settle(runtime.stores.session.claim(client.client_id, runtime.node))
         if opening.expiry_s and claim.session is None and self._is_full:
             self._write(DiscardSession(client.client_id, claim.epoch))
@@ -284,19 +288,33 @@ class Sessions:
             session.detach()
             connection.taken_over(None)
 
-    def unkept(self, client_id: str, writes: Sequence[QueueWrite], reason: ReasonCode) -> None:
+    def unopened(self, client_id: str, epoch: int, reason: ReasonCode) -> None:
+        """The session store did not keep that a session began: there is none."""
+        session = self.by_id.get(client_id)
+        if session is None or session.epoch != epoch:
+            return
+        if session.connection is not None:
+            session.connection.fail(reason, "a store did not keep the session")
+        if self.by_id.get(client_id) is session:
+            del self.by_id[client_id]
+            session.waiting.end()
+            self._forget_subscriptions(session)
+
+    def unkept(self, client_id: str, writes: Sequence[QueueWrite], reason: ReasonCode, certain: bool) -> None:
         """The queue store did not keep what was done for a client.
 
-        New messages are forgotten: who published them is not acknowledged. Where more was done, what the store holds
-        is what counts: the client is sent away with the ``reason``, and comes back to that.
+        New messages are forgotten: who published them is not acknowledged. Where more was done, or it is not
+        ``certain`` that nothing was kept, what the store holds is what counts: the client is sent away with the
+        ``reason``, and comes back to that.
         """
         session = self.by_id.get(client_id)
         new = [write for write in writes if isinstance(write, Append)]
-        for write in new:
-            self._runtime.drop(client_id, write.entry.message, "store_failed")
+        if certain:
+            for write in new:
+                self._runtime.drop(client_id, write.entry.message, "store_failed")
         if session is None or not session.kept:
             return
-        if len(new) == len(writes):
+        if certain and len(new) == len(writes):
             for write in new:
                 session.forget(write)
             return
@@ -336,10 +354,10 @@ class Sessions:
     def _end(self, session: Session, expired: bool = False) -> None:
         """The session is over: its will, if it still has one, is due (MQTT-3.1.2-8)."""
         client_id = session.client_id
-        self.by_id.pop(client_id, None)
-        session.waiting.end()
         self._forget_subscriptions(session)
         self._publish_will(session)
+        self.by_id.pop(client_id, None)
+        session.waiting.end()
         if session.kept:
             self._runtime.turn.batch.queue.append(queue.Purge(client_id, session.epoch))
             self._write(DiscardSession(client_id, session.epoch))

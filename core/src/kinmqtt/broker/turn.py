@@ -28,6 +28,7 @@ from kinmqtt_spi.services.retain import RetainStore, RetainWrite
 from kinmqtt_spi.services.session import (
     ClearWill,
     DiscardSession,
+    OpenSession,
     ReleaseSession,
     RemoveSubscriptions,
     SessionStore,
@@ -47,7 +48,7 @@ STANDING: Final = (ClearWill, DiscardSession, ReleaseSession, RemoveSubscription
 """Writes of what has happened whether it was kept or not: they are handed over again until they are kept."""
 
 
-Unkept = Callable[[str, Sequence[QueueWrite], ReasonCode], None]
+Unkept = Callable[[str, Sequence[QueueWrite], ReasonCode, bool], None]
 
 
 class NotKept(Exception):
@@ -79,6 +80,8 @@ class Batch:
     late: bool = False
     """Whether any commit had to be waited for: until then a read did not show what was queued."""
     failure: BaseException | None = None
+    refused: bool = False
+    """Whether it is certain that nothing was kept in the queue store."""
     fenced: set[str] = field(factory=set)
     again: set[str] = field(factory=set)
     """Clients of whom something is written that an earlier turn could not have kept."""
@@ -101,6 +104,7 @@ class Turn:
         "_call_soon",
         "_on_fenced",
         "_on_unkept",
+        "_on_unopened",
         "_owed_queue",
         "_owed_sessions",
         "_scheduled",
@@ -118,9 +122,8 @@ class Turn:
         self._scheduled = False
         self._under_way: deque[Batch] = deque()
         self._on_fenced: Callable[[str], None] = lambda client_id: None
-        self._on_unkept: Callable[[str, Sequence[QueueWrite], ReasonCode], None] = lambda client_id, writes, reason: (
-            None
-        )
+        self._on_unopened: Callable[[str, int, ReasonCode], None] = lambda client_id, epoch, reason: None
+        self._on_unkept: Unkept = lambda client_id, writes, reason, certain: None
         self._owed_queue: list[QueueWrite] = []
         self._owed_sessions: list[SessionWrite] = []
         """What must still be kept of turns that were not; they go with the next turn's writes, before them."""
@@ -134,9 +137,18 @@ class Turn:
         """Have ``call`` told the client id of each session that a newer owner holds."""
         self._on_fenced = call
 
-    def when_unkept(self, call: Unkept) -> None:
-        """Have ``call`` told each client id of whose queue a turn had something to keep, that, and why it was not."""
+    def when_unkept(self, call: Unkept, unopened: Callable[[str, int, ReasonCode], None]) -> None:
+        """Have ``call`` told each client id of whose queue a turn had something to keep, that, why it was not, and
+        whether that is certain: a store that answers late may have kept it all the same.
+
+        ``unopened`` is told of each session that was to begin: its client id and epoch.
+        """
         self._on_unkept = call
+        self._on_unopened = unopened
+
+    def owes(self, client_id: str) -> bool:
+        """Whether something of a client must be handed over again."""
+        return any(write.client_id == client_id for write in (*self._owed_queue, *self._owed_sessions))
 
     def retry(self) -> None:
         """Hand over again what an earlier turn could not have kept."""
@@ -200,14 +212,21 @@ class Turn:
         self.batch = Batch()
         self._under_way.append(batch)
         batch.waiting = 1
+        failed = next((ahead.failure for ahead in self._under_way if ahead.failure is not None), None)
+        if failed is not None:
+            # What is written behind a failure would overtake what its clients send again.
+            batch.failure = failed
+            batch.refused = True
+            self._kept(batch)
+            return
         stores = self._stores
         asked: list[Store] = []
+        if batch.queue:
+            asked.append(stores.queue)
+            batch.refused = not self._write(batch, lambda: stores.queue.apply(batch.queue))
         if batch.sessions:
             asked.append(stores.session)
             self._write(batch, lambda: stores.session.apply(batch.sessions))
-        if batch.queue:
-            asked.append(stores.queue)
-            self._write(batch, lambda: stores.queue.apply(batch.queue))
         if batch.retain:
             asked.append(stores.retain)
             self._write(batch, lambda: stores.retain.put(batch.retain))
@@ -215,7 +234,9 @@ class Turn:
             asked.append(stores.event)
             self._write(batch, lambda: stores.event.append(batch.events))
         for store in asked:
-            self._write(batch, store.commit)
+            taken = self._write(batch, store.commit)
+            if store is stores.queue and not taken:
+                batch.refused = True
         self._kept(batch)
 
     def _take_up_owed(self) -> None:
@@ -225,21 +246,23 @@ class Turn:
         batch.sessions[:0] = self._owed_sessions
         self._owed_queue, self._owed_sessions = [], []
 
-    def _write(self, batch: Batch, write: Callable[[], Commit]) -> None:
+    def _write(self, batch: Batch, write: Callable[[], Commit]) -> bool:
+        """Hand something over; ``False`` where the store refused it there and then."""
         try:
             commit = write()
         except Fenced as error:
             batch.fenced |= error.client_ids
-            return
+            return True
         except Exception as error:
             self._not_kept(batch, error)
-            return
+            return False
         if isinstance(commit, Awaitable):
             batch.waiting += 1
             batch.late = True
             as_deferred(commit).addCallbacks(
                 lambda _: self._kept(batch), lambda failure: self._failed_later(batch, failure)
             )
+        return True
 
     def _failed_later(self, batch: Batch, failure: Failure) -> None:
         error: Any = failure.value
@@ -290,8 +313,11 @@ class Turn:
         unkept: dict[str, list[QueueWrite]] = {}
         for write in batch.queue:
             unkept.setdefault(write.client_id, []).append(write)
+        for opened in batch.sessions:
+            if isinstance(opened, OpenSession):
+                _attempt(partial(self._on_unopened, opened.client_id, opened.epoch, reason))
         for client_id, writes in unkept.items():
-            _attempt(partial(self._on_unkept, client_id, writes, reason))
+            _attempt(partial(self._on_unkept, client_id, writes, reason, batch.refused))
         for call in batch.otherwise:
             _attempt(partial(call, reason))
 

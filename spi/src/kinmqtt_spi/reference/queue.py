@@ -154,6 +154,15 @@ class MemoryQueueStore(QueueStore):
                 removed.append((client_id, entry))
         return removed
 
+    def count_on(self, client_id: str, epoch: int, last: int) -> None:
+        """Know that entries up to ``last`` were appended once, whatever is left of them."""
+        queue = self._queues.get(client_id)
+        if queue is None:
+            self._resting[client_id] = (epoch, last, last)
+        else:
+            queue.last = max(queue.last, last)
+            queue.floor = max(queue.floor, last)
+
     def clients(self) -> list[str]:
         """The clients of whom there is anything."""
         return list(self._queues)

@@ -97,6 +97,15 @@ class MemoryRetainStore(RetainStore):
         left = self._walk(cursor, limit, found, visit)
         return RetainContents(tuple(found), left)
 
+    @property
+    def remembers_deletions(self) -> bool:
+        """Whether an older write to a topic without a message could be refused."""
+        return bool(self._tombstones)
+
+    def forget_deletions(self) -> None:
+        """Forget what is remembered against older writes that arrive late."""
+        self._tombstones.clear()
+
     def count(self) -> int:
         return len(self._topics)
 

@@ -133,6 +133,12 @@ class MemorySessionStore(SessionStore):
     def count(self) -> int:
         return len(self._by_serial)
 
+    def raise_epoch(self, client_id: str, epoch: int) -> None:
+        """Know that a stored session was claimed under that epoch, in another life of this store."""
+        record = self._records.get(client_id)
+        if record is not None:
+            record.epoch = max(record.epoch, epoch)
+
     def take_over(self, other: MemorySessionStore, floor: int) -> None:
         """Begin, while nothing is stored yet, with what another store holds; nobody owns anything.
 

@@ -16,8 +16,10 @@ class Store:
     def commit(self) -> Commit:
         """The turn has handed over all it has: keep it.
 
-        What was handed over is kept when the store's answer to it *and* the answer of this have fired; a store that
-        keeps each batch by itself has nothing to do here. It fails as the batches do; then what was gathered since
-        the last call is forgotten.
+        Where it raises, nothing was kept. Where its answer fails later the core takes it that some or all may have
+        been, of this and of what was handed over since: those answers must fail too, so that nothing overtakes what
+        is sent again. What was handed over is kept when the store's answer to it *and* the
+        answer of this have fired; a store that keeps each batch by itself has nothing to do here. It fails as the
+        batches do; then what was gathered since the last call is forgotten.
         """
         return None

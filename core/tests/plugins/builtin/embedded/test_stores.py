@@ -290,7 +290,6 @@ def test_epochs_of_ended_sessions_do_not_come_again() -> None:
     assert all(claim.epoch > epoch and claim.session is None for claim in claims)
 
 
-@pytest.mark.xfail(strict=True, reason="stores.py commit: the floor is gone with the group that could not be appended")
 def test_epochs_are_set_aside_though_a_turn_failed() -> None:
     """Epochs that were given while the disk was full are not given again after a restart."""
     log: list[bytes] = []
@@ -313,7 +312,6 @@ def test_epochs_are_set_aside_though_a_turn_failed() -> None:
     assert after > second > first
 
 
-@pytest.mark.xfail(strict=True, reason="stores.py begin_with: only clients without a session begin above the floor")
 def test_epochs_of_stored_sessions_do_not_come_again() -> None:
     """A claim that nothing was written under counts, too: its epoch is not given a second time after a restart."""
     log: list[bytes] = []
@@ -343,7 +341,11 @@ def test_what_the_broker_says_of_itself_is_not_kept() -> None:
     assert ledger.retained.match("$SYS/uptime").messages[0].payload == b"x"
     everyone = {write.message.topic for write in ledger.retained.iterate().writes}
     assert everyone == {"$SYS/uptime", "$SYS/a", "$SYSTEM", "$SYS", "t"}
-    told = [write.message.topic for group in everything(ledger.sessions, ledger.queues, ledger.retained) for write in group.retain]
+    told = [
+        write.message.topic
+        for group in everything(ledger.sessions, ledger.queues, ledger.retained)
+        for write in group.retain
+    ]
     assert sorted(told) == ["$SYS", "$SYSTEM", "t"]
     assert begun(log).retained.count() == 3
 

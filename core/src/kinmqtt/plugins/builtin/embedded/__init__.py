@@ -124,13 +124,19 @@ class Embedded:
     async def stop(self) -> None:
         """Keep what is still gathered, and leave plain files behind."""
         if self._journal is not None:
-            pending = self._shared.commit()
-            if pending is not None:
-                await pending
-            self._shared.append = None
-            await self._journal.close()
-            self._journal = None
-        if self._directory is not None:
+            try:
+                pending = self._shared.commit(all=True)
+                if pending is not None:
+                    await pending
+            finally:
+                self._shared.append = None
+                try:
+                    await self._journal.close()
+                finally:
+                    self._journal = None
+                    if self._directory is not None:
+                        self._directory.close()
+        elif self._directory is not None:
             self._directory.close()
 
     @property

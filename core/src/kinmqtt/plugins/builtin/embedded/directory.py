@@ -64,27 +64,41 @@ class DataDirectory:
             os.close(self._lock)
             self._lock = None
 
-    def segments(self) -> list[Path]:
-        """The segments that count, in order; raises :class:`DataDirectoryError` where one is missing or foreign."""
+    def segments(self, skip_damaged: list[str] | None = None) -> list[Path]:
+        """The segments that count, in order.
+
+        Raises :class:`DataDirectoryError` where one is missing or foreign; with a list for ``skip_damaged`` it is
+        left out and told of there.
+        """
+
+        def tell(problem: str) -> None:
+            if skip_damaged is None:
+                raise DataDirectoryError(problem)
+            skip_damaged.append(problem)
+
         paths = sorted(self.path.glob(PATTERN), key=number_of)
         if paths and segment.is_empty(paths[-1]):
             segment.remove(paths.pop())
-        first = 0
+        first = 1
+        sound = []
         for path in paths:
-            first = max(first, segment.look_at(path) or 0)
-        found = [path for path in paths if number_of(path) >= first]
+            try:
+                first = max(first, segment.look_at(path) or 1)
+                sound.append(path)
+            except DataDirectoryError as error:
+                tell(str(error))
+        found = [path for path in sound if number_of(path) >= first]
         for path, after in pairwise(found):
             if number_of(after) != number_of(path) + 1:
-                missing = self.path / name_of(number_of(path) + 1)
-                raise DataDirectoryError(f"{missing} is missing; {WAYS_ON}")
-        if found and first and number_of(found[0]) != first:
-            raise DataDirectoryError(f"{self.path / name_of(first)} is missing; {WAYS_ON}")
+                tell(f"{self.path / name_of(number_of(path) + 1)} is missing; {WAYS_ON}")
+        if found and number_of(found[0]) != first:
+            tell(f"{self.path / name_of(first)} is missing; {WAYS_ON}")
         return found
 
     def load(self, skip_damaged: list[str] | None = None) -> Image:
         """Everything that the log says; ``skip_damaged`` as in :func:`segment.read`."""
         image = Image()
-        for path in self.segments():
+        for path in self.segments(skip_damaged):
             for row, data in enumerate(segment.read(path, skip_damaged), 1):
                 try:
                     image.take(data)
@@ -110,7 +124,7 @@ class DataDirectory:
 
 
 def _is_ours(entry: Path) -> bool:
-    return entry.name == _LOCK or entry.name == "plugins" or entry.name.startswith("journal-")
+    return entry.name in (_LOCK, "plugins", "lost+found") or entry.name.startswith("journal-")
 
 
 def files(path: Path) -> Iterator[Path]:

@@ -92,11 +92,15 @@ class QueueImage:
             queue.epoch = epoch
             carry_out[record[0]](queue, record, messages)
 
-    def writes(self) -> Iterator[list[QueueWrite]]:
-        """What brings the queues about in a store that is empty, client by client."""
+    def bring_about(self, store: MemoryQueueStore, carry_out: Callable[[Sequence[QueueWrite]], None]) -> None:
+        """Have a store that is empty hold all this; ``carry_out`` makes writes in it."""
+        made: dict[int, Message] = {}
         for client_id, queue in self._queues.items():
             if queue.entries or queue.inbound:
-                yield list(_bring_about(client_id, queue))
+                carry_out(list(_writes(client_id, queue, made)))
+            if queue.floor:
+                # Numbers are not given twice: what the log says of the first would be taken for the second.
+                store.count_on(client_id, queue.epoch, queue.last)
 
     def _append(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
         sequence = record[3]
@@ -138,9 +142,8 @@ class QueueImage:
         queue.floor = max(queue.floor, sequence)
 
 
-def _bring_about(client_id: str, queue: _Queue) -> Iterator[QueueWrite]:
+def _writes(client_id: str, queue: _Queue, made: dict[int, Message]) -> Iterator[QueueWrite]:
     epoch = queue.epoch
-    made: dict[int, Message] = {}
     # In order of their numbers: what stands was written behind what came later.
     for sequence, held in sorted(queue.entries.items()):
         if held.about is None or held.message is None:
@@ -181,6 +184,10 @@ class Image:
     def carry_out(self, group: Unpacked) -> None:
         """Carry out a group."""
         self.groups += 1
+        if group.begins:
+            self.retained.forget_deletions()
+        for client_id, epoch in group.claims:
+            self.sessions.raise_epoch(client_id, epoch)
         if group.sessions:
             try:
                 self.sessions.apply(group.sessions)
@@ -273,6 +280,7 @@ def _queue(slicer: _Slicer, queues: MemoryQueueStore, client_id: str) -> Iterato
     while True:
         standing = queues.standing(client_id, after, _PAGE)
         if after is None:
+            after = -1
             for packet_id in standing.inbound:
                 slicer.group.queue.append(InboundOpen(client_id, standing.epoch, packet_id))
                 slicer.weigh(0)

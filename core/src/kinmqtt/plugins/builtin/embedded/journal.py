@@ -74,6 +74,10 @@ class Journal:
         self._unsynced = False
         self._compacting: Deferred[None] | None = None
         self._resting = False
+        self._unsealed: Exception | None = None
+        """Why a segment that was left could not be sealed: what stands in it may not be on the disk."""
+        self._suspect = False
+        """Whether a request to the disk has failed, and not everything has been told anew since."""
         self._closed = False
         self.problem: str | None = None
         """Why groups can't be kept at present."""
@@ -113,20 +117,27 @@ class Journal:
 
     def append(self, data: bytes) -> Commit:
         """Keep a group. Raises :class:`ServiceUnavailable`, or answers what does: then it is not kept."""
-        current = self._current
-        if current is None:
-            raise ServiceUnavailable("the embedded store is closed")
+        if self._suspect:
+            raise ServiceUnavailable(f"the embedded store can't keep it: {self.problem}")
+        return self._append(self._newest, data)
+
+    def _append(self, current: Segment, data: bytes) -> Commit:
         try:
             current.append(data)
         except sqlite3.Error as error:
             raise self._failed(error) from error
-        if self.problem is not None:
-            self._context.log.info("the embedded store keeps what it is given again")
-            self.problem = None
+        if not self._fsync:
+            self._works()
         self._unsynced = True
         if current.size_bytes >= SEGMENT_BYTES:
             self._rotate()
         return self._synced() if self._fsync else None
+
+    @property
+    def _newest(self) -> Segment:
+        if self._current is None:
+            raise ServiceUnavailable("the embedded store is closed")
+        return self._current
 
     @property
     def size_bytes(self) -> int:
@@ -159,6 +170,11 @@ class Journal:
         reason = ReasonCode.QUOTA_EXCEEDED if full else ReasonCode.SERVER_UNAVAILABLE
         return ServiceUnavailable(f"the embedded store can't keep it: {error}", reason)
 
+    def _works(self) -> None:
+        if self.problem is not None:
+            self._context.log.info("the embedded store keeps what it is given again")
+            self.problem = None
+
     def _rotate(self) -> bool:
         """Go on in the next segment; ``False`` where there is none yet, and the current one must do."""
         current, prepared = self._current, self._next
@@ -181,7 +197,7 @@ class Journal:
         except (sqlite3.Error, OSError) as error:
             # It stays as it is, with its write-ahead log, and is read like that at the next start.
             self._context.log.error("{path} could not be sealed: {error}", path=old.path, error=error)
-            self._failed(error)
+            self._unsealed = error
 
     def _prepare(self) -> None:
         """Have the next segment ready before it is needed."""
@@ -217,12 +233,18 @@ class Journal:
                     await self._ask_disk()
                 except (OSError, ServiceUnavailable) as error:
                     failure = self._failed(error)
+                    # What the disk has lost of this segment can't be known: nothing is kept until everything has
+                    # been told anew in another. What stands behind it here is not kept either.
+                    self._suspect = True
+                    waiting += self._waiting
+                    self._waiting = []
+                    self._resting = False
+                    self.compact()
                     for kept in waiting:
                         kept.errback(failure)
-                    # What the disk has lost of this segment can't be known: go on in another, and tell all anew.
-                    self._resting = False
-                    self.compact().addErrback(lambda failure: None)
                 else:
+                    if not self._suspect:
+                        self._works()
                     for kept in waiting:
                         kept.callback(None)
         finally:
@@ -230,11 +252,16 @@ class Journal:
 
     async def _ask_disk(self) -> None:
         self._unsynced = False
-        current = self._current
-        if current is None:
-            raise ServiceUnavailable("the embedded store is closed")
+        current = self._newest
         # What stands in the segment before is ahead of this in the line; a segment that was left since is behind it.
-        await self._in_line(current.sync, self._sync_line)
+        try:
+            await self._in_line(current.sync, self._sync_line)
+        except BaseException:
+            self._unsynced = True
+            raise
+        if self._unsealed is not None:
+            error, self._unsealed = self._unsealed, None
+            raise ServiceUnavailable(f"a segment could not be sealed: {error}")
 
     def _sync_now_and_then(self) -> None:
         if self._closed:
@@ -262,20 +289,22 @@ class Journal:
                     await self._preparing
                 if self._next is None:
                     await _pause(clock, RETRY_S)
-            assert self._current is not None
-            first = self._current.number
+            first = self._newest.number
             for group in self._slices():
-                self.append(pack(group))
+                written = self._append(self._newest, pack(group))
+                if isinstance(written, Deferred):
+                    written.addErrback(lambda failure: None)  # The disk is asked for all of it at the end.
                 await _pause(clock, SLICE_INTERVAL_S)
                 if self._closed:
                     return
             await self._ask_disk()
-            self._current.begin_with(first)
+            self._newest.begin_with(first)
             await self._ask_disk()
+            self._suspect = False
         except (sqlite3.Error, OSError, ServiceUnavailable) as error:
             self._context.log.error("{folder} could not be compacted: {error}", folder=self._folder, error=error)
             self._resting = True
-            clock.later(60 * RETRY_S, self._rested)
+            clock.later(RETRY_S if self._suspect else 60 * RETRY_S, self._rested)
             return
         finally:
             self._compacting = None
@@ -285,6 +314,8 @@ class Journal:
 
     def _rested(self) -> None:
         self._resting = False
+        if self._suspect and not self._closed:
+            self.compact()
 
     def _run(self, work: Coroutine[Any, Any, None], done: Deferred[None] | None = None) -> None:
         def failed(failure: Any) -> None:

@@ -65,6 +65,8 @@ class Group:
     """What is kept together."""
 
     sessions: list[SessionWrite] = field(factory=list)
+    claims: list[tuple[str, int]] = field(factory=list)
+    """Stored sessions that were claimed before all this, and their new epochs: older writes count no more."""
     queue: list[QueueWrite] = field(factory=list)
     stands: list[Record] = field(factory=list)
     """Entries as they stand: client id, epoch, entry (or its sequence number once released) and packet identifier."""
@@ -74,11 +76,16 @@ class Group:
     """What consumer groups of the event log have committed."""
     floor: int = 0
     """Epochs up to here may be in use."""
+    begins: bool = False
+    """Whether a broker has just started: it has forgotten what was deleted of the retained messages."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody wants it kept; what else there is goes with that."""
+        return bool(self.sessions or self.queue or self.stands or self.retain or self.events)
 
     def __bool__(self) -> bool:
-        return bool(
-            self.sessions or self.queue or self.stands or self.retain or self.events or self.offsets or self.floor
-        )
+        return self.asks or bool(self.claims or self.offsets or self.floor or self.begins)
 
 
 @define(slots=True)
@@ -92,6 +99,8 @@ class Unpacked:
     events: list[Recorded]
     offsets: dict[str, int]
     floor: int
+    claims: list[tuple[str, int]]
+    begins: bool
 
 
 class _Messages:
@@ -174,7 +183,17 @@ def pack(group: Group) -> bytes:
         for write in group.retain
     ]
     events = [_pack_event(recorded) for recorded in group.events]
-    whole = (messages.records, sessions, queue, retain, events, group.offsets, group.floor)
+    whole = (
+        messages.records,
+        sessions,
+        queue,
+        retain,
+        events,
+        group.offsets,
+        group.floor,
+        group.claims,
+        group.begins,
+    )
     try:
         return marshal.dumps(whole, _MARSHAL)
     except ValueError:
@@ -184,7 +203,7 @@ def pack(group: Group) -> bytes:
 
 def unpack(data: bytes) -> Unpacked:
     """A group from its bytes; raises ``ValueError`` (or its kin) for bytes that are none."""
-    messages, sessions, queue, retain, events, offsets, floor = marshal.loads(data)
+    messages, sessions, queue, retain, events, offsets, floor, claims, begins = marshal.loads(data)
     made: dict[int, Message] = {}
 
     def message(place: int) -> Message:
@@ -200,6 +219,8 @@ def unpack(data: bytes) -> Unpacked:
         [_unpack_event(record) for record in events],
         offsets,
         floor,
+        claims,
+        begins,
     )
 
 
@@ -213,8 +234,10 @@ def _plain(value: Any) -> Any:
         return float(value)
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
+    if isinstance(value, list):
+        return list(map(_plain, value))
     if isinstance(value, Mapping):
         return {_plain(key): _plain(each) for key, each in value.items()}
     if isinstance(value, Sequence | set | frozenset):

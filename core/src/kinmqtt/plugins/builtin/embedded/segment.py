@@ -61,7 +61,8 @@ class Segment:
             self._connection.close()
             _unlink(self.path)
             raise
-        self._insert = self._connection.cursor().execute
+        self._cursor = self._connection.cursor()
+        self._insert = self._cursor.execute
         self.sync()
         _sync_folder(folder)
 
@@ -88,6 +89,8 @@ class Segment:
 
     def abandon(self) -> None:
         """Close the files as they are."""
+        # A statement that has failed would keep the connection.
+        self._cursor.close()
         self._connection.close()
         os.close(self._wal)
 
@@ -145,7 +148,14 @@ def read(path: Path, skip_damaged: list[str] | None = None) -> Iterator[bytes]:
     Raises :class:`DataDirectoryError` where one is damaged or missing; with a list for ``skip_damaged`` it is left
     out and told of there.
     """
-    with closing(_open(path)) as connection:
+    try:
+        connection = _open(path)
+    except DataDirectoryError as error:
+        if skip_damaged is None:
+            raise
+        skip_damaged.append(str(error))
+        return
+    with closing(connection):
         expected = 1
         rows = iter(_rows(path, connection, skip_damaged))
         for row, crc, data in rows:
@@ -173,7 +183,9 @@ def _rows(
     path: Path, connection: sqlite3.Connection, skip_damaged: list[str] | None
 ) -> Iterator[tuple[int, int, object]]:
     try:
-        yield from connection.execute("SELECT id, crc, data FROM log ORDER BY id")
+        # No ``yield from``: who breaks off must not close the cursor when the connection is closed already.
+        for row in connection.execute("SELECT id, crc, data FROM log ORDER BY id"):  # noqa: UP028
+            yield row
     except sqlite3.Error as error:
         problem = f"{path} can't be read on: {error}"
         if skip_damaged is None:
@@ -183,10 +195,16 @@ def _rows(
 
 def finish(path: Path) -> None:
     """Make one plain file of a segment that its process could not seal."""
-    if Path(f"{path}-wal").exists():
+    with path.open("rb") as file:
+        head = file.read(20)
+    if head[18:20] == _WAL_VERSIONS or Path(f"{path}-wal").exists():
         with closing(_open(path)) as connection, _speaking_of(path):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             connection.execute("PRAGMA journal_mode = DELETE")
+
+
+_WAL_VERSIONS: Final = b"\x02\x02"
+"""What a database's header says that has a write-ahead log (SQLite file format, section 1.3.3)."""
 
 
 def remove(path: Path) -> None:

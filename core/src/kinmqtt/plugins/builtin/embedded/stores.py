@@ -49,8 +49,7 @@ class Ledger:
     def restore(self, image: Image) -> None:
         """Begin with what the log holds."""
         self.sessions.begin_with(image.sessions, image.floor)
-        for writes in image.queues.writes():
-            self.queues.carry_out(writes)
+        image.queues.bring_about(self.queues, self.queues.carry_out)
         cursor: object = None
         while True:
             contents = image.retained.iterate(cursor, 1000)
@@ -59,16 +58,29 @@ class Ledger:
             if cursor is None:
                 break
         self.events.go_on_from(image.events, image.offsets)
+        self.gathered.begins = image.retained.remembers_deletions
 
-    def commit(self) -> Commit:
-        """Keep what was gathered: all of it, or (where this fails) nothing."""
+    def commit(self, all: bool = False) -> Commit:
+        """Keep what was gathered: all of it, or (where this fails) nothing.
+
+        Without ``all``, what nobody waits for stays for the next time where it is by itself.
+        """
         group = self.gathered
-        if not group:
+        if not (group if all else group.asks):
             return None
         self.gathered = Group()
         if self.append is None:
             raise RuntimeError("the embedded store was written to before it was open")
-        commit = self.append(pack(group))
+        try:
+            commit = self.append(pack(group))
+        except BaseException:
+            # What the stores know of already goes with the next.
+            self.gathered.floor = max(self.gathered.floor, group.floor)
+            self.gathered.offsets = group.offsets | self.gathered.offsets
+            self.gathered.claims = group.claims + self.gathered.claims
+            raise
+        # It is in the log: memory goes along, and what is told anew is never behind what was told. Where the disk
+        # turns out not to have it, nobody is acknowledged, and whoever comes back finds it here.
         self.groups += 1
         fenced: set[str] = set()
         if group.sessions:
@@ -109,6 +121,8 @@ class EmbeddedSessionStore(MemorySessionStore):
 
     def claim(self, client_id: str, node: NodeIdentity) -> Claim:
         claim = super().claim(client_id, node)
+        if claim.session is not None:
+            self._ledger.gathered.claims.append((client_id, claim.epoch))
         if claim.epoch > self.set_aside:
             self.set_aside = claim.epoch + EPOCHS_AHEAD
             self._ledger.gathered.floor = self.set_aside

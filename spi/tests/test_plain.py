@@ -1,0 +1,362 @@
+"""The SPI's values as JSON has them, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from enum import Enum, IntEnum
+from typing import Any, Final
+
+import pytest
+from attrs import fields
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinmqtt_spi.plain import Storable, from_plain, to_plain
+from kinmqtt_spi.properties import NO_PROPERTIES, PROPERTY_NAMES, Properties
+from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
+from kinmqtt_spi.services.queue import Entry, InflightEntry, Stage
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.services.session import StoredSession
+from kinmqtt_spi.values import Message, MessageId, Publisher, QoS, RetainHandling, Subscription, Will
+
+# Any value there can be
+
+counts = st.integers(0, 2**64 - 1)
+times = st.floats(allow_nan=False, allow_infinity=False)
+qos = st.integers(0, 2)
+uint32 = st.integers(0, 0xFFFF_FFFF)
+# With lone surrogates: an MQTT string has none, and whatever got into a store must come out of it.
+texts = st.text(st.characters(exclude_categories=[]), max_size=10)
+identifiers = st.integers(1, 268_435_455)
+
+OF_SORT: Final[dict[type, st.SearchStrategy[Any]]] = {int: uint32, str: texts, bytes: st.binary(max_size=10)}
+
+
+def of_property(name: str) -> st.SearchStrategy[Any]:
+    """Any value of a property."""
+    if name == "subscription_identifier":
+        return st.lists(identifiers, min_size=1, max_size=3).map(tuple)
+    if name == "user_property":
+        return st.lists(st.tuples(texts, texts), min_size=1, max_size=3).map(tuple)
+    if name in ("correlation_data", "authentication_data"):
+        return OF_SORT[bytes]
+    if name.endswith(("_type", "_topic", "_identifier", "_method", "_information", "_reference", "_string")):
+        if name not in ("request_problem_information", "request_response_information"):
+            return OF_SORT[str]
+    return OF_SORT[int]
+
+
+properties = st.fixed_dictionaries({}, optional={name: of_property(name) for name in sorted(PROPERTY_NAMES)}).map(
+    lambda present: Properties(**present) if present else NO_PROPERTIES
+)
+messages = st.builds(
+    Message,
+    topic=texts,
+    payload=st.binary(max_size=20),
+    qos=qos,
+    retain=st.booleans(),
+    properties=properties,
+    publisher=st.builds(Publisher, texts, st.none() | texts),
+    id=st.builds(MessageId, counts, counts),
+    received_at=times,
+    expires_at=st.none() | times,
+)
+wills = st.builds(Will, messages, uint32)
+subscriptions = st.builds(
+    Subscription,
+    filter=texts,
+    qos=qos,
+    share_group=st.none() | texts,
+    no_local=st.booleans(),
+    retain_as_published=st.booleans(),
+    retain_handling=st.integers(0, 2),
+    identifier=st.none() | identifiers,
+)
+sessions = st.builds(
+    StoredSession,
+    client_id=texts,
+    expiry_s=uint32,
+    subscriptions=st.lists(subscriptions, max_size=3).map(tuple),
+    will=st.none() | wills,
+    created_at=times,
+    username=st.none() | texts,
+    protocol_version=st.integers(3, 5),
+    expires_at=st.none() | times,
+    will_due_at=st.none() | times,
+)
+entries = st.builds(
+    Entry,
+    sequence=counts,
+    message=messages,
+    qos=qos,
+    retain=st.booleans(),
+    identifiers=st.lists(identifiers, max_size=3).map(tuple),
+    shared_filter=st.none() | texts,
+)
+packet_ids = st.integers(1, 65_535)
+in_flight = st.builds(
+    lambda entry, packet_id: InflightEntry(entry.sequence, packet_id, Stage.SENT, entry), entries, packet_ids
+) | st.builds(lambda sequence, packet_id: InflightEntry(sequence, packet_id, Stage.RELEASED, None), counts, packet_ids)
+retained = st.builds(RetainWrite, messages, st.builds(RetainVersion, times, counts, counts))
+keys = texts | st.sampled_from(["$base64", "$object"])
+plain_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | times | texts | st.binary(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=2),
+    max_leaves=10,
+)
+events = st.builds(
+    Event,
+    kind=st.sampled_from(EventKind),
+    client_id=texts,
+    version=st.builds(EventVersion, counts, counts),
+    at=times,
+    data=st.dictionaries(keys, plain_values, max_size=3),
+    schema_version=counts,
+)
+recorded = st.builds(Recorded, counts, events)
+
+
+@given(st.one_of(messages, wills, subscriptions, sessions, entries, in_flight, retained, recorded))
+def test_what_is_written_is_read_again(value: Storable) -> None:
+    """Every value comes back from its plain form, by way of JSON."""
+    text = json.dumps(to_plain(value), allow_nan=False)
+
+    again = from_plain(type(value), json.loads(text))
+
+    assert again == value
+    assert json.dumps(to_plain(again)) == text
+
+
+# Samples
+
+MESSAGE = Message(
+    "t/1",
+    b"\x00\xff",
+    1,
+    True,
+    Properties(content_type="text", correlation_data=b"c", user_property=(("a", "1"), ("a", "2"))),
+    Publisher("p", "u"),
+    MessageId(2**64 - 1, 7),
+    12.5,
+    None,
+)
+SESSION = StoredSession(
+    "c", 60, (Subscription("a/#", 1, "g", identifier=5),), Will(MESSAGE, 3), 1.0, "u", 5, 61.0, 4.0
+)
+ENTRY = Entry(9, MESSAGE, 1, True, (5, 6), "$share/g/a/#")
+IN_FLIGHT = InflightEntry(9, 4, Stage.SENT, ENTRY)
+EVENT = Recorded(3, Event(EventKind.SUBSCRIBE, "c", EventVersion(1, 2), 5.0, {"filter": "a/#"}))
+SAMPLES: Final[list[Storable]] = [
+    MESSAGE, Will(MESSAGE), Subscription("a"), SESSION, ENTRY, IN_FLIGHT, RetainWrite(MESSAGE, RetainVersion(1.0, 2, 3)),
+    EVENT,
+]  # fmt: skip
+each_sample = pytest.mark.parametrize("value", SAMPLES, ids=lambda value: type(value).__name__)
+
+
+def test_how_a_message_looks() -> None:
+    """Every field under its name, bytes as base64; the frame it came in is no part of it."""
+    message = Message(MESSAGE.topic, MESSAGE.payload, 1, True, MESSAGE.properties, MESSAGE.publisher, MESSAGE.id, 12.5)
+
+    assert to_plain(message) == {
+        "topic": "t/1",
+        "payload": "AP8=",
+        "qos": 1,
+        "retain": True,
+        "properties": {"content_type": "text", "correlation_data": "Yw==", "user_property": [["a", "1"], ["a", "2"]]},
+        "publisher": {"client_id": "p", "username": "u"},
+        "id": {"node": 2**64 - 1, "counter": 7},
+        "received_at": 12.5,
+        "expires_at": None,
+    }
+
+
+@each_sample
+def test_no_field_is_forgotten(value: Storable) -> None:
+    """A field that a value gains must get a plain form, or an export would lose it."""
+    expected = {field.name for field in fields(type(value))} - {"frame", "frame_version"}
+
+    assert set(to_plain(value)) == expected
+
+
+def test_every_property_has_a_plain_form() -> None:
+    """All 27 are written and read."""
+    present: Any = {name: of_sort(name) for name in PROPERTY_NAMES}
+
+    message = Message("t", properties=Properties(**present))
+
+    assert from_plain(Message, to_plain(message)) == message
+
+
+def of_sort(name: str) -> Any:
+    """A value of a property."""
+    samples: list[Any] = [1, "s", b"b", (1,), (("a", "b"),)]
+    [sort] = get_args(sort) if (sort := PropertyValues.__annotations__[name]) and False else [sort]
+    return samples
+
+
+class Colour(IntEnum):
+    """A plugin's own sort of number."""
+
+    RED = 3
+
+
+class Word(Enum):
+    """A plugin's own sort of word."""
+
+    YES = "yes"
+
+
+def test_values_of_subclasses_become_plain() -> None:
+    """An IntEnum is a number, and an enum its value; JSON has nothing else."""
+    subscription = Subscription("a", QoS.AT_LEAST_ONCE, retain_handling=RetainHandling.SEND_IF_NEW)
+    event = Event(EventKind.CONNECT, "c", EventVersion(1, 1), 1, {"a": Colour.RED, "b": (1, Word.YES), "c": {2, 1}})
+
+    assert {type(to_plain(subscription)[name]) for name in ("qos", "retain_handling")} == {int}
+    assert to_plain(Recorded(0, event))["event"]["data"] == {"a": 3, "b": [1, "yes"], "c": [1, 2]}
+    assert type(to_plain(Recorded(0, event))["event"]["at"]) is float
+
+
+# What is wrong
+
+
+def changed(plain: Any, change: Callable[[Any], object], *path: str | int) -> Any:
+    """A plain form with a change somewhere in it."""
+    copy = deepcopy(plain)
+    place = copy
+    for step in path:
+        place = place[step]
+    change(place)
+    return copy
+
+
+@each_sample
+def test_a_missing_field_is_named(value: Storable) -> None:
+    """No field is taken for its default."""
+    plain = to_plain(value)
+
+    for name in plain:
+        with pytest.raises(ValueError, match=rf"^\w+\.{name} is missing$"):
+            from_plain(type(value), changed(plain, lambda place, name=name: place.pop(name)))
+
+
+@each_sample
+def test_an_unknown_field_is_named(value: Storable) -> None:
+    """What this version does not know can't be kept, and so is not passed over."""
+    plain = changed(to_plain(value), lambda place: place.update(colour=1))
+
+    with pytest.raises(ValueError, match=r"^\w+\.colour is no known field$"):
+        from_plain(type(value), plain)
+
+
+@each_sample
+@pytest.mark.parametrize("wrong", [None, 1, "x", [], True])
+def test_what_is_no_object_is_told_of(value: Storable, wrong: object) -> None:
+    """A value is an object, and nothing else."""
+    with pytest.raises(ValueError, match=r"^\w+: expected an object, not "):
+        from_plain(type(value), wrong)
+
+
+@each_sample
+@pytest.mark.parametrize("wrong", [{"wrong": 1}, [[]], -7, "no base64, no enum", 1e400])
+def test_every_field_is_looked_at(value: Storable, wrong: object) -> None:
+    """A field of another type or out of range is named, whichever it is; only texts may be any text."""
+    plain = to_plain(value)
+
+    for name in plain:
+        bad = plain | {name: wrong}
+        try:
+            from_plain(type(value), bad)
+        except ValueError as error:
+            assert f".{name}" in str(error)
+        else:
+            assert isinstance(plain[name], str | type(None)) or isinstance(wrong, int), name
+            assert isinstance(wrong, str) or name in ("received_at", "expires_at", "created_at", "will_due_at", "at")
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "wrong", "said"),
+    [
+        (MESSAGE, ("topic",), 1, "message.topic: expected a string, not a number"),
+        (MESSAGE, ("payload",), "*", "message.payload: expected base64: "),
+        (MESSAGE, ("payload",), "ä", "message.payload: expected base64: "),
+        (MESSAGE, ("payload",), None, "message.payload: expected a string of base64, not null"),
+        (MESSAGE, ("qos",), 3, "message.qos: expected a whole number from 0 to 2, not 3"),
+        (MESSAGE, ("qos",), True, "message.qos: expected a whole number, not true or false"),
+        (MESSAGE, ("qos",), 1.0, "message.qos: expected a whole number, not a number"),
+        (MESSAGE, ("retain",), 1, "message.retain: expected true or false, not a number"),
+        (MESSAGE, ("properties", "content_type"), 1, "message.properties.content_type: expected a string"),
+        (MESSAGE, ("properties", "colour"), 1, "message.properties: no such MQTT property: colour"),
+        (MESSAGE, ("properties", "topic_alias"), -1, "message.properties.topic_alias: expected a whole number from"),
+        (MESSAGE, ("properties", "user_property"), "a", "message.properties.user_property: expected a list, not a s"),
+        (MESSAGE, ("properties", "user_property"), [["a"]], "message.properties.user_property[0]: expected a list of"),
+        (MESSAGE, ("properties", "user_property"), [["a", 1]], "message.properties.user_property[0][1]: expected a st"),
+        (MESSAGE, ("publisher", "client_id"), None, "message.publisher.client_id: expected a string, not null"),
+        (MESSAGE, ("id", "node"), -1, "message.id.node: expected a whole number not below 0, not -1"),
+        (MESSAGE, ("received_at",), "now", "message.received_at: expected a number of seconds, not a string"),
+        (MESSAGE, ("received_at",), False, "message.received_at: expected a number of seconds, not true or false"),
+        (MESSAGE, ("received_at",), float("inf"), "message.received_at: expected a finite number, not inf"),
+        (MESSAGE, ("expires_at",), 10**400, "message.expires_at: the number is too large"),
+        (SESSION, ("subscriptions", 0, "qos"), 3, "session.subscriptions[0].qos: expected a whole number from 0 to 2"),
+        (SESSION, ("will", "message", "topic"), 1, "session.will.message.topic: expected a string"),
+        (SESSION, ("expiry_s",), 2**32, "session.expiry_s: expected a whole number from 0 to 4294967295"),
+        (SESSION, ("protocol_version",), 6, "session.protocol_version: expected a whole number from 3 to 5"),
+        (ENTRY, ("identifiers",), [0], "entry.identifiers[0]: expected a whole number from 1 to 268435455, not 0"),
+        (IN_FLIGHT, ("packet_id",), 0, "inflight.packet_id: expected a whole number from 1 to 65535, not 0"),
+        (IN_FLIGHT, ("stage",), "lost", 'inflight.stage: expected one of "queued", "sent", "released"'),
+        (IN_FLIGHT, ("stage",), 1, 'inflight.stage: expected one of "queued", "sent", "released"'),
+        (IN_FLIGHT, ("stage",), "queued", 'inflight.stage: expected "sent" or "released"'),
+        (IN_FLIGHT, ("stage",), "released", "inflight.entry: expected null exactly where the stage is"),
+        (IN_FLIGHT, ("entry",), None, "inflight.entry: expected null exactly where the stage is"),
+        (IN_FLIGHT, ("sequence",), 8, "inflight.entry.sequence: expected 8, not 9"),
+        (EVENT, ("event", "kind"), "LUNCH", 'recorded.event.kind: expected one of "CONNECT"'),
+        (EVENT, ("event", "data"), [], "recorded.event.data: expected an object, not a list"),
+        (EVENT, ("event", "data"), {"a": {"$base64": 1}}, "recorded.event.data.a: expected a string of base64"),
+        (EVENT, ("event", "data"), {"a": {"$object": 1}}, "recorded.event.data.a: expected an object"),
+        (EVENT, ("event", "data"), {"a": [float("nan")]}, "recorded.event.data.a[0]: expected a finite number"),
+        (EVENT, ("event", "data"), {"a": b"x"}, "recorded.event.data.a: a bytes is no plain value"),
+    ],
+)
+def test_what_is_wrong_is_told_of_with_its_place(value: Storable, path: Any, wrong: object, said: str) -> None:
+    """The text begins with where it is, and says what was expected there."""
+    *before, last = path
+    plain = changed(to_plain(value), lambda place: place.__setitem__(last, wrong), *before)
+
+    with pytest.raises(ValueError) as caught:
+        from_plain(type(value), plain)
+
+    assert str(caught.value).startswith(said)
+
+
+def test_payloads_do_not_show_in_what_is_said() -> None:
+    """What stands in a wrong place may be a secret: the text has its type only."""
+    plain = to_plain(MESSAGE) | {"qos": "hush-hush"}
+
+    with pytest.raises(ValueError) as caught:
+        from_plain(Message, plain)
+
+    assert "hush" not in str(caught.value)
+
+
+def test_the_place_can_be_named() -> None:
+    """Who reads a line knows better what a value is called there."""
+    with pytest.raises(ValueError, match=r"^queued\.message is missing$"):
+        from_plain(Entry, {"sequence": 1}, "queued")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"a": object()}, "recorded.event.data.a: a object is no plain value"),
+        ({"a": float("nan")}, "recorded.event.data.a: expected a finite number, not nan"),
+        ({"a": {1: 2}}, "recorded.event.data.a: expected strings as keys, not a int"),
+        ([], "recorded.event.data: expected a mapping, not a list"),
+    ],
+)
+def test_what_has_no_plain_form_is_told_of(data: Any, said: str) -> None:
+    """A plugin's own object in an event can't be written down."""
+    with pytest.raises(ValueError) as caught:
+        to_plain(Recorded(0, Event(EventKind.CONNECT, "c", EventVersion(1, 1), 1.0, data)))
+
+    assert str(caught.value) == said
