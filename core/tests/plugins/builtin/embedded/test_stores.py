@@ -267,7 +267,7 @@ def test_most_claims_need_no_write() -> None:
 
     for number in range(100):
         ledger.sessions.claim(f"c{number}", NODE)
-        ledger.commit()
+        ledger.commit(all=True)
 
     assert len(log) == 1
     assert begun(log).sessions.claim("c7", NODE).epoch == stores.EPOCHS_AHEAD + 2
@@ -301,11 +301,11 @@ def test_epochs_are_set_aside_though_a_turn_failed() -> None:
     ledger.append = refuse
     first = ledger.sessions.claim("c", NODE).epoch
     with pytest.raises(ServiceUnavailable):
-        ledger.commit()
+        ledger.commit(all=True)
     ledger.append = log.append
     second = ledger.sessions.claim("c", NODE).epoch
     ledger.events.append([event()])
-    ledger.commit()
+    ledger.commit(all=True)
 
     after = begun(log).sessions.claim("c", NODE).epoch
 
