@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker.awaiting import as_deferred
 from kinmqtt.broker.outbox import Outbox
-from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import Event, EventLog
 from kinmqtt_spi.services.queue import Purge, QueueStore, QueueWrite
@@ -80,6 +80,10 @@ class Batch:
     late: bool = False
     """Whether any commit had to be waited for: until then a read did not show what was queued."""
     failure: BaseException | None = None
+    given_back: bool = False
+    """Whether what must be kept of it has been put aside for another turn."""
+    promises: bool = False
+    """Whether anything of it was promised to anybody: not events alone, nor what is handed over again."""
     refused: bool = False
     """Whether it is certain that nothing was kept in the queue store."""
     fenced: set[str] = field(factory=set)
@@ -102,11 +106,13 @@ class Turn:
 
     __slots__ = (
         "_call_soon",
+        "_failing",
         "_on_fenced",
         "_on_unkept",
         "_on_unopened",
         "_owed_queue",
         "_owed_sessions",
+        "_retries",
         "_scheduled",
         "_stores",
         "_under_way",
@@ -120,6 +126,9 @@ class Turn:
         self._stores = stores
         self._call_soon = call_soon
         self._scheduled = False
+        self._retries = False
+        self._failing = False
+        """Whether the last that was to be kept was not."""
         self._under_way: deque[Batch] = deque()
         self._on_fenced: Callable[[str], None] = lambda client_id: None
         self._on_unopened: Callable[[str, int, ReasonCode], None] = lambda client_id, epoch, reason: None
@@ -153,7 +162,7 @@ class Turn:
     def retry(self) -> None:
         """Hand over again what an earlier turn could not have kept."""
         if (self._owed_queue or self._owed_sessions) and not self._under_way:
-            self._take_up_owed()
+            self._retries = True
             self.touch()
 
     def touch(self) -> None:
@@ -205,8 +214,10 @@ class Turn:
 
     def _commit(self) -> None:
         batch = self.batch
-        if _is_empty(batch):
+        retries, self._retries = self._retries, False
+        if _is_empty(batch) and not retries:
             return
+        batch.promises = bool(batch.queue or batch.sessions or batch.retain)
         if self._owed_queue or self._owed_sessions:
             self._take_up_owed()
         self.batch = Batch()
@@ -273,8 +284,17 @@ class Turn:
         self._kept(batch)
 
     def _not_kept(self, batch: Batch, error: BaseException) -> None:
-        batch.failure = error
-        log.failure("a store did not keep a batch of writes", Failure(error))
+        if not isinstance(error, ServiceUnavailable):
+            log.failure("a store did not keep a batch of writes", Failure(error))
+        elif not self._failing:
+            log.error("a store can't keep what it is given: {error}", error=error)
+        self._failing = True
+        if batch.promises:
+            batch.failure = error
+        elif not batch.given_back:
+            batch.given_back = True
+            # Events, and what is handed over again, are no promise to anybody here: what is alive goes on without.
+            self._owe(batch)
 
     def _kept(self, batch: Batch) -> None:
         batch.waiting -= 1
@@ -291,6 +311,8 @@ class Turn:
         if batch.failure is not None:
             self._give_up(batch, batch.failure)
             return
+        if batch.promises:
+            self._failing = False
         for session, packet_id, delivery in batch.sends:
             try:
                 session.transmit(packet_id, delivery)
@@ -306,8 +328,7 @@ class Turn:
 
     def _give_up(self, batch: Batch, error: BaseException) -> None:
         reason = getattr(error, "reason", ReasonCode.SERVER_UNAVAILABLE)
-        self._owed_queue += [write for write in batch.queue if isinstance(write, STANDING)]
-        self._owed_sessions += [write for write in batch.sessions if isinstance(write, STANDING)]
+        self._owe(batch)
         for connection, packet in batch.acknowledgements:
             connection.withhold_acknowledgement(packet, reason)
         unkept: dict[str, list[QueueWrite]] = {}
@@ -320,6 +341,10 @@ class Turn:
             _attempt(partial(self._on_unkept, client_id, writes, reason, batch.refused))
         for call in batch.otherwise:
             _attempt(partial(call, reason))
+
+    def _owe(self, batch: Batch) -> None:
+        self._owed_queue += [write for write in batch.queue if isinstance(write, STANDING)]
+        self._owed_sessions += [write for write in batch.sessions if isinstance(write, STANDING)]
 
     def _flush(self) -> None:
         dirty, self.dirty = self.dirty, []
