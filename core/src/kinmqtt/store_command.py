@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from kinmqtt.plugins.builtin.embedded import segment
 from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
@@ -512,7 +512,8 @@ class _Reader:
             # Many queues hold the same message; it takes its memory once, as before.
             message = self._messages.setdefault(entry.message.id, entry.message)
             if message == entry.message:
-                entry = evolve(entry, message=message)
+                shared = entry.shared_filter
+                entry = Entry(sequence, message, entry.qos, entry.retain, entry.identifiers, shared)
         queue.entries[sequence] = entry
 
     def _take_retained(self, plain: dict[str, Any]) -> None:

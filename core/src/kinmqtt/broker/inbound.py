@@ -318,7 +318,7 @@ def _take(
     if packet.qos == 2:
         session.incoming.open(packet.packet_id)
     routed = broker.publishing.take(publication, fanout)
-    if isinstance(routed, Awaitable):
+    if not isinstance(routed, Routed):
         return connection.wait_for(run(_routed_later(connection, session, packet, routed)))
     if packet.qos:
         _routed(connection, session, packet, routed)

@@ -104,12 +104,13 @@ class Publication:
 
     def _made(self, frame: bytes | None, frame_version: int) -> Message:
         publish = self.publish
+        properties = publish.properties
         return Message(
             publish.topic,
             publish.payload,
             publish.qos,
             publish.retain,
-            publish.properties.without(*NOT_FORWARDED) if publish.properties else NO_PROPERTIES,
+            properties if properties is NO_PROPERTIES else properties.without(*NOT_FORWARDED),
             self.publisher,
             self._mint(),
             self.received_at,
@@ -165,7 +166,7 @@ class Publication:
         if not came or (came == V5) != (version == V5) or bool(publish.qos) != bool(qos):
             return None
         properties = publish.properties
-        if properties and any(name in properties.present for name in NOT_FORWARDED):
+        if properties is not NO_PROPERTIES and any(name in properties.present for name in NOT_FORWARDED):
             return None
         frame = publish.frame
         cut = publish.topic_end

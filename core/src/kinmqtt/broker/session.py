@@ -172,24 +172,24 @@ class Session:
         fate = waiting.fate_of(publication) if waits else None
         if fate is not None and not fate.is_queued:
             return fate is not Fate.REFUSED
-        if isinstance(waiting, WaitingHere):
+        if type(waiting) is WaitingHere:
             delivery = Delivery(publication, qos, retain, identifiers, 0, shared_filter)
             if waits:
                 waiting.add(delivery, fate)
             else:
                 self.transmit(self.outgoing.assign(delivery), delivery)
             return True
-        self.sequence += 1
-        entry = Entry(self.sequence, publication.stored, qos, retain, identifiers, shared_filter)
+        self.sequence = sequence = self.sequence + 1
+        entry = Entry(sequence, publication.stored, qos, retain, identifiers, shared_filter)
         if waits:
             waiting.add(entry, publication, fate)
             self.wants_pump()
             return True
-        delivery = Delivery(publication, qos, retain, identifiers, self.sequence, shared_filter)
+        delivery = Delivery(publication, qos, retain, identifiers, sequence, shared_filter)
         packet_id = self.outgoing.assign(delivery)
-        waiting.cursor = self.sequence
+        waiting.cursor = sequence
         batch = self._runtime.turn.batch
-        batch.queue.append(queue.Append(self.client_id, self.epoch, entry, packet_id))
+        batch.queue.append(queue.Append(self.client.client_id, self.epoch, entry, packet_id))
         batch.sends.append((self, packet_id, delivery))
         return True
 
@@ -246,7 +246,8 @@ class Session:
     def settled(self, delivery: Delivery) -> None:
         """A delivery is over: forget it in the store, and send what waited for its place."""
         if self.kept:
-            self._runtime.turn.batch.queue.append(queue.Remove(self.client_id, self.epoch, delivery.sequence))
+            client_id = self.client.client_id
+            self._runtime.turn.batch.queue.append(queue.Remove(client_id, self.epoch, delivery.sequence))
         if self._owed:
             self._owed.pop(delivery, None)
             self._pay()

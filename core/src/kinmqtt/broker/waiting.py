@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -109,6 +109,7 @@ class Waiting(ABC):
             self._runtime.hooks.message_expired(client_id, message)
 
 
+@final
 class WaitingHere(Waiting):
     """In memory, for as long as the session's connection lasts."""
 
@@ -194,6 +195,7 @@ class WaitingHere(Waiting):
         self._expiring_at = min(moments, default=None)
 
 
+@final
 class WaitingInStore(Waiting):
     """In the queue store, for as long as the session lasts."""
 

@@ -99,13 +99,13 @@ class MemoryQueueStore(QueueStore):
         keep = self._keep
         fenced: set[str] = set()
         for write in writes:
-            queue = queues.get(write.client_id)
+            client_id, epoch = write[0], write[1]
+            queue = queues.get(client_id)
             if queue is None:
                 queue = self._wake(write)
-            epoch = write.epoch
             if epoch != queue.epoch:
                 if epoch < queue.epoch:
-                    fenced.add(write.client_id)
+                    fenced.add(client_id)
                     continue
                 queue.epoch = epoch
             keep[type(write)](queue, write)
@@ -187,15 +187,15 @@ class MemoryQueueStore(QueueStore):
         return queue
 
     def _append(self, queue: _Queue, write: Append) -> None:
-        entry = write.entry
+        client_id, _, entry, packet_id = write
         sequence = entry.sequence
         if sequence <= queue.floor:
             return
         queue.floor = sequence
         if sequence > queue.last:
             queue.last = sequence
-        if write.packet_id is not None:
-            queue.inflight[sequence] = (write.packet_id, entry)
+        if packet_id is not None:
+            queue.inflight[sequence] = (packet_id, entry)
             self._inflight += 1
             return
         queue.queued[sequence] = entry
@@ -205,7 +205,7 @@ class MemoryQueueStore(QueueStore):
         self._bytes += size
         self._queued += 1
         if message.expires_at is not None:
-            self._mark(message.expires_at, write.client_id, sequence)
+            self._mark(message.expires_at, client_id, sequence)
 
     def _send(self, queue: _Queue, write: Send) -> None:
         entry = queue.queued.get(write.sequence)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from attrs import frozen
 
@@ -33,8 +33,7 @@ class Stage(Enum):
     """PUBREC was seen and PUBREL is owed: only the packet identifier matters from here on."""
 
 
-@frozen(slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A message in one client's queue, with what this delivery adds to it. The message is shared by all queues."""
 
     sequence: int
@@ -58,8 +57,7 @@ class InflightEntry:
     entry: Entry | None
 
 
-@frozen(slots=True)
-class Append:
+class Append(NamedTuple):
     """Put an entry behind all others; with a packet identifier it goes in flight at once."""
 
     client_id: str
@@ -68,8 +66,7 @@ class Append:
     packet_id: int | None = None
 
 
-@frozen(slots=True)
-class Send:
+class Send(NamedTuple):
     """Move a queued entry in flight under a packet identifier."""
 
     client_id: str
@@ -78,8 +75,7 @@ class Send:
     packet_id: int
 
 
-@frozen(slots=True)
-class Release:
+class Release(NamedTuple):
     """PUBREC was received: forget the message, keep the packet identifier."""
 
     client_id: str
@@ -87,8 +83,7 @@ class Release:
     sequence: int
 
 
-@frozen(slots=True)
-class Remove:
+class Remove(NamedTuple):
     """Acknowledged, expired or dropped: forget the entry in whatever stage it is."""
 
     client_id: str
@@ -96,16 +91,14 @@ class Remove:
     sequence: int
 
 
-@frozen(slots=True)
-class Requeue:
+class Requeue(NamedTuple):
     """Take every entry in stage SENT back into the queue in its old place: nobody answers for them now."""
 
     client_id: str
     epoch: int
 
 
-@frozen(slots=True)
-class InboundOpen:
+class InboundOpen(NamedTuple):
     """A QoS 2 PUBLISH with this packet identifier was taken over; a repeat must not be."""
 
     client_id: str
@@ -113,8 +106,7 @@ class InboundOpen:
     packet_id: int
 
 
-@frozen(slots=True)
-class InboundClose:
+class InboundClose(NamedTuple):
     """PUBREL was received: the packet identifier may be used anew."""
 
     client_id: str
@@ -122,8 +114,7 @@ class InboundClose:
     packet_id: int
 
 
-@frozen(slots=True)
-class Purge:
+class Purge(NamedTuple):
     """Forget everything of this client: entries, inflight and inbound identifiers."""
 
     client_id: str

@@ -156,26 +156,24 @@ def pack(group: Group) -> bytes:
     messages = _Messages()
     place = messages.place
     queue: list[Record] = []
+    keep = queue.append
     for write in group.queue:
-        sort = type(write)
-        if sort is Remove:
-            queue.append((REMOVE, write.client_id, write.epoch, write.sequence))  # type: ignore[union-attr]
-        elif isinstance(write, Append):
-            entry = write.entry
-            queue.append((
+        if isinstance(write, Append):
+            client_id, epoch, entry, packet_id = write
+            keep((
                 APPEND,
-                write.client_id,
-                write.epoch,
+                client_id,
+                epoch,
                 entry.sequence,
                 place(entry.message),
                 entry.qos,
                 entry.retain,
                 entry.identifiers,
                 entry.shared_filter,
-                write.packet_id,
+                packet_id,
             ))  # fmt: skip
         else:
-            queue.append(_PACK_QUEUE[sort](write))
+            keep((_CODES[type(write)], *write))
     queue.extend(_pack_stand(stand, place) for stand in group.stands)
     sessions = [_PACK_SESSION[type(write)](write, place) for write in group.sessions]
     retain = [
@@ -248,14 +246,16 @@ def _plain(value: Any) -> Any:
 _Place = Callable[[Message], int]
 _At = Callable[[int], Message]
 
-_PACK_QUEUE: Final[Mapping[type[QueueWrite], Callable[[Any], Record]]] = {
-    Send: lambda write: (SEND, write.client_id, write.epoch, write.sequence, write.packet_id),
-    Release: lambda write: (RELEASE, write.client_id, write.epoch, write.sequence),
-    Requeue: lambda write: (REQUEUE, write.client_id, write.epoch),
-    InboundOpen: lambda write: (INBOUND_OPEN, write.client_id, write.epoch, write.packet_id),
-    InboundClose: lambda write: (INBOUND_CLOSE, write.client_id, write.epoch, write.packet_id),
-    Purge: lambda write: (PURGE, write.client_id, write.epoch),
+_CODES: Final[Mapping[type[QueueWrite], int]] = {
+    Send: SEND,
+    Release: RELEASE,
+    Remove: REMOVE,
+    Requeue: REQUEUE,
+    InboundOpen: INBOUND_OPEN,
+    InboundClose: INBOUND_CLOSE,
+    Purge: PURGE,
 }
+"""What stands in front of the fields of a write."""
 
 
 def _pack_stand(stand: Record, place: _Place) -> Record:
