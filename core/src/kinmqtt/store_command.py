@@ -97,6 +97,7 @@ def _check(path: Path) -> int:
     problems: list[str] = []
     with _taken(path) as directory:
         ledger = _read(directory, problems)
+        problems += directory.losses
         segments = len(list(path.glob(PATTERN)))
     totals = ledger.queues.totals()
     counts = {

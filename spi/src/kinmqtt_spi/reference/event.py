@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutinefunction
-from itertools import islice
 
 from kinmqtt_spi.errors import OffsetOutOfRange
 from kinmqtt_spi.reference._consumers import Group, Member, Report, Runner, only_synchronous
@@ -13,6 +13,10 @@ from kinmqtt_spi.services.event import Event, EventLog, Handler, Recorded, Start
 
 def _ignore(group: str, error: BaseException) -> None:
     """Leave a consumer's error unreported."""
+
+
+def _offset(recorded: Recorded) -> int:
+    return recorded.offset
 
 
 class MemoryEventLog(EventLog):
@@ -63,7 +67,7 @@ class MemoryEventLog(EventLog):
     @property
     def oldest(self) -> int:
         """The offset of the oldest event still here, or of the next one if there is none."""
-        return self._next - (len(self._records) - self._gone)
+        return self._records[self._gone].offset if len(self._records) > self._gone else self._next
 
     @property
     def newest(self) -> int:
@@ -85,8 +89,9 @@ class MemoryEventLog(EventLog):
     def read(self, after: int, limit: int) -> Sequence[Recorded]:
         if after + 1 < self.oldest:
             raise OffsetOutOfRange(self.oldest)
-        first = self._gone + after + 1 - self.oldest
-        return tuple(islice(self._records, first, first + limit)) if limit > 0 else ()
+        # Offsets need not be consecutive: where something was lost from a log that was read, they are not.
+        first = bisect_right(self._records, after, self._gone, key=_offset)
+        return tuple(self._records[first : first + limit]) if limit > 0 else ()
 
     def consume(self, group: str, handler: Handler, start: Start = Start.OLDEST) -> Member:
         """See :meth:`EventLog.consume`.

@@ -424,3 +424,28 @@ def test_the_files_of_a_store_are_known(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
 
     assert sorted(path.name for path in files(tmp_path)) == [name_of(1), "lock"]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_commits_that_sqlite_passes_over_are_told_of(tmp_path: Path, damaged: bool) -> None:
+    """A write-ahead log that breaks off in the middle is read as far as it goes, and somebody is told."""
+    live, copied = tmp_path / "live", tmp_path / "copied"
+    live.mkdir()
+    current = Segment(live, 1)
+    for number in range(8):
+        current.append(pack(Group(floor=number + 1)))
+    shutil.copytree(live, copied)  # what a process that is killed leaves behind
+    current.abandon()
+    wal = copied / f"{name_of(1)}-wal"
+    content = bytearray(wal.read_bytes())
+    if damaged:
+        content[len(content) // 2] ^= 1
+        wal.write_bytes(content)
+    directory = DataDirectory(copied)
+    directory.open()
+
+    image = directory.load()
+    directory.close()
+
+    assert bool(directory.losses) is damaged
+    assert (image.groups < 8) is damaged

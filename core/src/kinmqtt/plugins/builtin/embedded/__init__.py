@@ -90,6 +90,8 @@ class Embedded:
             return
         ledger = self._shared
         image, segments, number = await context.in_thread(partial(_load, directory))
+        for loss in directory.losses:
+            context.log.warn("{loss}", loss=loss)
         ledger.restore(image)
         if image.groups:
             context.log.info(

@@ -21,6 +21,8 @@ class DataDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.losses: list[str] = []
+        """What :meth:`load` has found that is lost, and with a log as this can be."""
         self._lock: int | None = None
 
     def open(self, create: bool = True) -> None:
@@ -98,6 +100,8 @@ class DataDirectory:
     def load(self, skip_damaged: list[str] | None = None) -> Image:
         """Everything that the log says; ``skip_damaged`` as in :func:`segment.read`."""
         image = Image()
+        for path in sorted(self.path.glob(PATTERN)):
+            self._look_for_loss(path)
         for path in self.segments(skip_damaged):
             for row, data in enumerate(segment.read(path, skip_damaged), 1):
                 try:
@@ -108,6 +112,17 @@ class DataDirectory:
                         raise DataDirectoryError(f"{problem}; {WAYS_ON}") from error
                     skip_damaged.append(problem)
         return image
+
+    def _look_for_loss(self, path: Path) -> None:
+        try:
+            lost = segment.lost_commits(path)
+        except DataDirectoryError:
+            return  # Whoever reads it says what is wrong with it.
+        if lost:
+            self.losses.append(
+                f"{path}: {lost} commits at its end can't be read; a loss of power may take what the disk was not "
+                "asked for, anything else is damage"
+            )
 
     def tidy(self) -> None:
         """Remove what counts no more, and make plain files of segments that their process could not seal."""

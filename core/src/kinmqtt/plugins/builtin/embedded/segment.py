@@ -52,6 +52,8 @@ class Segment:
         self.size_bytes = 0
         """Of the groups in it."""
         _unlink(self.path)
+        # For nobody else to read, also where a copy of it lies elsewhere.
+        os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         try:
             for statement in _SET_UP:
@@ -121,6 +123,37 @@ def is_empty(path: Path) -> bool:
         [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
         [[application_id]] = connection.execute("PRAGMA application_id")
     return not tables and not application_id
+
+
+def lost_commits(path: Path) -> int:
+    """How many commits stand in a segment's write-ahead log behind what SQLite can read of it.
+
+    A process that is killed leaves none, a loss of power may, and so does damage. SQLite passes over them in silence,
+    and forgets them when the segment is closed: this must be asked before anything else opens it.
+    """
+    wal = Path(f"{path}-wal")
+    if not wal.exists() or wal.stat().st_size < _WAL_HEADER_BYTES:
+        return 0
+    with closing(_open(path)) as connection, _speaking_of(path):
+        [[page_bytes]] = connection.execute("PRAGMA page_size")
+        [[_, frames, _]] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        return _commits_behind(wal, max(0, frames), _FRAME_HEADER_BYTES + page_bytes)
+
+
+_WAL_HEADER_BYTES: Final = 32
+_FRAME_HEADER_BYTES: Final = 24
+
+
+def _commits_behind(wal: Path, frames: int, frame_bytes: int) -> int:
+    """Frames of this write-ahead log that end a transaction, from a place on (SQLite file format, section 4)."""
+    found = 0
+    with wal.open("rb") as file:
+        salts = file.read(_WAL_HEADER_BYTES)[16:24]
+        file.seek(_WAL_HEADER_BYTES + frames * frame_bytes)
+        while len(header := file.read(_FRAME_HEADER_BYTES)) == _FRAME_HEADER_BYTES:
+            found += header[8:16] == salts and header[4:8] != bytes(4)
+            file.seek(frame_bytes - _FRAME_HEADER_BYTES, os.SEEK_CUR)
+    return found
 
 
 def look_at(path: Path) -> int | None:
