@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from harness import House
 from twisted.internet.defer import Deferred
 
 from kinmqtt.mqtt.packets import V5, Puback, Publish, Will
-from kinmqtt.plugins.builtin.delayed import DelayedSettings
+from kinmqtt.plugins.builtin.delayed import Delayed, DelayedSettings
 from kinmqtt_spi import ALLOW, Decision, Properties, deny, hookimpl
 from kinmqtt_spi.services.authorization import AuthorizationRequest
+from kinmqtt_spi.services.plugin import Context
 
 
 def _house(**more: Any) -> House:
@@ -174,3 +176,41 @@ def test_a_reload_changes_the_bounds() -> None:
 
     assert refused == 0x97
     assert sub.messages == [("a", b"x", 0)]
+
+
+def test_many_that_are_due_at_once_all_come() -> None:
+    """What becomes due while others are published is published too, and a delay of none is none."""
+    house = _house()
+    sub = house.connect("sub").subscribe("#", qos=1)
+    pub = house.connect("pub")
+
+    for number in range(300):
+        pub.publish(f"$delayed/{number % 3}/a", b"%d" % number, qos=1)
+        house.advance(0.003)
+    house.advance(3)
+
+    assert sorted(int(payload) for _, payload, _ in sub.messages) == list(range(300))
+    assert _reasons(house, "$delayed/0/a") == 0
+
+
+def test_a_delayed_message_that_can_not_be_read_is_passed_over() -> None:
+    """The others are published all the same, and the log says which it was."""
+    house = _house()
+    house.connect("pub").publish("$delayed/5/a", b"x", qos=1)
+    context = house.assembly.contexts["delayed"]
+    values = dict(house.result(_all(context)))
+    context.keep("bad", b"nonsense")
+    house.settle()
+    plugin = Delayed()
+    plugin.configure(context)
+
+    house.result(plugin.start(context))
+    sub = house.connect("sub").subscribe("a")
+    house.advance(6)
+
+    assert len(values) == 1
+    assert [payload for _, payload, _ in sub.messages] == [b"x", b"x"]  # once by each of the two
+
+
+async def _all(context: Context) -> Mapping[str, bytes]:
+    return await context.kept()

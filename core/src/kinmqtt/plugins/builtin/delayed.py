@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
 from collections.abc import Awaitable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
 
 from kinmqtt_spi import Client, Decision, Drop, Message, Reject, hookimpl, on_topics
-from kinmqtt_spi.properties import Properties
+from kinmqtt_spi.plain import from_plain, to_plain
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.settings import setting
-from kinmqtt_spi.values import Maybe, MessageId, Publisher
+from kinmqtt_spi.values import Maybe, MessageId
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context, Timer
@@ -188,39 +187,10 @@ class Delayed:
 
 def _packed(due: float, message: Message) -> bytes:
     """A message, and when it is due (seconds since the epoch), as JSON."""
-    properties = {
-        name: {"base64": b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
-        for name, value in message.properties.present.items()
-    }
-    return json.dumps({
-        "due": due,
-        "topic": message.topic,
-        "payload": b64encode(message.payload).decode("ascii"),
-        "qos": int(message.qos),
-        "retain": message.retain,
-        "properties": properties,
-        "client_id": message.publisher.client_id,
-        "username": message.publisher.username,
-    }).encode()  # fmt: skip
+    return json.dumps({"due": due, "message": to_plain(message)}).encode()
 
 
 def _unpacked(value: bytes) -> tuple[float, Message]:
     """What :func:`_packed` has packed; raises ``ValueError`` or its kin for anything else."""
     known = json.loads(value)
-    message = Message(
-        known["topic"],
-        b64decode(known["payload"]),
-        known["qos"],
-        known["retain"],
-        Properties(**{name: _property(value) for name, value in known["properties"].items()}),
-        Publisher(known["client_id"], known["username"]),
-    )
-    return float(known["due"]), message
-
-
-def _property(value: Any) -> Any:
-    if isinstance(value, dict):
-        return b64decode(value["base64"])
-    if isinstance(value, list):
-        return tuple(tuple(each) if isinstance(each, list) else each for each in value)
-    return value
+    return float(known["due"]), from_plain(Message, known["message"])
