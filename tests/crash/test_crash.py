@@ -32,6 +32,8 @@ class Run:
         self.notes = Notes()
         self.chance = random.Random(seed)
         self.kills = 0
+        self.life_s = 0.3
+        """The longest that the broker lives under traffic."""
         self.patience_s = LIMIT_S if mutation == "none" else 5.0
         self._command = [
             sys.executable, str(MUTATED), mutation, "run", "--listen", f"tcp:{self.port}:interface=127.0.0.1",
@@ -58,7 +60,7 @@ class Run:
         tasks += [asyncio.create_task(publisher.run()) for publisher in self.publishers]
         for _ in range(kills):
             before = [client.connections for client in self.clients]
-            await asyncio.sleep(0.02 + 0.3 * self.chance.random())
+            await asyncio.sleep(0.02 + self.life_s * self.chance.random())
             await self._die()
             await self._start()
             await self._until(partial(self._are_back, before))
@@ -149,6 +151,7 @@ def test_a_disk_that_fails_loses_nothing(tmp_path: Path, fault: str, durability:
     """What could not be kept was not acknowledged; clients come back, and everything goes on."""
     run = Run(tmp_path / "data", seed=11, durability=durability, mutation=fault)
     run.patience_s = LIMIT_S
+    run.life_s = 4.0 if fault == "slow-fsync" else 0.3
 
     asyncio.run(run.kill(3))
 
