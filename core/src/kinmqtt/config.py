@@ -263,4 +263,7 @@ def default_data_directory(environment: Mapping[str, str], is_root: bool | None 
     if os.geteuid() == 0 if is_root is None else is_root:
         return Path("/var/lib/kinmqtt")
     state = environment.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "kinmqtt"
+    try:
+        return Path(state).expanduser() / "kinmqtt"
+    except RuntimeError as error:
+        raise SettingsError([f"broker.data: {error}; name a directory (`--data DIRECTORY`), or memory"]) from error
