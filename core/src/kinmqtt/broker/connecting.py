@@ -369,6 +369,8 @@ async def _open_session(
     )
     try:
         session, present = await broker.sessions.open(opening)
+    except NotKept as error:
+        raise Refused(error.reason, "what the session before has left could not be kept") from error
     except TooManySessions as error:
         raise Refused(ReasonCode.QUOTA_EXCEEDED, "there are too many sessions") from error
     if connection.is_closed():

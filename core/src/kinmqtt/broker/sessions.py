@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from kinmqtt.broker.awaiting import pause, run, settle
 from kinmqtt.broker.redistribution import Redistribution
 from kinmqtt.broker.session import Session, expiry_moment
+from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
@@ -107,6 +108,8 @@ class Sessions:
             # A session that has ended must not come back because that could not be kept.
             runtime.turn.retry()
             await runtime.turn.drained()
+            if runtime.turn.owes(client.client_id):
+                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
         claim = await settle(runtime.stores.session.claim(client.client_id, runtime.node))
         if opening.expiry_s and claim.session is None and self._is_full:
             self._write(DiscardSession(client.client_id, claim.epoch))

@@ -106,7 +106,7 @@ def test_a_log_is_read_segment_by_segment(tmp_path: Path) -> None:
 
 
 def test_segments_of_a_killed_process_are_read_and_tidied(tmp_path: Path) -> None:
-    """One in use and one that was prepared come back as they are, and are plain files after the next start."""
+    """One in use comes back as it is, and is a plain file after the next start; one that was prepared is removed."""
     directory = killed(tmp_path)
     before = names(directory.path)
     directory.open()
@@ -116,8 +116,8 @@ def test_segments_of_a_killed_process_are_read_and_tidied(tmp_path: Path) -> Non
 
     assert before == [name for number in (1, 2) for name in (name_of(number), name_of(number) + "-wal")]
     assert found == ["t/1"]
-    assert names(directory.path) == [name_of(1), name_of(2), "lock"]
-    assert (topics(directory), directory.next_number()) == (["t/1"], 3)
+    assert names(directory.path) == [name_of(1), "lock"]
+    assert (topics(directory), directory.next_number()) == (["t/1"], 2)
     directory.close()
 
 
@@ -128,7 +128,7 @@ def test_segments_of_a_killed_process_need_no_write_ahead_log_any_more(tmp_path:
     directory.load()
     directory.tidy()
 
-    assert [path.read_bytes()[18:20] for path in directory.segments()] == [b"\1\1"] * 2
+    assert [path.read_bytes()[18:20] for path in directory.segments()] == [b"\1\1"]
 
 
 def test_segments_before_the_beginning_count_no_more(tmp_path: Path) -> None:

@@ -657,7 +657,7 @@ def test_a_stop_with_a_full_disk_gives_the_directory_back(tmp_path: Path, monkey
         plugin._directory.close()  # type: ignore[union-attr]
 
     assert isinstance(told, ServiceUnavailable)
-    assert names(tmp_path / "data") == [name_of(1), "lock"]
+    assert names(tmp_path / "data") == ["lock"]
 
 
 def test_the_plugin_says_how_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -694,3 +694,57 @@ def test_a_plugin_that_nobody_uses_takes_no_directory(tmp_path: Path) -> None:
     assert (started, stopped, names(tmp_path)) == ([None], [None], [])
     with pytest.raises(NotConfigured):
         Embedded().configure(BareContext(settings=EmbeddedSettings()))
+
+
+def test_starts_that_nothing_comes_of_leave_nothing(tmp_path: Path) -> None:
+    """However often a broker is started and stopped, the directory does not grow by it."""
+    for _ in range(5):
+        plugin, _ = started(tmp_path / "data")
+        [told] = outcome(plugin.stop())
+        assert told is None
+
+    assert names(tmp_path / "data") == ["lock"]
+
+
+def test_what_was_told_anew_is_not_told_again_for_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of many segments that all count comes to rest, whatever is thought of how much counts."""
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 10_000)
+    context = BareContext()
+    everything = [group(n, b"x" * 6_000) for n in range(30)]
+    log = Journal(tmp_path, False, context, lambda: iter(everything), [])
+    outcome(Deferred.fromCoroutine(log.open(1)))
+    log.append(pack(everything[0]))
+
+    done = outcome(log.compact())
+    context.clock.advance(60)
+    wanted = []
+    for _ in range(5):
+        log.append(pack(Group(floor=1)))
+        wanted.append(log.wants_compaction(0))
+
+    assert done == [None]
+    assert log._told_segments > journal.MOST_SEGMENTS
+    assert wanted == [False] * 5
+    log.abandon()
+
+
+def test_a_disk_that_failed_meanwhile_keeps_what_was_told_before(tmp_path: Path) -> None:
+    """Segments are removed only where the disk has all that was told anew in their place."""
+    context = SlowContext(is_a_sync)
+    log = begun(tmp_path, context, fsync=True)
+    early = outcome(log.append(pack(group(1))))
+    context.proceed()
+    log.compact()
+    outcome(log.append(pack(group(2))))
+    context.clock.advance(1)
+    before = names(tmp_path)
+
+    context.fail(OSError(5, "Input/output error"))
+    for _ in range(3):
+        context.clock.advance(SLICE_INTERVAL_S)
+        if context.held:
+            context.proceed()
+
+    assert early == [None]
+    assert name_of(1) in before
+    assert name_of(1) in names(tmp_path)

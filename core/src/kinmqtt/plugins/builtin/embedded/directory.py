@@ -126,7 +126,10 @@ class DataDirectory:
 
     def tidy(self) -> None:
         """Remove what counts no more, and make plain files of segments that their process could not seal."""
-        counting = set(self.segments())
+        found = self.segments()
+        while found and segment.holds_nothing(found[-1]):
+            segment.remove(found.pop())  # A start that nothing came of.
+        counting = set(found)
         for path in self.path.glob(PATTERN):
             if path in counting:
                 segment.finish(path)

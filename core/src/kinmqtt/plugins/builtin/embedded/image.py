@@ -216,6 +216,9 @@ SLICE_BYTES: Final = 128 << 10
 PASSING: Final = "$SYS/"
 """Retained topics that are not kept: what the broker says of itself, and says anew after a start."""
 
+LOOKED_AT: Final = 2000
+"""Queues looked at in one go, whether or not they hold anything."""
+
 _PAGE: Final = 50
 """Sessions or retained messages looked at in one go; of what they are at that moment a slice tells."""
 
@@ -252,7 +255,9 @@ def everything(
     """
     slicer = _Slicer()
     yield from _sessions(slicer, sessions)
-    for client_id in queues.clients():
+    for number, client_id in enumerate(queues.clients()):
+        if number % LOOKED_AT == LOOKED_AT - 1:
+            yield slicer.take()  # Empty perhaps: queues that hold nothing take time too.
         yield from _queue(slicer, queues, client_id)
     yield from _retained(slicer, retained)
     if slicer.group:
@@ -262,7 +267,8 @@ def everything(
 def _sessions(slicer: _Slicer, sessions: MemorySessionStore) -> Iterator[Group]:
     cursor: object = None
     while True:
-        page = sessions.iterate(cursor, _PAGE)
+        # One by one: a session may have very many subscriptions, and must be told as it stands.
+        page = sessions.iterate(cursor, 1)
         for epoch, stored in page.sessions:
             slicer.group.sessions.append(OpenSession(epoch, stored))
             slicer.weigh(100 * len(stored.subscriptions))

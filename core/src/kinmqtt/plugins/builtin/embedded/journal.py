@@ -62,9 +62,13 @@ class Journal:
         self._line = DeferredLock()
         self._sync_line = DeferredLock()
         """Those who wait for the disk do not wait for segments to be made or sealed."""
-        self._old = list(first)
-        """Segments that are no longer written to, in order."""
-        self._old_bytes = sum(path.stat().st_size for path in first)
+        self._old = {path: path.stat().st_size for path in first}
+        """Segments that are no longer written to, in order, with about what they hold."""
+        self._told_bytes = 0
+        self._told_segments = 0
+        """What was told anew the last time: so much a log holds at least."""
+        self._failures = 0
+        """Requests to the disk that it did not carry out."""
         self._current: Segment | None = None
         self._next: Segment | None = None
         self._preparing: Deferred[None] | None = None
@@ -103,7 +107,9 @@ class Journal:
         if prepared is not None:
             await self._in_line(partial(_discard, prepared))
         if current is not None:
-            await self._in_line(current.seal)
+            # A start that nothing came of leaves nothing behind.
+            of_use = current.size_bytes or current.marked
+            await self._in_line(current.seal if of_use else partial(_discard, current))
 
     def abandon(self) -> None:
         """Close the files as they are: what a process that is killed would leave behind. For tests."""
@@ -142,13 +148,15 @@ class Journal:
     @property
     def size_bytes(self) -> int:
         """About how much the log holds."""
-        return self._old_bytes + (0 if self._current is None else self._current.size_bytes)
+        return sum(self._old.values()) + (0 if self._current is None else self._current.size_bytes)
 
     def wants_compaction(self, live_bytes: int) -> bool:
         """Whether the log holds so much more than what counts (about ``live_bytes``) that it should be told anew."""
         if self._compacting is not None or self._resting or self._closed:
             return False
-        return self.size_bytes > 2 * live_bytes + SEGMENT_BYTES or len(self._old) > MOST_SEGMENTS
+        if len(self._old) - self._told_segments > MOST_SEGMENTS:
+            return True
+        return self.size_bytes > 2 * max(live_bytes, self._told_bytes) + SEGMENT_BYTES
 
     def compact(self) -> Deferred[None]:
         """Tell everything anew, slice by slice, and remove what was told before."""
@@ -184,8 +192,7 @@ class Journal:
             self._prepare()
             return False
         self._current, self._next = prepared, None
-        self._old.append(current.path)
-        self._old_bytes += current.size_bytes
+        self._old[current.path] = current.size_bytes
         self._run(self._seal(current))
         self._prepare()
         return True
@@ -198,6 +205,7 @@ class Journal:
             # It stays as it is, with its write-ahead log, and is read like that at the next start.
             self._context.log.error("{path} could not be sealed: {error}", path=old.path, error=error)
             self._unsealed = error
+            self._failures += 1
 
     def _prepare(self) -> None:
         """Have the next segment ready before it is needed."""
@@ -258,6 +266,7 @@ class Journal:
             await self._in_line(current.sync, self._sync_line)
         except BaseException:
             self._unsynced = True
+            self._failures += 1
             raise
         if self._unsealed is not None:
             error, self._unsealed = self._unsealed, None
@@ -290,27 +299,35 @@ class Journal:
                 if self._next is None:
                     await _pause(clock, RETRY_S)
             first = self._newest.number
+            failures = self._failures
             for group in self._slices():
-                written = self._append(self._newest, pack(group))
-                if isinstance(written, Deferred):
-                    written.addErrback(lambda failure: None)  # The disk is asked for all of it at the end.
+                if group:
+                    written = self._append(self._newest, pack(group))
+                    if isinstance(written, Deferred):
+                        written.addErrback(lambda failure: None)  # The disk is asked for all of it at the end.
                 await _pause(clock, SLICE_INTERVAL_S)
                 if self._closed:
                     return
             await self._ask_disk()
+            if self._failures != failures:
+                raise ServiceUnavailable("the disk has failed meanwhile, and what it has of this can't be known")
             self._newest.begin_with(first)
             await self._ask_disk()
+            if self._failures != failures:
+                raise ServiceUnavailable("the disk has failed meanwhile, and what it has of this can't be known")
             self._suspect = False
+            gone = [path for path in self._old if segment.number_of(path) < first]
+            for path in gone:
+                del self._old[path]
+            self._told_bytes = self.size_bytes
+            self._told_segments = len(self._old)
+            await self._in_line(partial(_remove, gone))
         except (sqlite3.Error, OSError, ServiceUnavailable) as error:
             self._context.log.error("{folder} could not be compacted: {error}", folder=self._folder, error=error)
             self._resting = True
             clock.later(RETRY_S if self._suspect else 60 * RETRY_S, self._rested)
-            return
         finally:
             self._compacting = None
-        gone = [path for path in self._old if segment.number_of(path) < first]
-        self._old = self._old[len(gone) :]
-        self._old_bytes = await self._in_line(partial(_remove, gone, list(self._old)))
 
     def _rested(self) -> None:
         self._resting = False
@@ -340,10 +357,9 @@ def _discard(prepared: Segment) -> None:
     segment.remove(prepared.path)
 
 
-def _remove(gone: Sequence[Path], left: Sequence[Path]) -> int:
+def _remove(gone: Sequence[Path]) -> None:
     for path in gone:
         segment.remove(path)
-    return sum(path.stat().st_size for path in left)
 
 
 def _pause(clock: Any, delay_s: float) -> Deferred[None]:

@@ -51,6 +51,8 @@ class Segment:
         self.path = folder / name_of(number)
         self.size_bytes = 0
         """Of the groups in it."""
+        self.marked = False
+        """Whether it says which segments count no more."""
         _unlink(self.path)
         # For nobody else to read, also where a copy of it lies elsewhere.
         os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -76,6 +78,7 @@ class Segment:
     def begin_with(self, number: int) -> None:
         """Note that nothing before that segment counts any more."""
         self._connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('first', ?)", (number,))
+        self.marked = True
 
     def sync(self) -> None:
         """What was appended before this call outlives the machine when it returns. For a thread."""
@@ -238,6 +241,14 @@ def finish(path: Path) -> None:
 
 _WAL_VERSIONS: Final = b"\x02\x02"
 """What a database's header says that has a write-ahead log (SQLite file format, section 1.3.3)."""
+
+
+def holds_nothing(path: Path) -> bool:
+    """Whether a segment has neither a group nor a word on which segments count."""
+    with closing(_open(path)) as connection, _speaking_of(path):
+        [[groups]] = connection.execute("SELECT count(*) FROM (SELECT 1 FROM log LIMIT 1)")
+        [[marks]] = connection.execute("SELECT count(*) FROM meta WHERE key = 'first'")
+    return not groups and not marks
 
 
 def remove(path: Path) -> None:

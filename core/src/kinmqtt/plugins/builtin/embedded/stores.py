@@ -26,6 +26,9 @@ from kinmqtt_spi.values import Commit, NodeIdentity
 EPOCHS_AHEAD: Final = 1_000_000
 """Epochs are set aside in such numbers, so that not every claim has to be kept."""
 
+RECORD_BYTES: Final = 150
+"""About what a message takes in the log besides its topic and payload."""
+
 SESSION_BYTES: Final = 500
 """About what a stored session takes in the log."""
 
@@ -78,6 +81,7 @@ class Ledger:
             self.gathered.floor = max(self.gathered.floor, group.floor)
             self.gathered.offsets = group.offsets | self.gathered.offsets
             self.gathered.claims = group.claims + self.gathered.claims
+            self.gathered.begins |= group.begins
             raise
         # It is in the log: memory goes along, and what is told anew is never behind what was told. Where the disk
         # turns out not to have it, nobody is acknowledged, and whoever comes back finds it here.
@@ -106,8 +110,8 @@ class Ledger:
     def live_bytes(self) -> int:
         """About what a log would hold that tells nothing twice."""
         totals = self.queues.totals()
-        sent = 1000 * totals.inflight
-        return totals.queued_bytes + sent + self.retained.size_bytes() + SESSION_BYTES * self.sessions.count()
+        entries = RECORD_BYTES * (totals.queued + totals.inflight + self.retained.count())
+        return totals.queued_bytes + entries + self.retained.size_bytes() + SESSION_BYTES * self.sessions.count()
 
 
 class EmbeddedSessionStore(MemorySessionStore):
