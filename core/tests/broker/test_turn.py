@@ -1080,3 +1080,28 @@ def test_of_several_clients_each_hears_of_its_own() -> None:
 
     assert batches == 1
     assert [[packet.packet_id for packet in peer.of(Puback)] for peer in peers] == [[1], [2]]
+
+
+def test_nothing_overtakes_what_was_not_kept() -> None:
+    """What a client sent behind a message is not taken either where the store turns out not to have kept that one.
+
+    It was read in the very turn in which the store told of its failure. [MQTT-4.6.0-6]
+    """
+    house, queues, _ = slow()
+    sub = house.connect("s", clean_start=False).subscribe("t", qos=1)
+    pub = house.connect("p")
+    queues.writes.slow = True
+    pub.publish("t", b"1", qos=1, packet_id=1)
+    queues.writes.slow = False
+
+    pub.connection.receive(encode(Publish.build("t", b"2", 1, packet_id=2), V311))
+    queues.writes.answer(FULL)
+    house.settle()
+    again = house.connect("p")
+    for number in (1, 2):
+        again.publish("t", b"%d" % number, qos=1, packet_id=number, dup=True)
+    back = house.connect("s", clean_start=False)
+
+    assert pub.of(Puback) == []
+    assert pub.closed
+    assert [payload for _, payload, _ in sub.messages + back.messages] == [b"1", b"2"]

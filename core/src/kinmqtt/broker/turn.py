@@ -80,6 +80,8 @@ class Batch:
     late: bool = False
     """Whether any commit had to be waited for: until then a read did not show what was queued."""
     failure: BaseException | None = None
+    ahead: BaseException | None = None
+    """Why something ahead of it was not kept: then it must not be either."""
     given_back: bool = False
     """Whether what must be kept of it has been put aside for another turn."""
     promises: bool = False
@@ -223,10 +225,10 @@ class Turn:
         self.batch = Batch()
         self._under_way.append(batch)
         batch.waiting = 1
-        failed = next((ahead.failure for ahead in self._under_way if ahead.failure is not None), None)
+        failed = batch.ahead or next((ahead.failure for ahead in self._under_way if ahead.failure is not None), None)
         if failed is not None:
             # What is written behind a failure would overtake what its clients send again.
-            batch.failure = failed
+            batch.ahead = batch.failure = failed
             batch.refused = True
             self._kept(batch)
             return
@@ -309,6 +311,9 @@ class Turn:
         for client_id in batch.fenced - batch.again:
             self._on_fenced(client_id)
         if batch.failure is not None:
+            if batch.ahead is None and not _is_empty(self.batch):
+                # Gathered in this turn already, by those who are about to be told.
+                self.batch.ahead = batch.failure
             self._give_up(batch, batch.failure)
             return
         if batch.promises:
