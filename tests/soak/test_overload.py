@@ -112,9 +112,16 @@ class Peer:
 
     async def _read(self) -> None:
         framer = Framer()
-        while data := await self._reader.read(65_536):
-            for frame, body in framer.feed(data):
-                self._take(decode(frame, body, V5))
+        try:
+            while data := await self._reader.read(65_536):
+                for frame, body in framer.feed(data):
+                    self._take(decode(frame, body, V5))
+        finally:
+            # Whoever waits for an answer would wait for ever.
+            for (sort, packet_id), answer in self._answers.items():
+                if not answer.done():
+                    lost = f"{self.name}: the connection ended before {sort.__name__} {packet_id}"
+                    answer.set_exception(ConnectionError(lost))
 
     def _take(self, packet: Packet) -> None:
         answer = self._answers.pop((type(packet), getattr(packet, "packet_id", 0)), None)
@@ -238,6 +245,7 @@ async def watched(broker: BrokerProcess, seconds: float) -> tuple[list[int], int
     for _ in range(20):
         await asyncio.sleep(seconds / 20)
         sizes.append(resident_bytes(broker))
+        print(f"{sizes[-1] / 1e6:.0f} MB", flush=True)
     return sizes, sum(await asyncio.gather(*tasks))
 
 

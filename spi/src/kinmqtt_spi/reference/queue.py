@@ -76,7 +76,7 @@ class MemoryQueueStore(QueueStore):
     been empty longest is forgotten, and with it the fence against a former owner of that client.
     """
 
-    def __init__(self, *, heights: int = 100_000) -> None:
+    def __init__(self, *, heights: int = 10_000) -> None:
         self._queues: dict[str, _Queue] = {}
         self._resting: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         self._max_resting = heights

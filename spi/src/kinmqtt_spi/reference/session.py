@@ -63,7 +63,7 @@ class MemorySessionStore(SessionStore):
     ``floor`` is that common height to begin with.
     """
 
-    def __init__(self, *, heights: int = 100_000, floor: int = 0) -> None:
+    def __init__(self, *, heights: int = 10_000, floor: int = 0) -> None:
         self._records: dict[str, _Record] = {}
         self._heights: OrderedDict[str, int] = OrderedDict()
         self._max_heights = heights
