@@ -1,4 +1,4 @@
-"""Store doubles for the tests of a whole broker: memory stores whose answers come when the test says so."""
+"""Store doubles for the tests of a whole broker: memory stores that answer, or fail, when the test says so."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import Any
 from twisted.internet.defer import Deferred, maybeDeferred
 
 from kinmqtt_spi import hookimpl
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.queue import MemoryQueueStore
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.reference.session import MemorySessionStore
+
+FULL = ServiceUnavailable("the disk is full", ReasonCode.QUOTA_EXCEEDED)
 
 
 class Later:
@@ -95,4 +99,66 @@ class Retaineds(MemoryRetainStore):
 
     @hookimpl
     def retain_store(self) -> Retaineds:
+        return self
+
+
+class Failing(MemoryQueueStore):
+    """A queue store of which the test says what fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses: Callable[[Any], bool] = lambda write: False
+        """Whether a batch with that write is not kept."""
+        self.read_error: Exception | None = None
+        self.batches: list[Sequence[Any]] = []
+
+    def apply(self, writes: Sequence[Any]) -> None:
+        if any(self.refuses(write) for write in writes):
+            raise FULL
+        self.batches.append(list(writes))
+        super().apply(writes)
+
+    def read(self, client_id: str, after: int, limit: int) -> Any:
+        if self.read_error is not None:
+            raise self.read_error
+        return super().read(client_id, after, limit)
+
+    @hookimpl
+    def queue_store(self) -> Failing:
+        return self
+
+
+class FailingSessions(MemorySessionStore):
+    """A session store of which the test says what it does not keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses: Callable[[Any], bool] = lambda write: False
+        self.batches: list[Sequence[Any]] = []
+
+    def apply(self, writes: Sequence[Any]) -> None:
+        if any(self.refuses(write) for write in writes):
+            raise FULL
+        self.batches.append(list(writes))
+        super().apply(writes)
+
+    @hookimpl
+    def session_store(self) -> FailingSessions:
+        return self
+
+
+class FailingRetaineds(MemoryRetainStore):
+    """A retain store of which the test says what it does not keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses: Callable[[Any], bool] = lambda write: False
+
+    def put(self, writes: Sequence[Any]) -> None:
+        if any(self.refuses(write) for write in writes):
+            raise FULL
+        super().put(writes)
+
+    @hookimpl
+    def retain_store(self) -> FailingRetaineds:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import select
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,11 @@ from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 from wire import Wire, wire
 
+from kinmqtt.broker.connection import Connection
+from kinmqtt.broker.outbox import Discard, Outbox
+from kinmqtt.broker.session import Session
 from kinmqtt.broker.settings import ListenerLimitSettings, ListenerSettings, TlsSettings
+from kinmqtt.broker.waiting import WaitingHere, WaitingInStore
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
@@ -34,6 +39,7 @@ from kinmqtt.mqtt.packets import (
 )
 from kinmqtt.net.protocol import CLOSE_LIMIT_S, MqttFactory, MqttProtocol
 from kinmqtt.net.proxy import ProxyFactory
+from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
 PLAIN = ListenerSettings(endpoint="1883")
@@ -59,6 +65,40 @@ def test_what_the_socket_takes_is_sent_at_once() -> None:
 
     assert transport.sent == CONNACK + PONG
     assert transport.written == b""
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_connection_that_is_gone_leaves_no_circle(kept: bool) -> None:
+    """Nothing of it waits for the garbage collector, which looks at what is old only once in many minutes."""
+    house = House()
+    sorts = (MqttProtocol, BufferTransport, Connection, Session, Outbox, Discard, WaitingHere, WaitingInStore)
+    gone = ConnectionLost()
+
+    def come_and_go(name: str) -> None:
+        transport = SocketTransport()
+        protocol = joined(house, transport, talk=False)
+        properties = Properties(session_expiry_interval=1 if kept else 0)
+        protocol.dataReceived(encode(Connect(V5, name, True, 0, None, None, None, properties), V5))
+        protocol.dataReceived(encode(Subscribe(1, (SubscribeRequest("t", 1),)), V5))
+        protocol.dataReceived(encode(Publish.build("t", b"x", 1, packet_id=1), V5))
+        house.settle()
+        protocol.connectionLost(Failure(gone))
+        house.settle()
+
+    come_and_go("first")
+    house.advance(5)
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(each, sorts) for each in gc.get_objects())
+        come_and_go("second")
+        house.advance(5)
+        after = sum(isinstance(each, sorts) for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+    assert after == before
+    assert not house.broker.sessions.by_id
 
 
 def test_what_the_socket_does_not_take_waits_in_order() -> None:

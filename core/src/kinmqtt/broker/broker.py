@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
-from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, limited, settle
+from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, limited, run, settle
 from kinmqtt.broker.connection import Connection, Link
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.dispatch import Call
@@ -18,7 +18,7 @@ from kinmqtt.broker.housekeeping import Housekeeping
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.listener import Listener
 from kinmqtt.broker.overload import Overload
-from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.publishing import Publishing
 from kinmqtt.broker.retained import Retained
 from kinmqtt.broker.router import Router
@@ -239,6 +239,13 @@ class Broker:
             as_deferred(routed).addErrback(
                 lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
             )
+
+    def publish_until_kept(self, message: Message, along: Callable[[], None]) -> None:
+        """The same, in one transaction with what ``along`` writes, again and again until that is kept."""
+        check_message(message)
+        run(self.publishing.publish_until_kept(message, along)).addErrback(
+            lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
+        )
 
     def deliver(self, client_id: str, message: Message) -> Delivery:
         """Bring a message to one session, whatever it has subscribed to."""

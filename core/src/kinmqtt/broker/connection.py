@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker import events
 from kinmqtt.broker.actions import HANDLERS, over_limit
-from kinmqtt.broker.outbox import Discard, Outbox
+from kinmqtt.broker.outbox import CLOSED, Discard, Outbox
 from kinmqtt.broker.overload import SLOWED_BY_S, Level
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection import TRANSITIONS, State
@@ -223,6 +223,7 @@ class Connection:
                 self._tell_lost(self.session, text)
         self._waiting = []
         self._held = None
+        self.out = CLOSED
         self.broker.lost(self)
         self._tell_room()
 
@@ -306,6 +307,8 @@ class Connection:
     def flush(self) -> None:
         """Hand this turn's packets to the transport, or keep them while it is busy."""
         out = self.out
+        if out is CLOSED:
+            return
         data = b"".join(out)
         out.clear()
         self.broker.runtime.statistics.bytes_sent.value += len(data)

@@ -48,21 +48,29 @@ class PluginContext(Context):
         """The broker is assembled."""
         self._broker = broker
 
-    def publish(self, message: Message) -> None:
+    def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.publish`."""
-        self._assembled.publish(message)
+        broker = self._assembled
+        if in_place_of is None:
+            broker.publish(message)
+        else:
+            key = in_place_of
+            broker.publish_until_kept(message, lambda: broker.retained.keep_value(self.name, key, None))
 
     def deliver(self, client_id: str, message: Message) -> Delivery:
         """See :meth:`kinmqtt_spi.services.plugin.Context.deliver`."""
         return self._assembled.deliver(client_id, message)
 
-    def keep(self, key: str, value: bytes | None) -> None:
+    def keep(self, key: str, value: bytes | None, *, unkept: Callable[[], None] | None = None) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.keep`."""
         if not key or any(character in key for character in "+#\0"):
             raise ValueError(f"{key!r} is no key: it must be a part of a topic name")
         if value is not None and not value:
             raise ValueError(f"the value of {key!r} must be bytes, one at least")
-        self._assembled.retained.keep_value(self.name, key, value)
+        broker = self._assembled
+        broker.retained.keep_value(self.name, key, value)
+        if unkept is not None:
+            broker.runtime.turn.batch.otherwise.append(lambda reason: unkept())
 
     def kept(self) -> Awaitable[Mapping[str, bytes]]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.kept`."""

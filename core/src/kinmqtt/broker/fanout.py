@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -162,6 +163,27 @@ def deliver(runtime: Runtime, target: Target, publication: Publication, retained
         return session.deliver(changed, qos, retain, target.identifiers, shared_filter)
     session.deliver_particular(changed, retain, target.identifiers)
     return True
+
+
+def deliver_when_kept(runtime: Runtime, target: Target, publication: Publication) -> bool:
+    """The same, for a message that may have to come again: only what is kept with this turn's writes is done at once.
+
+    Whatever would go out without being kept goes when the turn's writes are, or not at all.
+    """
+    session = target.session
+    # What finds the queue full is dropped, queued or refused, but not sent.
+    if min(target.qos, publication.publish.qos) and (session.kept or session.has_no_room):
+        return deliver(runtime, target, publication)
+    runtime.turn.batch.afterwards.append(partial(_deliver_now, runtime, target, publication))
+    return True
+
+
+def _deliver_now(runtime: Runtime, target: Target, publication: Publication) -> None:
+    session = target.session
+    if session.kept or session.connection is not None:
+        deliver(runtime, target, publication)
+    else:
+        runtime.drop(session.client_id, publication.message, "offline")
 
 
 def _asked(runtime: Runtime, target: Target, publication: Publication) -> Publication | None:

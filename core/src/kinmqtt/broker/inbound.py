@@ -317,7 +317,8 @@ def _take(
     broker = connection.broker
     if packet.qos == 2:
         session.incoming.open(packet.packet_id)
-    routed = broker.publishing.take(publication, fanout)
+    # A QoS 2 message of a kept session comes again, under the same identifier, where this turn's writes are not kept.
+    routed = broker.publishing.take(publication, fanout, when_kept=packet.qos == 2 and session.kept)
     if not isinstance(routed, Routed):
         return connection.wait_for(run(_routed_later(connection, session, packet, routed)))
     if packet.qos:

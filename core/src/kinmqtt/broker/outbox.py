@@ -6,7 +6,7 @@ is away, or too slow for QoS 0, has a stand-in that counts and forgets: whoever 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
@@ -21,6 +21,31 @@ class Outbox(list[bytes]):
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self.connection = connection
+
+
+class Closed(Outbox):
+    """Stands in for the outbox of a connection that is gone, and so parts the two: a circle of references would stay
+    in memory until the garbage collector looks at what is old.
+
+    It is never empty, and takes nothing.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        list.__init__(self, [b""])
+
+    def append(self, packet: bytes) -> None:
+        """Nobody is there to get it."""
+
+    def extend(self, packets: Any) -> None:
+        """Nobody is there to get them."""
+
+    def clear(self) -> None:
+        """Stay as it is."""
+
+
+CLOSED: Final = Closed()
 
 
 class Discard(Outbox):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from kinmqtt.broker.awaiting import as_deferred, settle
+from kinmqtt.broker.awaiting import as_deferred, pause, settle
 from kinmqtt.broker.fanout import Fanout, deliver, target_of
 from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.router import Routed
-from kinmqtt_spi.values import Client, Maybe, Message, Subscription, Will
+from kinmqtt.broker.turn import NotKept
+from kinmqtt.broker.waiting import RETRY_S
+from kinmqtt_spi.values import Maybe, Message, Subscription
 
 if TYPE_CHECKING:
     from kinmqtt.broker.retained import Retained
@@ -26,16 +28,21 @@ class Publishing:
         self._router = router
         self._retained = retained
 
-    def take(self, publication: Publication, fanout: Fanout | None = None) -> Maybe[Routed]:
-        """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known."""
+    def take(
+        self, publication: Publication, fanout: Fanout | None = None, *, when_kept: bool = False
+    ) -> Maybe[Routed]:
+        """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known.
+
+        For ``when_kept`` see :meth:`~kinmqtt.broker.router.Router.route`.
+        """
         if publication.publish.retain:
             if self._retained.has_no_room_for(publication):
                 self._runtime.drop(publication.publisher.client_id, publication.message, "retained_full")
                 return Routed.NOT_RETAINED
             retained = self._retained.keep(publication)
             if isinstance(retained, Awaitable):
-                return self._after(retained, publication)
-        return self._router.route(publication, fanout)
+                return self._after(retained, publication, when_kept)
+        return self._router.route(publication, fanout, when_kept=when_kept)
 
     def publish(self, message: Message) -> Maybe[Routed]:
         """Publish for the broker itself or a plugin: no client's rights are asked for.
@@ -44,7 +51,30 @@ class Publishing:
         """
         check_message(message)
         self._runtime.turn.touch()
-        return self.take(Publication.of(self._completed(message)))
+        return self.take(Publication.of(self.completed(message)))
+
+    async def publish_with(self, message: Message, along: Callable[[], None]) -> None:
+        """Publish in one transaction with what ``along`` writes: nobody gets it where that is not kept.
+
+        Raises :class:`~kinmqtt.broker.turn.NotKept` then, and ``ValueError`` for a message that no PUBLISH can carry.
+        """
+        check_message(message)
+        turn = self._runtime.turn
+        turn.touch()
+        await settle(self.take(Publication.of(message), when_kept=True))
+        along()
+        await turn.committed()
+
+    async def publish_until_kept(self, message: Message, along: Callable[[], None]) -> None:
+        """The same, again and again until it is kept."""
+        message = self.completed(message)
+        while True:
+            try:
+                await self.publish_with(message, along)
+            except NotKept:
+                await pause(self._runtime.clock, RETRY_S)
+            else:
+                return
 
     def deliver(self, session: Session, message: Message) -> bool:
         """Bring a message to one session that need not have subscribed to it; ``False`` if its queue refused it.
@@ -54,21 +84,14 @@ class Publishing:
         check_message(message)
         self._runtime.turn.touch()
         target = target_of(session, [Subscription(message.topic, message.qos)])
-        return deliver(self._runtime, target, Publication.of(self._completed(message)))
+        return deliver(self._runtime, target, Publication.of(self.completed(message)))
 
-    async def publish_will(self, client: Client, will: Will) -> None:
-        """Publish a will that is due, unless a plugin stops it."""
-        message = self._completed(will.message)
-        outcome = await settle(self._runtime.hooks.will_publishing(client, message))
-        if isinstance(outcome, Message):
-            await settle(self.publish(outcome))
-
-    async def _after(self, retained: Awaitable[None], publication: Publication) -> Routed:
+    async def _after(self, retained: Awaitable[None], publication: Publication, when_kept: bool) -> Routed:
         await as_deferred(retained)
         self._runtime.turn.touch()
-        return self._router.route(publication)
+        return self._router.route(publication, when_kept=when_kept)
 
-    def _completed(self, message: Message) -> Message:
+    def completed(self, message: Message) -> Message:
         """The message as received now: with an id of its own and the moment from which its expiry counts."""
         if message.received_at:
             return message

@@ -6,13 +6,15 @@ its member (MQTT-4.8.2-4), and ends with it (MQTT-4.8.2-5).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker.awaiting import settle
 from kinmqtt.broker.publication import Publication
-from kinmqtt.broker.waiting import READ_AT_ONCE, WaitingHere
+from kinmqtt.broker.waiting import READ_AT_ONCE, RETRY_S, WaitingHere, WaitingInStore
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.delivery import Delivery
     from kinmqtt.broker.router import Router
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session import Session
@@ -29,18 +31,37 @@ class Redistribution:
         """A session has lost its connection; with ``ends`` its own end is near, and members that are away do too."""
         if not any(subscription.share_group for subscription in session.subscriptions.values()):
             return
+        given = []
         for packet_id, delivery in session.outgoing:
             if delivery.qos == 1 and self._gives(session, delivery.shared_filter, delivery.publication, ends):
                 session.hand_on(packet_id, delivery)
+                given.append(delivery)
         if isinstance(session.waiting, WaitingHere):
             for delivery in list(session.waiting.deliveries):
                 if self._gives(session, delivery.shared_filter, delivery.publication, ends):
                     session.waiting.take_out(delivery)
+                    given.append(delivery)
+        if given and not session.kept:
+            # Nobody holds it any more if it is not kept; what a kept session held comes back to it.
+            self._runtime.turn.batch.otherwise.append(lambda reason: self._again_later(session, given, ends))
+
+    def _again_later(self, session: Session, given: list[Delivery], ends: bool) -> None:
+        self._runtime.clock.later(RETRY_S, partial(self._again, session, given, ends))
+
+    def _again(self, session: Session, given: list[Delivery], ends: bool) -> None:
+        turn = self._runtime.turn
+        turn.touch()
+        for delivery in given:
+            self._gives(session, delivery.shared_filter, delivery.publication, ends, gone=True)
+        turn.batch.otherwise.append(lambda reason: self._again_later(session, given, ends))
 
     async def queue_left(self, session: Session, ends: bool) -> None:
-        """The same for what waits in the queue store; stops where the client comes back in the meantime."""
+        """The same for what waits in the queue store; stops where the client comes back in the meantime.
+
+        Raises :class:`~kinmqtt.broker.turn.NotKept` where a store fails; the queue is then to be read anew.
+        """
         waiting = session.waiting
-        if isinstance(waiting, WaitingHere) or not any(s.share_group for s in session.subscriptions.values()):
+        if not isinstance(waiting, WaitingInStore) or not any(s.share_group for s in session.subscriptions.values()):
             return
         cursor = waiting.cursor
         while session.connection is None and waiting.count:
@@ -51,9 +72,18 @@ class Redistribution:
                 cursor = entry.sequence
                 if self._gives(session, entry.shared_filter, Publication.of(entry.message), ends):
                     waiting.take_out(entry)
-            self._runtime.turn.touch()
+            await self._runtime.turn.committed()
 
-    def _gives(self, session: Session, shared_filter: str | None, publication: Publication, ends: bool) -> bool:
+    def _gives(
+        self,
+        session: Session,
+        shared_filter: str | None,
+        publication: Publication,
+        ends: bool,
+        gone: bool = False,
+    ) -> bool:
         if shared_filter is None:
             return False
-        return self._router.to_another_member(session.client_id, shared_filter, publication, connected=not ends)
+        return self._router.to_another_member(
+            session.client_id, shared_filter, publication, connected=not ends, gone=gone
+        )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from kinmqtt.broker.fanout import Fanout, Group, deliver, merge, target_of
+from kinmqtt.broker.fanout import Fanout, Group, deliver, deliver_when_kept, merge, target_of
 from kinmqtt.broker.publication import Publication
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
@@ -120,8 +120,11 @@ class Router:
         self._cached_targets += len(targets)
         return fanout
 
-    def route(self, publication: Publication, fanout: Fanout | None = None) -> Routed:
-        """Deliver a message to everybody who wants it."""
+    def route(self, publication: Publication, fanout: Fanout | None = None, *, when_kept: bool = False) -> Routed:
+        """Deliver a message to everybody who wants it.
+
+        With ``when_kept`` nobody gets it unless this turn's writes are kept: it would come again where they are not.
+        """
         publish = publication.publish
         if fanout is None or fanout.generation != self.generation:
             fanout = self.fanout(publish.topic)
@@ -134,35 +137,42 @@ class Router:
                 hooks.message_unrouted(publication.message)
             return Routed.UNROUTED
         accepted = True
-        if publish.qos:
+        if when_kept:
+            for target in fanout.targets:
+                accepted &= deliver_when_kept(self._runtime, target, publication)
+        elif publish.qos:
             accepted = fanout.assured(publication)
         else:
             fanout.best_effort(publication)
         for group in fanout.groups:
-            accepted &= self._to_member(group, group.members, publication)
+            accepted &= self._to_member(group, group.members, publication, when_kept)
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
     def to_another_member(
-        self, client_id: str, shared_filter: str, publication: Publication, *, connected: bool
+        self, client_id: str, shared_filter: str, publication: Publication, *, connected: bool, gone: bool = False
     ) -> bool:
         """Give what a member of a shared subscription held to another; ``False`` if there is none to take it.
 
-        With ``connected`` only members that are connected count.
+        With ``connected`` only members that are connected count. One that is no member any more gives nothing, unless
+        it is ``gone`` since. It is given when this turn's writes are kept.
         """
         for group in self.fanout(publication.publish.topic).groups:
             is_it = f"$share/{group.name}/{group.filter}" == shared_filter
-            if not is_it or all(member.client_id != client_id for member in group.members):
+            if not is_it or not (gone or any(member.client_id == client_id for member in group.members)):
                 continue
             others = tuple(
                 member
                 for member in group.members
                 if member.client_id != client_id and (not connected or self._is_connected(member.client_id))
             )
-            return self._to_member(group, others, publication) if others else False
+            return self._to_member(group, others, publication, when_kept=True) if others else False
         return False
 
-    def _to_member(self, group: Group, members: tuple[Subscriber, ...], publication: Publication) -> bool:
+    def _to_member(
+        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, when_kept: bool
+    ) -> bool:
         """Deliver to one of some members; where its queue is full or refuses, another is asked."""
+        give = deliver_when_kept if when_kept else deliver
         while members:
             member = self._choose(group, members, publication)
             session = None if member is None else self._session_of(member.client_id)
@@ -170,7 +180,7 @@ class Router:
                 return True
             # The last one's queue decides what becomes of a message that nobody has room for.
             full = len(members) > 1 and publication.publish.qos and session.has_no_room
-            if not full and deliver(self._runtime, target_of(session, [member.subscription]), publication):
+            if not full and give(self._runtime, target_of(session, [member.subscription]), publication):
                 return True
             members = tuple(other for other in members if other.client_id != member.client_id)
         return False

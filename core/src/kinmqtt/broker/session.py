@@ -14,7 +14,7 @@ from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.outbox import Discard, Outbox
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.settings import NEVER_EXPIRES
-from kinmqtt.broker.waiting import WaitingHere, WaitingInStore
+from kinmqtt.broker.waiting import Ended, WaitingHere, WaitingInStore
 from kinmqtt.mqtt.aliases import OutgoingAliases
 from kinmqtt.mqtt.packets import V5
 from kinmqtt.mqtt.session import Incoming, Outgoing, Stage
@@ -67,7 +67,7 @@ class Session:
         self.expiry_s = expiry_s
         self.kept = expiry_s > 0 if kept is None else kept
         """Whether the session outlives its connection, and so lives in the stores."""
-        self.waiting: WaitingHere | WaitingInStore = (
+        self.waiting: WaitingHere | WaitingInStore | Ended = (
             WaitingInStore(runtime, self) if self.kept else WaitingHere(runtime, self)
         )
         self.created_at = runtime.clock.now()
@@ -122,6 +122,10 @@ class Session:
         self._resumed = False
         self._owed.clear()
         self.out = Discard(self._runtime.statistics, "offline")
+
+    def end(self) -> None:
+        """The session is over, and nothing waits for its client."""
+        self.waiting = self.waiting.end()
 
     def restore(self, state: QueueState) -> None:
         """Take what the queue store holds for this client: after a restart, a claim from another node, or where the
@@ -178,6 +182,8 @@ class Session:
                 waiting.add(delivery, fate)
             else:
                 self.transmit(self.outgoing.assign(delivery), delivery)
+            return True
+        if isinstance(waiting, Ended):
             return True
         self.sequence = sequence = self.sequence + 1
         entry = Entry(sequence, publication.stored, qos, retain, identifiers, shared_filter)

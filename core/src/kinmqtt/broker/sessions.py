@@ -18,6 +18,7 @@ from kinmqtt.broker.redistribution import Redistribution
 from kinmqtt.broker.session import Session, expiry_moment
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import RETRY_S
+from kinmqtt.broker.wills import Wills
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.cluster import ClusterBackend
@@ -74,6 +75,7 @@ class Sessions:
         self._publishing = publishing
         self._cluster = cluster
         self._redistribution = Redistribution(runtime, router)
+        self._wills = Wills(runtime, publishing)
         self._locks: dict[str, DeferredLock] = {}
         self._reloading: set[str] = set()
         """Clients whose state is being read anew, because the store did not keep what was done since."""
@@ -104,6 +106,7 @@ class Sessions:
                 old.connection.taken_over(client)
             # Writes made under the old epoch must be in before the claim ends it.
             await runtime.turn.drained()
+        await self._wills.attempted(client.client_id)
         if runtime.turn.owes(client.client_id):
             # A session that has ended must not come back because that could not be kept.
             runtime.turn.retry()
@@ -124,9 +127,7 @@ class Sessions:
         # DISCONNECT, or a CONNECT with an expiry of 0, has ended it; what it held may still be on its way to others.
         ended = session is not None and session.expiry_s == 0
         if session is not None and (opening.clean_start or expired or ended):
-            self._redistribution.member_left(session, ends=True)
-            await self._redistribution.queue_left(session, ends=True)
-            self._end(session, expired)
+            await self._end_kept(session, expired)
             session = None
         present = session is not None
         if session is None:
@@ -226,16 +227,16 @@ class Sessions:
         if not will_stands:
             session.will = None
         ends = session.expiry_s == 0
-        self._redistribution.member_left(session, ends)
-        if ends and session.kept and session.waiting.count:
-            # DISCONNECT has cut the session's life short: what waits in its queue may be for others too.
-            self._in_background(self._end_with_queue(session), session.client_id)
+        if ends and session.kept:
+            # DISCONNECT has cut the session's life short.
+            self._in_background(self._end_until_kept(session), session.client_id)
             return
+        self._redistribution.member_left(session, ends)
         if ends:
             self._end(session)
             return
         if session.waiting.count:
-            self._in_background(self._redistribution.queue_left(session, ends=False), session.client_id)
+            self._in_background(self._hand_on_queue(session), session.client_id)
         now = self._runtime.clock.now()
         will_due_at = None
         if session.will is not None:
@@ -243,8 +244,8 @@ class Sessions:
             if delay_s:
                 will_due_at = now + delay_s
             else:
-                self._publish_will(session)
-        if session.will is None:
+                self._wills.publish(session)
+        else:
             self._write(ClearWill(session.client_id, session.epoch))
         expires_at = expiry_moment(session.expiry_s, now)
         self._write(ReleaseSession(session.client_id, session.epoch, expires_at, will_due_at))
@@ -255,16 +256,15 @@ class Sessions:
         for epoch, stored in await settle(store.due_wills(now, AT_ONCE)):
             session = self._unused(stored.client_id, epoch)
             if session is not None and session.will is not None:
-                self._publish_will(session)
-                self._write(ClearWill(session.client_id, epoch))
+                self._wills.publish(session)
+        ending = []
         for epoch, stored in await settle(store.expired(now, AT_ONCE)):
             session = self._unused(stored.client_id, epoch)
             if session is not None:
-                self._runtime.statistics.sessions_expired.value += 1
-                self._redistribution.member_left(session, ends=True)
-                await self._redistribution.queue_left(session, ends=True)
-                if self._unused(stored.client_id, epoch) is session:
-                    self._end(session, expired=True)
+                ending.append(run(self._end_unused(session, expired=True)))
+        # All of them within the same turns. One that could not be ended is found again.
+        for end in ending:
+            await end
 
     async def expire_messages(self, now: float) -> None:
         """Remove queued messages that have expired at ``now``."""
@@ -283,7 +283,7 @@ class Sessions:
         if session is None:
             return
         log.warn("session {client_id!r} has a newer owner", client_id=client_id)
-        session.waiting.end()
+        session.end()
         self._forget_subscriptions(session)
         if session.connection is not None:
             connection = session.connection
@@ -300,7 +300,7 @@ class Sessions:
             session.connection.fail(reason, "a store did not keep the session")
         if self.by_id.get(client_id) is session:
             del self.by_id[client_id]
-            session.waiting.end()
+            session.end()
             self._forget_subscriptions(session)
 
     def unkept(self, client_id: str, writes: Sequence[QueueWrite], reason: ReasonCode, certain: bool) -> None:
@@ -323,6 +323,11 @@ class Sessions:
             return
         if session.connection is not None:
             session.connection.fail(reason, "a store did not keep what is in flight")
+        self._go_back(session)
+
+    def _go_back(self, session: Session) -> None:
+        """Have a session go back to what the queue store holds."""
+        client_id = session.client_id
         if client_id not in self._reloading:
             self._reloading.add(client_id)
             self._in_background(self._reload(session), client_id)
@@ -354,31 +359,85 @@ class Sessions:
             return None
         return session
 
-    def _end(self, session: Session, expired: bool = False) -> None:
-        """The session is over: its will, if it still has one, is due (MQTT-3.1.2-8)."""
-        client_id = session.client_id
+    def _end(self, session: Session) -> None:
+        """A session that is not kept is over: its will, if it still has one, is due (MQTT-3.1.2-8)."""
         self._forget_subscriptions(session)
-        self._publish_will(session)
-        self.by_id.pop(client_id, None)
-        session.waiting.end()
-        if session.kept:
-            self._runtime.turn.batch.queue.append(queue.Purge(client_id, session.epoch))
-            self._write(DiscardSession(client_id, session.epoch))
+        self._wills.publish(session)
+        self.by_id.pop(session.client_id, None)
+        session.end()
+        self._tell_ended(session, expired=False)
+
+    async def _end_kept(self, session: Session, expired: bool = False) -> None:
+        """A kept session is over: others get what it held for their groups, and its will is published.
+
+        Whoever calls this holds the lock of the client id. Raises :class:`~kinmqtt.broker.turn.NotKept` where a store
+        fails: the session is then as if nothing had been.
+        """
+        client_id = session.client_id
+        await self._wills.attempted(client_id)
+        will = session.will
+        message = None if will is None else await self._wills.message_of(session.client, will)
+        self._redistribution.member_left(session, ends=True)
+        await self._redistribution.queue_left(session, ends=True)
+        # From here on nothing more may come for it: what is kept behind its end would stay for ever.
+        del self.by_id[client_id]
+        self._forget_subscriptions(session)
+        try:
+            if message is None:
+                self._discard(session)
+                await self._runtime.turn.committed()
+            else:
+                await self._publishing.publish_with(message, lambda: self._discard(session))
+        except NotKept:
+            self.by_id[client_id] = session
+            for subscription in session.subscriptions.values():
+                self._router.subscribe(client_id, subscription)
+            self._go_back(session)
+            raise
+        session.will = None
+        session.end()
+        self._tell_ended(session, expired)
+
+    def _discard(self, session: Session) -> None:
+        batch = self._runtime.turn.batch
+        purge = queue.Purge(session.client_id, session.epoch)
+        discard = DiscardSession(session.client_id, session.epoch)
+        batch.queue.append(purge)
+        batch.sessions.append(discard)
+        batch.tied |= {purge, discard}
+
+    def _tell_ended(self, session: Session, expired: bool) -> None:
         hooks = self._runtime.hooks
         notice: Any = hooks.session_expired if expired else hooks.session_discarded
         if notice.active:
-            notice(client_id)
+            notice(session.client_id)
 
-    async def _end_with_queue(self, session: Session) -> None:
-        """End a session whose queue is given to others first; nobody claims it in the meantime."""
-        lock = self._locks.setdefault(session.client_id, DeferredLock())
+    async def _end_unused(self, session: Session, expired: bool = False) -> bool:
+        """End a kept session that has no connection; ``False`` where a store fails, and it must be tried again."""
+        client_id = session.client_id
+        lock = self._locks.setdefault(client_id, DeferredLock())
         await lock.acquire()
         try:
-            await self._redistribution.queue_left(session, ends=True)
-            if session.connection is None and self.by_id.get(session.client_id) is session:
-                self._end(session)
+            if self._unused(client_id, session.epoch) is session:
+                await self._end_kept(session, expired)
+                if expired:
+                    self._runtime.statistics.sessions_expired.value += 1
+        except NotKept:
+            return False
         finally:
-            self._give_back(lock, session.client_id)
+            self._give_back(lock, client_id)
+        return True
+
+    async def _end_until_kept(self, session: Session) -> None:
+        while not await self._end_unused(session):
+            await pause(self._runtime.clock, RETRY_S)
+
+    async def _hand_on_queue(self, session: Session) -> None:
+        """What is not kept of that is read anew: it waits for the client, or for the end of its session."""
+        try:
+            await self._redistribution.queue_left(session, ends=False)
+        except NotKept:
+            pass
 
     def _give_back(self, lock: DeferredLock, client_id: str) -> None:
         lock.release()
@@ -388,11 +447,6 @@ class Sessions:
     def _forget_subscriptions(self, session: Session) -> None:
         for subscription in session.subscriptions.values():
             self._router.unsubscribe(session.client_id, subscription)
-
-    def _publish_will(self, session: Session) -> None:
-        will, session.will = session.will, None
-        if will is not None:
-            self._in_background(self._publishing.publish_will(session.client, will), session.client_id)
 
     def _in_background(self, work: Coroutine[Any, Any, None], client_id: str) -> None:
         run(work).addErrback(

@@ -91,6 +91,8 @@ class Batch:
     fenced: set[str] = field(factory=set)
     again: set[str] = field(factory=set)
     """Clients of whom something is written that an earlier turn could not have kept."""
+    tied: set[QueueWrite | SessionWrite] = field(factory=set)
+    """Writes that may be kept with this turn's others only: who made them makes all of them again."""
 
 
 @define(slots=True)
@@ -234,15 +236,19 @@ class Turn:
             return
         stores = self._stores
         asked: list[Store] = []
-        if batch.queue:
-            asked.append(stores.queue)
-            batch.refused = not self._write(batch, lambda: stores.queue.apply(batch.queue))
-        if batch.sessions:
-            asked.append(stores.session)
-            self._write(batch, lambda: stores.session.apply(batch.sessions))
+        taken = True
         if batch.retain:
             asked.append(stores.retain)
-            self._write(batch, lambda: stores.retain.put(batch.retain))
+            taken = self._write(batch, lambda: stores.retain.put(batch.retain))
+        if batch.sessions and taken:
+            asked.append(stores.session)
+            taken = self._write(batch, lambda: stores.session.apply(batch.sessions))
+        if batch.queue:
+            # Last: a QoS 2 identifier that is kept says that all the rest is.
+            batch.refused = True
+            if taken:
+                asked.append(stores.queue)
+                batch.refused = not self._write(batch, lambda: stores.queue.apply(batch.queue))
         if batch.events:
             asked.append(stores.event)
             self._write(batch, lambda: stores.event.append(batch.events))
@@ -348,8 +354,9 @@ class Turn:
             _attempt(partial(call, reason))
 
     def _owe(self, batch: Batch) -> None:
-        self._owed_queue += [write for write in batch.queue if isinstance(write, STANDING)]
-        self._owed_sessions += [write for write in batch.sessions if isinstance(write, STANDING)]
+        tied = batch.tied
+        self._owed_queue += [w for w in batch.queue if isinstance(w, STANDING) and w not in tied]
+        self._owed_sessions += [w for w in batch.sessions if isinstance(w, STANDING) and w not in tied]
 
     def _flush(self) -> None:
         dirty, self.dirty = self.dirty, []

@@ -64,9 +64,10 @@ class Waiting(ABC):
         """A message waits no longer."""
         self._hold(max(0, self.count - 1), max(0, self.size_bytes - message.size_bytes))
 
-    def end(self) -> None:
-        """The session ends, and what waited with it."""
+    def end(self) -> Ended:
+        """The session ends, and what waited with it; answers what stands in its place."""
         self._hold(0, 0)
+        return Ended(self._runtime)
 
     def _hold(self, count: int, size_bytes: int) -> None:
         tally = self._runtime.waiting
@@ -107,6 +108,36 @@ class Waiting(ABC):
         self._runtime.drop(client_id, message, "expired")
         if self._runtime.hooks.message_expired.active:
             self._runtime.hooks.message_expired(client_id, message)
+
+
+@final
+class Ended(Waiting):
+    """Nothing waits, and nothing will: the session is over.
+
+    It does not know its session, as the session knows it: a circle of references would stay in memory for long.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.count = 0
+        self.size_bytes = 0
+        self.retrying = False
+
+    def pump(self) -> None:
+        """See :meth:`Waiting.pump`."""
+
+    def fate_of(self, publication: Publication) -> Fate:
+        """See :meth:`Waiting.fate_of`: whatever is meant for the session comes too late."""
+        return Fate.DROPPED
+
+    def leaves(self, message: Message) -> None:
+        """See :meth:`Waiting.leaves`."""
+
+    def end(self) -> Ended:
+        """See :meth:`Waiting.end`."""
+        return self
 
 
 @final

@@ -101,7 +101,7 @@ class MqttProtocol(Protocol):
 
     def introduced(self) -> Connection:
         """The broker's side of this connection; who is there is known by now."""
-        if self.connection is None:
+        if self.connection is None and not self._closing:
             self._introduce()
         connection = self.connection
         if connection is None:
@@ -143,7 +143,9 @@ class MqttProtocol(Protocol):
             self._patience = None
             self._arrives(-1)
         if self.connection is not None:
-            self.connection.lost(reason.getErrorMessage())
+            # Each holds the other, and a circle of references stays in memory for long.
+            connection, self.connection = self.connection, None
+            connection.lost(reason.getErrorMessage())
         else:
             log.info(
                 "a connection to {listener} ended before it was known who is there: {why}",

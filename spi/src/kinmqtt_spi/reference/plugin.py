@@ -178,6 +178,8 @@ class BareContext(Context):
         self.published: list[Message] = []
         self.values: dict[str, bytes] = {}
         """What the plugin keeps."""
+        self.unkept: dict[str, Callable[[], None]] = {}
+        """What the plugin wants called where a store did not keep a key: for a test to call."""
         self.sessions: dict[str, list[Message]] = {}
         """What was delivered to each session; those not in it do not exist."""
         self.authorizers: list[Callable[[AuthorizationRequest], Decision | None]] = []
@@ -185,8 +187,10 @@ class BareContext(Context):
         self.disconnected: list[tuple[str, ReasonCode]] = []
         self.authorization_changes: list[Scope] = []
 
-    def publish(self, message: Message) -> None:
+    def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
         self.published.append(self._received(message))
+        if in_place_of is not None:
+            self.values.pop(in_place_of, None)
 
     def deliver(self, client_id: str, message: Message) -> Delivery:
         if client_id not in self.sessions:
@@ -194,7 +198,10 @@ class BareContext(Context):
         self.sessions[client_id].append(self._received(message))
         return Delivery.TAKEN
 
-    def keep(self, key: str, value: bytes | None) -> None:
+    def keep(self, key: str, value: bytes | None, *, unkept: Callable[[], None] | None = None) -> None:
+        self.unkept.pop(key, None)
+        if unkept is not None:
+            self.unkept[key] = unkept
         if value is None:
             self.values.pop(key, None)
         else:

@@ -154,14 +154,16 @@ class MemoryQueueStore(QueueStore):
                 removed.append((client_id, entry))
         return removed
 
-    def count_on(self, client_id: str, epoch: int, last: int) -> None:
-        """Know that entries up to ``last`` were appended once, whatever is left of them."""
+    def count_on(self, client_id: str, epoch: int, last: int, floor: int) -> None:
+        """Know that entries up to ``last`` were appended once, those up to ``floor`` since the last purge, whatever
+        is left of them.
+        """
         queue = self._queues.get(client_id)
         if queue is None:
-            self._resting[client_id] = (epoch, last, last)
+            self._resting[client_id] = (epoch, last, floor)
         else:
             queue.last = max(queue.last, last)
-            queue.floor = max(queue.floor, last)
+            queue.floor = max(queue.floor, floor)
 
     def clients(self) -> list[str]:
         """The clients of whom there is anything."""

@@ -84,10 +84,14 @@ class Context(ABC):
     may keep files below ``plugins/<its name>/`` in it, which it makes itself."""
 
     @abstractmethod
-    def publish(self, message: Message) -> None:
+    def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
         """Publish for the broker itself: no limiter, authorizer or intercept is asked.
 
-        ``publisher``, ``id`` and ``received_at`` are filled in where they are absent.
+        ``publisher``, ``id`` and ``received_at`` are filled in where they are absent. While a store fails, clients
+        whose sessions are kept may miss the message. With ``in_place_of``, the key of a value that this plugin keeps,
+        it is published, and the value forgotten, in one transaction, which is tried again until it is kept: nobody
+        gets the message twice, and none is lost with the broker. Raises ``ValueError`` for a message that no PUBLISH
+        can carry.
         """
 
     @abstractmethod
@@ -99,11 +103,12 @@ class Context(ABC):
         """
 
     @abstractmethod
-    def keep(self, key: str, value: bytes | None) -> None:
+    def keep(self, key: str, value: bytes | None, *, unkept: Callable[[], None] | None = None) -> None:
         """Keep a small value over restarts, under this plugin's name; ``None`` forgets it.
 
-        It goes with this turn's writes to the retain store: what clients are told of this turn waits for it. Raises
-        ``ValueError`` for an empty value, or a key that is empty or has ``+``, ``#`` or U+0000 in it.
+        It goes with this turn's writes to the retain store: what clients are told of this turn waits for it. Where
+        that is not kept, ``unkept`` is called, and clients are told so: they come again. Raises ``ValueError`` for an
+        empty value, or a key that is empty or has ``+``, ``#`` or U+0000 in it.
         """
 
     @abstractmethod

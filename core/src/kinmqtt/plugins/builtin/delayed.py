@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
@@ -143,7 +143,7 @@ class Delayed:
             return Reject(ReasonCode.QUOTA_EXCEEDED, "too many delayed messages")
         due = context.clock.now() + delay_s
         key = f"{int(due * 1000):015}-{context.node.uid:016x}-{self._serial}"
-        context.keep(key, _packed(due, held))
+        context.keep(key, _packed(due, held), unkept=lambda: self._withdraw(key))
         self._push(context, context.clock.monotonic() + delay_s, key, held)
         self._arm()
         return Drop("delayed")
@@ -153,6 +153,12 @@ class Delayed:
         held = _Held(due, self._serial, key, message, message.size_bytes)
         self._bytes += held.size_bytes
         heappush(self._waiting, held)
+
+    def _withdraw(self, key: str) -> None:
+        """A message was not kept, and its publisher is not told that it was."""
+        self._bytes -= sum(held.size_bytes for held in self._waiting if held.key == key)
+        self._waiting = [held for held in self._waiting if held.key != key]
+        heapify(self._waiting)
 
     def _arm(self) -> None:
         """One timer, for the message that is due first."""
@@ -177,10 +183,10 @@ class Delayed:
         while self._waiting and self._waiting[0].due <= now:
             held = heappop(self._waiting)
             self._bytes -= held.size_bytes
-            context.keep(held.key, None)
             try:
-                context.publish(held.message)
+                context.publish(held.message, in_place_of=held.key)
             except ValueError as error:
+                context.keep(held.key, None)
                 context.log.error("a delayed message can't be published: {error}", error=error)
         self._arm()
 

@@ -263,6 +263,7 @@ def test_a_log_that_is_read_again_gives_the_same_answers(steps: list[list[Step]]
 
 
 @given(st.lists(turns(most=5), min_size=2, max_size=3))
+@example([[[("append", "a", 0)] * 2 + [("purge", "a", 0), ("append", "a", 0)]], [[("append", "a", 0)]]])
 @settings(max_examples=100, deadline=None)
 def test_a_log_of_several_lives_gives_the_same_answers(lives: list[list[list[Step]]]) -> None:
     """What a broker writes after a restart goes on from what it has read, and is read again with it."""

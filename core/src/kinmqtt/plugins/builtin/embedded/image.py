@@ -100,7 +100,7 @@ class QueueImage:
                 carry_out(list(_writes(client_id, queue, made)))
             if queue.floor:
                 # Numbers are not given twice: what the log says of the first would be taken for the second.
-                store.count_on(client_id, queue.epoch, queue.last)
+                store.count_on(client_id, queue.epoch, queue.last, queue.floor)
 
     def _append(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
         sequence = record[3]
