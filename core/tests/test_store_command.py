@@ -42,16 +42,14 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broker = BrokerProcess(broker_command(port, "--data", str(data)), port)
     try:
         broker.wait_for_line("listening on ")
-        live(broker)
-        broker.signal(signal.SIGKILL)
-        broker.wait()
+        live_and_die(broker)
     finally:
         broker.end()
     return data
 
 
-def live(broker: BrokerProcess) -> None:
-    """Two clients of which something of every sort is kept."""
+def live_and_die(broker: BrokerProcess) -> None:
+    """Two clients of which something of every sort is kept, and a broker that does not see them go."""
     properties = Properties(will_delay_interval=1000, content_type="text", user_property=(("a", "1"), ("a", "2")))
     will = Will("gone", b"\xff\x00", 1, False, properties)
     with wire(broker.port, "sub", **KEPT) as sub, wire(broker.port, "pub", will=will, **KEPT) as pub:
@@ -65,6 +63,8 @@ def live(broker: BrokerProcess) -> None:
         sub.close()
         pub.publish("state", BIG, 1, retain=True, packet_id=3).expect(Puback)
         pub.publish("a/3", b"3", 1, packet_id=4).expect(Puback)
+        broker.signal(signal.SIGKILL)
+        broker.wait()
 
 
 @pytest.fixture
