@@ -138,7 +138,7 @@ def test_the_broker_introduces_itself(tmp_path: Path) -> None:
         lines = [line.partition("[kinmqtt#info] ")[2] for line in broker.lines if "[kinmqtt#info]" in line]
 
     assert len(lines) == 3
-    assert re.fullmatch(r"kinmqtt \S+ on \S+ \S+, asyncio reactor", lines[0])
+    assert re.fullmatch(r"kinmqtt \S+ on \S+ \S+, asyncio reactor on uvloop", lines[0])
     assert lines[1].startswith(f"listening on tcp:{broker.port}:interface=127.0.0.1")
     assert lines[1].endswith("; anonymous clients are let in")
 

@@ -25,7 +25,7 @@ import pytest
 from certificates import Authority
 from mqttjs import Driver
 from paho.mqtt.enums import CallbackAPIVersion
-from processes import BrokerProcess, Process, free_port, needed, run_command, running_broker, wait_until
+from processes import BrokerProcess, Process, environment, free_port, needed, run_command, running_broker, wait_until
 from wire import Wire, wire
 
 from kinmqtt.mqtt.packets import V5, Publish
@@ -99,12 +99,13 @@ class Doors:
             yield client
 
 
-@pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
-    """The broker, for all tests of the module."""
+@pytest.fixture(scope="module", params=["uvloop", "asyncio"])
+def doors(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Doors]:
+    """The broker, for all tests of the module, with sockets of either sort."""
     doors = Doors(tmp_path_factory.mktemp("doors"))
     command = [sys.executable, "-m", "kinmqtt", "run", "-c", "kinmqtt.toml"]
-    with running_broker(command=lambda port: command, cwd=doors.folder):
+    env = environment(KINMQTT__BROKER__EVENT_LOOP=request.param)
+    with running_broker(command=lambda port: command, cwd=doors.folder, env=env):
         yield doors
 
 

@@ -101,8 +101,8 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     return load(parsed.config, overrides, os.environ)
 
 
-def _reactor() -> Any:
-    install_asyncio_reactor()
+def _reactor(settings: Settings) -> Any:
+    install_asyncio_reactor(settings.broker.event_loop)
     from twisted.internet import reactor
 
     return reactor
@@ -120,7 +120,7 @@ def _run(parsed: argparse.Namespace) -> int:
     from kinmqtt.runner import build_service
 
     settings = _settings(parsed)
-    reactor = _reactor()
+    reactor = _reactor(settings)
     service = build_service(settings, reactor)
     level = LogLevel.levelWithName(parsed.log_level)
     observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [LogLevelFilterPredicate(defaultLogLevel=level)])
@@ -134,7 +134,8 @@ def _run(parsed: argparse.Namespace) -> int:
 def _check(parsed: argparse.Namespace) -> int:
     from kinmqtt.runner import build_assembly
 
-    assembly, listeners = build_assembly(_settings(parsed), _reactor())
+    settings = _settings(parsed)
+    assembly, listeners = build_assembly(settings, _reactor(settings))
     print("listen: " + ", ".join(listener.summary for listener in listeners))
     for family, plugin in assembly.providers.items():
         print(f"{family}: {plugin}")
@@ -148,7 +149,8 @@ def _check(parsed: argparse.Namespace) -> int:
 def _plugins(parsed: argparse.Namespace) -> int:
     from kinmqtt.runner import build_assembly
 
-    assembly, _ = build_assembly(_settings(parsed), _reactor())
+    settings = _settings(parsed)
+    assembly, _ = build_assembly(settings, _reactor(settings))
     manager = assembly.manager
     serves = {plugin: [f for f, p in assembly.providers.items() if p == plugin] for plugin in manager.active}
     for choice in manager.choices:

@@ -17,6 +17,7 @@ from kinmqtt.broker.broker import Broker
 from kinmqtt.config import Settings
 from kinmqtt.net.clock import ReactorClock
 from kinmqtt.net.listeners import ListenerPort, parse_listeners
+from kinmqtt.net.owned import owning_loop
 from kinmqtt.net.service import BrokerService, NewSettings
 from kinmqtt.plugins.discovery import builtin_candidates, installed_candidates
 from kinmqtt.plugins.manager import PluginManager
@@ -85,7 +86,7 @@ def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor:
     who = "anonymous clients are let in" if anonymous else "clients must authenticate"
     return [
         f"kinmqtt {version()} on {platform.python_implementation()} {platform.python_version()}, "
-        f"{reactor_kind(reactor)} reactor",
+        f"{reactor_kind(reactor)} reactor{' on uvloop' if owning_loop(reactor) else ''}",
         f"listening on {where}; {who}",
         kept,
     ]

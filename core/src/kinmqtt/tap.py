@@ -5,26 +5,45 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from asyncio import AbstractEventLoop, new_event_loop, set_event_loop
 from pathlib import Path
 from typing import Any, ClassVar
 
 from twisted.application.service import IService
 from twisted.python import usage
 
+from kinmqtt.broker.settings import EventLoop
 from kinmqtt.config import Overrides, load
 from kinmqtt_spi.errors import AssemblyError, SettingsError
 
 
-def install_asyncio_reactor() -> None:
+def install_asyncio_reactor(choice: EventLoop) -> None:
     """Choose the asyncio reactor, so that asyncio libraries can live in plugins, unless one is chosen already.
 
     ``twistd`` reads a subcommand's options before it imports a reactor; this runs in between. With
-    ``twistd --reactor=NAME`` the choice is the operator's.
+    ``twistd --reactor=NAME`` the choice is the operator's. Raises :class:`~kinmqtt_spi.errors.AssemblyError` where
+    uvloop is wanted and not installed.
     """
     if "twisted.internet.reactor" not in sys.modules:
         from twisted.internet import asyncioreactor
 
-        asyncioreactor.install()
+        loop = _event_loop(choice)
+        set_event_loop(loop)
+        asyncioreactor.install(loop)
+
+
+def _event_loop(choice: EventLoop) -> AbstractEventLoop:
+    if choice != "asyncio":
+        try:
+            import uvloop
+        except ImportError as error:
+            if choice == "uvloop":
+                raise AssemblyError(
+                    "broker.event_loop: uvloop is not installed: pip install 'kinmqtt-core[uvloop]'"
+                ) from error
+        else:
+            return uvloop.new_event_loop()
+    return new_event_loop()
 
 
 class Options(usage.Options):
@@ -50,14 +69,14 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Check the settings, and choose the reactor while there is still a choice."""
-        install_asyncio_reactor()
         try:
-            self["settings"] = load(
+            settings = self["settings"] = load(
                 None if self["config"] is None else Path(self["config"]),
                 Overrides(tuple(self["listen"]), self["data"], True if self["allow-anonymous"] else None),
                 os.environ,
             )
-        except SettingsError as error:
+            install_asyncio_reactor(settings.broker.event_loop)
+        except (AssemblyError, SettingsError) as error:
             raise usage.UsageError(str(error)) from error
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from harness import House
-from processes import BrokerProcess, running_broker
+from processes import BrokerProcess, environment, running_broker
 from transports import CONNACK, CONNECT, PING, PONG, BufferTransport, SocketTransport
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.error import ConnectionLost
@@ -390,12 +390,12 @@ outbound_buffer_bytes = 200_000
 """
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that soon loses patience."""
+@pytest.fixture(scope="module", params=["uvloop", "asyncio"])
+def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
+    """A broker that soon loses patience, with sockets of either sort."""
     settings: Path = tmp_path_factory.mktemp("protocol") / "kinmqtt.toml"
     settings.write_text(SETTINGS)
-    with running_broker("-c", str(settings)) as process:
+    with running_broker("-c", str(settings), env=environment(KINMQTT__BROKER__EVENT_LOOP=request.param)) as process:
         yield process
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from attrs import evolve, fields, frozen
 
@@ -22,6 +22,9 @@ WEBSOCKET_PREFIX: Final = "ws:"
 """Stands before an endpoint over which MQTT goes in WebSocket, where a listener is written as one string."""
 
 
+EventLoop: TypeAlias = Literal["auto", "uvloop", "asyncio"]
+
+
 @frozen(slots=True)
 class BrokerSettings:
     """``[broker]``: where the broker listens and who it is."""
@@ -35,6 +38,11 @@ class BrokerSettings:
         None,
         help="the directory where state is kept, or memory to keep nothing over a restart; left out: "
         "$STATE_DIRECTORY, /var/lib/kinmqtt for root, $XDG_STATE_HOME/kinmqtt (~/.local/state/kinmqtt) for others",
+    )
+    event_loop: EventLoop = setting(
+        "auto",
+        help="uvloop, which must be installed; asyncio, which always is; auto for the first that there is. twistd "
+        "--reactor decides before it",
     )
     allow_anonymous: bool | None = setting(
         None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from asyncio import AbstractEventLoop
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from kinmqtt.broker.awaiting import settle
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.listener import ListenerPlan
 from kinmqtt.broker.settings import ListenerSettings
+from kinmqtt.net.owned import own_sockets
 from kinmqtt.net.protocol import MqttFactory
 from kinmqtt.net.proxy import ProxyFactory
 from kinmqtt_spi.errors import AssemblyError
@@ -163,8 +165,13 @@ def wrapped(factory: MqttFactory, port: ListenerPort) -> Any:
     return ProxyFactory(layered) if port.plan.settings.proxy_protocol else layered  # type: ignore[no-untyped-call]
 
 
-async def open_all(broker: Broker, ports: Sequence[ListenerPort]) -> list[IListeningPort]:
-    """Open all listeners, or none: those already open are closed before :class:`AssemblyError` is raised."""
+async def open_all(
+    broker: Broker, ports: Sequence[ListenerPort], loop: AbstractEventLoop | None = None
+) -> list[IListeningPort]:
+    """Open all listeners, or none: those already open are closed before :class:`AssemblyError` is raised.
+
+    Where there is a ``loop``, the sockets of their connections are the loop's.
+    """
     opened: list[IListeningPort] = []
     for port in ports:
         factory = factory_for(broker, port)
@@ -174,6 +181,8 @@ async def open_all(broker: Broker, ports: Sequence[ListenerPort]) -> list[IListe
             await close_all(opened)
             cause = getattr(error, "socketError", error)
             raise AssemblyError(f"can't listen on {port.description!r}: {cause}") from error
+        if loop is not None:
+            own_sockets(listening, loop)
         factory.rate.port = listening
         opened.append(listening)
     return opened

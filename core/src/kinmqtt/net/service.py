@@ -21,6 +21,7 @@ from kinmqtt.broker.awaiting import limited
 from kinmqtt.broker.broker import STOP_LIMIT_S, Broker
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.net.listeners import ListenerPort, close_all, open_all
+from kinmqtt.net.owned import owning_loop
 from kinmqtt_spi.errors import SpiError
 
 log = Logger("kinmqtt")
@@ -121,7 +122,7 @@ class BrokerService(Service):
         if not self.running:
             return  # It was told to stop in the meantime.
         try:
-            self._ports = await open_all(self.broker, self._listeners)
+            self._ports = await open_all(self.broker, self._listeners, owning_loop(self._reactor))
         except BaseException:
             await self.broker.stop()
             raise

@@ -1,0 +1,221 @@
+"""Connections whose sockets uvloop owns, behind the face of a Twisted transport.
+
+Twisted accepts, as it does everywhere: endpoints, rates and limits are the same. Then libuv reads and writes, which
+costs a third of what Twisted's own loop over file descriptors does. Where the event loop is not uvloop's, connections
+stay Twisted's: this face on asyncio's own loop would be slower.
+"""
+
+from __future__ import annotations
+
+import socket
+from asyncio import AbstractEventLoop, BaseTransport, Protocol, Transport
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IConsumer, IPushProducer, ITCPTransport, ITransport
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+
+def owning_loop(reactor: Any) -> AbstractEventLoop | None:
+    """The reactor's event loop, if it is uvloop's."""
+    loop = getattr(reactor, "_asyncioEventloop", None)
+    return loop if type(loop).__module__.partition(".")[0] == "uvloop" else None
+
+
+def own_sockets(port: Any, loop: AbstractEventLoop) -> None:
+    """Have the connections that a listening port accepts be the loop's from now on.
+
+    A port that is not Twisted's own, which an endpoint of a plugin may have opened, goes on as it is.
+    """
+    listening = getattr(port, "socket", None)
+    if not isinstance(listening, socket.socket) or not hasattr(port, "transport"):
+        return
+    made = OwnedTransport if listening.family == socket.AF_UNIX else OwnedTcpTransport
+
+    def transport(
+        accepted: socket.socket, protocol: Any, client: Any, server: Any, number: int, reactor: Any
+    ) -> OwnedTransport:
+        return made(loop, accepted, protocol, server, client)
+
+    port.transport = transport
+
+
+@implementer(ITransport, IConsumer, IPushProducer)
+class OwnedTransport(Protocol):
+    """One connection: to Twisted's protocol a transport, to the loop's transport a protocol."""
+
+    __slots__ = (
+        "_aborted",
+        "_client",
+        "_early",
+        "_paused",
+        "_port",
+        "_producer",
+        "_protocol",
+        "_socket",
+        "_transport",
+        "data_received",
+        "disconnecting",
+        "write",
+    )
+
+    def __init__(
+        self, loop: AbstractEventLoop, accepted: socket.socket, protocol: Any, port: Any, client: Any
+    ) -> None:
+        """``port`` has accepted the socket, from ``client``, for a ``protocol`` that is about to meet it."""
+        self._protocol = protocol
+        self._port = port
+        self._client = client
+        self._socket = accepted
+        self._transport: Any = None
+        self._producer: Any = None
+        self._early: list[bytes] = []
+        """What was written before the loop had the socket."""
+        self._paused = False
+        self._aborted = False
+        self.disconnecting = False
+        # The loop looks this up once: no call of ours stands between it and the protocol.
+        self.data_received: Callable[[bytes], None] = protocol.dataReceived  # type: ignore[assignment]
+        self.write: Callable[[bytes], None] = self._early.append
+        loop.create_task(self._hand_over(loop))
+
+    async def _hand_over(self, loop: AbstractEventLoop) -> None:
+        try:
+            transport, _ = await loop.connect_accepted_socket(lambda: self, self._socket)
+        except OSError as error:
+            self._socket.close()
+            self.connection_lost(error)
+            return
+        # Not earlier: uvloop begins to read behind connection_made, whatever was asked for there.
+        if self._paused and not transport.is_closing():
+            transport.pause_reading()
+
+    # From the loop
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """The loop has the socket."""
+        owned = self._transport = cast("Transport", transport)
+        early, self._early = self._early, []
+        if self._aborted:
+            owned.abort()
+            return
+        self.write = owned.write
+        if early:
+            owned.write(b"".join(early))
+        if self.disconnecting:
+            owned.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is closed."""
+        protocol, self._protocol = self._protocol, None
+        # Each holds the other, and a circle of references stays in memory for long.
+        self._transport = None
+        self._producer = None
+        self.write = self.data_received = _forget
+        if self._aborted:
+            why: Exception = ConnectionAborted()
+        elif error is None:
+            why = ConnectionDone()
+        else:
+            why = ConnectionLost(str(error))
+        protocol.connectionLost(Failure(why))
+
+    def pause_writing(self) -> None:
+        """The socket takes less than is written."""
+        if self._producer is not None:
+            self._producer.pauseProducing()
+
+    def resume_writing(self) -> None:
+        """Nearly all has gone out."""
+        if self._producer is not None:
+            self._producer.resumeProducing()
+
+    # From the protocol
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        """Send bytes that lie in pieces."""
+        self.write(b"".join(data))
+
+    def loseConnection(self) -> None:
+        """Close when everything written has gone out."""
+        self.disconnecting = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abortConnection(self) -> None:
+        """Close now."""
+        self.disconnecting = self._aborted = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pauseProducing(self) -> None:
+        """Read nothing more until told."""
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resumeProducing(self) -> None:
+        """Read on."""
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def stopProducing(self) -> None:
+        """Nobody wants what is read."""
+        self.loseConnection()
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """Tell somebody when to write less; only of the sort that is told so, not of the sort that is asked."""
+        if not streaming:
+            raise ValueError("a pull producer; sockets of the event loop serve push producers only")
+        self._producer = producer
+
+    def unregisterProducer(self) -> None:
+        """Nobody wants to be told."""
+        self._producer = None
+
+    def getPeer(self) -> Any:
+        """Who is at the other end."""
+        client = self._client
+        if not isinstance(client, tuple):
+            return UNIXAddress(client or None)
+        return IPv4Address("TCP", *client) if len(client) == 2 else IPv6Address("TCP", *client)
+
+    def getHost(self) -> Any:
+        """Where the port listens."""
+        return self._port.getHost()
+
+
+@implementer(ITCPTransport)
+class OwnedTcpTransport(OwnedTransport):
+    """One connection over TCP."""
+
+    __slots__ = ()
+
+    def loseWriteConnection(self) -> None:
+        """Send nothing more, and read on."""
+        if self._transport is not None:
+            self._transport.write_eof()
+
+    def getTcpNoDelay(self) -> bool:
+        """Whether small packets are sent at once."""
+        return bool(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Send small packets at once."""
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, enabled)
+
+    def getTcpKeepAlive(self) -> bool:
+        """Whether TCP asks a silent peer whether it is there."""
+        return bool(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        """Have TCP ask a silent peer whether it is there."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, enabled)
+
+
+def _forget(data: bytes) -> None:
+    """Take bytes that have nowhere to go."""
