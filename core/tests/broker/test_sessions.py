@@ -552,7 +552,7 @@ def test_a_fenced_client_may_come_back() -> None:
     house = House(plugins={"sessions": sessions})
     house.connect("c", **keeps(V5)).subscribe("a", qos=1)
     sessions.claim("c", NodeIdentity("other", 8))
-    house.broker.sessions.fenced("c")
+    house.broker.sessions.fenced("c", 1)
     house.settle()
 
     again = house.connect("c", **keeps(V5))
@@ -569,7 +569,7 @@ def test_a_session_left_alone_may_be_fenced_too() -> None:
     house.connect("c", V5, expiry_s=5).subscribe("a", qos=1).drop()
     sessions.claim("c", NodeIdentity("other", 8))
 
-    house.broker.sessions.fenced("c")
+    house.broker.sessions.fenced("c", 1)
     house.advance(10)
 
     assert house.broker.router.index.count() == 0

@@ -982,8 +982,8 @@ def test_who_is_shut_out_late_is_not_told() -> None:
     """A write handed over again after a newer claim says nothing of the newer owner; a new one of its own does."""
     sessions = FailingSessions()
     desk = Desk(Failing(), sessions)
-    fenced: list[str] = []
-    desk.turn.when_fenced(fenced.append)
+    fenced: list[tuple[str, int]] = []
+    desk.turn.when_fenced(lambda client_id, epoch: fenced.append((client_id, epoch)))
     sessions.refuses = lambda write: True
     desk.turn.batch.sessions.append(ReleaseSession("c", 1, None))
     desk.gather("first")
@@ -997,7 +997,7 @@ def test_who_is_shut_out_late_is_not_told() -> None:
     desk.turn.batch.sessions.append(ReleaseSession("c", 1, None))
     desk.gather("second")
 
-    assert (late, fenced) == ([], ["c"])
+    assert (late, fenced) == ([], [("c", 1)])
 
 
 @pytest.mark.parametrize("late", [False, True])

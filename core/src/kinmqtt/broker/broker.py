@@ -420,4 +420,4 @@ class _ClusterNews:
         """Another node owns the session now; late news of an owner before us means nothing."""
         session = self._broker.sessions.get(client_id)
         if session is not None and session.epoch < epoch:
-            self._broker.sessions.fenced(client_id)
+            self._broker.sessions.fenced(client_id, session.epoch)

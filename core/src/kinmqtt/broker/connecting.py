@@ -11,6 +11,7 @@ from twisted.logger import Logger
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.dispatch import Ruling
+from kinmqtt.broker.publication import KEPT_PREFIX
 from kinmqtt.broker.sessions import Opening, TooManySessions
 from kinmqtt.broker.settings import NEVER_EXPIRES
 from kinmqtt.broker.subscribing import subscribe_initially
@@ -328,6 +329,8 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     will = packet.will
     if connection.broker.runtime.limits.problem_with(will.topic) is not None:
         raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic has too many levels, or is too long")
+    if will.topic.startswith(KEPT_PREFIX):
+        raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is kept for plugins")
     properties = will.properties
     message = Message(
         will.topic,

@@ -12,8 +12,7 @@ from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
 from kinmqtt.broker.overload import Level
-from kinmqtt.broker.publication import Publication, check_message
-from kinmqtt.broker.retained import KEPT_PREFIX
+from kinmqtt.broker.publication import KEPT_PREFIX, Publication, check_message
 from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -35,6 +34,9 @@ log = Logger("kinmqtt.inbound")
 
 CACHED_ROUTES: Final = 1024
 """Topics a connection remembers its rights and fan-out for."""
+
+LONGEST_CACHED_BYTES: Final = 1024
+"""Of a topic that a connection remembers: those of one client are a megabyte at most."""
 
 LONGEST_REASON_BYTES: Final = 100
 """Of a reason string in an acknowledgement."""
@@ -186,7 +188,7 @@ def _tell_refused(connection: Connection, request: AuthorizationRequest, ruling:
 
 
 def _remember(connection: Connection, key: bytes, route: Route) -> Route:
-    if route.cacheable:
+    if route.cacheable and len(key) <= LONGEST_CACHED_BYTES:
         if connection.routes is None or len(connection.routes) >= CACHED_ROUTES:
             connection.routes = {}
         connection.routes[key] = route

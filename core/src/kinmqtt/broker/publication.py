@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
+from typing import Final
 
 from kinmqtt.mqtt.codec.publish import publish_parts
 from kinmqtt.mqtt.errors import LocalError, RemoteError
@@ -16,8 +17,14 @@ NOT_FORWARDED = ("topic_alias", "subscription_identifier")
 """Properties of a PUBLISH that concern one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
 
 
+KEPT_PREFIX: Final = "$plugin/"
+"""Topics under which plugins keep values in the retain store. No message comes from there or goes there."""
+
+
 def check_message(message: Message) -> None:
-    """Raise ``ValueError`` for a message that a plugin made and that no PUBLISH can carry."""
+    """Raise ``ValueError`` for a message that a plugin made and that no PUBLISH can carry, or none may."""
+    if message.topic.startswith(KEPT_PREFIX):
+        raise ValueError(f"{message.topic!r}: topics below {KEPT_PREFIX} are where plugins keep values of their own")
     try:
         check_topic_name(message.topic)
     except RemoteError as error:
@@ -155,7 +162,9 @@ class Publication:
         properties = properties.without(*NOT_FORWARDED)
         if now is not None and self.expires_at is not None:
             # MQTT-3.3.2-6, in whole seconds; a thousandth off for what floating point makes of the difference.
-            left = max(0, ceil(self.expires_at - now - 0.001))
+            # Not more than it was, where the clock was set back meanwhile.
+            interval = properties.message_expiry_interval or 0
+            left = min(interval, max(0, ceil(self.expires_at - now - 0.001)))
             properties = properties.replace(message_expiry_interval=left)
         return properties
 

@@ -7,11 +7,15 @@ its member (MQTT-4.8.2-4), and ends with it (MQTT-4.8.2-5).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import settle
 from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import READ_AT_ONCE, RETRY_S, WaitingHere, WaitingInStore
+from kinmqtt_spi.reasons import ReasonCode
 
 if TYPE_CHECKING:
     from kinmqtt.broker.delivery import Delivery
@@ -20,18 +24,28 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session import Session
 
 
+log = Logger("kinmqtt.redistribution")
+
+MAX_OWED: Final = 10_000
+"""Messages of members that are gone for good, which wait for a store that fails; what comes on top is lost."""
+
+
 class Redistribution:
     """Gives the messages of one session's shared subscriptions to others of their groups."""
 
     def __init__(self, runtime: Runtime, router: Router) -> None:
         self._runtime = runtime
         self._router = router
+        self._owed = 0
 
-    def member_left(self, session: Session, ends: bool) -> None:
-        """A session has lost its connection; with ``ends`` its own end is near, and members that are away do too."""
+    def member_left(self, session: Session, ends: bool) -> bool:
+        """A session has lost its connection; with ``ends`` its own end is near, and members that are away do too.
+
+        Answers whether anything was given.
+        """
+        given: list[Delivery] = []
         if not any(subscription.share_group for subscription in session.subscriptions.values()):
-            return
-        given = []
+            return False
         for packet_id, delivery in session.outgoing:
             if delivery.qos == 1 and self._gives(session, delivery.shared_filter, delivery.publication, ends):
                 session.hand_on(packet_id, delivery)
@@ -44,28 +58,44 @@ class Redistribution:
         if given and not session.kept:
             # Nobody holds it any more if it is not kept; what a kept session held comes back to it.
             self._runtime.turn.batch.otherwise.append(lambda reason: self._again_later(session, given, ends))
+        return bool(given)
 
     def _again_later(self, session: Session, given: list[Delivery], ends: bool) -> None:
+        if self._owed + len(given) > MAX_OWED:
+            for delivery in given:
+                self._runtime.drop(session.client_id, delivery.publication.message, "store_failed")
+            return
+        self._owed += len(given)
         self._runtime.clock.later(RETRY_S, partial(self._again, session, given, ends))
 
     def _again(self, session: Session, given: list[Delivery], ends: bool) -> None:
+        self._owed -= len(given)
         turn = self._runtime.turn
         turn.touch()
-        for delivery in given:
-            self._gives(session, delivery.shared_filter, delivery.publication, ends, gone=True)
-        turn.batch.otherwise.append(lambda reason: self._again_later(session, given, ends))
+        taken = [
+            delivery
+            for delivery in given
+            if self._gives(session, delivery.shared_filter, delivery.publication, ends, gone=True)
+        ]
+        if taken:
+            turn.batch.otherwise.append(lambda reason: self._again_later(session, taken, ends))
 
     async def queue_left(self, session: Session, ends: bool) -> None:
         """The same for what waits in the queue store; stops where the client comes back in the meantime.
 
-        Raises :class:`~kinmqtt.broker.turn.NotKept` where a store fails; the queue is then to be read anew.
+        Whoever calls this holds the lock of the client id: two that read one queue would give it away twice. Raises
+        :class:`~kinmqtt.broker.turn.NotKept` where a store fails; the queue is then to be read anew.
         """
         waiting = session.waiting
         if not isinstance(waiting, WaitingInStore) or not any(s.share_group for s in session.subscriptions.values()):
             return
         cursor = waiting.cursor
-        while session.connection is None and waiting.count:
-            entries = await settle(self._runtime.stores.queue.read(session.client_id, cursor, READ_AT_ONCE))
+        while session.connection is None:
+            try:
+                entries = await settle(self._runtime.stores.queue.read(session.client_id, cursor, READ_AT_ONCE))
+            except Exception:
+                log.failure("the queue of {client_id!r} can't be read", client_id=session.client_id)
+                raise NotKept(ReasonCode.SERVER_UNAVAILABLE) from None
             if not entries or session.connection is not None:
                 return
             for entry in entries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from math import inf, nextafter
 from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
@@ -11,7 +12,7 @@ from twisted.logger import Logger
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import as_deferred, run, settle
 from kinmqtt.broker.fanout import deliver, target_of
-from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.publication import KEPT_PREFIX, Publication
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message, RetainHandling, Subscription
@@ -29,9 +30,6 @@ BYTES_AT_ONCE: Final = 256 << 10
 EXPIRE_AT_ONCE: Final = 1000
 
 SYS_PREFIX: Final = "$SYS/"
-
-KEPT_PREFIX: Final = "$plugin/"
-"""Topics under which plugins keep values in the retain store. No message comes from there or goes there."""
 
 
 class Retained:
@@ -67,6 +65,8 @@ class Retained:
             self._latest = max([self._latest, *(write.version.received_at for write in contents.writes)])
             cursor = contents.cursor
             if cursor is None:
+                # Newer, not as new: whose is the newer of two that came at the same moment, a node's uid would say.
+                self._latest = nextafter(self._latest, inf)
                 return
 
     def has_no_room_for(self, publication: Publication) -> bool:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 CACHED_TOPICS: Final = 100_000
 CACHED_TARGETS: Final = 200_000
-"""Of all cached topics together: about 100 bytes each, 20 MB."""
+"""Of all cached topics together, their names counted with them: 20 MB."""
+
+TARGET_BYTES: Final = 100
+"""What a cached target takes, about."""
 
 BARRIER_LIMIT_S: Final = 1.0
 
@@ -117,7 +120,8 @@ class Router:
         targets = merge(matches.subscribers, self._session_of)
         fanout = Fanout(self._runtime, self.generation, targets, groups, watched)
         self._fanouts[topic] = fanout
-        self._cached_targets += len(targets)
+        # A long topic takes as much as many targets.
+        self._cached_targets += len(targets) + len(topic) // TARGET_BYTES
         return fanout
 
     def route(self, publication: Publication, fanout: Fanout | None = None, *, when_kept: bool = False) -> Routed:
@@ -163,7 +167,9 @@ class Router:
             others = tuple(
                 member
                 for member in group.members
-                if member.client_id != client_id and (not connected or self._is_connected(member.client_id))
+                if member.client_id != client_id
+                and not self._is_ending(member.client_id)
+                and (not connected or self._is_connected(member.client_id))
             )
             return self._to_member(group, others, publication, when_kept=True) if others else False
         return False
@@ -173,6 +179,7 @@ class Router:
     ) -> bool:
         """Deliver to one of some members; where its queue is full or refuses, another is asked."""
         give = deliver_when_kept if when_kept else deliver
+        members = tuple(member for member in members if not self._is_ending(member.client_id)) or members
         while members:
             member = self._choose(group, members, publication)
             session = None if member is None else self._session_of(member.client_id)
@@ -199,6 +206,10 @@ class Router:
         turn = self._rotation.get(key, 0)
         self._rotation[key] = turn + 1
         return candidates[turn % len(candidates)]
+
+    def _is_ending(self, client_id: str) -> bool:
+        session = self._session_of(client_id)
+        return session is not None and session.ending
 
     def _is_connected(self, client_id: str) -> bool:
         session = self._session_of(client_id)

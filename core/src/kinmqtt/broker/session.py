@@ -45,6 +45,7 @@ class Session:
         "client",
         "connection",
         "created_at",
+        "ending",
         "epoch",
         "expiry_s",
         "incoming",
@@ -64,6 +65,8 @@ class Session:
         """``kept`` says whether it outlives its connection, where that is not plain from ``expiry_s``."""
         self._runtime = runtime
         self.epoch = epoch
+        self.ending = False
+        """Whether it is about to end: what others held for a shared subscription is not for it."""
         self.expiry_s = expiry_s
         self.kept = expiry_s > 0 if kept is None else kept
         """Whether the session outlives its connection, and so lives in the stores."""
@@ -280,9 +283,10 @@ class Session:
             self.waiting.count, self.waiting.size_bytes, len(self.outgoing), len(self.incoming.packet_ids)
         )
 
-    def expired_in_store(self, message: Message) -> None:
+    def expired_in_store(self, entry: Entry) -> None:
         """The queue store has removed a queued entry of its own accord."""
-        self.waiting.leaves(message)
+        if isinstance(self.waiting, WaitingInStore):
+            self.waiting.expired_in_store(entry)
         if self.connection is not None:
             self.connection.told_room()
 

@@ -22,7 +22,7 @@ from kinmqtt.broker.wills import Wills
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.cluster import ClusterBackend
-from kinmqtt_spi.services.queue import Append, QueueWrite
+from kinmqtt_spi.services.queue import Append, QueueState, QueueWrite
 from kinmqtt_spi.services.session import (
     Claim,
     ClearWill,
@@ -77,6 +77,8 @@ class Sessions:
         self._redistribution = Redistribution(runtime, router)
         self._wills = Wills(runtime, publishing)
         self._locks: dict[str, DeferredLock] = {}
+        self._ending: set[str] = set()
+        """Clients whose sessions have expired and are being ended."""
         self._reloading: set[str] = set()
         """Clients whose state is being read anew, because the store did not keep what was done since."""
         self.by_id: dict[str, Session] = {}
@@ -109,20 +111,34 @@ class Sessions:
         await self._wills.attempted(client.client_id)
         if runtime.turn.owes(client.client_id):
             # A session that has ended must not come back because that could not be kept.
-            runtime.turn.retry()
+            runtime.turn.retry(client.client_id)
             await runtime.turn.drained()
             if runtime.turn.owes(client.client_id):
                 raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
         claim = await settle(runtime.stores.session.claim(client.client_id, runtime.node))
+        try:
+            return await self._claimed(opening, claim)
+        except BaseException:
+            # Nobody uses it now: what is stored must still expire.
+            self._let_go(client.client_id, claim)
+            raise
+
+    async def _claimed(self, opening: Opening, claim: Claim) -> tuple[Session, bool]:
+        runtime = self._runtime
+        client = opening.client
         if opening.expiry_s and claim.session is None and self._is_full:
-            self._write(DiscardSession(client.client_id, claim.epoch))
             raise TooManySessions
-        await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
         session = self.by_id.get(client.client_id)
         if session is not None:
             session.epoch = claim.epoch
-        elif claim.session is not None:
+        await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
+        # Its will may have become due while the claim was waited for.
+        await self._wills.attempted(client.client_id)
+        if session is None and claim.session is not None:
             session = await self._adopt(claim, claim.session)
+        if session is not None and client.client_id in self._reloading:
+            session.restore(await self._loaded(client.client_id))
+            self._reloading.discard(client.client_id)
         expired = _has_expired(claim.session, runtime.clock.now())
         # DISCONNECT, or a CONNECT with an expiry of 0, has ended it; what it held may still be on its way to others.
         ended = session is not None and session.expiry_s == 0
@@ -137,10 +153,30 @@ class Sessions:
         self._attach(session, opening)
         return session, present
 
+    def _let_go(self, client_id: str, claim: Claim) -> None:
+        """A claimed client id is nobody's after all: its stored session waits as before, if it still has one."""
+        stored = claim.session
+        if stored is None:
+            self._runtime.stores.session.release(client_id, claim.epoch)
+        else:
+            expires_at, will_due_at = self._deadlines(stored, self._runtime.clock.now())
+            self._write(ReleaseSession(client_id, claim.epoch, expires_at, will_due_at))
+
+    @staticmethod
+    def _deadlines(stored: StoredSession, now: float) -> tuple[float | None, float | None]:
+        """When a stored session expires, and when its will is due; from ``now`` where it was never released."""
+        expires_at, will_due_at = stored.expires_at, stored.will_due_at
+        if expires_at is None:
+            expires_at = expiry_moment(stored.expiry_s, now)
+        if will_due_at is None and stored.will is not None:
+            will_due_at = now + stored.will.delay_s
+        return expires_at, will_due_at
+
     @property
     def _is_full(self) -> bool:
         runtime = self._runtime
-        return runtime.stores.session.count() >= runtime.limits.max_sessions
+        coming = sum(isinstance(write, OpenSession) for write in runtime.turn.batch.sessions)
+        return runtime.stores.session.count() + coming >= runtime.limits.max_sessions
 
     def _attach(self, session: Session, opening: Opening) -> None:
         """Give the session to its connection, while the claim still has the client id to itself."""
@@ -164,6 +200,8 @@ class Sessions:
 
     def _resume(self, session: Session, opening: Opening) -> None:
         client = opening.client
+        before = (session.expiry_s, session.will)
+        self._runtime.turn.batch.otherwise.append(lambda reason: self._unresumed(session, *before))
         session.identify(client)
         session.expiry_s = opening.expiry_s
         session.will = opening.will
@@ -179,6 +217,11 @@ class Sessions:
         )
         if self._runtime.hooks.session_resumed.active:
             self._runtime.hooks.session_resumed(client)
+
+    def _unresumed(self, session: Session, expiry_s: int, will: Will | None) -> None:
+        """That its client came back was not kept: when it goes, the session is what it was."""
+        session.expiry_s = expiry_s
+        session.will = will
 
     async def _adopt(self, claim: Claim, stored: StoredSession) -> Session:
         """Make a stored session one of this node's."""
@@ -207,11 +250,7 @@ class Sessions:
                     continue
                 session = await self._adopt(claim, claim.session)
                 restored += 1
-                expires_at, will_due_at = stored.expires_at, stored.will_due_at
-                if expires_at is None:
-                    expires_at = expiry_moment(stored.expiry_s, now)
-                if will_due_at is None and stored.will is not None:
-                    will_due_at = now + stored.will.delay_s
+                expires_at, will_due_at = self._deadlines(stored, now)
                 self._write(ReleaseSession(session.client_id, session.epoch, expires_at, will_due_at))
             cursor = page.cursor
             if cursor is None:
@@ -260,11 +299,14 @@ class Sessions:
         ending = []
         for epoch, stored in await settle(store.expired(now, AT_ONCE)):
             session = self._unused(stored.client_id, epoch)
-            if session is not None:
-                ending.append(run(self._end_unused(session, expired=True)))
-        # All of them within the same turns. One that could not be ended is found again.
-        for end in ending:
-            await end
+            if session is not None and stored.client_id not in self._ending:
+                # None of them gives what it held to another that goes with it.
+                session.ending = True
+                ending.append(session)
+        # All of them within the same turns, and none waits for another. One that could not be ended is found again.
+        for session in ending:
+            self._ending.add(session.client_id)
+            self._in_background(self._end_expired(session), session.client_id)
 
     async def expire_messages(self, now: float) -> None:
         """Remove queued messages that have expired at ``now``."""
@@ -272,16 +314,17 @@ class Sessions:
         for client_id, entry in await settle(runtime.stores.queue.expire(now, AT_ONCE)):
             session = self.by_id.get(client_id)
             if session is not None:
-                session.expired_in_store(entry.message)
+                session.expired_in_store(entry)
             runtime.drop(client_id, entry.message, "expired")
             if runtime.hooks.message_expired.active:
                 runtime.hooks.message_expired(client_id, entry.message)
 
-    def fenced(self, client_id: str) -> None:
-        """A newer owner holds the session elsewhere: drop our copy of it, and its connection."""
-        session = self.by_id.pop(client_id, None)
-        if session is None:
-            return
+    def fenced(self, client_id: str, epoch: int) -> None:
+        """A newer owner than that of ``epoch`` holds the session: drop our copy of it, and its connection."""
+        session = self.by_id.get(client_id)
+        if session is None or session.epoch > epoch:
+            return  # The newer owner is this node.
+        del self.by_id[client_id]
         log.warn("session {client_id!r} has a newer owner", client_id=client_id)
         session.end()
         self._forget_subscriptions(session)
@@ -333,16 +376,17 @@ class Sessions:
             self._in_background(self._reload(session), client_id)
 
     async def _reload(self, session: Session) -> None:
-        """Go back to what the queue store holds, however long it takes to tell; nobody claims it in the meantime."""
+        """Go back to what the queue store holds, however long it takes to tell; a claim under way does so itself."""
         client_id = session.client_id
         runtime = self._runtime
         lock = self._locks.setdefault(client_id, DeferredLock())
         await lock.acquire()
         try:
-            while self.by_id.get(client_id) is session:
-                await runtime.turn.drained()
+            while self.by_id.get(client_id) is session and client_id in self._reloading:
                 try:
-                    state = await settle(runtime.stores.queue.load(client_id))
+                    state = await self._loaded(client_id)
+                except NotKept:
+                    await pause(runtime.clock, RETRY_S)
                 except Exception:
                     log.failure("the queue of {client_id!r} can't be loaded", client_id=client_id)
                     await pause(runtime.clock, RETRY_S)
@@ -352,6 +396,17 @@ class Sessions:
         finally:
             self._reloading.discard(client_id)
             self._give_back(lock, client_id)
+
+    async def _loaded(self, client_id: str) -> QueueState:
+        """What the queue store holds when nothing is on its way to it, and nothing is owed."""
+        turn = self._runtime.turn
+        while True:
+            await turn.drained()
+            if turn.owes(client_id, queue_only=True):
+                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
+            state = await settle(self._runtime.stores.queue.load(client_id))
+            if not turn.writes_for(client_id):
+                return state
 
     def _unused(self, client_id: str, epoch: int) -> Session | None:
         session = self.by_id.get(client_id)
@@ -365,6 +420,7 @@ class Sessions:
         self._wills.publish(session)
         self.by_id.pop(session.client_id, None)
         session.end()
+        self._runtime.stores.session.release(session.client_id, session.epoch)
         self._tell_ended(session, expired=False)
 
     async def _end_kept(self, session: Session, expired: bool = False) -> None:
@@ -373,11 +429,19 @@ class Sessions:
         Whoever calls this holds the lock of the client id. Raises :class:`~kinmqtt.broker.turn.NotKept` where a store
         fails: the session is then as if nothing had been.
         """
+        session.ending = True
+        try:
+            await self._end_kept_now(session, expired)
+        finally:
+            session.ending = False
+
+    async def _end_kept_now(self, session: Session, expired: bool) -> None:
         client_id = session.client_id
         await self._wills.attempted(client_id)
         will = session.will
         message = None if will is None else await self._wills.message_of(session.client, will)
-        self._redistribution.member_left(session, ends=True)
+        if self._redistribution.member_left(session, ends=True):
+            await self._runtime.turn.committed()
         await self._redistribution.queue_left(session, ends=True)
         # From here on nothing more may come for it: what is kept behind its end would stay for ever.
         del self.by_id[client_id]
@@ -388,7 +452,7 @@ class Sessions:
                 await self._runtime.turn.committed()
             else:
                 await self._publishing.publish_with(message, lambda: self._discard(session))
-        except NotKept:
+        except BaseException:
             self.by_id[client_id] = session
             for subscription in session.subscriptions.values():
                 self._router.subscribe(client_id, subscription)
@@ -428,21 +492,34 @@ class Sessions:
             self._give_back(lock, client_id)
         return True
 
+    async def _end_expired(self, session: Session) -> None:
+        try:
+            await self._end_unused(session, expired=True)
+        finally:
+            session.ending = False
+            self._ending.discard(session.client_id)
+
     async def _end_until_kept(self, session: Session) -> None:
         while not await self._end_unused(session):
             await pause(self._runtime.clock, RETRY_S)
 
     async def _hand_on_queue(self, session: Session) -> None:
         """What is not kept of that is read anew: it waits for the client, or for the end of its session."""
+        client_id = session.client_id
+        lock = self._locks.setdefault(client_id, DeferredLock())
+        await lock.acquire()
         try:
-            await self._redistribution.queue_left(session, ends=False)
+            if self._unused(client_id, session.epoch) is session:
+                await self._redistribution.queue_left(session, ends=False)
         except NotKept:
             pass
+        finally:
+            self._give_back(lock, client_id)
 
     def _give_back(self, lock: DeferredLock, client_id: str) -> None:
         lock.release()
-        if not lock.locked and not lock.waiting:
-            self._locks.pop(client_id, None)
+        if not lock.locked and not lock.waiting and self._locks.get(client_id) is lock:
+            del self._locks[client_id]
 
     def _forget_subscriptions(self, session: Session) -> None:
         for subscription in session.subscriptions.values():

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
@@ -23,7 +24,7 @@ from kinmqtt.broker.outbox import Outbox
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import Event, EventLog
-from kinmqtt_spi.services.queue import Purge, QueueStore, QueueWrite
+from kinmqtt_spi.services.queue import InboundClose, InboundOpen, Purge, QueueStore, QueueWrite
 from kinmqtt_spi.services.retain import RetainStore, RetainWrite
 from kinmqtt_spi.services.session import (
     ClearWill,
@@ -47,6 +48,9 @@ log = Logger("kinmqtt.turn")
 STANDING: Final = (ClearWill, DiscardSession, ReleaseSession, RemoveSubscriptions, Purge)
 """Writes of what has happened whether it was kept or not: they are handed over again until they are kept."""
 
+
+OWED_AT_ONCE: Final = 1000
+"""Clients of whom something is handed over again in one turn, besides those of whom the turn writes anyway."""
 
 Unkept = Callable[[str, Sequence[QueueWrite], ReasonCode, bool], None]
 
@@ -91,8 +95,19 @@ class Batch:
     fenced: set[str] = field(factory=set)
     again: set[str] = field(factory=set)
     """Clients of whom something is written that an earlier turn could not have kept."""
+    lost_events: bool = False
+    failed: list[object] = field(factory=list)
+    """The transactions that were not kept."""
     tied: set[QueueWrite | SessionWrite] = field(factory=set)
     """Writes that may be kept with this turn's others only: who made them makes all of them again."""
+
+
+@define(slots=True)
+class Owed:
+    """What is to be handed over again of one client."""
+
+    queue: list[QueueWrite] = field(factory=list)
+    sessions: list[SessionWrite] = field(factory=list)
 
 
 @define(slots=True)
@@ -111,11 +126,11 @@ class Turn:
     __slots__ = (
         "_call_soon",
         "_failing",
+        "_loses_events",
         "_on_fenced",
         "_on_unkept",
         "_on_unopened",
-        "_owed_queue",
-        "_owed_sessions",
+        "_owed",
         "_retries",
         "_scheduled",
         "_stores",
@@ -130,24 +145,25 @@ class Turn:
         self._stores = stores
         self._call_soon = call_soon
         self._scheduled = False
-        self._retries = False
+        self._retries: bool | str = False
         self._failing = False
         """Whether the last that was to be kept was not."""
+        self._loses_events = False
         self._under_way: deque[Batch] = deque()
-        self._on_fenced: Callable[[str], None] = lambda client_id: None
+        self._on_fenced: Callable[[str, int], None] = lambda client_id, epoch: None
         self._on_unopened: Callable[[str, int, ReasonCode], None] = lambda client_id, epoch, reason: None
         self._on_unkept: Unkept = lambda client_id, writes, reason, certain: None
-        self._owed_queue: list[QueueWrite] = []
-        self._owed_sessions: list[SessionWrite] = []
-        """What must still be kept of turns that were not; they go with the next turn's writes, before them."""
+        self._owed: dict[str, Owed] = {}
+        """What must still be kept of turns that were not, by client id; it goes with later turns' writes, before
+        them."""
         self.batch = Batch()
         self.dirty: list[Outbox] = []
         """Outboxes that were empty before this turn."""
         self.pump: list[Session] = []
         """Sessions that may have room for what waits in their queue."""
 
-    def when_fenced(self, call: Callable[[str], None]) -> None:
-        """Have ``call`` told the client id of each session that a newer owner holds."""
+    def when_fenced(self, call: Callable[[str, int], None]) -> None:
+        """Have ``call`` told the client id of each session that a newer owner holds than that of the epoch told."""
         self._on_fenced = call
 
     def when_unkept(self, call: Unkept, unopened: Callable[[str, int, ReasonCode], None]) -> None:
@@ -159,14 +175,19 @@ class Turn:
         self._on_unkept = call
         self._on_unopened = unopened
 
-    def owes(self, client_id: str) -> bool:
-        """Whether something of a client must be handed over again."""
-        return any(write.client_id == client_id for write in (*self._owed_queue, *self._owed_sessions))
+    def owes(self, client_id: str, *, queue_only: bool = False) -> bool:
+        """Whether something of a client must be handed over again, to the queue store or to any."""
+        owed = self._owed.get(client_id)
+        return owed is not None and (bool(owed.queue) or not queue_only)
 
-    def retry(self) -> None:
-        """Hand over again what an earlier turn could not have kept."""
-        if (self._owed_queue or self._owed_sessions) and not self._under_way:
-            self._retries = True
+    def writes_for(self, client_id: str) -> bool:
+        """Whether something is on its way to the queue store that concerns a client."""
+        return any(write.client_id == client_id for batch in (self.batch, *self._under_way) for write in batch.queue)
+
+    def retry(self, client_id: str | None = None) -> None:
+        """Hand over again what earlier turns could not have kept, of one client or of as many as go in one turn."""
+        if self._owed and not self._under_way:
+            self._retries = client_id or True
             self.touch()
 
     def touch(self) -> None:
@@ -186,12 +207,15 @@ class Turn:
 
     def end(self) -> None:
         """Commit, release what is committed, and send."""
-        self._commit()
-        while self.pump or not _is_empty(self.batch):
-            self._pump()
+        try:
             self._commit()
-        self._flush()
-        self._scheduled = False
+            while self.pump or not _is_empty(self.batch):
+                self._pump()
+                self._commit()
+            self._flush()
+        finally:
+            # Whatever went wrong, there is a next turn.
+            self._scheduled = False
         if self.dirty or self.pump or not _is_empty(self.batch):
             self.touch()
 
@@ -222,8 +246,8 @@ class Turn:
         if _is_empty(batch) and not retries:
             return
         batch.promises = bool(batch.queue or batch.sessions or batch.retain)
-        if self._owed_queue or self._owed_sessions:
-            self._take_up_owed()
+        if self._owed:
+            self._take_up_owed(retries if isinstance(retries, str) else None)
         self.batch = Batch()
         self._under_way.append(batch)
         batch.waiting = 1
@@ -239,33 +263,39 @@ class Turn:
         taken = True
         if batch.retain:
             asked.append(stores.retain)
-            taken = self._write(batch, lambda: stores.retain.put(batch.retain))
+            taken = self._write(batch, stores.retain, lambda: stores.retain.put(batch.retain))
         if batch.sessions and taken:
             asked.append(stores.session)
-            taken = self._write(batch, lambda: stores.session.apply(batch.sessions))
+            taken = self._write(batch, stores.session, lambda: stores.session.apply(batch.sessions))
         if batch.queue:
             # Last: a QoS 2 identifier that is kept says that all the rest is.
             batch.refused = True
             if taken:
                 asked.append(stores.queue)
-                batch.refused = not self._write(batch, lambda: stores.queue.apply(batch.queue))
+                batch.refused = not self._write(batch, stores.queue, lambda: stores.queue.apply(batch.queue))
         if batch.events:
             asked.append(stores.event)
-            self._write(batch, lambda: stores.event.append(batch.events))
+            self._write(batch, stores.event, lambda: stores.event.append(batch.events))
         for store in asked:
-            taken = self._write(batch, store.commit)
-            if store is stores.queue and not taken:
+            taken = self._write(batch, store, store.commit)
+            if not taken and store.transaction is stores.queue.transaction:
                 batch.refused = True
         self._kept(batch)
 
-    def _take_up_owed(self) -> None:
+    def _take_up_owed(self, client_id: str | None) -> None:
+        """Have what is owed go before this turn's writes: of one client, or of those written of and of others."""
         batch = self.batch
-        batch.again |= {write.client_id for write in (*self._owed_queue, *self._owed_sessions)}
-        batch.queue[:0] = self._owed_queue
-        batch.sessions[:0] = self._owed_sessions
-        self._owed_queue, self._owed_sessions = [], []
+        if client_id is None:
+            clients = {write.client_id for write in (*batch.queue, *batch.sessions)}
+            clients.update(islice(self._owed, OWED_AT_ONCE))
+        else:
+            clients = {client_id, *(write.client_id for write in (*batch.queue, *batch.sessions))}
+        taken = [self._owed.pop(client_id) for client_id in clients & self._owed.keys()]
+        batch.again |= clients
+        batch.queue[:0] = [write for owed in taken for write in owed.queue]
+        batch.sessions[:0] = [write for owed in taken for write in owed.sessions]
 
-    def _write(self, batch: Batch, write: Callable[[], Commit]) -> bool:
+    def _write(self, batch: Batch, store: Store, write: Callable[[], Commit]) -> bool:
         """Hand something over; ``False`` where the store refused it there and then."""
         try:
             commit = write()
@@ -273,30 +303,37 @@ class Turn:
             batch.fenced |= error.client_ids
             return True
         except Exception as error:
-            self._not_kept(batch, error)
+            self._not_kept(batch, store, error)
             return False
         if isinstance(commit, Awaitable):
             batch.waiting += 1
             batch.late = True
             as_deferred(commit).addCallbacks(
-                lambda _: self._kept(batch), lambda failure: self._failed_later(batch, failure)
+                lambda _: self._kept(batch), lambda failure: self._failed_later(batch, store, failure)
             )
         return True
 
-    def _failed_later(self, batch: Batch, failure: Failure) -> None:
+    def _failed_later(self, batch: Batch, store: Store, failure: Failure) -> None:
         error: Any = failure.value
         if isinstance(error, Fenced):
             batch.fenced |= error.client_ids
         else:
-            self._not_kept(batch, error)
+            self._not_kept(batch, store, error)
         self._kept(batch)
 
-    def _not_kept(self, batch: Batch, error: BaseException) -> None:
+    def _not_kept(self, batch: Batch, store: Store, error: BaseException) -> None:
+        if store is self._stores.event:
+            # Nobody was promised that.
+            if not self._loses_events:
+                log.error("the event log can't keep what it is given: {error}", error=error)
+            self._loses_events = batch.lost_events = True
+            return
         if not isinstance(error, ServiceUnavailable):
             log.failure("a store did not keep a batch of writes", Failure(error))
         elif not self._failing:
             log.error("a store can't keep what it is given: {error}", error=error)
         self._failing = True
+        batch.failed.append(store.transaction)
         if batch.promises:
             batch.failure = error
         elif not batch.given_back:
@@ -315,15 +352,20 @@ class Turn:
 
     def _release(self, batch: Batch) -> None:
         for client_id in batch.fenced - batch.again:
-            self._on_fenced(client_id)
+            epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
+            _attempt(partial(self._on_fenced, client_id, max(epochs, default=0)))
         if batch.failure is not None:
             if batch.ahead is None and not _is_empty(self.batch):
                 # Gathered in this turn already, by those who are about to be told.
                 self.batch.ahead = batch.failure
             self._give_up(batch, batch.failure)
             return
-        if batch.promises:
+        if not batch.failed and (batch.queue or batch.sessions or batch.retain):
             self._failing = False
+        if batch.events and not batch.lost_events:
+            self._loses_events = False
+        if self._owed and not self._under_way and not self._failing:
+            self.retry()
         for session, packet_id, delivery in batch.sends:
             try:
                 session.transmit(packet_id, delivery)
@@ -333,7 +375,10 @@ class Turn:
             for session in batch.queued:
                 session.wants_pump()
         for connection, packet in batch.acknowledgements:
-            connection.send_acknowledgement(packet)
+            try:
+                connection.send_acknowledgement(packet)
+            except Exception:
+                log.failure("an acknowledgement could not be sent")
         for call in batch.afterwards:
             _attempt(call)
 
@@ -341,7 +386,7 @@ class Turn:
         reason = getattr(error, "reason", ReasonCode.SERVER_UNAVAILABLE)
         self._owe(batch)
         for connection, packet in batch.acknowledgements:
-            connection.withhold_acknowledgement(packet, reason)
+            _attempt(partial(connection.withhold_acknowledgement, packet, reason))
         unkept: dict[str, list[QueueWrite]] = {}
         for write in batch.queue:
             unkept.setdefault(write.client_id, []).append(write)
@@ -355,8 +400,15 @@ class Turn:
 
     def _owe(self, batch: Batch) -> None:
         tied = batch.tied
-        self._owed_queue += [w for w in batch.queue if isinstance(w, STANDING) and w not in tied]
-        self._owed_sessions += [w for w in batch.sessions if isinstance(w, STANDING) and w not in tied]
+        queue: list[QueueWrite] = [w for w in batch.queue if isinstance(w, STANDING) and w not in tied]
+        if not batch.refused and self._stores.queue.transaction not in batch.failed:
+            # It has kept that they were taken over, and another store has not kept the rest: better twice than never.
+            queue += [InboundClose(*write) for write in batch.queue if isinstance(write, InboundOpen)]
+        for write in queue:
+            self._owed.setdefault(write.client_id, Owed()).queue.append(write)
+        for change in batch.sessions:
+            if isinstance(change, STANDING) and change not in tied:
+                self._owed.setdefault(change.client_id, Owed()).sessions.append(change)
 
     def _flush(self) -> None:
         dirty, self.dirty = self.dirty, []
@@ -378,6 +430,7 @@ def _is_empty(batch: Batch) -> bool:
         or batch.queue
         or batch.sends
         or batch.afterwards
+        or batch.otherwise
         or batch.sessions
         or batch.retain
         or batch.events

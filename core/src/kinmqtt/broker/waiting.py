@@ -261,6 +261,11 @@ class WaitingInStore(Waiting):
         self._full.clear()
         self._evicted.clear()
 
+    def expired_in_store(self, entry: Entry) -> None:
+        """The store has removed an entry; one whose sending is on its way to the store has left already."""
+        if entry.sequence > self.cursor and entry.sequence not in self._evicted:
+            self.leaves(entry.message)
+
     def take_out(self, entry: Entry) -> None:
         """Another takes a message over."""
         self.leaves(entry.message)

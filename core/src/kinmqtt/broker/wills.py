@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import pause, run, settle
+from kinmqtt.broker.publication import check_message
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt_spi.reasons import ReasonCode
@@ -61,7 +62,16 @@ class Wills:
         """What is to be published, as plugins want it; ``None`` where they stop it."""
         message = self._publishing.completed(will.message)
         outcome = await settle(self._runtime.hooks.will_publishing(client, message))
-        return self._publishing.completed(outcome) if isinstance(outcome, Message) else None
+        if not isinstance(outcome, Message):
+            return None
+        try:
+            check_message(outcome)
+        except ValueError as error:
+            log.error(
+                "a plugin made an unfit message of a will to {topic!r}: {error}", topic=message.topic, error=error
+            )
+            return message
+        return self._publishing.completed(outcome)
 
     async def _of_kept(self, session: Session, will: Will) -> None:
         client_id = session.client_id

@@ -163,7 +163,7 @@ def test_acknowledgements_keep_their_order_over_slow_commits(family: str) -> Non
     assert [puback.packet_id for puback in pub.of(Puback)] == [11, 12]
 
 
-@pytest.mark.parametrize("family", ["queue", "retain", "event"])
+@pytest.mark.parametrize("family", ["queue", "retain"])
 @pytest.mark.parametrize("sort", ["raises", "fires with a failure"])
 def test_a_store_that_does_not_keep_a_message_costs_its_publisher_the_connection(family: str, sort: str) -> None:
     """Nothing is acknowledged that depended on it, and the client is told the store's reason."""

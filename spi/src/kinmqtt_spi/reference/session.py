@@ -93,6 +93,12 @@ class MemorySessionStore(SessionStore):
         self._settle(client_id, record)
         return Claim(record.epoch, previous, None if record.session is None else record.whole())
 
+    def release(self, client_id: str, epoch: int) -> None:
+        record = self._records.get(client_id)
+        if record is not None and record.session is None and record.epoch == epoch:
+            self._own(client_id, record, None)
+            self._settle(client_id, record)
+
     def apply(self, writes: Sequence[SessionWrite]) -> None:
         fenced: set[str] = set()
         for write in writes:
@@ -108,6 +114,26 @@ class MemorySessionStore(SessionStore):
             self._settle(write.client_id, record)
         if fenced:
             raise Fenced(fenced)
+
+    def take_fenced(self, writes: list[SessionWrite]) -> set[str]:
+        """Take out of a batch what would be refused; answers whose it is."""
+        heights: dict[str, int] = {}
+        good: list[SessionWrite] = []
+        fenced: set[str] = set()
+        for write in writes:
+            client_id = write.client_id
+            height = heights.get(client_id)
+            if height is None:
+                record = self._records.get(client_id)
+                height = self._heights.get(client_id, self._floor) if record is None else record.epoch
+            if write.epoch < height:
+                fenced.add(client_id)
+            else:
+                heights[client_id] = write.epoch
+                good.append(write)
+        if fenced:
+            writes[:] = good
+        return fenced
 
     def expired(self, now: float, limit: int) -> Sequence[tuple[int, StoredSession]]:
         return self._held(self._expiry.due(now, limit))

@@ -147,6 +147,13 @@ class SessionStore(Store, ABC):
         of two connections holds the client id.
         """
 
+    def release(self, client_id: str, epoch: int) -> None:
+        """Nobody uses a client id any more that was claimed under ``epoch`` and of which nothing is stored.
+
+        What is remembered of it is its epoch, if a store that can't remember all of them does so at all. Nobody waits
+        for it. A store that keeps no record of such claims does nothing, as here.
+        """
+
     @abstractmethod
     def apply(self, writes: Sequence[SessionWrite]) -> Commit:
         """Keep a batch of writes in order.

@@ -13,6 +13,11 @@ class Store:
     the session store without its entry in the queue store can't come about.
     """
 
+    @property
+    def transaction(self) -> object:
+        """What keeps this store's writes of a turn: the same object for stores whose writes are one transaction."""
+        return self
+
     def commit(self) -> Commit:
         """The turn has handed over all it has: keep it.
 

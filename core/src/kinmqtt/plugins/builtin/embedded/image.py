@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -169,7 +170,8 @@ class Image:
     """Everything, as it was when the last group was kept."""
 
     def __init__(self) -> None:
-        self.sessions = MemorySessionStore()
+        # The store that wrote this may have remembered each epoch: none may melt into a floor that shuts others out.
+        self.sessions = MemorySessionStore(heights=sys.maxsize)
         self.queues = QueueImage()
         self.retained = MemoryRetainStore()
         self._events: dict[int, Recorded] = {}

@@ -74,6 +74,7 @@ class Ledger:
         self.gathered = Group()
         if self.append is None:
             raise RuntimeError("the embedded store was written to before it was open")
+        fenced = self.sessions.take_fenced(group.sessions) if group.sessions else set()
         try:
             commit = self.append(pack(group))
         except BaseException:
@@ -86,7 +87,6 @@ class Ledger:
         # It is in the log: memory goes along, and what is told anew is never behind what was told. Where the disk
         # turns out not to have it, nobody is acknowledged, and whoever comes back finds it here.
         self.groups += 1
-        fenced: set[str] = set()
         if group.sessions:
             fenced |= _fenced(self.sessions.carry_out, group.sessions)
         if group.queue:
@@ -140,6 +140,10 @@ class EmbeddedSessionStore(MemorySessionStore):
     def apply(self, writes: Sequence[SessionWrite]) -> None:
         self._ledger.gathered.sessions += writes
 
+    @property
+    def transaction(self) -> object:
+        return self._ledger
+
     def commit(self) -> Commit:
         return self._ledger.commit()
 
@@ -157,6 +161,10 @@ class EmbeddedQueueStore(MemoryQueueStore):
 
     def apply(self, writes: Sequence[QueueWrite]) -> None:
         self._ledger.gathered.queue += writes
+
+    @property
+    def transaction(self) -> object:
+        return self._ledger
 
     def commit(self) -> Commit:
         return self._ledger.commit()
@@ -179,6 +187,10 @@ class EmbeddedRetainStore(MemoryRetainStore):
             super().put(passing)
             writes = [write for write in writes if not write.message.topic.startswith(PASSING)]
         self._ledger.gathered.retain += writes
+
+    @property
+    def transaction(self) -> object:
+        return self._ledger
 
     def commit(self) -> Commit:
         return self._ledger.commit()
@@ -207,6 +219,10 @@ class EmbeddedEventLog(MemoryEventLog):
         gathered = self._ledger.gathered.events
         first = self.newest + 1 + len(gathered)
         gathered.extend(Recorded(first + number, event) for number, event in enumerate(events))
+
+    @property
+    def transaction(self) -> object:
+        return self._ledger
 
     def commit(self) -> Commit:
         return self._ledger.commit()
