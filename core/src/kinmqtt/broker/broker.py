@@ -103,6 +103,8 @@ class Broker:
         self._empty: Deferred[None] = Deferred()
         """Fires when the last connection is gone."""
         self._started: list[PluginContext] = []
+        self._restored = False
+        self._awaits_restored: list[Deferred[None]] = []
         for context in assembly.contexts.values():
             context.attach(self)
         self._make_gauges()
@@ -127,6 +129,10 @@ class Broker:
             await _attempted("the cluster backend", self.assembly.cluster.stop)
             await self._stop_plugins()
             raise
+        self._restored = True
+        for there in self._awaits_restored:
+            there.callback(None)
+        self._awaits_restored.clear()
         if restored:
             log.info("{count} sessions restored", count=restored)
         topics = own_topics(self, self._version)
@@ -240,10 +246,15 @@ class Broker:
                 lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
             )
 
-    def publish_until_kept(self, message: Message, along: Callable[[], None]) -> None:
-        """The same, in one transaction with what ``along`` writes, again and again until that is kept."""
+    def publish_until_kept(
+        self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """The same, in one transaction with what ``along`` writes, again and again until that is kept.
+
+        ``pending`` asks whether it is still to be done, where a store that failed late may have done it.
+        """
         check_message(message)
-        run(self.publishing.publish_until_kept(message, along)).addErrback(
+        run(self._publish_restored(message, along, pending)).addErrback(
             lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
         )
 
@@ -293,6 +304,16 @@ class Broker:
             connection.watch(connection.patience_s if connection.keep_alive_s else None)
 
     # Within
+
+    async def _publish_restored(
+        self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]]
+    ) -> None:
+        if not self._restored:
+            # Those whom it is for are not all there yet.
+            there: Deferred[None] = Deferred()
+            self._awaits_restored.append(there)
+            await there
+        await self.publishing.publish_until_kept(message, along, pending)
 
     async def _retry(self, now: float) -> None:
         """Hand over again what a store could not keep."""

@@ -55,22 +55,48 @@ class PluginContext(Context):
             broker.publish(message)
         else:
             key = in_place_of
-            broker.publish_until_kept(message, lambda: broker.retained.keep_value(self.name, key, None))
+            _check_key(key)
+            broker.publish_until_kept(
+                message,
+                lambda: broker.retained.keep_value(self.name, key, None),
+                lambda: broker.retained.has_value(self.name, key),
+            )
 
     def deliver(self, client_id: str, message: Message) -> Delivery:
         """See :meth:`kinmqtt_spi.services.plugin.Context.deliver`."""
         return self._assembled.deliver(client_id, message)
 
-    def keep(self, key: str, value: bytes | None, *, unkept: Callable[[], None] | None = None) -> None:
+    def keep(
+        self,
+        key: str,
+        value: bytes | None,
+        *,
+        kept: Callable[[], None] | None = None,
+        unkept: Callable[[], None] | None = None,
+    ) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.keep`."""
-        if not key or any(character in key for character in "+#\0"):
-            raise ValueError(f"{key!r} is no key: it must be a part of a topic name")
+        _check_key(key)
         if value is not None and not value:
             raise ValueError(f"the value of {key!r} must be bytes, one at least")
         broker = self._assembled
         broker.retained.keep_value(self.name, key, value)
-        if unkept is not None:
-            broker.runtime.turn.batch.otherwise.append(lambda reason: unkept())
+        batch = broker.runtime.turn.batch
+        if kept is not None:
+            batch.afterwards.append(kept)
+        if kept is not None or unkept is not None:
+            batch.otherwise.append(lambda reason: run(self._look(key, value is not None, kept, unkept)))
+
+    async def _look(
+        self, key: str, wanted: bool, kept: Callable[[], None] | None, unkept: Callable[[], None] | None
+    ) -> None:
+        """A store that failed may have kept a value all the same."""
+        try:
+            found = await self._assembled.retained.has_value(self.name, key)
+        except Exception:
+            found = not wanted
+        call = kept if found is wanted else unkept
+        if call is not None:
+            call()
 
     def kept(self) -> Awaitable[Mapping[str, bytes]]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.kept`."""
@@ -101,3 +127,8 @@ class PluginContext(Context):
         if self._broker is None:
             raise RuntimeError(f"plugin {self.name!r} used its context before the broker was assembled")
         return self._broker
+
+
+def _check_key(key: str) -> None:
+    if not key or any(character in key for character in "+#\0"):
+        raise ValueError(f"{key!r} is no key: it must be a part of a topic name")

@@ -65,8 +65,10 @@ class Publishing:
         along()
         await turn.committed()
 
-    async def publish_until_kept(self, message: Message, along: Callable[[], None]) -> None:
-        """The same, again and again until it is kept."""
+    async def publish_until_kept(
+        self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        """The same, again and again until it is kept; ``pending`` asks whether it is not, after all."""
         message = self.completed(message)
         while True:
             try:
@@ -74,6 +76,8 @@ class Publishing:
             except NotKept:
                 await pause(self._runtime.clock, RETRY_S)
             else:
+                return
+            if pending is not None and not await pending():
                 return
 
     def deliver(self, session: Session, message: Message) -> bool:

@@ -96,6 +96,11 @@ class Retained:
         self._put(message.received(runtime.mint(), runtime.clock.now(), None))
         runtime.turn.touch()
 
+    async def has_value(self, plugin: str, key: str) -> bool:
+        """Whether a plugin's value is kept."""
+        page = await settle(self._runtime.stores.retain.match(f"{KEPT_PREFIX}{plugin}/{key}", None, 1))
+        return bool(page.messages)
+
     async def kept_values(self, plugin: str) -> dict[str, bytes]:
         """All that a plugin keeps, by key."""
         prefix = f"{KEPT_PREFIX}{plugin}/"

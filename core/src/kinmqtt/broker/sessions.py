@@ -294,7 +294,8 @@ class Sessions:
         store = self._runtime.stores.session
         for epoch, stored in await settle(store.due_wills(now, AT_ONCE)):
             session = self._unused(stored.client_id, epoch)
-            if session is not None and session.will is not None:
+            # Of one that is being claimed it is not known yet whether its client comes in time.
+            if session is not None and session.will is not None and stored.client_id not in self._locks:
                 self._wills.publish(session)
         ending = []
         for epoch, stored in await settle(store.expired(now, AT_ONCE)):

@@ -178,8 +178,8 @@ class BareContext(Context):
         self.published: list[Message] = []
         self.values: dict[str, bytes] = {}
         """What the plugin keeps."""
-        self.unkept: dict[str, Callable[[], None]] = {}
-        """What the plugin wants called where a store did not keep a key: for a test to call."""
+        self.keeps_nothing = False
+        """Whether the store fails."""
         self.sessions: dict[str, list[Message]] = {}
         """What was delivered to each session; those not in it do not exist."""
         self.authorizers: list[Callable[[AuthorizationRequest], Decision | None]] = []
@@ -198,14 +198,24 @@ class BareContext(Context):
         self.sessions[client_id].append(self._received(message))
         return Delivery.TAKEN
 
-    def keep(self, key: str, value: bytes | None, *, unkept: Callable[[], None] | None = None) -> None:
-        self.unkept.pop(key, None)
-        if unkept is not None:
-            self.unkept[key] = unkept
+    def keep(
+        self,
+        key: str,
+        value: bytes | None,
+        *,
+        kept: Callable[[], None] | None = None,
+        unkept: Callable[[], None] | None = None,
+    ) -> None:
+        if self.keeps_nothing:
+            if unkept is not None:
+                unkept()
+            return
         if value is None:
             self.values.pop(key, None)
         else:
             self.values[key] = value
+        if kept is not None:
+            kept()
 
     def kept(self) -> Awaitable[Mapping[str, bytes]]:
         return Completed(lambda: dict(self.values))

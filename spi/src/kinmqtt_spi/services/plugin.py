@@ -103,12 +103,20 @@ class Context(ABC):
         """
 
     @abstractmethod
-    def keep(self, key: str, value: bytes | None, *, unkept: Callable[[], None] | None = None) -> None:
+    def keep(
+        self,
+        key: str,
+        value: bytes | None,
+        *,
+        kept: Callable[[], None] | None = None,
+        unkept: Callable[[], None] | None = None,
+    ) -> None:
         """Keep a small value over restarts, under this plugin's name; ``None`` forgets it.
 
-        It goes with this turn's writes to the retain store: what clients are told of this turn waits for it. Where
-        that is not kept, ``unkept`` is called, and clients are told so: they come again. Raises ``ValueError`` for an
-        empty value, or a key that is empty or has ``+``, ``#`` or U+0000 in it.
+        It goes with this turn's writes to the retain store: what clients are told of this turn waits for it. Then
+        ``kept`` is called, or ``unkept`` where a store failed (clients are told so, and come again) and, asked
+        again, does not have it. Raises ``ValueError`` for an empty value, or a key that is empty or has ``+``, ``#``
+        or U+0000 in it.
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from attrs import field, frozen
@@ -54,7 +54,8 @@ class Delayed:
         self._context: Context | None = None
         self._settings = DelayedSettings()
         self._waiting: list[_Held] = []
-        self._bytes = 0
+        self._count = self._bytes = 0
+        """Those with them whose keeping is under way."""
         self._serial = 0
         self._timer: Timer | None = None
         self._armed_for = 0.0
@@ -69,7 +70,7 @@ class Delayed:
         """Take the bounds."""
         self._context = context
         self._settings = context.settings
-        context.metrics.gauge("count", "messages", lambda: len(self._waiting))
+        context.metrics.gauge("count", "messages", lambda: self._count)
         context.metrics.gauge("size", "bytes", lambda: self._bytes)
 
     @hookimpl
@@ -82,7 +83,11 @@ class Delayed:
             except (ValueError, TypeError, KeyError) as error:
                 context.log.error("what is kept as {key} is no delayed message: {error}", key=key, error=error)
                 continue
-            self._push(context, context.clock.monotonic() + due - context.clock.now(), key, message)
+            moment = context.clock.monotonic() + due - context.clock.now()
+            self._serial += 1
+            self._count += 1
+            self._bytes += message.size_bytes
+            heappush(self._waiting, _Held(moment, self._serial, key, message, message.size_bytes))
         self._arm()
 
     @hookimpl
@@ -98,7 +103,7 @@ class Delayed:
             self._timer.cancel()
             self._timer = None
         self._waiting.clear()
-        self._bytes = 0
+        self._count = self._bytes = 0
 
     @hookimpl
     @on_topics("$delayed/#")
@@ -139,26 +144,25 @@ class Delayed:
         # Its expiry begins when it is published, or one that waits long could never be delivered.
         held = message.replace(topic=topic).received(MessageId(0, 0), 0.0, None)
         settings = self._settings
-        if len(self._waiting) >= settings.max_messages or self._bytes + held.size_bytes > settings.max_bytes:
+        size_bytes = held.size_bytes
+        if self._count >= settings.max_messages or self._bytes + size_bytes > settings.max_bytes:
             return Reject(ReasonCode.QUOTA_EXCEEDED, "too many delayed messages")
         due = context.clock.now() + delay_s
+        self._serial += 1
         key = f"{int(due * 1000):015}-{context.node.uid:016x}-{self._serial}"
-        context.keep(key, _packed(due, held), unkept=lambda: self._withdraw(key))
-        self._push(context, context.clock.monotonic() + delay_s, key, held)
-        self._arm()
+        waits = _Held(context.clock.monotonic() + delay_s, self._serial, key, held, size_bytes)
+        self._count += 1
+        self._bytes += size_bytes
+        context.keep(key, _packed(due, held), kept=lambda: self._push(waits), unkept=lambda: self._leaves(waits))
         return Drop("delayed")
 
-    def _push(self, context: Context, due: float, key: str, message: Message) -> None:
-        self._serial += 1
-        held = _Held(due, self._serial, key, message, message.size_bytes)
-        self._bytes += held.size_bytes
+    def _push(self, held: _Held) -> None:
         heappush(self._waiting, held)
+        self._arm()
 
-    def _withdraw(self, key: str) -> None:
-        """A message was not kept, and its publisher is not told that it was."""
-        self._bytes -= sum(held.size_bytes for held in self._waiting if held.key == key)
-        self._waiting = [held for held in self._waiting if held.key != key]
-        heapify(self._waiting)
+    def _leaves(self, held: _Held) -> None:
+        self._count -= 1
+        self._bytes -= held.size_bytes
 
     def _arm(self) -> None:
         """One timer, for the message that is due first."""
@@ -182,7 +186,7 @@ class Delayed:
         now = context.clock.monotonic()
         while self._waiting and self._waiting[0].due <= now:
             held = heappop(self._waiting)
-            self._bytes -= held.size_bytes
+            self._leaves(held)
             try:
                 context.publish(held.message, in_place_of=held.key)
             except ValueError as error:
