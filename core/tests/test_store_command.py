@@ -665,7 +665,6 @@ MOMENTS = [
     ("segment", "append", 1, "after"),
     ("segment", "append", 2, "after"),
     ("segment", "append", 3, "after"),
-    ("segment", "append", 4, "after"),
     ("segment", "begin_with", 1, "kill"),
     ("segment", "begin_with", 1, "after"),
     ("segment", "seal", 1, "after"),

@@ -44,6 +44,10 @@ from kinmqtt_spi.services.retain import RetainWrite
 from kinmqtt_spi.services.session import OpenSession, StoredSession
 from kinmqtt_spi.values import Message, MessageId
 
+SLICE_BYTES: Final = 8 << 20
+"""Of what is told anew while nobody waits: much larger than a broker's, for a message in many queues is told once in
+each."""
+
 FORMAT: Final = 1
 """The version of the export's format, which its first line tells."""
 
@@ -270,7 +274,7 @@ def _slices(ledger: Ledger) -> Iterator[Group]:
             counted.queue += _count_on(client_id, epoch, last)
     if counted:
         yield counted
-    yield from everything(ledger.sessions, ledger.queues, ledger.retained)
+    yield from everything(ledger.sessions, ledger.queues, ledger.retained, SLICE_BYTES)
 
 
 def _queues(ledger: Ledger) -> Iterator[tuple[str, int, QueueState]]:

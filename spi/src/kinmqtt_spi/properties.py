@@ -105,6 +105,19 @@ class Properties:
         kept = {name: value for name, value in self.__dict__.items() if name not in names}
         return Properties.from_wire(kept) if kept else NO_PROPERTIES
 
+    @property
+    def size_bytes(self) -> int:
+        """About what they take: their strings and binary data, and a little for each property."""
+        size_bytes = 0
+        for value in self.__dict__.values():
+            size_bytes += 8
+            if isinstance(value, str | bytes):
+                size_bytes += len(value)
+            elif isinstance(value, tuple):
+                for pair in value:
+                    size_bytes += 8 if isinstance(pair, int) else 8 + len(pair[0]) + len(pair[1])
+        return size_bytes
+
     def __bool__(self) -> bool:
         return bool(self.__dict__)
 

@@ -136,10 +136,11 @@ class Message:
 
     @property
     def size_bytes(self) -> int:
-        """What the message counts for where bytes are bounded: its topic in UTF-8, and its payload."""
+        """What the message counts for where bytes are bounded: its topic in UTF-8, its payload and its properties."""
         topic = self.topic
         length = len(topic) if topic.isascii() else len(topic.encode("utf-8", "surrogatepass"))
-        return length + len(self.payload)
+        length += len(self.payload)
+        return length + self.properties.size_bytes if self.properties else length
 
     def has_expired(self, now: float) -> bool:
         """Whether the message must no longer be delivered at ``now`` (seconds since the epoch)."""

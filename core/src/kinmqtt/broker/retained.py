@@ -79,7 +79,7 @@ class Retained:
         store = runtime.stores.retain
         coming = runtime.turn.batch.retain
         many = store.count() + len(coming) >= limits.max_retained_messages
-        size_bytes = store.size_bytes() + len(publish.topic) + len(publish.payload)
+        size_bytes = store.size_bytes() + publication.stored.size_bytes
         size_bytes += sum(write.message.size_bytes for write in coming) if coming else 0
         if not many and size_bytes <= limits.max_retained_bytes:
             return False
@@ -87,7 +87,7 @@ class Retained:
         if isinstance(page, Awaitable):
             as_deferred(page).addErrback(lambda failure: None)
             return True
-        return not page.messages or len(publish.payload) > len(page.messages[0].payload)
+        return not page.messages or publication.stored.size_bytes > page.messages[0].size_bytes
 
     def keep_value(self, plugin: str, key: str, value: bytes | None) -> None:
         """Keep a plugin's value, or forget it, with this turn's writes."""

@@ -31,7 +31,7 @@ from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.event import Recorded
 from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, QueueWrite, Release
 from kinmqtt_spi.services.session import OpenSession
-from kinmqtt_spi.values import Message
+from kinmqtt_spi.values import Message, MessageId
 
 EVENTS: Final = 10_000
 """Events that are kept; older ones are gone."""
@@ -96,9 +96,10 @@ class QueueImage:
     def bring_about(self, store: MemoryQueueStore, carry_out: Callable[[Sequence[QueueWrite]], None]) -> None:
         """Have a store that is empty hold all this; ``carry_out`` makes writes in it."""
         made: dict[int, Message] = {}
+        same: dict[MessageId, Message] = {}
         for client_id, queue in self._queues.items():
             if queue.entries or queue.inbound:
-                carry_out(list(_writes(client_id, queue, made)))
+                carry_out(list(_writes(client_id, queue, made, same)))
             if queue.floor:
                 # Numbers are not given twice: what the log says of the first would be taken for the second.
                 store.count_on(client_id, queue.epoch, queue.last, queue.floor)
@@ -143,7 +144,9 @@ class QueueImage:
         queue.floor = max(queue.floor, sequence)
 
 
-def _writes(client_id: str, queue: _Queue, made: dict[int, Message]) -> Iterator[QueueWrite]:
+def _writes(
+    client_id: str, queue: _Queue, made: dict[int, Message], same: dict[MessageId, Message]
+) -> Iterator[QueueWrite]:
     epoch = queue.epoch
     # In order of their numbers: what stands was written behind what came later.
     for sequence, held in sorted(queue.entries.items()):
@@ -152,7 +155,10 @@ def _writes(client_id: str, queue: _Queue, made: dict[int, Message]) -> Iterator
         else:
             key = id(held.message)
             if key not in made:
-                made[key] = message_of(held.message)
+                message = message_of(held.message)
+                # One that was told in several slices is one message again.
+                known = same.setdefault(message.id, message)
+                made[key] = known if known == message else message
             qos, retain, identifiers, shared_filter = held.about[5:9]
             entry = Entry(sequence, made[key], qos, retain, tuple(identifiers), shared_filter)
         yield Append(client_id, epoch, entry, held.packet_id)
@@ -215,6 +221,9 @@ class Image:
 SLICE_BYTES: Final = 128 << 10
 """About how much a slice of everything holds."""
 
+ENTRY_BYTES: Final = 100
+"""What an entry takes besides its message, about."""
+
 PASSING: Final = "$SYS/"
 """Retained topics that are not kept: what the broker says of itself, and says anew after a start."""
 
@@ -228,34 +237,57 @@ _PAGE: Final = 50
 class _Slicer:
     """Gathers what stands until there is a slice of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, slice_bytes: int) -> None:
         self.group = Group()
+        self._slice_bytes = slice_bytes
         self._bytes = 0
+        """Of messages, and of whatever else is no mere entry."""
+        self._entries_bytes = 0
+        self._messages: dict[int, Message] = {}
+        """Those in the slice, by their identity: each stands there once, in however many queues it is."""
 
     def weigh(self, size_bytes: int) -> None:
         """Count what was added."""
-        self._bytes += size_bytes + 100
+        self._bytes += size_bytes + ENTRY_BYTES
+
+    def weigh_entry(self, message: Message | None) -> None:
+        """Count an entry that was added."""
+        self._entries_bytes += ENTRY_BYTES
+        if message is not None and id(message) not in self._messages:
+            self._bytes += message.size_bytes
+            self._messages[id(message)] = message
+
+    def has_room_for(self, message: Message | None) -> bool:
+        """Whether an entry still goes into the slice: one of a message that is there already, where others do not."""
+        known = message is not None and id(message) in self._messages
+        return not self.is_full or (known and self._entries_bytes < self._slice_bytes)
 
     @property
     def is_full(self) -> bool:
         """Whether there is a slice."""
-        return self._bytes >= SLICE_BYTES
+        return self._bytes + self._entries_bytes >= self._slice_bytes
 
     def take(self) -> Group:
         """The slice; another begins."""
-        group, self.group, self._bytes = self.group, Group(), 0
+        group, self.group = self.group, Group()
+        self._bytes = self._entries_bytes = 0
+        self._messages.clear()
         return group
 
 
 def everything(
-    sessions: MemorySessionStore, queues: MemoryQueueStore, retained: MemoryRetainStore
+    sessions: MemorySessionStore,
+    queues: MemoryQueueStore,
+    retained: MemoryRetainStore,
+    slice_bytes: int | None = None,
 ) -> Iterator[Group]:
     """All that these stores hold, in slices; between two of them the stores may go on.
 
     Each slice tells how things stand when it is made, so that what is written behind it goes on from there. What is
-    new by then was written behind the first slice in any case, and what is gone is not missed.
+    new by then was written behind the first slice in any case, and what is gone is not missed. A message in many
+    queues is told once in each slice: larger ones (``slice_bytes``) are fewer.
     """
-    slicer = _Slicer()
+    slicer = _Slicer(slice_bytes or SLICE_BYTES)
     yield from _sessions(slicer, sessions)
     for number, client_id in enumerate(queues.clients()):
         if number % LOOKED_AT == LOOKED_AT - 1:
@@ -292,13 +324,16 @@ def _queue(slicer: _Slicer, queues: MemoryQueueStore, client_id: str) -> Iterato
             for packet_id in standing.inbound:
                 slicer.group.queue.append(InboundOpen(client_id, standing.epoch, packet_id))
                 slicer.weigh(0)
+        full = False
         for sequence, in_flight, entry in standing.entries:
-            slicer.group.stands.append((client_id, standing.epoch, sequence if entry is None else entry, in_flight))
-            slicer.weigh(0 if entry is None else entry.message.size_bytes)
-            after = sequence
-            if slicer.is_full:
+            message = None if entry is None else entry.message
+            if not slicer.has_room_for(message):
+                full = True
                 break
-        if slicer.is_full:
+            slicer.group.stands.append((client_id, standing.epoch, sequence if entry is None else entry, in_flight))
+            slicer.weigh_entry(message)
+            after = sequence
+        if full:
             yield slicer.take()
         elif len(standing.entries) < _PAGE:
             return

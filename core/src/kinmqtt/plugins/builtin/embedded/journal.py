@@ -154,7 +154,8 @@ class Journal:
         """Whether the log holds so much more than what counts (about ``live_bytes``) that it should be told anew."""
         if self._compacting is not None or self._resting or self._closed:
             return False
-        if len(self._old) - self._told_segments > MOST_SEGMENTS:
+        if len(self._old) - self._told_segments > MOST_SEGMENTS and live_bytes < 2 * self.size_bytes:
+            # A message in many queues may be told more than once: what is small must not become large.
             return True
         return self.size_bytes > 2 * max(live_bytes, self._told_bytes) + SEGMENT_BYTES
 
