@@ -18,9 +18,12 @@ from kinmqtt_spi.values import (
     Address,
     Client,
     Message,
+    MessageId,
+    Publisher,
     Subscription,
     Verdict,
     deny,
+    message_made,
 )
 
 
@@ -128,3 +131,18 @@ def test_bounds_must_rise(bounds: list[float]) -> None:
     """A histogram whose buckets overlap or are none is a mistake."""
     with pytest.raises(ValueError, match="must rise"):
         Histogram("took", "seconds", bounds)
+
+
+def test_a_message_made_in_the_fast_way_is_a_message_like_any_other() -> None:
+    """It equals the one that the constructor makes, and nobody can change it either."""
+    values = ("t", b"x", 1, True, Properties(content_type="a"), Publisher("p"), MessageId(1, 2), 3.0, 4.0, b"f", 5)
+
+    made = message_made(*values)
+
+    assert type(made) is Message
+    assert made == Message(*values)
+    assert hash(made) == hash(Message(*values))
+    assert (made.frame, made.frame_version) == (b"f", 5)
+    assert made.replace(topic="u").topic == "u"
+    with pytest.raises(FrozenInstanceError):
+        made.topic = "u"  # type: ignore[misc]

@@ -11,7 +11,7 @@ from kinmqtt.mqtt.errors import LocalError, RemoteError
 from kinmqtt.mqtt.packets import V5, Publish
 from kinmqtt.mqtt.topics import check_topic_name
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
-from kinmqtt_spi.values import Message, MessageId, Publisher
+from kinmqtt_spi.values import Message, MessageId, Publisher, message_made
 
 NOT_FORWARDED = ("topic_alias", "subscription_identifier")
 """Properties of a PUBLISH that concern one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
@@ -112,7 +112,7 @@ class Publication:
     def _made(self, frame: bytes | None, frame_version: int) -> Message:
         publish = self.publish
         properties = publish.properties
-        return Message(
+        return message_made(
             publish.topic,
             publish.payload,
             publish.qos,
