@@ -88,7 +88,8 @@ class Publisher:
 THE_BROKER: Final = Publisher("")
 
 
-@frozen(slots=True)
+# Without weak references, whose slot would keep a class of the same slots from becoming this one.
+@frozen(slots=True, weakref_slot=False)
 class Message:
     """An application message (section 1.2) on its way through the broker."""
 
@@ -148,7 +149,11 @@ class Message:
 
 
 _OpenMessage: Any = make_class(
-    "_OpenMessage", {each.name: field(default=each.default) for each in fields(Message)}, slots=True, eq=False
+    "_OpenMessage",
+    {each.name: field(default=each.default) for each in fields(Message)},
+    slots=True,
+    weakref_slot=False,
+    eq=False,
 )
 
 
