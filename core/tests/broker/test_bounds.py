@@ -145,6 +145,30 @@ def test_all_queues_together_are_bounded() -> None:
     assert house.broker.runtime.waiting.messages == 4
 
 
+def test_what_is_in_flight_to_clients_that_are_away_counts() -> None:
+    """One who reads and never acknowledges, under one client id after the other, fills no memory without end."""
+    house = House(max_all_queued_bytes=5000, max_inflight=10)
+    pub = house.connect("p", V5)
+    waiting = house.broker.runtime.waiting
+    for number in range(20):
+        name = f"c{number}"
+        peer = house.connect(name, V5, expiry_s=600, silent=True).subscribe("t", qos=1)
+        for _ in range(10):
+            pub.publish("t", b"x" * 99, qos=1)
+        peer.unsubscribe("t").drop()
+    held = sum(len(session.outgoing) for session in house.broker.sessions.by_id.values())
+    counted = waiting.size_bytes
+
+    back = house.connect("c0", V5, clean_start=False, expiry_s=600)
+    for number in range(1, 20):
+        house.connect(f"c{number}", V5).disconnect()
+
+    assert len(back.of(Publish)) == 10
+    assert (counted, held) == (5000, 50)
+    assert dropped(house, "queue_full") == 150
+    assert waiting.size_bytes == 0
+
+
 @pytest.mark.parametrize("policy", [FullPolicy.DROP_OLDEST, FullPolicy.KEEP_LATEST])
 def test_only_its_own_gives_way(policy: FullPolicy) -> None:
     """A queue that has something makes room of that; one that has nothing drops the newcomer."""

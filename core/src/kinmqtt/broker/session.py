@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kinmqtt.broker import full_queue
 from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.outbox import Discard, Outbox
@@ -38,6 +39,7 @@ class Session:
 
     __slots__ = (
         "_aliases",
+        "_away_bytes",
         "_owed",
         "_paying",
         "_resumed",
@@ -81,6 +83,8 @@ class Session:
         self.connection: Connection | None = None
         self.out: Outbox = Discard(runtime.statistics, "offline")
         self.sequence = 0
+        self._away_bytes = 0
+        """What is in flight to a client that is away: nothing else bounds how much that is, of all together."""
         self._resumed = False
         self._paying = False
         self._owed: dict[Delivery, int] = {}
@@ -107,6 +111,7 @@ class Session:
     ) -> None:
         """A connection begins to use the session; nothing goes to it before :meth:`resume` (MQTT-3.2.0-1)."""
         self.connection = connection
+        self._count_away(0)
         if isinstance(self.waiting, WaitingInStore):
             self.waiting.retrying = False
         self.outgoing.window = min(receive_maximum, self._runtime.limits.max_inflight)
@@ -125,9 +130,13 @@ class Session:
         self._resumed = False
         self._owed.clear()
         self.out = Discard(self._runtime.statistics, "offline")
+        if self.kept:
+            self._count_away(self._inflight_bytes)
+            self._shed()
 
     def end(self) -> None:
         """The session is over, and nothing waits for its client."""
+        self._count_away(0)
         self.waiting = self.waiting.end()
 
     def restore(self, state: QueueState) -> None:
@@ -147,6 +156,8 @@ class Session:
             if inflight.stage is queue.Stage.RELEASED:
                 delivery.stage = Stage.PUBCOMP
             self.outgoing.restore(inflight.packet_id, delivery)
+        if self.connection is None:
+            self._count_away(self._inflight_bytes)
 
     def resume(self) -> None:
         """The client has its CONNACK: send what is unacknowledged, in the old order (MQTT-4.4.0-1), then the rest."""
@@ -249,6 +260,8 @@ class Session:
     def hand_on(self, packet_id: int, delivery: Delivery) -> None:
         """A delivery in flight goes to another member of its shared subscription: it is no longer this session's."""
         self.outgoing.forget(packet_id)
+        if self._away_bytes:
+            self._count_away(max(0, self._away_bytes - delivery.publication.stored.size_bytes))
         if self.kept:
             self._runtime.turn.batch.queue.append(queue.Remove(self.client_id, self.epoch, delivery.sequence))
 
@@ -291,6 +304,29 @@ class Session:
             self.connection.told_room()
 
     # Within
+
+    @property
+    def _inflight_bytes(self) -> int:
+        return sum(delivery.publication.stored.size_bytes for _, delivery in self.outgoing)
+
+    def _count_away(self, size_bytes: int) -> None:
+        """Count what is in flight among what waits for all clients together, while the client is away."""
+        self._runtime.waiting.size_bytes += size_bytes - self._away_bytes
+        self._away_bytes = size_bytes
+
+    def _shed(self) -> None:
+        """Where all clients together hold too much, what is in flight to one that leaves gives way, newest first."""
+        runtime = self._runtime
+        limit = runtime.limits.max_all_queued_bytes
+        if runtime.waiting.size_bytes <= limit:
+            return
+        for packet_id, delivery in reversed(list(self.outgoing)):
+            if delivery.stage is Stage.PUBCOMP:
+                continue  # Nothing is left of its message.
+            self.hand_on(packet_id, delivery)
+            full_queue.drop(runtime, self, delivery.publication.message)
+            if runtime.waiting.size_bytes <= limit:
+                return
 
     def _pay(self) -> None:
         """Send again what was in flight, as far as the window of this connection goes (MQTT-3.3.4-9)."""

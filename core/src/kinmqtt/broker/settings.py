@@ -96,7 +96,9 @@ class LimitSettings:
         maximum=65_535,
     )
     max_queued_messages: int = setting(10_000, help="messages that wait for one client", minimum=1)
-    max_queued_bytes: int = setting(64 << 20, help="their topics and payloads", unit="bytes", minimum=1024)
+    max_queued_bytes: int = setting(
+        64 << 20, help="their topics, payloads and properties", unit="bytes", minimum=1024
+    )
     max_all_queued_bytes: int = setting(2 << 30, help="the same of all clients together", unit="bytes", minimum=1024)
     queue_full: FullPolicy = setting(
         FullPolicy.DROP_NEWEST, help="what gives way when a queue is full and no plugin decides"
@@ -155,7 +157,7 @@ class LimitSettings:
         1_000_000, help="sessions that outlive their connection, with or without one", minimum=0
     )
     max_retained_messages: int = setting(1_000_000, help="topics that hold a retained message", minimum=0)
-    max_retained_bytes: int = setting(1 << 30, help="their topics and payloads", unit="bytes", minimum=0)
+    max_retained_bytes: int = setting(1 << 30, help="their topics, payloads and properties", unit="bytes", minimum=0)
 
     def problem_with(self, name: str) -> str | None:
         """What of a topic or filter is beyond its bounds, in words; ``None`` where nothing is."""

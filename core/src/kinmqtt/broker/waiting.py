@@ -48,7 +48,7 @@ class Waiting(ABC):
         self._session = session
         self.count = 0
         self.size_bytes = 0
-        """Their topics and payloads."""
+        """Their topics, payloads and properties."""
         self.retrying = False
         """Whether the store could not do something, and time is to pass before it is asked again."""
 

@@ -130,7 +130,7 @@ class QueueSizes:
 
     queued: int = 0
     queued_bytes: int = 0
-    """Of payloads and topics; a message shared by several queues counts in each."""
+    """Of topics, payloads and properties; a message shared by several queues counts in each."""
     inflight: int = 0
     inbound: int = 0
 

@@ -75,7 +75,7 @@ class RetainStore(Store, ABC):
 
     @abstractmethod
     def size_bytes(self) -> int:
-        """Bytes of their topics and payloads, without waiting."""
+        """Bytes of their topics, payloads and properties, without waiting."""
 
     @abstractmethod
     def expire(self, now: float, limit: int) -> Maybe[Sequence[Message]]:

@@ -27,7 +27,7 @@ class DelayedSettings:
     """``[plugins.delayed]``."""
 
     max_messages: int = setting(10_000, help="messages that may wait at one time", minimum=0)
-    max_bytes: int = setting(64 << 20, help="their topics and payloads", unit="bytes", minimum=0)
+    max_bytes: int = setting(64 << 20, help="their topics, payloads and properties", unit="bytes", minimum=0)
     max_delay_s: int = setting(42_949_670, help="the longest delay", unit="s", minimum=1)
 
 
