@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from processes import TIME_LIMIT_S, BrokerProcess, broker_command, environment, 
 from wire import wire
 
 from kinmqtt.mqtt.packets import Puback, Publish, Pubrec, Pubrel, Will
+from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
 from kinmqtt.plugins.builtin.embedded.records import Group, pack
 from kinmqtt.plugins.builtin.embedded.segment import Segment, name_of
 from kinmqtt_spi.plain import to_plain
@@ -177,7 +182,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def damage(folder: Path) -> Path:
     """Flip a byte of a payload; answers the file it is in."""
     # Only once the write-ahead log is part of the file a damage stays where it is put.
-    assert store("check", folder).returncode == 0
+    DataDirectory(folder).tidy()
     for path in sorted(folder.glob("journal-*.sqlite3")):
         whole = bytearray(path.read_bytes())
         at = whole.find(BIG[:3000])
@@ -250,6 +255,86 @@ def test_a_check_lists_every_problem(tmp_path: Path) -> None:
     assert len([line for line in problems if f"{path}: row " in line]) >= 2
     assert any(f"{data / name_of(2)} can't be read" in line for line in problems)
     assert not any("kinmqtt store export" in line for line in problems)
+
+
+@pytest.mark.parametrize("action", ["check", "export"])
+def test_to_look_changes_nothing(data: Path, action: str) -> None:
+    """What a killed broker has left can be looked at as often as one likes, and copied afterwards."""
+    before = content(data)
+
+    done = store(action, data)
+
+    assert any(name.endswith("-wal") for name in before)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert content(data) == before
+
+
+def wal_of(folder: Path) -> Path:
+    """The write-ahead log with the most in it, as a killed broker leaves it."""
+    return max(folder.glob("journal-*-wal"), key=lambda path: path.stat().st_size)
+
+
+def overwrite(path: Path, at: int, text: bytes) -> None:
+    """Put something else in the middle of a file."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(text)
+
+
+DAMAGED = {
+    "the header of the -wal": lambda wal: overwrite(wal, 0, b"\x5a" * 32),
+    "the middle of the -wal": lambda wal: overwrite(wal, wal.stat().st_size // 2, b"\x5a" * 100),
+    "the end of the -wal": lambda wal: os.truncate(wal, wal.stat().st_size - 1000),
+    "no -wal": Path.unlink,
+    "an empty -wal": lambda wal: os.truncate(wal, 0),
+    "an empty segment": lambda wal: os.truncate(str(wal).removesuffix("-wal"), 0),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_what_is_lost_of_a_write_ahead_log_is_told_of(data: Path, what: str) -> None:
+    """A check says so each time, the others refuse, and who saves what is left is told that something is not."""
+    DAMAGED[what](wal_of(data))
+    before = content(data)
+
+    checks = [store("check", data) for _ in range(2)]
+    refusals = [refusal(store(action, data)) for action in ("export", "compact")]
+    saved = store("export", "--skip-damaged", data)
+
+    for check in checks:
+        assert check.returncode == 1
+        assert "the store is sound" not in check.stdout
+        assert any(name_of(1) in line for line in check.stderr.splitlines()[:-1])
+    assert checks[0].stderr == checks[1].stderr
+    assert all(name_of(1) in said and "--skip-damaged" in said for said in refusals)
+    assert "kinmqtt: left out: " in saved.stderr
+    assert content(data) == before
+
+
+def test_what_nothing_can_be_saved_of_makes_no_export(data: Path) -> None:
+    """An export with nothing in it would look like one of a store that held nothing."""
+    for wal in list(data.glob("journal-*-wal")):
+        wal.unlink()
+
+    saved = store("export", "--skip-damaged", data)
+
+    assert (saved.returncode, saved.stdout) == (1, "")
+    assert saved.stderr.splitlines()[-1] == f"kinmqtt: nothing of {data} could be saved"
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["export"], ["export", "--skip-damaged"], ["compact"]])
+def test_a_newer_store_is_left_to_the_newer_version(tmp_path: Path, arguments: list[str]) -> None:
+    """One line that says so, without advice that would throw it away."""
+    data = made(tmp_path / "data")
+    with closing(sqlite3.connect(data / name_of(1))) as connection:
+        connection.execute("PRAGMA user_version = 9")
+    before = content(data)
+
+    said = refusal(store(*arguments, data))
+
+    assert said.startswith(f"{data / name_of(1)} has format 9")
+    assert "--skip-damaged" not in said
+    assert content(data) == before
 
 
 @pytest.mark.parametrize("action", ["check", "export", "compact"])
@@ -400,7 +485,9 @@ def test_what_is_left_of_a_damaged_store_can_be_saved(data: Path, tmp_path: Path
     done = take(tmp_path / "new", saved.stdout)
 
     assert saved.returncode == 0
-    assert saved.stderr.startswith(f"kinmqtt: left out: {path}: row ")
+    left_out, summary = saved.stderr.splitlines()
+    assert left_out.startswith(f"kinmqtt: left out: {path}: row ")
+    assert re.fullmatch(r"kinmqtt: saved: \d+ rows; something was left out of 1 of 1 segments", summary)
     assert done.returncode == 0, done.stderr
     left = exported(tmp_path / "new")
     assert all('"topic":"state","payload"' not in line for line in left)

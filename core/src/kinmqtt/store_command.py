@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import sys
@@ -23,7 +24,14 @@ from kinmqtt.plugins.builtin.embedded import segment
 from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
 from kinmqtt.plugins.builtin.embedded.image import everything
 from kinmqtt.plugins.builtin.embedded.records import Group, pack
-from kinmqtt.plugins.builtin.embedded.segment import PATTERN, WAYS_ON, DataDirectoryError, Segment
+from kinmqtt.plugins.builtin.embedded.segment import (
+    PATTERN,
+    WAYS_ON,
+    DataDirectoryError,
+    Segment,
+    UnknownStore,
+    give_to_owner_of,
+)
 from kinmqtt.plugins.builtin.embedded.stores import Ledger
 from kinmqtt_spi.errors import SpiError
 from kinmqtt_spi.plain import from_plain, to_plain
@@ -97,7 +105,6 @@ def _check(path: Path) -> int:
     problems: list[str] = []
     with _taken(path) as directory:
         ledger = _read(directory, problems)
-        problems += directory.losses
         segments = len(list(path.glob(PATTERN)))
     totals = ledger.queues.totals()
     counts = {
@@ -125,7 +132,11 @@ def _export(path: Path, skip_damaged: bool) -> int:
     problems: list[str] | None = [] if skip_damaged else None
     with _taken(path) as directory:
         ledger = _read(directory, problems)
-    _complain(*(f"left out: {problem}" for problem in problems or ()))
+    if problems:
+        _complain(*(f"left out: {problem}" for problem in problems))
+        if not directory.groups:
+            raise StoreCommandError(f"nothing of {path} could be saved")
+        _complain(_summary(path, problems, directory.groups))
     count = 0
     try:
         for line in _lines(ledger):
@@ -156,6 +167,7 @@ def _import(path: Path, lines: Iterable[bytes]) -> int:
         # What a process that was killed has left of an import.
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
+        give_to_owner_of(path, partial)
         written = _write(partial, 1, ledger)
         written.rename(path / written.name)
         partial.rmdir()
@@ -220,19 +232,36 @@ def _taken(path: Path) -> Iterator[DataDirectory]:
 
 
 def _read(directory: DataDirectory, problems: list[str] | None = None) -> Ledger:
-    """What the directory holds; with a list for ``problems`` as much as can be read, and there what can't be."""
+    """What the directory holds, which stays as it is.
+
+    With a list for ``problems`` as much as can be read, and there what can't be. Raises
+    :class:`~kinmqtt.plugins.builtin.embedded.segment.UnknownStore` in any case where it is a newer version's.
+    """
     ledger = _new_ledger()
     try:
         image = directory.load(problems)
+    except UnknownStore:
+        raise
     except DataDirectoryError as error:
         if problems is None:
             raise
         problems.append(str(error))
     else:
         ledger.restore(image)
-    if problems:
+    # A broker starts with this. Who copies a store is not given less than there was without a word.
+    if directory.losses and problems is None:
+        raise DataDirectoryError(f"{directory.losses[0]}; {WAYS_ON}")
+    if problems is not None:
+        problems += directory.losses
         problems[:] = [problem.removesuffix(f"; {WAYS_ON}") for problem in problems]
     return ledger
+
+
+def _summary(path: Path, problems: Sequence[str], rows: int) -> str:
+    """How bad it is, in one line."""
+    damaged = set(re.findall(r"journal-\d+\.sqlite3", " ".join(problems)))
+    segments = {file.name for file in path.glob(PATTERN)} | damaged
+    return f"saved: {rows} rows; something was left out of {len(damaged)} of {len(segments)} segments"
 
 
 def _new_ledger() -> Ledger:

@@ -642,6 +642,29 @@ def test_an_orderly_stop_keeps_what_is_gathered(tmp_path: Path) -> None:
     outcome(again.stop())
 
 
+def test_a_start_says_what_is_lost_at_the_end(tmp_path: Path) -> None:
+    """What a loss of power may have taken keeps no broker from its start, which says so once; then it is gone."""
+    (tmp_path / "data").mkdir()
+    log = begun(tmp_path / "data")
+    for number in range(3):
+        log.append(pack(group(number)))
+    left = killed(log)
+    wal = left / f"{name_of(1)}-wal"
+    with wal.open("r+b") as file:
+        file.seek(-100, 2)
+        file.write(b"\xff" * 10)
+
+    plugin, context = started(left)
+    outcome(plugin.stop())
+    again, later = started(left)
+    outcome(again.stop())
+
+    [said] = context.log.texts("warn")
+    assert f"{left / name_of(1)}: 1 commits at its end can't be read" in said
+    assert plugin.retain_store().count() == again.retain_store().count() == 2
+    assert later.log.texts("warn") == []
+
+
 def test_a_stop_with_a_full_disk_gives_the_directory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What can't be kept at the end is told of; the files are closed all the same, and the directory is free."""
     monkeypatch.setattr(segment, "_SET_UP", (*segment._SET_UP, "PRAGMA max_page_count = 16"))

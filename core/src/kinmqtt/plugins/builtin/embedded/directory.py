@@ -5,13 +5,20 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from kinmqtt.plugins.builtin.embedded import segment
 from kinmqtt.plugins.builtin.embedded.image import Image
-from kinmqtt.plugins.builtin.embedded.segment import PATTERN, WAYS_ON, DataDirectoryError, name_of, number_of
+from kinmqtt.plugins.builtin.embedded.segment import (
+    PATTERN,
+    WAYS_ON,
+    DataDirectoryError,
+    Look,
+    UnknownStore,
+    name_of,
+    number_of,
+)
 
 _LOCK: Final = "lock"
 
@@ -22,7 +29,9 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.losses: list[str] = []
-        """What :meth:`load` has found that is lost, and with a log as this can be."""
+        """What :meth:`load` has found lost at the ends of write-ahead logs: a loss of power may leave them so."""
+        self.groups = 0
+        """How many groups :meth:`load` has read."""
         self._lock: int | None = None
 
     def open(self, create: bool = True) -> None:
@@ -69,40 +78,52 @@ class DataDirectory:
     def segments(self, skip_damaged: list[str] | None = None) -> list[Path]:
         """The segments that count, in order.
 
-        Raises :class:`DataDirectoryError` where one is missing or foreign; with a list for ``skip_damaged`` it is
-        left out and told of there.
+        Raises :class:`DataDirectoryError` where one is missing or damaged; with a list for ``skip_damaged`` it is
+        left out and told of there. Raises :class:`~segment.UnknownStore` in any case where one is not ours.
         """
+        return list(self._looked_at(skip_damaged))
 
+    def _looked_at(self, skip_damaged: list[str] | None) -> dict[Path, Look]:
         def tell(problem: str) -> None:
             if skip_damaged is None:
                 raise DataDirectoryError(problem)
             skip_damaged.append(problem)
 
         paths = sorted(self.path.glob(PATTERN), key=number_of)
-        if paths and segment.is_empty(paths[-1]):
-            segment.remove(paths.pop())
+        named = set(paths)  # Of these it need not be said that they are missing.
+        for wal in sorted(self.path.glob(f"{PATTERN}-wal")):
+            path = wal.with_name(wal.name.removesuffix("-wal"))
+            if path not in named:
+                named.add(path)
+                tell(f"{path} is missing, and {wal.name} can't be read without it; {WAYS_ON}")
         first = 1
-        sound = []
+        looks: dict[Path, Look] = {}
         for path in paths:
             try:
-                first = max(first, segment.look_at(path) or 1)
-                sound.append(path)
+                looks[path] = segment.look_at(path)
+                first = max(first, looks[path].first or 1)
+            except UnknownStore:
+                raise
             except DataDirectoryError as error:
                 tell(str(error))
-        found = [path for path in sound if number_of(path) >= first]
-        for path, after in pairwise(found):
-            if number_of(after) != number_of(path) + 1:
-                tell(f"{self.path / name_of(number_of(path) + 1)} is missing; {WAYS_ON}")
-        if found and number_of(found[0]) != first:
-            tell(f"{self.path / name_of(first)} is missing; {WAYS_ON}")
+        found = {path: look for path, look in looks.items() if number_of(path) >= first}
+        for path, look in found.items():
+            # The next segment is made when one can be written to. The last one may have been about to be made.
+            if not look.begun and path != paths[-1]:
+                tell(f"{path}-wal is missing or empty, and with it what was written to {path.name}; {WAYS_ON}")
+        expected = first
+        for path in sorted(named, key=number_of):
+            if number_of(path) > expected:
+                tell(f"{self.path / name_of(expected)} is missing; {WAYS_ON}")
+            expected = max(expected, number_of(path) + 1)
         return found
 
     def load(self, skip_damaged: list[str] | None = None) -> Image:
-        """Everything that the log says; ``skip_damaged`` as in :func:`segment.read`."""
+        """Everything that the log says, which stays as it is; ``skip_damaged`` as in :func:`segment.read`."""
         image = Image()
-        for path in sorted(self.path.glob(PATTERN)):
-            self._look_for_loss(path)
-        for path in self.segments(skip_damaged):
+        found = self._looked_at(skip_damaged)
+        self.losses = [look.lost for look in found.values() if look.lost is not None]
+        for path in found:
             for row, data in enumerate(segment.read(path, skip_damaged), 1):
                 try:
                     image.take(data)
@@ -111,29 +132,22 @@ class DataDirectory:
                     if skip_damaged is None:
                         raise DataDirectoryError(f"{problem}; {WAYS_ON}") from error
                     skip_damaged.append(problem)
+        self.groups = image.groups
         return image
 
-    def _look_for_loss(self, path: Path) -> None:
-        try:
-            lost = segment.lost_commits(path)
-        except DataDirectoryError:
-            return  # Whoever reads it says what is wrong with it.
-        if lost:
-            self.losses.append(
-                f"{path}: {lost} commits at its end can't be read; a loss of power may take what the disk was not "
-                "asked for, anything else is damage"
-            )
-
     def tidy(self) -> None:
-        """Remove what counts no more, and make plain files of segments that their process could not seal."""
+        """Remove what counts no more, and make plain files of segments that their process could not seal.
+
+        This is for what :meth:`load` has read: the ends of write-ahead logs that can't be read are gone then.
+        """
+        for path in self.path.glob(PATTERN):
+            segment.finish(path)
         found = self.segments()
         while found and segment.holds_nothing(found[-1]):
             segment.remove(found.pop())  # A start that nothing came of.
         counting = set(found)
         for path in self.path.glob(PATTERN):
-            if path in counting:
-                segment.finish(path)
-            else:
+            if path not in counting:
                 segment.remove(path)
 
     def next_number(self) -> int:
