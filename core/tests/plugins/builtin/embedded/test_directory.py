@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kinmqtt.plugins.builtin.embedded.directory import DataDirectory, files
+from kinmqtt.plugins.builtin.embedded.directory import DataDirectory, files, open_to_others
 from kinmqtt.plugins.builtin.embedded.records import Group, pack
 from kinmqtt.plugins.builtin.embedded.segment import WAYS_ON, DataDirectoryError, Segment, name_of
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
@@ -265,12 +265,58 @@ def test_a_directory_that_can_not_be_written_to_is_refused() -> None:
     # Not in tmp_path: the folders above it are their owner's alone.
     with tempfile.TemporaryDirectory(prefix="kinmqtt-") as name:
         os.chmod(name, 0o555)
-        for path in (Path(name), Path(name) / "new"):
-            with nobody(), pytest.raises(DataDirectoryError) as caught:
-                DataDirectory(path).open()
-
-            assert str(caught.value) == f"{path} can't be used as data directory: Permission denied"
+        with nobody(), pytest.raises(DataDirectoryError) as there:
+            DataDirectory(Path(name)).open()
+        with nobody(), pytest.raises(DataDirectoryError) as new:
+            DataDirectory(Path(name) / "new").open()
         os.chmod(name, 0o700)
+
+    assert f"{name}: not writable for user " in str(there.value)
+    assert str(new.value) == f"{name}/new can't be used as data directory: Permission denied"
+
+
+@pytest.mark.parametrize("kind", ["journal-0000000001.sqlite3", "journal-0000000001.sqlite3-wal", "lock"])
+@pytest.mark.parametrize(("mode", "right"), [(0o000, "readable"), (0o444, "writable")])
+def test_what_can_not_be_read_for_want_of_rights_is_no_damage(kind: str, mode: int, right: str) -> None:
+    """The file is named with its owner and what can be done, and nobody is told to leave it out."""
+    # Not in tmp_path: the folders above it are their owner's alone.
+    with tempfile.TemporaryDirectory(prefix="kinmqtt-") as name:
+        os.chmod(name, 0o777)
+        for each in ("journal-0000000001.sqlite3", "journal-0000000001.sqlite3-wal", "lock"):
+            (Path(name) / each).touch(mode=0o666)
+            os.chmod(Path(name) / each, 0o666)
+        os.chmod(Path(name) / kind, mode)
+        owner = os.stat(name).st_uid
+
+        with nobody():
+            user = os.geteuid()
+            text = refused(lambda: DataDirectory(Path(name)).open())
+
+    way_on = "`chmod u+rw` it" if owner == user else "run as that user, or chown it"
+    assert text == (
+        f"{name}/{kind}: not {right} for user {user} (it belongs to user {owner}, mode {mode:04o}): {way_on}"
+    )
+
+
+def test_files_that_others_can_read_are_known(tmp_path: Path) -> None:
+    """A copy that was made with other modes lets others read what clients have said."""
+    paths = segments(tmp_path, 1, 2)
+    os.chmod(paths[1], 0o640)
+
+    assert open_to_others(tmp_path) == [paths[1]]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files away")
+def test_the_lock_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    """A superuser who looks at a store does not lock out the broker, which runs as somebody else."""
+    os.chown(tmp_path, 4321, 1234)
+    directory = DataDirectory(tmp_path)
+
+    directory.open()
+    directory.close()
+
+    status = (tmp_path / "lock").stat()
+    assert (status.st_uid, status.st_gid) == (4321, 1234)
 
 
 @pytest.mark.parametrize("gone", [2, 3])

@@ -665,6 +665,21 @@ def test_a_start_says_what_is_lost_at_the_end(tmp_path: Path) -> None:
     assert later.log.texts("warn") == []
 
 
+def test_a_start_says_where_others_can_read(tmp_path: Path) -> None:
+    """Once, with what to do; the broker's own files are its user's alone."""
+    first, quiet = started(tmp_path / "data")
+    first.retain_store().put([RetainWrite(Message("t", b"x"), RetainVersion(1.0, 1, 1))])
+    outcome(first.stop())
+    (tmp_path / "data" / name_of(1)).chmod(0o644)
+
+    second, told = started(tmp_path / "data")
+    outcome(second.stop())
+
+    assert quiet.log.texts("warn") == []
+    [said] = told.log.texts("warn")
+    assert said.startswith(f"{tmp_path / 'data' / name_of(1)} can be read by others: `chmod go= ")
+
+
 def test_a_stop_with_a_full_disk_gives_the_directory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What can't be kept at the end is told of; the files are closed all the same, and the directory is free."""
     monkeypatch.setattr(segment, "_SET_UP", (*segment._SET_UP, "PRAGMA max_page_count = 16"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import frozen
 
-from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
+from kinmqtt.plugins.builtin.embedded.directory import DataDirectory, open_to_others
 from kinmqtt.plugins.builtin.embedded.image import Image, everything
 from kinmqtt.plugins.builtin.embedded.journal import Journal
 from kinmqtt.plugins.builtin.embedded.records import Group
@@ -92,6 +92,10 @@ class Embedded:
         image, segments, number = await context.in_thread(partial(_load, directory))
         for loss in directory.losses:
             context.log.warn("{loss}", loss=loss)
+        for file in open_to_others(directory.path)[:1]:
+            context.log.warn(
+                "{file} can be read by others: `chmod go= {folder}/journal-*`", file=file, folder=directory.path
+            )
         ledger.restore(image)
         if image.groups:
             context.log.info(

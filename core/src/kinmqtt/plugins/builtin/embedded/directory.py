@@ -23,6 +23,15 @@ from kinmqtt.plugins.builtin.embedded.segment import (
 _LOCK: Final = "lock"
 
 
+class DirectoryInUse(DataDirectoryError):
+    """Another process has the directory."""
+
+    def __init__(self, text: str, process: str) -> None:
+        super().__init__(text)
+        self.process = process
+        """Its id, or nothing where it is about to say so."""
+
+
 class DataDirectory:
     """A directory that this process alone uses, from :meth:`open` to :meth:`close`. All of this waits for disks."""
 
@@ -41,16 +50,19 @@ class DataDirectory:
         what is not ours; and, without ``create``, where there is none.
         """
         path = self.path
-        if not create and not path.is_dir():
-            raise DataDirectoryError(f"{path} is no directory")
         try:
+            if not create and not path.is_dir():
+                raise DataDirectoryError(f"{path} is no directory")
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            refuse_without_rights(path)
             strangers = sorted(entry.name for entry in path.iterdir() if not _is_ours(entry))
             if strangers and not (path / _LOCK).exists():
-                raise DataDirectoryError(
-                    f"{path} holds {strangers[0]!r}, which is not kinmqtt's: name an empty directory, or a new one"
-                )
+                name = "name an empty directory, or a new one" if create else "no broker has used this directory"
+                raise DataDirectoryError(f"{path} holds {strangers[0]!r}, which is not kinmqtt's: {name}")
+            is_new = not (path / _LOCK).exists()
             self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if is_new:
+                segment.give_to_owner_of(path, self._lock)
             self._take_lock(self._lock)
         except OSError as error:
             raise DataDirectoryError(f"{path} can't be used as data directory: {error.strerror or error}") from error
@@ -62,9 +74,10 @@ class DataDirectory:
             owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
             os.close(lock)
             self._lock = None
-            raise DataDirectoryError(
+            raise DirectoryInUse(
                 f"{self.path} is in use by process {owner}: end that, or name another directory (`--data DIRECTORY`, "
-                "or `--data memory` to keep nothing)"
+                "or `--data memory` to keep nothing)",
+                owner,
             ) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
@@ -162,3 +175,41 @@ def _is_ours(entry: Path) -> bool:
 def files(path: Path) -> Iterator[Path]:
     """The files of the store in a directory."""
     return (entry for entry in path.iterdir() if _is_ours(entry) and entry.is_file())
+
+
+def refuse_without_rights(path: Path) -> None:
+    """See that this user may do with a directory and its files what a store needs, before anything is tried.
+
+    What can't be read for want of rights is not damaged, and must not be taken for it. Raises
+    :class:`DataDirectoryError`, and ``OSError`` where not even that can be found out.
+    """
+    _refuse_without(path, os.R_OK | os.W_OK | os.X_OK)
+    for file in sorted(files(path)):
+        _refuse_without(file, os.R_OK | os.W_OK)
+
+
+def _refuse_without(path: Path, rights: int) -> None:
+    if _may(path, rights):
+        return
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise DataDirectoryError(
+            f"{path} can't be written to: its file system is read-only; mount it for writing, or copy the directory"
+        )
+    status, user = path.stat(), os.geteuid()
+    if status.st_uid != user:
+        way_on = "run as that user, or chown it"
+    else:
+        way_on = f"`chmod {'u+rwx' if rights & os.X_OK else 'u+rw'}` it"
+    raise DataDirectoryError(
+        f"{path}: not {'writable' if _may(path, os.R_OK) else 'readable'} for user {user} (it belongs to user "
+        f"{status.st_uid}, mode {status.st_mode & 0o7777:04o}): {way_on}"
+    )
+
+
+def _may(path: Path, rights: int) -> bool:
+    return os.access(path, rights, effective_ids=os.access in os.supports_effective_ids)
+
+
+def open_to_others(path: Path) -> list[Path]:
+    """The files of the store in a directory that not their owner alone can read or write, by their modes."""
+    return sorted(file for file in files(path) if file.name != _LOCK and file.stat().st_mode & 0o077)
