@@ -347,9 +347,10 @@ def test_where_there_is_no_store_none_is_made(tmp_path: Path, action: str) -> No
     empty = refusal(store(action, tmp_path / "empty"))
     file = refusal(store(action, tmp_path / "file"))
 
-    assert missing == f"{tmp_path / 'missing'} is no directory"
-    assert empty == f"{tmp_path / 'empty'} holds no kinmqtt store"
-    assert file == f"{tmp_path / 'file'} is no directory"
+    where = "the broker's log says where it is: state is kept in …"
+    assert missing == f"{tmp_path / 'missing'} is no directory; {where}"
+    assert empty == f"{tmp_path / 'empty'} holds no kinmqtt store; {where}"
+    assert file == f"{tmp_path / 'file'} is a file, not a directory"
     assert (names(tmp_path), names(tmp_path / "empty")) == (["empty", "file"], [])
 
 
@@ -359,7 +360,43 @@ def test_a_running_broker_keeps_its_directory(tmp_path: Path, action: str) -> No
     with running_broker("--data", str(tmp_path / "data")) as broker:
         said = refusal(store(action, tmp_path / "data"))
 
-    assert said.startswith(f"{tmp_path / 'data'} is in use by process {broker.pid}: end that")
+    pid = broker.pid
+    assert said == f"{tmp_path / 'data'} is in use by process {pid}: stop the broker (process {pid}) first"
+
+
+def test_a_relative_name_is_told_with_where_it_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever stands in another directory than they think sees it."""
+    monkeypatch.chdir(tmp_path)
+
+    said = refusal(store("check", "data"))
+
+    assert said.startswith(f"data ({tmp_path / 'data'}) is no directory; ")
+
+
+def test_a_directory_that_a_broker_kept_nothing_in_is_empty(tmp_path: Path) -> None:
+    """It is a store all the same: it can be checked, exported and compacted, with nothing in it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "lock").write_text("17\n")
+
+    check, export, compact = (store(action, data) for action in ("check", "export", "compact"))
+
+    assert [done.returncode for done in (check, export, compact)] == [0, 0, 0]
+    assert check.stdout.splitlines()[0] == "sessions: 0"
+    assert check.stdout.splitlines()[-1] == "the store is empty: a broker used the directory and kept nothing"
+    assert compact.stdout == "the store is empty: a broker used the directory and kept nothing\n"
+    assert take(tmp_path / "new", export.stdout).returncode == 0
+    assert names(data) == ["lock"]
+
+
+def test_a_strangers_directory_is_told_of(tmp_path: Path) -> None:
+    """Whoever looks for a store is not told to name an empty directory."""
+    segments = made(tmp_path / "data")
+    (segments / "notes.txt").touch()
+
+    said = refusal(store("check", segments))
+
+    assert said == f"{segments} holds 'notes.txt', which is not kinmqtt's: no broker has used this directory"
 
 
 # Export and import
@@ -652,7 +689,7 @@ def test_an_export_that_was_cut_short_is_refused(data: Path, tmp_path: Path) -> 
     within = refusal(take(tmp_path / "new", text[:-1]))
 
     assert said.endswith("without a line of kind end: it was cut short")
-    assert "this is no JSON" in within
+    assert within == f"line {len(text.splitlines())}: the export was cut short within this line"
     assert not (tmp_path / "new").exists()
 
 
@@ -703,6 +740,10 @@ def patched(place: str, name: str, number: int, how: str, *arguments: str, text:
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
+    if how == "full":
+        assert re.search(
+            r" has no room: this needs about \d+ bytes there, and leaves the store as it was$", done.stderr
+        )
     return done.returncode
 
 
@@ -804,7 +845,7 @@ def test_an_import_that_ends_early_leaves_no_store(data: Path, tmp_path: Path, n
     if how == "full":
         assert not path.exists()
     else:
-        assert refusal(store("check", path)) == f"{path} holds no kinmqtt store"
+        assert refusal(store("check", path)) == f"{path} holds an import that did not come to its end: import again"
     assert take(path, "\n".join(lines)).returncode == 0
     assert exported(path) == lines
     assert names(path) == [name_of(1), "lock"]
@@ -822,6 +863,8 @@ def test_an_import_that_ends_early_leaves_no_store(data: Path, tmp_path: Path, n
         ["check", "a", "b"],
         ["check", "--skip-damaged", "a"],
         ["import", "--skip-damaged", "a"],
+        ["check", ""],
+        ["import", "memory"],
     ],
 )
 def test_usage(arguments: list[str]) -> None:
@@ -831,6 +874,36 @@ def test_usage(arguments: list[str]) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: kinmqtt")
     assert "Traceback" not in done.stderr
+
+
+def test_an_export_is_no_argument() -> None:
+    """The usage is that of the command that was meant, and says where the export comes from."""
+    done = run_command("store", "import", "new", "state.jsonl")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: kinmqtt store import ")
+    assert done.stderr.endswith("unrecognized arguments: state.jsonl; the export is read from standard input\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("export {data} > /dev/full", "standard output: No space left on device"),
+        ("check {data} > /dev/full", "standard output: No space left on device"),
+        ("check {data} >&-", "standard output is closed"),
+        ("import {data}/new <&-", "standard input is closed"),
+    ],
+)
+def test_streams_that_do_not_work_are_told_of(tmp_path: Path, line: str, said: str) -> None:
+    """In one line, which does not put it down to the store."""
+    data = made(tmp_path / "data")
+    command = f"{sys.executable} -m kinmqtt store {line.format(data=data)}"
+
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=TIME_LIMIT_S, env=environment(), check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"kinmqtt: {said}\n")
 
 
 def test_help() -> None:

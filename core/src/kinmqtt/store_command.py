@@ -6,6 +6,7 @@ store keeps it, so that another plugin's stores can be filled from it. ``docs/st
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from typing import Any, Final, NoReturn
 from attrs import define, field
 
 from kinmqtt.plugins.builtin.embedded import segment
-from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
+from kinmqtt.plugins.builtin.embedded.directory import DataDirectory, DirectoryInUse, refuse_without_rights
 from kinmqtt.plugins.builtin.embedded.image import everything
 from kinmqtt.plugins.builtin.embedded.records import Group, pack
 from kinmqtt.plugins.builtin.embedded.segment import (
@@ -82,12 +83,20 @@ def run(action: str, path: Path, *, skip_damaged: bool = False) -> int:
         "import": lambda: _import(path, sys.stdin.buffer),
         "compact": lambda: _compact(path),
     }
+    # Python has none of a stream that was closed before it began.
+    if sys.stdout is None or (action == "import" and sys.stdin is None):
+        return _complain(f"standard {'output' if sys.stdout is None else 'input'} is closed")
     try:
         status = commands[action]()
         # A pipe that is closed must be seen here, where the caller takes care of it, and not at the very end.
-        sys.stdout.flush()
+        with _speaking_of_output():
+            sys.stdout.flush()
     except BrokenPipeError:
         raise
+    except DirectoryInUse as error:
+        return _complain(
+            f"{path} is in use by process {error.process}: stop the broker (process {error.process}) first"
+        )
     except (DataDirectoryError, StoreCommandError) as error:
         return _complain(str(error))
     except OSError as error:
@@ -101,7 +110,7 @@ def run(action: str, path: Path, *, skip_damaged: bool = False) -> int:
 
 
 def _check(path: Path) -> int:
-    size_bytes = _size_bytes(_holding_a_store(path))
+    size_bytes = _size_bytes(path) if _holds_something(path) else 0
     problems: list[str] = []
     with _taken(path) as directory:
         ledger = _read(directory, problems)
@@ -119,16 +128,17 @@ def _check(path: Path) -> int:
         "bytes": size_bytes,
     }
     for name, count in counts.items():
-        print(f"{name}: {count}")
+        _say(f"{name}: {count}")
     if problems:
-        sys.stdout.flush()
+        with _speaking_of_output():
+            sys.stdout.flush()
         return _complain(*problems, WAYS_ON)
-    print("the store is sound")
+    _say("the store is sound" if segments else "the store is empty: a broker used the directory and kept nothing")
     return 0
 
 
 def _export(path: Path, skip_damaged: bool) -> int:
-    _holding_a_store(path)
+    _holds_something(path)
     problems: list[str] | None = [] if skip_damaged else None
     with _taken(path) as directory:
         ledger = _read(directory, problems)
@@ -140,12 +150,12 @@ def _export(path: Path, skip_damaged: bool) -> int:
     count = 0
     try:
         for line in _lines(ledger):
-            print(_as_text(line))
+            _say(_as_text(line))
             count += 1
     except ValueError as error:
         raise StoreCommandError(f"{path} holds what can't be exported: {error}") from error
     # Without this line an export that was cut short would pass for a smaller one.
-    print(_as_text({"kind": "end", "lines": count + 1}))
+    _say(_as_text({"kind": "end", "lines": count + 1}))
     return 0
 
 
@@ -183,7 +193,7 @@ def _import(path: Path, lines: Iterable[bytes]) -> int:
         if not done:
             _remove_folders(new)
     totals = ledger.queues.totals()
-    print(
+    _say(
         f"{ledger.sessions.count()} sessions, {ledger.retained.count()} retained messages and "
         f"{totals.queued + totals.inflight} queued ones are in {path}"
     )
@@ -191,7 +201,10 @@ def _import(path: Path, lines: Iterable[bytes]) -> int:
 
 
 def _compact(path: Path) -> int:
-    before = _size_bytes(_holding_a_store(path))
+    before = _size_bytes(path)
+    if not _holds_something(path):
+        _say("the store is empty: a broker used the directory and kept nothing")
+        return 0
     with _taken(path) as directory:
         ledger = _read(directory)
         # The new segment says at its end that it is the first: until then those before it count, and from then on
@@ -199,24 +212,38 @@ def _compact(path: Path) -> int:
         directory.tidy()
         _write(path, directory.next_number(), ledger)
         directory.tidy()
-    print(f"bytes before: {before}")
-    print(f"bytes after: {_size_bytes(path)}")
+    _say(f"bytes before: {before}")
+    _say(f"bytes after: {_size_bytes(path)}")
     return 0
 
 
 # The directory
 
 
-def _holding_a_store(path: Path) -> Path:
-    if not path.is_dir():
-        raise StoreCommandError(f"{path} is no directory")
-    if not any(path.glob(PATTERN)):
-        raise StoreCommandError(f"{path} holds no kinmqtt store")
-    return path
+def _holds_something(path: Path) -> bool:
+    """Whether there are segments; a broker that was stopped before it kept anything leaves none.
+
+    Raises :class:`StoreCommandError` where no broker has used the directory.
+    """
+    if path.exists() and not path.is_dir():
+        raise StoreCommandError(f"{path} is a file, not a directory")
+    # A relative name is easily said in the wrong place.
+    named = f"{path}" if path.is_absolute() else f"{path} ({path.absolute()})"
+    where = "the broker's log says where it is: state is kept in …"
+    if not path.exists():
+        raise StoreCommandError(f"{named} is no directory; {where}")
+    refuse_without_rights(path)
+    if any(path.glob("journal-*.sqlite3*")):
+        return True
+    if (path / _PARTIAL).is_dir():
+        raise StoreCommandError(f"{named} holds an import that did not come to its end: import again")
+    if not (path / "lock").is_file():
+        raise StoreCommandError(f"{named} holds no kinmqtt store; {where}")
+    return False
 
 
 def _refuse_a_store(path: Path) -> None:
-    if path.is_dir() and any(path.glob(PATTERN)):
+    if path.is_dir() and any(path.glob("journal-*.sqlite3*")):
         raise StoreCommandError(f"{path} holds a store already: name a new directory, or an empty one")
 
 
@@ -271,6 +298,22 @@ def _new_ledger() -> Ledger:
 
 def _write(folder: Path, number: int, ledger: Ledger) -> Path:
     """Write everything into one segment, the first that counts; what goes wrong leaves none behind."""
+    try:
+        return _written(folder, number, ledger)
+    except (sqlite3.Error, OSError) as error:
+        if "full" not in str(error) and getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # Once in the write-ahead log, and once in the segment that it becomes a part of.
+        needed = 2 * ledger.live_bytes + _SMALLEST_BYTES
+        raise StoreCommandError(
+            f"{folder} has no room: this needs about {needed} bytes there, and leaves the store as it was"
+        ) from error
+
+
+_SMALLEST_BYTES: Final = 64 << 10
+
+
+def _written(folder: Path, number: int, ledger: Ledger) -> Path:
     written = Segment(folder, number)
     try:
         for group in _slices(ledger):
@@ -458,6 +501,8 @@ class _Reader:
         except _Twice as error:
             self._wrong(str(error))
         except (ValueError, RecursionError) as error:
+            if self._number > 1 and line and not line.endswith(b"\n"):
+                self._wrong("the export was cut short within this line")
             self._wrong(f"this is no JSON: {error}")
         if not isinstance(plain, dict):
             self._wrong("expected an object")
@@ -636,7 +681,26 @@ def _whole(plain: Mapping[str, Any], name: str, lowest: int = 0) -> int:
     return value
 
 
+def _say(line: str) -> None:
+    with _speaking_of_output():
+        print(line)
+
+
+@contextmanager
+def _speaking_of_output() -> Iterator[None]:
+    """What standard output can't take has nothing to do with the store."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What Python still has of it must not be tried again at the very end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise StoreCommandError(f"standard output: {error.strerror or error}") from error
+
+
 def _complain(*lines: str) -> int:
-    for line in lines:
-        print(f"kinmqtt: {line}", file=sys.stderr)
+    if sys.stderr is not None:
+        for line in lines:
+            print(f"kinmqtt: {line}", file=sys.stderr)
     return 1
