@@ -420,6 +420,10 @@ class _speaking_of:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, sqlite3.Error):
+            if "full" in str(error):
+                raise DataDirectoryError(
+                    f"{self._path} can't be written to: {error}; free room and start again"
+                ) from error
             raise DataDirectoryError(f"{self._path} can't be read: {error}; {WAYS_ON}") from error
         if isinstance(error, OSError):
             path = self._path if error.filename is None else error.filename
