@@ -251,9 +251,7 @@ def _refuse_damage(path: Path) -> None:
         with Path(f"{path}-wal").open("rb") as file:
             head = file.read(_WAL_HEADER_BYTES)
         if not _is_wal_header(head):
-            problem = (
-                f"{path}-wal can't be read: its header is damaged, and what was written last to {path.name} lost"
-            )
+            problem = f"{path}-wal can't be read: its header is damaged: what was written last to {path.name} is lost"
     if problem is not None:
         raise DataDirectoryError(f"{problem}; {WAYS_ON}")
 
