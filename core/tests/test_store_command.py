@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from processes import TIME_LIMIT_S, BrokerProcess, broker_command, environment, 
 from wire import wire
 
 from kinmqtt.mqtt.packets import Puback, Publish, Pubrec, Pubrel, Will
+from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
 from kinmqtt.plugins.builtin.embedded.records import Group, pack
 from kinmqtt.plugins.builtin.embedded.segment import Segment, name_of
 from kinmqtt_spi.plain import to_plain
@@ -177,7 +182,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def damage(folder: Path) -> Path:
     """Flip a byte of a payload; answers the file it is in."""
     # Only once the write-ahead log is part of the file a damage stays where it is put.
-    assert store("check", folder).returncode == 0
+    DataDirectory(folder).tidy()
     for path in sorted(folder.glob("journal-*.sqlite3")):
         whole = bytearray(path.read_bytes())
         at = whole.find(BIG[:3000])
@@ -252,6 +257,86 @@ def test_a_check_lists_every_problem(tmp_path: Path) -> None:
     assert not any("kinmqtt store export" in line for line in problems)
 
 
+@pytest.mark.parametrize("action", ["check", "export"])
+def test_to_look_changes_nothing(data: Path, action: str) -> None:
+    """What a killed broker has left can be looked at as often as one likes, and copied afterwards."""
+    before = content(data)
+
+    done = store(action, data)
+
+    assert any(name.endswith("-wal") for name in before)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert content(data) == before
+
+
+def wal_of(folder: Path) -> Path:
+    """The write-ahead log with the most in it, as a killed broker leaves it."""
+    return max(folder.glob("journal-*-wal"), key=lambda path: path.stat().st_size)
+
+
+def overwrite(path: Path, at: int, text: bytes) -> None:
+    """Put something else in the middle of a file."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(text)
+
+
+DAMAGED = {
+    "the header of the -wal": lambda wal: overwrite(wal, 0, b"\x5a" * 32),
+    "the middle of the -wal": lambda wal: overwrite(wal, wal.stat().st_size // 2, b"\x5a" * 100),
+    "the end of the -wal": lambda wal: os.truncate(wal, wal.stat().st_size - 1000),
+    "no -wal": Path.unlink,
+    "an empty -wal": lambda wal: os.truncate(wal, 0),
+    "an empty segment": lambda wal: os.truncate(str(wal).removesuffix("-wal"), 0),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_what_is_lost_of_a_write_ahead_log_is_told_of(data: Path, what: str) -> None:
+    """A check says so each time, the others refuse, and who saves what is left is told that something is not."""
+    DAMAGED[what](wal_of(data))
+    before = content(data)
+
+    checks = [store("check", data) for _ in range(2)]
+    refusals = [refusal(store(action, data)) for action in ("export", "compact")]
+    saved = store("export", "--skip-damaged", data)
+
+    for check in checks:
+        assert check.returncode == 1
+        assert "the store is sound" not in check.stdout
+        assert any(name_of(1) in line for line in check.stderr.splitlines()[:-1])
+    assert checks[0].stderr == checks[1].stderr
+    assert all(name_of(1) in said and "--skip-damaged" in said for said in refusals)
+    assert "kinmqtt: left out: " in saved.stderr
+    assert content(data) == before
+
+
+def test_what_nothing_can_be_saved_of_makes_no_export(data: Path) -> None:
+    """An export with nothing in it would look like one of a store that held nothing."""
+    for wal in list(data.glob("journal-*-wal")):
+        wal.unlink()
+
+    saved = store("export", "--skip-damaged", data)
+
+    assert (saved.returncode, saved.stdout) == (1, "")
+    assert saved.stderr.splitlines()[-1] == f"kinmqtt: nothing of {data} could be saved"
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["export"], ["export", "--skip-damaged"], ["compact"]])
+def test_a_newer_store_is_left_to_the_newer_version(tmp_path: Path, arguments: list[str]) -> None:
+    """One line that says so, without advice that would throw it away."""
+    data = made(tmp_path / "data")
+    with closing(sqlite3.connect(data / name_of(1))) as connection:
+        connection.execute("PRAGMA user_version = 9")
+    before = content(data)
+
+    said = refusal(store(*arguments, data))
+
+    assert said.startswith(f"{data / name_of(1)} has format 9")
+    assert "--skip-damaged" not in said
+    assert content(data) == before
+
+
 @pytest.mark.parametrize("action", ["check", "export", "compact"])
 def test_where_there_is_no_store_none_is_made(tmp_path: Path, action: str) -> None:
     """A name with a slip of the finger is told of, and nothing comes about under it."""
@@ -262,9 +347,10 @@ def test_where_there_is_no_store_none_is_made(tmp_path: Path, action: str) -> No
     empty = refusal(store(action, tmp_path / "empty"))
     file = refusal(store(action, tmp_path / "file"))
 
-    assert missing == f"{tmp_path / 'missing'} is no directory"
-    assert empty == f"{tmp_path / 'empty'} holds no kinmqtt store"
-    assert file == f"{tmp_path / 'file'} is no directory"
+    where = "the broker's log says where it is: state is kept in …"
+    assert missing == f"{tmp_path / 'missing'} is no directory; {where}"
+    assert empty == f"{tmp_path / 'empty'} holds no kinmqtt store; {where}"
+    assert file == f"{tmp_path / 'file'} is a file, not a directory"
     assert (names(tmp_path), names(tmp_path / "empty")) == (["empty", "file"], [])
 
 
@@ -274,7 +360,43 @@ def test_a_running_broker_keeps_its_directory(tmp_path: Path, action: str) -> No
     with running_broker("--data", str(tmp_path / "data")) as broker:
         said = refusal(store(action, tmp_path / "data"))
 
-    assert said.startswith(f"{tmp_path / 'data'} is in use by process {broker.pid}: end that")
+    pid = broker.pid
+    assert said == f"{tmp_path / 'data'} is in use by process {pid}: stop the broker (process {pid}) first"
+
+
+def test_a_relative_name_is_told_with_where_it_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever stands in another directory than they think sees it."""
+    monkeypatch.chdir(tmp_path)
+
+    said = refusal(store("check", "data"))
+
+    assert said.startswith(f"data ({tmp_path / 'data'}) is no directory; ")
+
+
+def test_a_directory_that_a_broker_kept_nothing_in_is_empty(tmp_path: Path) -> None:
+    """It is a store all the same: it can be checked, exported and compacted, with nothing in it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "lock").write_text("17\n")
+
+    check, export, compact = (store(action, data) for action in ("check", "export", "compact"))
+
+    assert [done.returncode for done in (check, export, compact)] == [0, 0, 0]
+    assert check.stdout.splitlines()[0] == "sessions: 0"
+    assert check.stdout.splitlines()[-1] == "the store is empty: a broker used the directory and kept nothing"
+    assert compact.stdout == "the store is empty: a broker used the directory and kept nothing\n"
+    assert take(tmp_path / "new", export.stdout).returncode == 0
+    assert names(data) == ["lock"]
+
+
+def test_a_strangers_directory_is_told_of(tmp_path: Path) -> None:
+    """Whoever looks for a store is not told to name an empty directory."""
+    segments = made(tmp_path / "data")
+    (segments / "notes.txt").touch()
+
+    said = refusal(store("check", segments))
+
+    assert said == f"{segments} holds 'notes.txt', which is not kinmqtt's: no broker has used this directory"
 
 
 # Export and import
@@ -400,7 +522,9 @@ def test_what_is_left_of_a_damaged_store_can_be_saved(data: Path, tmp_path: Path
     done = take(tmp_path / "new", saved.stdout)
 
     assert saved.returncode == 0
-    assert saved.stderr.startswith(f"kinmqtt: left out: {path}: row ")
+    left_out, summary = saved.stderr.splitlines()
+    assert left_out.startswith(f"kinmqtt: left out: {path}: row ")
+    assert re.fullmatch(r"kinmqtt: saved: \d+ rows; something was left out of 1 of 1 segments", summary)
     assert done.returncode == 0, done.stderr
     left = exported(tmp_path / "new")
     assert all('"topic":"state","payload"' not in line for line in left)
@@ -565,7 +689,7 @@ def test_an_export_that_was_cut_short_is_refused(data: Path, tmp_path: Path) -> 
     within = refusal(take(tmp_path / "new", text[:-1]))
 
     assert said.endswith("without a line of kind end: it was cut short")
-    assert "this is no JSON" in within
+    assert within == f"line {len(text.splitlines())}: the export was cut short within this line"
     assert not (tmp_path / "new").exists()
 
 
@@ -616,6 +740,10 @@ def patched(place: str, name: str, number: int, how: str, *arguments: str, text:
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
+    if how == "full":
+        assert re.search(
+            r" has no room: this needs about \d+ bytes there, and leaves the store as it was$", done.stderr
+        )
     return done.returncode
 
 
@@ -716,7 +844,7 @@ def test_an_import_that_ends_early_leaves_no_store(data: Path, tmp_path: Path, n
     if how == "full":
         assert not path.exists()
     else:
-        assert refusal(store("check", path)) == f"{path} holds no kinmqtt store"
+        assert refusal(store("check", path)) == f"{path} holds an import that did not come to its end: import again"
     assert take(path, "\n".join(lines)).returncode == 0
     assert exported(path) == lines
     assert names(path) == [name_of(1), "lock"]
@@ -734,6 +862,8 @@ def test_an_import_that_ends_early_leaves_no_store(data: Path, tmp_path: Path, n
         ["check", "a", "b"],
         ["check", "--skip-damaged", "a"],
         ["import", "--skip-damaged", "a"],
+        ["check", ""],
+        ["import", "memory"],
     ],
 )
 def test_usage(arguments: list[str]) -> None:
@@ -743,6 +873,36 @@ def test_usage(arguments: list[str]) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: kinmqtt")
     assert "Traceback" not in done.stderr
+
+
+def test_an_export_is_no_argument() -> None:
+    """The usage is that of the command that was meant, and says where the export comes from."""
+    done = run_command("store", "import", "new", "state.jsonl")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: kinmqtt store import ")
+    assert done.stderr.endswith("unrecognized arguments: state.jsonl; the export is read from standard input\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("export {data} > /dev/full", "standard output: No space left on device"),
+        ("check {data} > /dev/full", "standard output: No space left on device"),
+        ("check {data} >&-", "standard output is closed"),
+        ("import {data}/new <&-", "standard input is closed"),
+    ],
+)
+def test_streams_that_do_not_work_are_told_of(tmp_path: Path, line: str, said: str) -> None:
+    """In one line, which does not put it down to the store."""
+    data = made(tmp_path / "data")
+    command = f"{sys.executable} -m kinmqtt store {line.format(data=data)}"
+
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=TIME_LIMIT_S, env=environment(), check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"kinmqtt: {said}\n")
 
 
 def test_help() -> None:

@@ -16,7 +16,12 @@ from kinmqtt_spi.errors import AssemblyError, SettingsError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; answers the exit status: 0, 1 for a mistake in settings or plugins, 2 for one in usage."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        # With the usage of the command that was meant.
+        hint = getattr(parsed, "hint", "")
+        getattr(parsed, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
         status: int = parsed.command(parsed)
     except SettingsError as error:
@@ -84,10 +89,19 @@ def _add_store(commands: Any) -> None:
         ("compact", "the data directory", "write what still counts anew, and remove everything else"),
     ):
         action = actions.add_parser(name, help=summary)
-        action.add_argument("directory", type=Path, metavar="DIRECTORY", help=directory)
-        action.set_defaults(command=_store, action=name, skip_damaged=False)
+        action.add_argument("directory", type=_directory, metavar="DIRECTORY", help=directory)
+        hint = "; the export is read from standard input" if name == "import" else ""
+        action.set_defaults(command=_store, action=name, skip_damaged=False, parser=action, hint=hint)
         if name == "export":
             action.add_argument("--skip-damaged", action="store_true", help="leave out what is damaged, and say so")
+
+
+def _directory(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty: name a directory")
+    if text == "memory":
+        raise argparse.ArgumentTypeError("with --data memory nothing is kept: name a directory (./memory is one)")
+    return Path(text)
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:

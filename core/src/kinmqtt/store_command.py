@@ -6,8 +6,10 @@ store keeps it, so that another plugin's stores can be filled from it. ``docs/st
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import sqlite3
 import sys
@@ -20,10 +22,17 @@ from typing import Any, Final, NoReturn
 from attrs import define, field
 
 from kinmqtt.plugins.builtin.embedded import segment
-from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
+from kinmqtt.plugins.builtin.embedded.directory import DataDirectory, DirectoryInUse, refuse_without_rights
 from kinmqtt.plugins.builtin.embedded.image import everything
 from kinmqtt.plugins.builtin.embedded.records import Group, pack
-from kinmqtt.plugins.builtin.embedded.segment import PATTERN, WAYS_ON, DataDirectoryError, Segment
+from kinmqtt.plugins.builtin.embedded.segment import (
+    PATTERN,
+    WAYS_ON,
+    DataDirectoryError,
+    Segment,
+    UnknownStore,
+    give_to_owner_of,
+)
 from kinmqtt.plugins.builtin.embedded.stores import Ledger
 from kinmqtt_spi.errors import SpiError
 from kinmqtt_spi.plain import from_plain, to_plain
@@ -78,12 +87,20 @@ def run(action: str, path: Path, *, skip_damaged: bool = False) -> int:
         "import": lambda: _import(path, sys.stdin.buffer),
         "compact": lambda: _compact(path),
     }
+    # Python has none of a stream that was closed before it began.
+    if sys.stdout is None or (action == "import" and sys.stdin is None):
+        return _complain(f"standard {'output' if sys.stdout is None else 'input'} is closed")
     try:
         status = commands[action]()
         # A pipe that is closed must be seen here, where the caller takes care of it, and not at the very end.
-        sys.stdout.flush()
+        with _speaking_of_output():
+            sys.stdout.flush()
     except BrokenPipeError:
         raise
+    except DirectoryInUse as error:
+        return _complain(
+            f"{path} is in use by process {error.process}: stop the broker (process {error.process}) first"
+        )
     except (DataDirectoryError, StoreCommandError) as error:
         return _complain(str(error))
     except OSError as error:
@@ -97,11 +114,10 @@ def run(action: str, path: Path, *, skip_damaged: bool = False) -> int:
 
 
 def _check(path: Path) -> int:
-    size_bytes = _size_bytes(_holding_a_store(path))
+    size_bytes = _size_bytes(path) if _holds_something(path) else 0
     problems: list[str] = []
     with _taken(path) as directory:
         ledger = _read(directory, problems)
-        problems += directory.losses
         segments = len(list(path.glob(PATTERN)))
     totals = ledger.queues.totals()
     counts = {
@@ -116,29 +132,34 @@ def _check(path: Path) -> int:
         "bytes": size_bytes,
     }
     for name, count in counts.items():
-        print(f"{name}: {count}")
+        _say(f"{name}: {count}")
     if problems:
-        sys.stdout.flush()
+        with _speaking_of_output():
+            sys.stdout.flush()
         return _complain(*problems, WAYS_ON)
-    print("the store is sound")
+    _say("the store is sound" if segments else "the store is empty: a broker used the directory and kept nothing")
     return 0
 
 
 def _export(path: Path, skip_damaged: bool) -> int:
-    _holding_a_store(path)
+    _holds_something(path)
     problems: list[str] | None = [] if skip_damaged else None
     with _taken(path) as directory:
         ledger = _read(directory, problems)
-    _complain(*(f"left out: {problem}" for problem in problems or ()))
+    if problems:
+        _complain(*(f"left out: {problem}" for problem in problems))
+        if not directory.groups:
+            raise StoreCommandError(f"nothing of {path} could be saved")
+        _complain(_summary(path, problems, directory.groups))
     count = 0
     try:
         for line in _lines(ledger):
-            print(_as_text(line))
+            _say(_as_text(line))
             count += 1
     except ValueError as error:
         raise StoreCommandError(f"{path} holds what can't be exported: {error}") from error
     # Without this line an export that was cut short would pass for a smaller one.
-    print(_as_text({"kind": "end", "lines": count + 1}))
+    _say(_as_text({"kind": "end", "lines": count + 1}))
     return 0
 
 
@@ -160,6 +181,7 @@ def _import(path: Path, lines: Iterable[bytes]) -> int:
         # What a process that was killed has left of an import.
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
+        give_to_owner_of(path, partial)
         written = _write(partial, 1, ledger)
         written.rename(path / written.name)
         partial.rmdir()
@@ -175,7 +197,7 @@ def _import(path: Path, lines: Iterable[bytes]) -> int:
         if not done:
             _remove_folders(new)
     totals = ledger.queues.totals()
-    print(
+    _say(
         f"{ledger.sessions.count()} sessions, {ledger.retained.count()} retained messages and "
         f"{totals.queued + totals.inflight} queued ones are in {path}"
     )
@@ -183,7 +205,10 @@ def _import(path: Path, lines: Iterable[bytes]) -> int:
 
 
 def _compact(path: Path) -> int:
-    before = _size_bytes(_holding_a_store(path))
+    before = _size_bytes(path)
+    if not _holds_something(path):
+        _say("the store is empty: a broker used the directory and kept nothing")
+        return 0
     with _taken(path) as directory:
         ledger = _read(directory)
         # The new segment says at its end that it is the first: until then those before it count, and from then on
@@ -191,24 +216,38 @@ def _compact(path: Path) -> int:
         directory.tidy()
         _write(path, directory.next_number(), ledger)
         directory.tidy()
-    print(f"bytes before: {before}")
-    print(f"bytes after: {_size_bytes(path)}")
+    _say(f"bytes before: {before}")
+    _say(f"bytes after: {_size_bytes(path)}")
     return 0
 
 
 # The directory
 
 
-def _holding_a_store(path: Path) -> Path:
-    if not path.is_dir():
-        raise StoreCommandError(f"{path} is no directory")
-    if not any(path.glob(PATTERN)):
-        raise StoreCommandError(f"{path} holds no kinmqtt store")
-    return path
+def _holds_something(path: Path) -> bool:
+    """Whether there are segments; a broker that was stopped before it kept anything leaves none.
+
+    Raises :class:`StoreCommandError` where no broker has used the directory.
+    """
+    if path.exists() and not path.is_dir():
+        raise StoreCommandError(f"{path} is a file, not a directory")
+    # A relative name is easily said in the wrong place.
+    named = f"{path}" if path.is_absolute() else f"{path} ({path.absolute()})"
+    where = "the broker's log says where it is: state is kept in …"
+    if not path.exists():
+        raise StoreCommandError(f"{named} is no directory; {where}")
+    refuse_without_rights(path)
+    if any(path.glob("journal-*.sqlite3*")):
+        return True
+    if (path / _PARTIAL).is_dir():
+        raise StoreCommandError(f"{named} holds an import that did not come to its end: import again")
+    if not (path / "lock").is_file():
+        raise StoreCommandError(f"{named} holds no kinmqtt store; {where}")
+    return False
 
 
 def _refuse_a_store(path: Path) -> None:
-    if path.is_dir() and any(path.glob(PATTERN)):
+    if path.is_dir() and any(path.glob("journal-*.sqlite3*")):
         raise StoreCommandError(f"{path} holds a store already: name a new directory, or an empty one")
 
 
@@ -224,19 +263,36 @@ def _taken(path: Path) -> Iterator[DataDirectory]:
 
 
 def _read(directory: DataDirectory, problems: list[str] | None = None) -> Ledger:
-    """What the directory holds; with a list for ``problems`` as much as can be read, and there what can't be."""
+    """What the directory holds, which stays as it is.
+
+    With a list for ``problems`` as much as can be read, and there what can't be. Raises
+    :class:`~kinmqtt.plugins.builtin.embedded.segment.UnknownStore` in any case where it is a newer version's.
+    """
     ledger = _new_ledger()
     try:
         image = directory.load(problems)
+    except UnknownStore:
+        raise
     except DataDirectoryError as error:
         if problems is None:
             raise
         problems.append(str(error))
     else:
         ledger.restore(image)
-    if problems:
+    # A broker starts with this. Who copies a store is not given less than there was without a word.
+    if directory.losses and problems is None:
+        raise DataDirectoryError(f"{directory.losses[0]}; {WAYS_ON}")
+    if problems is not None:
+        problems += directory.losses
         problems[:] = [problem.removesuffix(f"; {WAYS_ON}") for problem in problems]
     return ledger
+
+
+def _summary(path: Path, problems: Sequence[str], rows: int) -> str:
+    """How bad it is, in one line."""
+    damaged = set(re.findall(r"journal-\d+\.sqlite3", " ".join(problems)))
+    segments = {file.name for file in path.glob(PATTERN)} | damaged
+    return f"saved: {rows} rows; something was left out of {len(damaged)} of {len(segments)} segments"
 
 
 def _new_ledger() -> Ledger:
@@ -246,6 +302,22 @@ def _new_ledger() -> Ledger:
 
 def _write(folder: Path, number: int, ledger: Ledger) -> Path:
     """Write everything into one segment, the first that counts; what goes wrong leaves none behind."""
+    try:
+        return _written(folder, number, ledger)
+    except (sqlite3.Error, OSError) as error:
+        if "full" not in str(error) and getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # Once in the write-ahead log, and once in the segment that it becomes a part of.
+        needed = 2 * ledger.live_bytes + _SMALLEST_BYTES
+        raise StoreCommandError(
+            f"{folder} has no room: this needs about {needed} bytes there, and leaves the store as it was"
+        ) from error
+
+
+_SMALLEST_BYTES: Final = 64 << 10
+
+
+def _written(folder: Path, number: int, ledger: Ledger) -> Path:
     written = Segment(folder, number)
     try:
         for group in _slices(ledger):
@@ -433,6 +505,8 @@ class _Reader:
         except _Twice as error:
             self._wrong(str(error))
         except (ValueError, RecursionError) as error:
+            if self._number > 1 and line and not line.endswith(b"\n"):
+                self._wrong("the export was cut short within this line")
             self._wrong(f"this is no JSON: {error}")
         if not isinstance(plain, dict):
             self._wrong("expected an object")
@@ -611,7 +685,26 @@ def _whole(plain: Mapping[str, Any], name: str, lowest: int = 0) -> int:
     return value
 
 
+def _say(line: str) -> None:
+    with _speaking_of_output():
+        print(line)
+
+
+@contextmanager
+def _speaking_of_output() -> Iterator[None]:
+    """What standard output can't take has nothing to do with the store."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What Python still has of it must not be tried again at the very end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise StoreCommandError(f"standard output: {error.strerror or error}") from error
+
+
 def _complain(*lines: str) -> int:
-    for line in lines:
-        print(f"kinmqtt: {line}", file=sys.stderr)
+    if sys.stderr is not None:
+        for line in lines:
+            print(f"kinmqtt: {line}", file=sys.stderr)
     return 1

@@ -16,7 +16,8 @@ def event_log(context: Context) -> EventLog:  # type: ignore[empty-body]
     """The broker's event log.
 
     Called: once at assembly, after ``configure``.
-    Combines: exclusive: the plugin the settings name, else the only one installed, else the built-in memory log.
+    Combines: exclusive: the plugin the settings name, else the only one installed, else `embedded`, or
+        `memory` with `--data memory`.
     If it raises: the broker does not start and names the plugin.
     Threading: reactor thread, synchronous.
     """

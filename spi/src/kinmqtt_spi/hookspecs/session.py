@@ -17,7 +17,8 @@ def session_store(context: Context) -> SessionStore:  # type: ignore[empty-body]
     """The broker's session store.
 
     Called: once at assembly, after ``configure``.
-    Combines: exclusive: the plugin the settings name, else the only one installed, else the built-in memory store.
+    Combines: exclusive: the plugin the settings name, else the only one installed, else `embedded`, or
+        `memory` with `--data memory`.
     If it raises: the broker does not start and names the plugin.
     Threading: reactor thread, synchronous.
     """

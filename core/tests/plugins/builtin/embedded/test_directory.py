@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kinmqtt.plugins.builtin.embedded.directory import DataDirectory, files
+from kinmqtt.plugins.builtin.embedded.directory import DataDirectory, files, open_to_others
 from kinmqtt.plugins.builtin.embedded.records import Group, pack
 from kinmqtt.plugins.builtin.embedded.segment import WAYS_ON, DataDirectoryError, Segment, name_of
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
@@ -265,12 +265,58 @@ def test_a_directory_that_can_not_be_written_to_is_refused() -> None:
     # Not in tmp_path: the folders above it are their owner's alone.
     with tempfile.TemporaryDirectory(prefix="kinmqtt-") as name:
         os.chmod(name, 0o555)
-        for path in (Path(name), Path(name) / "new"):
-            with nobody(), pytest.raises(DataDirectoryError) as caught:
-                DataDirectory(path).open()
-
-            assert str(caught.value) == f"{path} can't be used as data directory: Permission denied"
+        with nobody(), pytest.raises(DataDirectoryError) as there:
+            DataDirectory(Path(name)).open()
+        with nobody(), pytest.raises(DataDirectoryError) as new:
+            DataDirectory(Path(name) / "new").open()
         os.chmod(name, 0o700)
+
+    assert f"{name}: not writable for user " in str(there.value)
+    assert str(new.value) == f"{name}/new can't be used as data directory: Permission denied"
+
+
+@pytest.mark.parametrize("kind", ["journal-0000000001.sqlite3", "journal-0000000001.sqlite3-wal", "lock"])
+@pytest.mark.parametrize(("mode", "right"), [(0o000, "readable"), (0o444, "writable")])
+def test_what_can_not_be_read_for_want_of_rights_is_no_damage(kind: str, mode: int, right: str) -> None:
+    """The file is named with its owner and what can be done, and nobody is told to leave it out."""
+    # Not in tmp_path: the folders above it are their owner's alone.
+    with tempfile.TemporaryDirectory(prefix="kinmqtt-") as name:
+        os.chmod(name, 0o777)
+        for each in ("journal-0000000001.sqlite3", "journal-0000000001.sqlite3-wal", "lock"):
+            (Path(name) / each).touch(mode=0o666)
+            os.chmod(Path(name) / each, 0o666)
+        os.chmod(Path(name) / kind, mode)
+        owner = os.stat(name).st_uid
+
+        with nobody():
+            user = os.geteuid()
+            text = refused(lambda: DataDirectory(Path(name)).open())
+
+    way_on = "`chmod u+rw` it" if owner == user else "run as that user, or chown it"
+    assert text == (
+        f"{name}/{kind}: not {right} for user {user} (it belongs to user {owner}, mode {mode:04o}): {way_on}"
+    )
+
+
+def test_files_that_others_can_read_are_known(tmp_path: Path) -> None:
+    """A copy that was made with other modes lets others read what clients have said."""
+    paths = segments(tmp_path, 1, 2)
+    os.chmod(paths[1], 0o640)
+
+    assert open_to_others(tmp_path) == [paths[1]]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files away")
+def test_the_lock_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    """A superuser who looks at a store does not lock out the broker, which runs as somebody else."""
+    os.chown(tmp_path, 4321, 1234)
+    directory = DataDirectory(tmp_path)
+
+    directory.open()
+    directory.close()
+
+    status = (tmp_path / "lock").stat()
+    assert (status.st_uid, status.st_gid) == (4321, 1234)
 
 
 @pytest.mark.parametrize("gone", [2, 3])
@@ -303,30 +349,115 @@ def test_the_very_first_segment_is_missed(tmp_path: Path) -> None:
         DataDirectory(tmp_path).load()
 
 
-@pytest.mark.parametrize("bare", [False, True])
-def test_a_segment_that_was_about_to_be_made_is_removed(tmp_path: Path, bare: bool) -> None:
-    """A process that ended as it made the next segment leaves an empty one: it is no damage."""
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_empty_segment_is_damage(tmp_path: Path, number: int) -> None:
+    """Also the last one: a segment has its name only once it is a whole database."""
+    paths = segments(tmp_path, 1, 2, 3)
+    paths[number - 1].write_bytes(b"")
+    skipped: list[str] = []
+
+    text = refused(lambda: DataDirectory(tmp_path).load())
+    found = topics(DataDirectory(tmp_path), skipped)
+
+    assert text == f"{paths[number - 1]} is empty: what was in it is lost; {WAYS_ON}"
+    assert skipped == [text]
+    assert len(found) == 2
+    assert names(tmp_path) == [path.name for path in paths]
+
+
+def test_a_process_may_end_as_it_makes_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until all of it is there it has another name, and is neither read nor in the way of the next."""
     segments(tmp_path, 1)
-    path = tmp_path / name_of(2)
-    path.touch()
-    if bare:
-        change(path, "PRAGMA journal_mode = WAL")
+    left = []
+
+    def stop(making: Path, path: Path) -> None:
+        left.extend([making.name, path.name])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", stop)
+        patched.setattr("kinmqtt.plugins.builtin.embedded.segment._unlink", lambda path: None)
+        with pytest.raises(KeyboardInterrupt):
+            Segment(tmp_path, 2)
     directory = DataDirectory(tmp_path)
 
-    assert topics(directory) == ["t/1"]
-    assert not path.exists()
-    assert directory.next_number() == 2
+    before = names(tmp_path)
+    found = topics(directory)
+    made = Segment(tmp_path, directory.next_number())
+    made.abandon()
+
+    assert left == ["journal-new", name_of(2)]
+    assert before == [name_of(1), "journal-new"]
+    assert found == ["t/1"]
+    assert names(tmp_path) == [name_of(1), name_of(2)]
 
 
-def test_an_empty_file_among_others_is_damage(tmp_path: Path) -> None:
-    """Only the last segment can have been about to be made: an empty one before it has lost what it held."""
-    segments(tmp_path, 1, 3)
-    (tmp_path / name_of(2)).touch()
+@pytest.mark.parametrize("gone", [Path.unlink, lambda path: path.write_bytes(b"")], ids=["removed", "emptied"])
+def test_a_lost_write_ahead_log_is_told_of(tmp_path: Path, gone: Callable[[Path], object]) -> None:
+    """The segment that was in use says itself that there was one; what was only prepared has nothing to lose."""
+    directory = killed(tmp_path)
+    used, prepared = directory.path / f"{name_of(1)}-wal", directory.path / f"{name_of(2)}-wal"
+    gone(prepared)
+    before = topics(directory)
+    gone(used)
+    skipped: list[str] = []
 
-    with pytest.raises(DataDirectoryError, match=f"{tmp_path / name_of(2)} "):
-        DataDirectory(tmp_path).load()
+    text = refused(directory.load)
+    found = topics(directory, skipped)
 
-    assert (tmp_path / name_of(2)).exists()
+    assert before == ["t/1"]
+    assert text == f"{used} is missing or empty, and with it what was written to {name_of(1)}; {WAYS_ON}"
+    assert (found, skipped) == ([], [text])
+
+
+def test_a_write_ahead_log_without_its_segment_is_told_of(tmp_path: Path) -> None:
+    """Also where the segment was the last one; of one file only one thing is said."""
+    directory = killed(tmp_path)
+    (directory.path / name_of(2)).unlink()
+    skipped: list[str] = []
+
+    found = topics(directory, skipped)
+
+    assert found == ["t/1"]
+    assert skipped == [
+        f"{directory.path / name_of(2)} is missing, and {name_of(2)}-wal can't be read without it; {WAYS_ON}"
+    ]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_what_is_damaged_is_not_called_missing(tmp_path: Path, number: int) -> None:
+    """One line for one file, whichever it is."""
+    paths = segments(tmp_path, 1, 2, 3)
+    paths[number - 1].write_bytes(b"no database" * 100)
+    skipped: list[str] = []
+
+    topics(DataDirectory(tmp_path), skipped)
+
+    assert skipped == [f"{paths[number - 1]} can't be read: file is not a database; {WAYS_ON}"]
+
+
+@pytest.mark.parametrize("damage", [lambda path: change(path, "PRAGMA user_version = 9"), lambda path: foreign(path)])
+def test_what_is_not_ours_is_never_left_out(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    """To go on without it would save nothing, for nothing is damaged: one message, and no advice to do so."""
+    paths = segments(tmp_path, 1, 2, 3)
+    damage(paths[0])
+    skipped: list[str] = []
+
+    text = refused(lambda: DataDirectory(tmp_path).load(skipped))
+
+    assert text.startswith(str(paths[0]))
+    assert WAYS_ON not in text
+    assert skipped == []
+
+
+def test_to_load_changes_nothing(tmp_path: Path) -> None:
+    """A directory that is damaged, or only looked at, can be looked at again."""
+    directory = killed(tmp_path)
+    before = {path.name: path.read_bytes() for path in directory.path.iterdir()}
+
+    topics(directory)
+
+    assert {path.name: path.read_bytes() for path in directory.path.iterdir()} == before
 
 
 def foreign(path: Path) -> None:
@@ -445,7 +576,9 @@ def test_commits_that_sqlite_passes_over_are_told_of(tmp_path: Path, damaged: bo
     directory.open()
 
     image = directory.load()
+    again = directory.load()
     directory.close()
 
     assert bool(directory.losses) is damaged
+    assert again.groups == image.groups
     assert (image.groups < 8) is damaged

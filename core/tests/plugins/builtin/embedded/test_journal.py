@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import shutil
+import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,15 @@ from twisted.python.failure import Failure
 
 from kinmqtt.plugins.builtin.embedded import Embedded, EmbeddedSettings, journal, segment
 from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
-from kinmqtt.plugins.builtin.embedded.journal import RETRY_S, SLICE_INTERVAL_S, SYNC_INTERVAL_S, Journal
+from kinmqtt.plugins.builtin.embedded.journal import (
+    RETRY_S,
+    SLICE_INTERVAL_S,
+    SYNC_INTERVAL_S,
+    WORKS_AGAIN_S,
+    Journal,
+)
 from kinmqtt.plugins.builtin.embedded.records import Group, pack
-from kinmqtt.plugins.builtin.embedded.segment import Segment, name_of
+from kinmqtt.plugins.builtin.embedded.segment import DataDirectoryError, Segment, name_of
 from kinmqtt_spi.errors import NotConfigured, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import NODE, BareContext
@@ -417,7 +424,10 @@ def test_a_full_disk_is_told_of_and_recovers(tmp_path: Path, monkeypatch: pytest
         log.append(pack(group(3, b"x" * 100_000)))
     problem = log.problem
     log.append(pack(group(4)))
+    at_once = context.log.texts("info")
+    context.clock.advance(WORKS_AGAIN_S)
 
+    assert at_once == []
     assert caught.value.reason is ReasonCode.QUOTA_EXCEEDED
     assert problem is not None
     assert problem.startswith(f"{tmp_path}: ")
@@ -426,6 +436,68 @@ def test_a_full_disk_is_told_of_and_recovers(tmp_path: Path, monkeypatch: pytest
     assert context.log.texts("info") == ["the embedded store keeps what it is given again"]
     log.abandon()
     assert topics(tmp_path) == ["t/1", "t/4"]
+
+
+def test_a_disk_that_is_still_full_is_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small group that finds room between large ones does not mean that all is well."""
+    monkeypatch.setattr(segment, "_SET_UP", (*segment._SET_UP, "PRAGMA max_page_count = 16"))
+    context = BareContext()
+    log = begun(tmp_path, context)
+
+    for number in range(10):
+        with pytest.raises(ServiceUnavailable) as caught:
+            log.append(pack(group(number, b"x" * 100_000)))
+        log.append(pack(group(number)))
+        context.clock.advance(WORKS_AGAIN_S / 2)
+
+    assert str(caught.value) == "embedded: database or disk is full"
+    assert len(context.log.texts("error")) == 1
+    assert context.log.texts("info") == []
+    log.abandon()
+
+
+def test_a_segment_that_can_not_be_sealed_at_the_end_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop with a full disk goes well: what was kept is in the write-ahead log, and is read from there."""
+    context = BareContext()
+    log = begun(tmp_path, context)
+    log.append(pack(group(1)))
+
+    def full(segment: Segment) -> None:
+        segment.abandon()
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Segment, "seal", full)
+    done = outcome(log.close())
+
+    assert done == [None]
+    [said] = context.log.texts("warn")
+    assert (
+        said
+        == f"{tmp_path / name_of(1)} keeps its write-ahead log, which the next start reads: database or disk is full"
+    )
+    assert topics(tmp_path) == ["t/1"]
+
+
+def test_a_start_on_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory is named, and that it needs room; nothing that was in it is touched."""
+    first, _ = started(tmp_path / "data")
+    first.retain_store().put([RetainWrite(Message("t", b"x"), RetainVersion(1.0, 1, 1))])
+    outcome(first.stop())
+    monkeypatch.setattr(segment, "_LAYOUT", ("PRAGMA max_page_count = 1", *segment._LAYOUT))
+    context = BareContext(settings=EmbeddedSettings(), data=tmp_path / "data")
+    plugin = Embedded()
+    plugin.configure(context)
+    plugin.session_store()
+
+    [error] = outcome(plugin.start(context))
+    outcome(plugin.stop())
+
+    assert isinstance(error, DataDirectoryError)
+    assert str(error).startswith(f"{tmp_path / 'data'} can't be written to: database or disk is full; ")
+    assert str(error).endswith("free room and start again")
+    assert names(tmp_path / "data") == [name_of(1), "lock"]
 
 
 def test_other_errors_are_no_quota(tmp_path: Path) -> None:
@@ -640,6 +712,44 @@ def test_an_orderly_stop_keeps_what_is_gathered(tmp_path: Path) -> None:
     again, _ = started(tmp_path / "data")
     assert again.retain_store().count() == 1
     outcome(again.stop())
+
+
+def test_a_start_says_what_is_lost_at_the_end(tmp_path: Path) -> None:
+    """What a loss of power may have taken keeps no broker from its start, which says so once; then it is gone."""
+    (tmp_path / "data").mkdir()
+    log = begun(tmp_path / "data")
+    for number in range(3):
+        log.append(pack(group(number)))
+    left = killed(log)
+    wal = left / f"{name_of(1)}-wal"
+    with wal.open("r+b") as file:
+        file.seek(-100, 2)
+        file.write(b"\xff" * 10)
+
+    plugin, context = started(left)
+    outcome(plugin.stop())
+    again, later = started(left)
+    outcome(again.stop())
+
+    [said] = context.log.texts("warn")
+    assert f"{left / name_of(1)}: 1 commits at its end can't be read" in said
+    assert plugin.retain_store().count() == again.retain_store().count() == 2
+    assert later.log.texts("warn") == []
+
+
+def test_a_start_says_where_others_can_read(tmp_path: Path) -> None:
+    """Once, with what to do; the broker's own files are its user's alone."""
+    first, quiet = started(tmp_path / "data")
+    first.retain_store().put([RetainWrite(Message("t", b"x"), RetainVersion(1.0, 1, 1))])
+    outcome(first.stop())
+    (tmp_path / "data" / name_of(1)).chmod(0o644)
+
+    second, told = started(tmp_path / "data")
+    outcome(second.stop())
+
+    assert quiet.log.texts("warn") == []
+    [said] = told.log.texts("warn")
+    assert said.startswith(f"{tmp_path / 'data' / name_of(1)} can be read by others: `chmod go= ")
 
 
 def test_a_stop_with_a_full_disk_gives_the_directory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -15,12 +16,10 @@ import pytest
 
 from kinmqtt.plugins.builtin.embedded import segment
 from kinmqtt.plugins.builtin.embedded.segment import (
-    APPLICATION_ID,
     WAYS_ON,
     DataDirectoryError,
     Segment,
     finish,
-    is_empty,
     look_at,
     name_of,
     number_of,
@@ -29,6 +28,10 @@ from kinmqtt.plugins.builtin.embedded.segment import (
 
 PLAIN = b"\1\1"
 """In the header of a database that needs no write-ahead log beside it."""
+
+PAGE_BYTES = 4096
+FRAME_BYTES = 24 + PAGE_BYTES
+"""Of SQLite's write-ahead log."""
 
 GROUPS = [b"one", b"", b"three" * 1000, b"four"]
 
@@ -90,8 +93,8 @@ def test_a_segment_is_whole_when_it_is_made(tmp_path: Path) -> None:
     path = killed(made)
 
     assert path.name == "journal-0000000007.sqlite3"
-    assert not is_empty(path)
-    assert look_at(path) is None
+    look = look_at(path)
+    assert (look.first, look.begun, look.lost) == (None, True, None)
     assert list(read(path)) == []
 
 
@@ -198,9 +201,10 @@ def test_a_segment_that_can_not_be_made_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_segment_that_is_half_made_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["_LAYOUT", "_SET_UP"])
+def test_a_segment_that_is_half_made_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """An error on the way leaves no file that a start would trip over."""
-    monkeypatch.setattr(segment, "_SET_UP", (*segment._SET_UP, "INSERT INTO nowhere VALUES (1)"))
+    monkeypatch.setattr(segment, part, (*getattr(segment, part), "INSERT INTO nowhere VALUES (1)"))
 
     with pytest.raises(sqlite3.Error, match="nowhere"):
         Segment(tmp_path, 1)
@@ -248,7 +252,7 @@ def test_a_segment_says_where_the_log_begins(tmp_path: Path) -> None:
     made.begin_with(8)
     made.abandon()
 
-    assert look_at(made.path) == 8
+    assert look_at(made.path).first == 8
 
 
 @pytest.mark.parametrize("number", [1, 9_999_999_999, 10_000_000_000])
@@ -397,16 +401,109 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         look_at(path)
 
 
-def test_a_segment_that_was_never_made_is_empty(tmp_path: Path) -> None:
-    """No bytes, or a database without tables, is what a process leaves that ends as it makes a segment."""
-    nothing, bare, foreign = (tmp_path / name_of(number) for number in (1, 2, 3))
-    nothing.touch()
-    change(bare, "PRAGMA journal_mode = WAL")
-    change(foreign, "CREATE TABLE t (a)")
-    marked = tmp_path / name_of(4)
-    change(marked, f"PRAGMA application_id = {APPLICATION_ID}")
+@pytest.mark.parametrize("head", [b"", b"no database" * 1000])
+def test_a_write_ahead_log_outlives_its_damaged_segment(tmp_path: Path, head: bytes) -> None:
+    """SQLite would remove it beside an empty file: it may be all that is left, and is not given to SQLite."""
+    (tmp_path / "data").mkdir()
+    made = Segment(tmp_path / "data", 1)
+    made.append(b"one")
+    path = killed(made)
+    path.write_bytes(head)
+    wal = Path(f"{path}-wal").read_bytes()
 
-    assert [is_empty(path) for path in (nothing, bare, foreign, marked)] == [True, True, False, False]
+    said = refused(lambda: look_at(path))
+    read_on = refused(lambda: list(read(path)))
+
+    assert said == read_on
+    assert str(path) in said
+    assert WAYS_ON in said
+    assert Path(f"{path}-wal").read_bytes() == wal
+    assert len(names(path.parent)) == 2
+
+
+@pytest.mark.parametrize("at", [0, 4, 8, 12, 16, 20, 31])
+def test_a_damaged_head_of_a_write_ahead_log_is_refused(tmp_path: Path, at: int) -> None:
+    """SQLite would pass over all of it without a word."""
+    (tmp_path / "data").mkdir()
+    made = Segment(tmp_path / "data", 1)
+    made.append(b"one")
+    path = killed(made)
+    wal = Path(f"{path}-wal")
+    content = bytearray(wal.read_bytes())
+    content[at] ^= 1
+    wal.write_bytes(content)
+
+    said = refused(lambda: look_at(path))
+
+    assert said.startswith(f"{wal} can't be read: its header is damaged")
+    assert WAYS_ON in said
+    assert wal.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("cut_bytes", "lost"),
+    [(1, True), (1000, True), (PAGE_BYTES, False), (FRAME_BYTES, False)],
+    ids=["within a page", "further within", "before its last page", "before its last frame"],
+)
+def test_a_write_ahead_log_that_ends_within_a_page_was_cut(tmp_path: Path, cut_bytes: int, lost: bool) -> None:
+    """A killed process leaves a frame without its page at most; of a whole commit less nobody can know."""
+    (tmp_path / "data").mkdir()
+    made = Segment(tmp_path / "data", 1)
+    made.append(b"one")
+    made.append(b"x" * 20_000)
+    path = killed(made)
+    wal = Path(f"{path}-wal")
+    os.truncate(wal, wal.stat().st_size - cut_bytes)
+
+    look = look_at(path)
+
+    assert (look.lost is not None) is lost
+    assert look.lost is None or look.lost.startswith(f"{wal} was cut short")
+    assert list(read(path)) == [b"one"]
+
+
+def test_to_read_a_segment_changes_nothing(tmp_path: Path) -> None:
+    """What a killed process has left in a write-ahead log stays there, and no other file comes about."""
+    (tmp_path / "data").mkdir()
+    made = Segment(tmp_path / "data", 1)
+    made.append(b"one")
+    path = killed(made)
+    before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+
+    look_at(path)
+    found = list(read(path))
+
+    assert found == [b"one"]
+    assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
+
+
+def test_a_segment_without_its_write_ahead_log_was_never_begun(tmp_path: Path) -> None:
+    """What stood in it can't be seen any more, but that it should be there can; and none is made by looking."""
+    (tmp_path / "data").mkdir()
+    made = Segment(tmp_path / "data", 1)
+    made.append(b"one")
+    path = killed(made)
+    Path(f"{path}-wal").unlink()
+
+    look = look_at(path)
+
+    assert not look.begun
+    assert list(read(path)) == []
+    assert names(path.parent) == [path.name]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files away")
+def test_what_the_superuser_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
+    """Else the broker, which runs as somebody else, could not read its own store any more."""
+    data = tmp_path / "data"
+    data.mkdir()
+    os.chown(data, 4321, 1234)
+
+    made = Segment(data, 1)
+
+    owners = {name: (status.st_uid, status.st_gid) for name in names(data) for status in [(data / name).stat()]}
+    made.abandon()
+    assert owners == {name_of(1): (4321, 1234), f"{name_of(1)}-wal": (4321, 1234)}
 
 
 def test_a_file_is_not_made_by_looking(tmp_path: Path) -> None:

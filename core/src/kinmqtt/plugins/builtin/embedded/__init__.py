@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 from attrs import frozen
 
-from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
+from kinmqtt.plugins.builtin.embedded.directory import DataDirectory, open_to_others
 from kinmqtt.plugins.builtin.embedded.image import Image, everything
 from kinmqtt.plugins.builtin.embedded.journal import Journal
 from kinmqtt.plugins.builtin.embedded.records import Group
+from kinmqtt.plugins.builtin.embedded.segment import DataDirectoryError
 from kinmqtt.plugins.builtin.embedded.stores import Ledger
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import NotConfigured
@@ -92,6 +94,10 @@ class Embedded:
         image, segments, number = await context.in_thread(partial(_load, directory))
         for loss in directory.losses:
             context.log.warn("{loss}", loss=loss)
+        for file in open_to_others(directory.path)[:1]:
+            context.log.warn(
+                "{file} can be read by others: `chmod go= {folder}/journal-*`", file=file, folder=directory.path
+            )
         ledger.restore(image)
         if image.groups:
             context.log.info(
@@ -102,7 +108,12 @@ class Embedded:
                 folder=directory.path,
             )
         journal = Journal(directory.path, self._settings.durability == "fsync", context, self._slices, segments)
-        await journal.open(number)
+        try:
+            await journal.open(number)
+        except (sqlite3.Error, OSError) as error:
+            raise DataDirectoryError(
+                f"{directory.path} can't be written to: {error}; where its disk is full, free room and start again"
+            ) from error
         self._journal = journal
         ledger.append = journal.append
         ledger.after = self._look_after

@@ -5,15 +5,31 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from kinmqtt.plugins.builtin.embedded import segment
 from kinmqtt.plugins.builtin.embedded.image import Image
-from kinmqtt.plugins.builtin.embedded.segment import PATTERN, WAYS_ON, DataDirectoryError, name_of, number_of
+from kinmqtt.plugins.builtin.embedded.segment import (
+    PATTERN,
+    WAYS_ON,
+    DataDirectoryError,
+    Look,
+    UnknownStore,
+    name_of,
+    number_of,
+)
 
 _LOCK: Final = "lock"
+
+
+class DirectoryInUse(DataDirectoryError):
+    """Another process has the directory."""
+
+    def __init__(self, text: str, process: str) -> None:
+        super().__init__(text)
+        self.process = process
+        """Its id, or nothing where it is about to say so."""
 
 
 class DataDirectory:
@@ -22,7 +38,9 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.losses: list[str] = []
-        """What :meth:`load` has found that is lost, and with a log as this can be."""
+        """What :meth:`load` has found lost at the ends of write-ahead logs: a loss of power may leave them so."""
+        self.groups = 0
+        """How many groups :meth:`load` has read."""
         self._lock: int | None = None
 
     def open(self, create: bool = True) -> None:
@@ -32,16 +50,19 @@ class DataDirectory:
         what is not ours; and, without ``create``, where there is none.
         """
         path = self.path
-        if not create and not path.is_dir():
-            raise DataDirectoryError(f"{path} is no directory")
         try:
+            if not create and not path.is_dir():
+                raise DataDirectoryError(f"{path} is no directory")
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            refuse_without_rights(path)
             strangers = sorted(entry.name for entry in path.iterdir() if not _is_ours(entry))
             if strangers and not (path / _LOCK).exists():
-                raise DataDirectoryError(
-                    f"{path} holds {strangers[0]!r}, which is not kinmqtt's: name an empty directory, or a new one"
-                )
+                name = "name an empty directory, or a new one" if create else "no broker has used this directory"
+                raise DataDirectoryError(f"{path} holds {strangers[0]!r}, which is not kinmqtt's: {name}")
+            is_new = not (path / _LOCK).exists()
             self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if is_new:
+                segment.give_to_owner_of(path, self._lock)
             self._take_lock(self._lock)
         except OSError as error:
             raise DataDirectoryError(f"{path} can't be used as data directory: {error.strerror or error}") from error
@@ -53,9 +74,10 @@ class DataDirectory:
             owner = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
             os.close(lock)
             self._lock = None
-            raise DataDirectoryError(
+            raise DirectoryInUse(
                 f"{self.path} is in use by process {owner}: end that, or name another directory (`--data DIRECTORY`, "
-                "or `--data memory` to keep nothing)"
+                "or `--data memory` to keep nothing)",
+                owner,
             ) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
@@ -69,40 +91,52 @@ class DataDirectory:
     def segments(self, skip_damaged: list[str] | None = None) -> list[Path]:
         """The segments that count, in order.
 
-        Raises :class:`DataDirectoryError` where one is missing or foreign; with a list for ``skip_damaged`` it is
-        left out and told of there.
+        Raises :class:`DataDirectoryError` where one is missing or damaged; with a list for ``skip_damaged`` it is
+        left out and told of there. Raises :class:`~segment.UnknownStore` in any case where one is not ours.
         """
+        return list(self._looked_at(skip_damaged))
 
+    def _looked_at(self, skip_damaged: list[str] | None) -> dict[Path, Look]:
         def tell(problem: str) -> None:
             if skip_damaged is None:
                 raise DataDirectoryError(problem)
             skip_damaged.append(problem)
 
         paths = sorted(self.path.glob(PATTERN), key=number_of)
-        if paths and segment.is_empty(paths[-1]):
-            segment.remove(paths.pop())
+        named = set(paths)  # Of these it need not be said that they are missing.
+        for wal in sorted(self.path.glob(f"{PATTERN}-wal")):
+            path = wal.with_name(wal.name.removesuffix("-wal"))
+            if path not in named:
+                named.add(path)
+                tell(f"{path} is missing, and {wal.name} can't be read without it; {WAYS_ON}")
         first = 1
-        sound = []
+        looks: dict[Path, Look] = {}
         for path in paths:
             try:
-                first = max(first, segment.look_at(path) or 1)
-                sound.append(path)
+                looks[path] = segment.look_at(path)
+                first = max(first, looks[path].first or 1)
+            except UnknownStore:
+                raise
             except DataDirectoryError as error:
                 tell(str(error))
-        found = [path for path in sound if number_of(path) >= first]
-        for path, after in pairwise(found):
-            if number_of(after) != number_of(path) + 1:
-                tell(f"{self.path / name_of(number_of(path) + 1)} is missing; {WAYS_ON}")
-        if found and number_of(found[0]) != first:
-            tell(f"{self.path / name_of(first)} is missing; {WAYS_ON}")
+        found = {path: look for path, look in looks.items() if number_of(path) >= first}
+        for path, look in found.items():
+            # The next segment is made when one can be written to. The last one may have been about to be made.
+            if not look.begun and path != paths[-1]:
+                tell(f"{path}-wal is missing or empty, and with it what was written to {path.name}; {WAYS_ON}")
+        expected = first
+        for path in sorted(named, key=number_of):
+            if number_of(path) > expected:
+                tell(f"{self.path / name_of(expected)} is missing; {WAYS_ON}")
+            expected = max(expected, number_of(path) + 1)
         return found
 
     def load(self, skip_damaged: list[str] | None = None) -> Image:
-        """Everything that the log says; ``skip_damaged`` as in :func:`segment.read`."""
+        """Everything that the log says, which stays as it is; ``skip_damaged`` as in :func:`segment.read`."""
         image = Image()
-        for path in sorted(self.path.glob(PATTERN)):
-            self._look_for_loss(path)
-        for path in self.segments(skip_damaged):
+        found = self._looked_at(skip_damaged)
+        self.losses = [look.lost for look in found.values() if look.lost is not None]
+        for path in found:
             for row, data in enumerate(segment.read(path, skip_damaged), 1):
                 try:
                     image.take(data)
@@ -111,29 +145,22 @@ class DataDirectory:
                     if skip_damaged is None:
                         raise DataDirectoryError(f"{problem}; {WAYS_ON}") from error
                     skip_damaged.append(problem)
+        self.groups = image.groups
         return image
 
-    def _look_for_loss(self, path: Path) -> None:
-        try:
-            lost = segment.lost_commits(path)
-        except DataDirectoryError:
-            return  # Whoever reads it says what is wrong with it.
-        if lost:
-            self.losses.append(
-                f"{path}: {lost} commits at its end can't be read; a loss of power may take what the disk was not "
-                "asked for, anything else is damage"
-            )
-
     def tidy(self) -> None:
-        """Remove what counts no more, and make plain files of segments that their process could not seal."""
+        """Remove what counts no more, and make plain files of segments that their process could not seal.
+
+        This is for what :meth:`load` has read: the ends of write-ahead logs that can't be read are gone then.
+        """
+        for path in self.path.glob(PATTERN):
+            segment.finish(path)
         found = self.segments()
         while found and segment.holds_nothing(found[-1]):
             segment.remove(found.pop())  # A start that nothing came of.
         counting = set(found)
         for path in self.path.glob(PATTERN):
-            if path in counting:
-                segment.finish(path)
-            else:
+            if path not in counting:
                 segment.remove(path)
 
     def next_number(self) -> int:
@@ -148,3 +175,41 @@ def _is_ours(entry: Path) -> bool:
 def files(path: Path) -> Iterator[Path]:
     """The files of the store in a directory."""
     return (entry for entry in path.iterdir() if _is_ours(entry) and entry.is_file())
+
+
+def refuse_without_rights(path: Path) -> None:
+    """See that this user may do with a directory and its files what a store needs, before anything is tried.
+
+    What can't be read for want of rights is not damaged, and must not be taken for it. Raises
+    :class:`DataDirectoryError`, and ``OSError`` where not even that can be found out.
+    """
+    _refuse_without(path, os.R_OK | os.W_OK | os.X_OK)
+    for file in sorted(files(path)):
+        _refuse_without(file, os.R_OK | os.W_OK)
+
+
+def _refuse_without(path: Path, rights: int) -> None:
+    if _may(path, rights):
+        return
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise DataDirectoryError(
+            f"{path} can't be written to: its file system is read-only; mount it for writing, or copy the directory"
+        )
+    status, user = path.stat(), os.geteuid()
+    if status.st_uid != user:
+        way_on = "run as that user, or chown it"
+    else:
+        way_on = f"`chmod {'u+rwx' if rights & os.X_OK else 'u+rw'}` it"
+    raise DataDirectoryError(
+        f"{path}: not {'writable' if _may(path, os.R_OK) else 'readable'} for user {user} (it belongs to user "
+        f"{status.st_uid}, mode {status.st_mode & 0o7777:04o}): {way_on}"
+    )
+
+
+def _may(path: Path, rights: int) -> bool:
+    return os.access(path, rights, effective_ids=os.access in os.supports_effective_ids)
+
+
+def open_to_others(path: Path) -> list[Path]:
+    """The files of the store in a directory that not their owner alone can read or write, by their modes."""
+    return sorted(file for file in files(path) if file.name != _LOCK and file.stat().st_mode & 0o077)

@@ -22,7 +22,7 @@ from kinmqtt.plugins.builtin.embedded.records import Group, pack
 from kinmqtt.plugins.builtin.embedded.segment import Segment
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.services.plugin import Context, Timer
 from kinmqtt_spi.values import Commit
 
 T = TypeVar("T")
@@ -41,6 +41,10 @@ SLICE_INTERVAL_S: Final = 0.002
 
 RETRY_S: Final = 1.0
 """How long a disk is left alone that could not do something."""
+
+
+WORKS_AGAIN_S: Final = 5.0
+"""How long a store that failed must not fail again before the log says that it works."""
 
 
 class Journal:
@@ -85,6 +89,10 @@ class Journal:
         self._closed = False
         self.problem: str | None = None
         """Why groups can't be kept at present."""
+        self._told = False
+        """Whether the log has been told of a problem, and not yet that it is over."""
+        self._works_again: Timer | None = None
+        """Until the log is told that it is over."""
 
     # Life
 
@@ -98,6 +106,9 @@ class Journal:
     async def close(self) -> None:
         """Leave plain files behind, on disk."""
         self._closed = True
+        if self._works_again is not None:
+            self._works_again.cancel()
+            self._works_again = None
         if self._compacting is not None:
             await self._compacting
         if self._preparing is not None:
@@ -109,7 +120,15 @@ class Journal:
         if current is not None:
             # A start that nothing came of leaves nothing behind.
             of_use = current.size_bytes or current.marked
-            await self._in_line(current.seal if of_use else partial(_discard, current))
+            try:
+                await self._in_line(current.seal if of_use else partial(_discard, current))
+            except (sqlite3.Error, OSError) as error:
+                # As after a kill: what was kept stands in the write-ahead log, which the next start reads.
+                self._context.log.warn(
+                    "{path} keeps its write-ahead log, which the next start reads: {error}",
+                    path=current.path,
+                    error=error,
+                )
 
     def abandon(self) -> None:
         """Close the files as they are: what a process that is killed would leave behind. For tests."""
@@ -124,7 +143,7 @@ class Journal:
     def append(self, data: bytes) -> Commit:
         """Keep a group. Raises :class:`ServiceUnavailable`, or answers what does: then it is not kept."""
         if self._suspect:
-            raise ServiceUnavailable(f"the embedded store can't keep it: {self.problem}")
+            raise ServiceUnavailable(f"embedded: {self.problem}")
         return self._append(self._newest, data)
 
     def _append(self, current: Segment, data: bytes) -> Commit:
@@ -170,19 +189,31 @@ class Journal:
     # Within
 
     def _failed(self, error: Exception) -> ServiceUnavailable:
-        if self.problem is None:
+        # On a disk that is full a small group may find room between two large ones that don't.
+        if self._works_again is not None:
+            self._works_again.cancel()
+            self._works_again = None
+        if not self._told:
+            self._told = True
             self._context.log.error(
                 "the embedded store in {folder} can't keep anything: {error}", folder=self._folder, error=error
             )
         self.problem = f"{self._folder}: {error}"
         full = "full" in str(error)
         reason = ReasonCode.QUOTA_EXCEEDED if full else ReasonCode.SERVER_UNAVAILABLE
-        return ServiceUnavailable(f"the embedded store can't keep it: {error}", reason)
+        return ServiceUnavailable(
+            str(error) if isinstance(error, ServiceUnavailable) else f"embedded: {error}", reason
+        )
 
     def _works(self) -> None:
-        if self.problem is not None:
-            self._context.log.info("the embedded store keeps what it is given again")
-            self.problem = None
+        self.problem = None
+        if self._told and self._works_again is None:
+            self._works_again = self._context.clock.later(WORKS_AGAIN_S, self._tell_that_it_works)
+
+    def _tell_that_it_works(self) -> None:
+        self._works_again = None
+        self._told = False
+        self._context.log.info("the embedded store keeps what it is given again")
 
     def _rotate(self) -> bool:
         """Go on in the next segment; ``False`` where there is none yet, and the current one must do."""
