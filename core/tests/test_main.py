@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import BrokerProcess, broker_command, free_port, run_command, running_broker
+from processes import BrokerProcess, broker_command, environment, free_port, run_command, running_broker
 from surroundings import Surroundings
 from wire import wire
 
@@ -404,6 +404,22 @@ def test_a_plugin_that_is_named_but_not_configured(surroundings: Surroundings, r
     message = refused('[plugins]\norder = ["gate"]\n')
 
     assert message == "plugin 'gate' is named in the settings but not configured: name a password file"
+
+
+def test_a_section_for_a_store_that_is_not_wanted(tmp_path: Path) -> None:
+    """`--data memory` does without the embedded store, whatever the file says of it, unless a service names it."""
+    settings = tmp_path / "k.toml"
+    settings.write_text('[plugins.embedded]\ndurability = "fsync"\n')
+    memory = ("check", "-c", str(settings), "--data", "memory")
+
+    done = run_command(*memory, env=environment())
+    settings.write_text('[services]\nqueue = "embedded"\n')
+    named = run_command(*memory, env=environment())
+    none = run_command("check", "--data", str(tmp_path / "data"), "-P", "no:embedded", env=environment())
+
+    assert (done.returncode, "queue: memory" in done.stdout) == (0, True)
+    assert "is named in the settings but not configured: there is no data directory" in named.stderr
+    assert 'set broker.data = "memory" (`--data memory`) instead' in none.stderr
 
 
 def test_a_plugin_s_own_section(surroundings: Surroundings, refused: Refused) -> None:

@@ -19,6 +19,13 @@ class NotConfigured(SpiError):
     """
 
 
+class NotWanted(NotConfigured):
+    """Raised by ``configure``: another setting has chosen to do without what the plugin does.
+
+    Its section may stay in the settings: it says how, where it is wanted again. A service that names it is refused.
+    """
+
+
 class AssemblyError(SpiError):
     """The broker can't be put together as asked: one sentence that names who, what and how to mend it."""
 

@@ -20,7 +20,7 @@ from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn import Stores
 from kinmqtt.plugins.builtin import DEFAULTS, KEPT_DEFAULTS
 from kinmqtt.plugins.manager import PROVIDERS, PluginManager
-from kinmqtt_spi.errors import AssemblyError, NotConfigured, SettingsError
+from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, SettingsError
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.services.cluster import ClusterBackend
 from kinmqtt_spi.services.event import EventLog
@@ -248,7 +248,9 @@ def _configure_one(
     try:
         _at_once("configure", call(contexts[name]))
     except NotConfigured as error:
-        if name in manager.selection.named:
+        selection = manager.selection
+        named = selection.services.values() if isinstance(error, NotWanted) else selection.named
+        if name in named:
             raise AssemblyError(f"plugin {name!r} is named in the settings but not configured: {error}") from error
         manager.deactivate(name, f"not configured: {error}")
         # Built-ins are there whether anybody wants them or not.

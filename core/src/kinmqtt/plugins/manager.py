@@ -42,6 +42,10 @@ class Implementation:
     """Whether the plugin's coroutines are asyncio's (they await futures) rather than Twisted's."""
 
 
+HINTS: Final = {"embedded": '; to keep nothing over a restart, set broker.data = "memory" (`--data memory`) instead'}
+"""What somebody who disables a built-in provider may have meant."""
+
+
 class PluginManager:
     """The active plugins and their hooks."""
 
@@ -139,7 +143,7 @@ class PluginManager:
         if name not in found:
             raise AssemblyError(
                 f"nothing provides the {family} service: the built-in {default!r} is disabled and no installed "
-                f"plugin has a {hook} hook"
+                f"plugin has a {hook} hook{HINTS.get(default, '')}"
             )
         return found[name]
 

@@ -17,7 +17,7 @@ from kinmqtt.plugins.builtin.embedded.records import Group
 from kinmqtt.plugins.builtin.embedded.segment import DataDirectoryError
 from kinmqtt.plugins.builtin.embedded.stores import Ledger
 from kinmqtt_spi import hookimpl
-from kinmqtt_spi.errors import NotConfigured
+from kinmqtt_spi.errors import NotWanted
 from kinmqtt_spi.services.plugin import Health, HealthState
 from kinmqtt_spi.settings import setting
 
@@ -59,7 +59,7 @@ class Embedded:
     def configure(self, context: Context) -> None:
         """Take the settings, and the directory if there is one."""
         if context.data is None:
-            raise NotConfigured("there is no data directory: broker.data (or --data) is memory")
+            raise NotWanted("there is no data directory: broker.data (or --data) is memory")
         self._settings = context.settings
         self._ledger = Ledger(context)
         self._directory = DataDirectory(context.data)
