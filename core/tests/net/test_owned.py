@@ -14,10 +14,11 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IConsumer, IPushProducer, ITCPTransport, ITransport
 from twisted.internet.protocol import Protocol
+from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
 
-from kinmqtt.net.owned import OwnedTcpTransport, OwnedTransport, own_sockets, owning_loop
+from kinmqtt.net.owned import OwnedTcpTransport, OwnedTransport, log_errors, own_sockets, owning_loop
 
 LIMIT_S = 10.0
 
@@ -293,6 +294,27 @@ def test_a_socket_that_the_loop_can_not_take(loop: asyncio.AbstractEventLoop) ->
     ends.peer.close()
 
     assert ends.protocol.ended == [ConnectionLost]
+
+
+def test_an_error_in_the_protocol_is_logged_and_ends_the_connection(ends: Ends) -> None:
+    """As with Twisted's own transports: nothing else of the broker suffers."""
+    events: list[Any] = []
+    globalLogPublisher.addObserver(events.append)
+    log_errors(ends.loop)
+
+    def fail(data: bytes) -> None:
+        raise RuntimeError("not this packet")
+
+    ends.protocol.dataReceived = fail  # type: ignore[method-assign]
+    ends.transport.data_received = fail  # type: ignore[method-assign]
+    ends.peer.send(b"x")
+    try:
+        ends.run(lambda: ends.protocol.ended)
+    finally:
+        globalLogPublisher.removeObserver(events.append)
+
+    assert ends.protocol.ended == [ConnectionLost]
+    assert any("not this packet" in str(event.get("log_failure")) for event in events)
 
 
 # Ports

@@ -15,14 +15,28 @@ from typing import Any, cast
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IConsumer, IPushProducer, ITCPTransport, ITransport
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
+
+log = Logger("kinmqtt.net")
 
 
 def owning_loop(reactor: Any) -> AbstractEventLoop | None:
     """The reactor's event loop, if it is uvloop's."""
     loop = getattr(reactor, "_asyncioEventloop", None)
     return loop if type(loop).__module__.partition(".")[0] == "uvloop" else None
+
+
+def log_errors(loop: AbstractEventLoop) -> None:
+    """Have what goes wrong in a call of the loop's own be logged with everything else."""
+    loop.set_exception_handler(lambda loop, context: _log(context))
+
+
+def _log(context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    failure = None if error is None else Failure(error)
+    log.failure("the event loop: {message}", failure, message=context.get("message", "an error"))
 
 
 def own_sockets(port: Any, loop: AbstractEventLoop) -> None:

@@ -21,7 +21,7 @@ from kinmqtt.broker.awaiting import limited
 from kinmqtt.broker.broker import STOP_LIMIT_S, Broker
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.net.listeners import ListenerPort, close_all, open_all
-from kinmqtt.net.owned import owning_loop
+from kinmqtt.net.owned import log_errors, owning_loop
 from kinmqtt_spi.errors import SpiError
 
 log = Logger("kinmqtt")
@@ -122,7 +122,10 @@ class BrokerService(Service):
         if not self.running:
             return  # It was told to stop in the meantime.
         try:
-            self._ports = await open_all(self.broker, self._listeners, owning_loop(self._reactor))
+            loop = owning_loop(self._reactor)
+            if loop is not None:
+                log_errors(loop)
+            self._ports = await open_all(self.broker, self._listeners, loop)
         except BaseException:
             await self.broker.stop()
             raise
