@@ -12,7 +12,8 @@ from harness import House, Peer
 from stores import FULL, Failing, FailingSessions, Later, SlowQueues, SlowSessions
 from twisted.internet.defer import Deferred, fail
 
-from kinmqtt.broker.turn import Stores, Turn
+from kinmqtt.broker.batch import Stores
+from kinmqtt.broker.turn import Turn
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,

@@ -11,13 +11,13 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.asyncio_services import on_asyncio
 from kinmqtt.broker.awaiting import is_pending
+from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.listener import ListenerPlan
 from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
-from kinmqtt.broker.turn import Stores
 from kinmqtt.plugins.builtin import DEFAULTS, KEPT_DEFAULTS
 from kinmqtt.plugins.manager import PROVIDERS, PluginManager
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, SettingsError

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attrs import frozen
 from twisted.logger import Logger
 
 from kinmqtt.broker.publication import Publication, check_message
@@ -23,21 +22,32 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.fanout")
 
 
-@frozen(slots=True)
 class Target:
     """One session that gets the messages of a topic, once for all of its overlapping filters (section 3.3.4)."""
 
-    session: Session
-    qos: int
-    """The highest that any of the filters was granted (MQTT-3.3.4-2)."""
-    retain_as_published: bool
-    no_local: bool
-    """Whether any of the filters asks not to get the client's own messages."""
-    identifiers: tuple[int, ...]
-    subscription: Subscription
-    """One of them, for hooks: that of the highest QoS."""
-    own: Target | None = None
-    """The target for the client's own messages, where ``no_local``: ``None`` if all of the filters ask for that."""
+    __slots__ = ("identifiers", "no_local", "own", "qos", "retain_as_published", "session", "subscription")
+
+    def __init__(
+        self,
+        session: Session,
+        qos: int,
+        retain_as_published: bool,
+        no_local: bool,
+        identifiers: tuple[int, ...],
+        subscription: Subscription,
+        own: Target | None = None,
+    ) -> None:
+        self.session = session
+        self.qos = qos
+        """The highest that any of the filters was granted (MQTT-3.3.4-2)."""
+        self.retain_as_published = retain_as_published
+        self.no_local = no_local
+        """Whether any of the filters asks not to get the client's own messages."""
+        self.identifiers = identifiers
+        self.subscription = subscription
+        """One of them, for hooks: that of the highest QoS."""
+        self.own = own
+        """The target for its own messages, where ``no_local``: ``None`` if all of the filters ask for that."""
 
     @property
     def shares_bytes(self) -> bool:
@@ -47,13 +57,15 @@ class Target:
         )
 
 
-@frozen(slots=True)
 class Group:
     """A shared subscription: of its members one gets each message (section 4.8.2)."""
 
-    name: str
-    filter: str
-    members: tuple[Subscriber, ...]
+    __slots__ = ("filter", "members", "name")
+
+    def __init__(self, name: str, filter: str, members: tuple[Subscriber, ...]) -> None:
+        self.name = name
+        self.filter = filter
+        self.members = members
 
 
 class Fanout:

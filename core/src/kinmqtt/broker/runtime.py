@@ -7,10 +7,11 @@ from itertools import count
 
 from attrs import define, field
 
+from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
-from kinmqtt.broker.turn import Stores, Turn
+from kinmqtt.broker.turn import Turn
 from kinmqtt_spi.services.plugin import Clock
 from kinmqtt_spi.values import Message, MessageId, NodeIdentity
 

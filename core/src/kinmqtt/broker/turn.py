@@ -14,33 +14,28 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define, field
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kinmqtt.broker.awaiting import as_deferred
+from kinmqtt.broker.batch import Batch, Owed, Stores
 from kinmqtt.broker.outbox import Outbox
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.event import Event, EventLog
-from kinmqtt_spi.services.queue import InboundClose, InboundOpen, Purge, QueueStore, QueueWrite
-from kinmqtt_spi.services.retain import RetainStore, RetainWrite
+from kinmqtt_spi.services.queue import InboundClose, InboundOpen, Purge, QueueWrite
 from kinmqtt_spi.services.session import (
     ClearWill,
     DiscardSession,
     OpenSession,
     ReleaseSession,
     RemoveSubscriptions,
-    SessionStore,
-    SessionWrite,
 )
 from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
-    from kinmqtt.broker.delivery import Delivery
     from kinmqtt.broker.session import Session
 
 log = Logger("kinmqtt.turn")
@@ -61,63 +56,6 @@ class NotKept(Exception):
     def __init__(self, reason: ReasonCode) -> None:
         super().__init__("a store did not keep it")
         self.reason = reason
-
-
-@define(slots=True)
-class Batch:
-    """What one turn wants kept, and what waits for it."""
-
-    queue: list[QueueWrite] = field(factory=list)
-    sessions: list[SessionWrite] = field(factory=list)
-    retain: list[RetainWrite] = field(factory=list)
-    events: list[Event] = field(factory=list)
-    acknowledgements: list[tuple[Connection, bytes]] = field(factory=list)
-    sends: list[tuple[Session, int, Delivery]] = field(factory=list)
-    queued: list[Session] = field(factory=list)
-    """Kept sessions in whose queue something more waits."""
-    afterwards: list[Callable[[], object]] = field(factory=list)
-    """Called when everything is kept."""
-    otherwise: list[Callable[[ReasonCode], object]] = field(factory=list)
-    """Called when something could not be kept."""
-    waiting: int = 0
-    """Commits that have not fired."""
-    late: bool = False
-    """Whether any commit had to be waited for: until then a read did not show what was queued."""
-    failure: BaseException | None = None
-    ahead: BaseException | None = None
-    """Why something ahead of it was not kept: then it must not be either."""
-    given_back: bool = False
-    """Whether what must be kept of it has been put aside for another turn."""
-    promises: bool = False
-    """Whether anything of it was promised to anybody: not events alone, nor what is handed over again."""
-    refused: bool = False
-    """Whether it is certain that nothing was kept in the queue store."""
-    fenced: set[str] = field(factory=set)
-    again: set[str] = field(factory=set)
-    """Clients of whom something is written that an earlier turn could not have kept."""
-    lost_events: bool = False
-    failed: list[object] = field(factory=list)
-    """The transactions that were not kept."""
-    tied: set[QueueWrite | SessionWrite] = field(factory=set)
-    """Writes that may be kept with this turn's others only: who made them makes all of them again."""
-
-
-@define(slots=True)
-class Owed:
-    """What is to be handed over again of one client."""
-
-    queue: list[QueueWrite] = field(factory=list)
-    sessions: list[SessionWrite] = field(factory=list)
-
-
-@define(slots=True)
-class Stores:
-    """The services a turn commits to."""
-
-    queue: QueueStore
-    session: SessionStore
-    retain: RetainStore
-    event: EventLog
 
 
 class Turn:
@@ -209,14 +147,14 @@ class Turn:
         """Commit, release what is committed, and send."""
         try:
             self._commit()
-            while self.pump or not _is_empty(self.batch):
+            while self.pump or not self.batch.is_empty:
                 self._pump()
                 self._commit()
             self._flush()
         finally:
             # Whatever went wrong, there is a next turn.
             self._scheduled = False
-        if self.dirty or self.pump or not _is_empty(self.batch):
+        if self.dirty or self.pump or not self.batch.is_empty:
             self.touch()
 
     def committed(self) -> Deferred[None]:
@@ -243,7 +181,7 @@ class Turn:
     def _commit(self) -> None:
         batch = self.batch
         retries, self._retries = self._retries, False
-        if _is_empty(batch) and not retries:
+        if batch.is_empty and not retries:
             return
         batch.promises = bool(batch.queue or batch.sessions or batch.retain)
         if self._owed:
@@ -355,7 +293,7 @@ class Turn:
             epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
             _attempt(partial(self._on_fenced, client_id, max(epochs, default=0)))
         if batch.failure is not None:
-            if batch.ahead is None and not _is_empty(self.batch):
+            if batch.ahead is None and not self.batch.is_empty:
                 # Gathered in this turn already, by those who are about to be told.
                 self.batch.ahead = batch.failure
             self._give_up(batch, batch.failure)
@@ -422,16 +360,3 @@ def _attempt(call: Callable[[], object]) -> None:
         call()
     except Exception:
         log.failure("{call} failed at the end of a turn", call=call)
-
-
-def _is_empty(batch: Batch) -> bool:
-    return not (
-        batch.acknowledgements
-        or batch.queue
-        or batch.sends
-        or batch.afterwards
-        or batch.otherwise
-        or batch.sessions
-        or batch.retain
-        or batch.events
-    )
