@@ -735,6 +735,19 @@ def test_a_connection_does_not_remember_long_topics(properties: Properties) -> N
     assert set(pub.connection.routes or {}) == {b"t", longest.encode()}
 
 
+def test_properties_count_where_queues_are_bounded() -> None:
+    """A queue is full of messages of one byte when their properties are large."""
+    house = House(max_queued_bytes=100_000)
+    house.connect("s", V5, expiry_s=600).subscribe("t", qos=1).drop()
+    large = Properties(user_property=(("k", "x" * 30_000),))
+    pub = house.connect("pub", V5)
+
+    for _ in range(10):
+        pub.publish("t", b"x", qos=1, properties=large)
+
+    assert 1 <= len(payloads(back(house, "s"))) <= 4
+
+
 def test_long_topics_take_the_place_of_many() -> None:
     """The router's cache is bounded by what its topics take, not by their number alone."""
     house = House()
