@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from harness import House, Peer
-from stores import FULL, Failing, FailingSessions, Later, Retaineds, SlowQueues
+from stores import FULL, Failing, FailingSessions, Later, Retaineds, SlowQueues, SlowSessions
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker import inbound, redistribution
@@ -195,7 +195,7 @@ def test_a_client_that_was_not_let_in_leaves_no_record() -> None:
 
 
 def test_a_session_whose_clean_start_was_refused_still_expires() -> None:
-    """A claim that came to nothing is no use of the session: it ends when its time is over [MQTT-3.1.2-23]."""
+    """A claim that came to nothing is no use of the session: it ends when its time is over."""
     queues, sessions = Failing(), FailingSessions()
     house = House(plugins={"queues": queues, "sessions": sessions})
     house.connect("a", V5, expiry_s=5).subscribe("t", qos=1).drop()
@@ -234,7 +234,7 @@ def test_no_more_sessions_than_may_be_in_one_turn() -> None:
 
 
 def test_a_will_that_becomes_due_while_its_client_comes_back() -> None:
-    """It is published once, and the client is let in, whichever is first [MQTT-3.1.3-9]."""
+    """It is published once, and the client is let in, whichever is first."""
     sessions = LateSessions()
     house = House(plugins={"sessions": sessions})
     live = house.connect("live", V5).subscribe("wills", qos=1)
@@ -320,9 +320,13 @@ def test_a_queue_that_can_not_be_read_holds_up_no_others() -> None:
     house.settle()
 
     leaves.drop()
-    house.advance(60)
+    house.advance(30)
+    meanwhile = ("a" in house.broker.sessions.by_id, payloads(live))
+    queues.damaged.clear()
+    house.advance(10)
 
-    assert payloads(live) == [b"gone"]
+    assert meanwhile == (True, [b"gone"])
+    assert "a" not in house.broker.sessions.by_id
 
 
 def test_what_expires_in_the_store_while_it_is_sent() -> None:
@@ -460,6 +464,28 @@ def test_a_delayed_message_that_was_due_while_the_broker_was_down() -> None:
     assert plugins["retained"].match("$plugin/#").messages == ()
 
 
+def test_a_delayed_message_waits_for_a_session_store_that_takes_its_time() -> None:
+    """What was due while the broker was down is for every session there was, the last one restored included."""
+    sessions = SlowSessions()
+    plugins = {"queues": Failing(), "sessions": sessions, "retained": Retaineds()}
+    before = House(plugins=plugins, plugin_settings=DELAYED)
+    for number in range(3):
+        before.connect(f"off{number}", V5, expiry_s=600).subscribe("w", qos=2).drop()
+    before.connect("pub", V5).publish("$delayed/5/w", b"later", qos=2)
+    clock = TurnableClock(before.clock.now() + 10)
+    house = House(plugins=plugins, plugin_settings=DELAYED, clock=clock, start=False)
+    sessions.claims.slow = True
+
+    Deferred.fromCoroutine(house.broker.start())
+    for _ in range(3):
+        house.advance(2)
+        sessions.claims.answer()
+    sessions.claims.answer_all()
+    house.advance(2)
+
+    assert [payloads(back(house, f"off{number}")) for number in range(3)] == [[b"later"]] * 3
+
+
 # Wills
 
 
@@ -558,7 +584,7 @@ def test_a_session_ends_though_its_queue_could_not_be_read() -> None:
 
 
 def test_a_queue_is_given_away_once() -> None:
-    """A member that leaves and starts clean gives the others what waited for it, and not twice [MQTT-4.8.2-4]."""
+    """A member that leaves and starts clean gives the others what waited for it, and not twice (section 4.8.2)."""
     queues = SlowQueues()
     house = House(plugins={"queues": queues})
     member = holding(house, qos=2)
@@ -575,7 +601,7 @@ def test_a_queue_is_given_away_once() -> None:
 
 
 def test_a_long_queue_is_given_away_once_at_a_takeover() -> None:
-    """However many reads it takes, and though the member is back before it is over [MQTT-4.8.2-4]."""
+    """However many reads it takes, and though the member is back before it is over (section 4.8.2)."""
     house = House()
     house.connect("a", V5, expiry_s=500, properties=ONE_AT_A_TIME, silent=True).subscribe(SHARE, qos=2)
     pub = house.connect("pub")
@@ -644,7 +670,7 @@ def test_what_was_given_away_and_not_kept_is_given_again() -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["from the beginning", "when all is with one"])
 def test_members_that_end_together_give_to_one_that_stays(late: bool) -> None:
-    """And not to each other: all that the group was sent reaches who is left of it [MQTT-4.8.2-4]."""
+    """And not to each other: all that the group was sent reaches who is left of it (section 4.8.2)."""
     house = House()
     house.connect("a", V5, expiry_s=5).subscribe(SHARE, qos=1).drop()
     pub = house.connect("pub", V5)

@@ -103,7 +103,7 @@ def begun(log: list[bytes]) -> Ledger:
 @pytest.mark.parametrize("late", [False, True], ids=["from the beginning", "when all is with one"])
 @pytest.mark.parametrize("after_s", [0, 60], ids=["before it", "when it is over"])
 def test_members_that_end_together_give_to_one_that_stays(inn: Inn, after_s: int, late: bool) -> None:
-    """What two members held whose time was over at a start reaches the third, all of it [MQTT-4.8.2-4]."""
+    """What two members held whose time was over at a start reaches the third, all of it (section 4.8.2)."""
     house = inn.house
     house.connect("a", V5, expiry_s=5).subscribe(SHARE, qos=1).drop()
     pub = house.connect("pub", V5)
