@@ -77,3 +77,35 @@ def test_a_decoders_dict_is_taken_over() -> None:
     present = {"topic_alias": 1}
 
     assert Properties.from_wire(present).present is present
+
+
+def test_no_properties_take_nothing() -> None:
+    """A message without any counts for its topic and payload only."""
+    assert NO_PROPERTIES.size_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        Properties(content_type="x" * 1000),
+        Properties(response_topic="x" * 1000),
+        Properties(correlation_data=b"x" * 1000),
+        Properties(user_property=(("x" * 1000, ""),)),
+        Properties(user_property=(("", "x" * 1000),)),
+        Properties(user_property=(("", ""),) * 125),
+        Properties(subscription_identifier=(1,) * 125),
+    ],
+)
+def test_whatever_a_client_may_make_large_counts(properties: Properties) -> None:
+    """Strings, binary data, and the number of those that may be repeated."""
+    assert 1000 <= properties.size_bytes < 1100
+
+
+def test_each_property_counts() -> None:
+    """A little for each that is there, a number too, and together what they count one by one."""
+    one, other = Properties(message_expiry_interval=5), Properties(content_type="text")
+
+    both = Properties(message_expiry_interval=5, content_type="text")
+
+    assert 0 < one.size_bytes < other.size_bytes
+    assert both.size_bytes == one.size_bytes + other.size_bytes

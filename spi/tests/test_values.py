@@ -45,6 +45,16 @@ def test_the_frame_is_no_part_of_what_a_message_is() -> None:
     assert Message("a", b"x", frame=b"1", frame_version=4) == Message("a", b"x")
 
 
+def test_a_message_counts_for_all_that_it_holds() -> None:
+    """Its topic in UTF-8, its payload, and its properties: a message of one byte may be a large one."""
+    properties = Properties(content_type="text", user_property=(("k", "x" * 1000),))
+
+    sizes = [Message("t", b"x").size_bytes, Message("t/ä", b"12345").size_bytes]
+
+    assert sizes == [2, 9]
+    assert Message("t", b"x", properties=properties).size_bytes == 2 + properties.size_bytes > 1000
+
+
 @pytest.mark.parametrize(("now", "expired"), [(9.9, False), (10.0, True), (10.1, True)])
 def test_a_message_expires_at_its_time(now: float, expired: bool) -> None:
     """From the end of its interval on a message is not delivered any more (MQTT-3.3.2-5)."""

@@ -75,6 +75,103 @@ def test_forgotten_heights_still_hold_epochs_up() -> None:
     assert len(store._heights) == 0
 
 
+def test_a_released_claim_is_forgotten() -> None:
+    """A client id that ends up nobody's leaves no record and no owner, and its next epoch is higher all the same."""
+    store = MemorySessionStore()
+    epoch = store.claim("c", ONE).epoch
+
+    store.release("c", epoch)
+
+    assert len(store._records) == 0
+    assert store.claim("c", TWO) == Claim(epoch + 1)
+
+
+def test_a_claim_is_released_by_its_owner_only() -> None:
+    """Who was outbid meanwhile, and who was never there, takes nothing from anybody."""
+    store = MemorySessionStore()
+    epoch = store.claim("c", ONE).epoch
+    newer = store.claim("c", TWO).epoch
+
+    store.release("c", epoch)
+    store.release("unknown", 1)
+
+    assert store.claim("c", ONE) == Claim(newer + 1, TWO)
+
+
+def test_a_stored_session_is_not_released_with_a_claim() -> None:
+    """It stays where it is, with its owner: its end is another matter."""
+    store = MemorySessionStore()
+    epoch = stored(store, "c")
+
+    store.release("c", epoch)
+
+    claim = store.claim("c", TWO)
+    assert (claim.previous_owner, store.count()) == (ONE, 1)
+    assert claim.session is not None
+
+
+def test_a_claim_of_a_session_that_has_ended_can_be_released() -> None:
+    """Also one whose session was stored and discarded under it: nothing is left of it but the height of its epoch."""
+    store = MemorySessionStore()
+    epoch = stored(store, "c")
+    store.apply([DiscardSession("c", epoch)])
+
+    store.release("c", epoch)
+
+    assert len(store._records) == 0
+    assert store.claim("c", TWO) == Claim(epoch + 1)
+
+
+def test_what_would_be_refused_can_be_taken_out_beforehand() -> None:
+    """A batch is left with what will be kept, in its order; the clients of the rest are named, nothing is written."""
+    store = MemorySessionStore()
+    old, fine = stored(store, "old"), stored(store, "fine")
+    store.claim("old", TWO)
+    good = [ClearWill("fine", fine), SaveSubscriptions("new", 1, ()), ReleaseSession("fine", fine, None)]
+    writes = [ClearWill("old", old), good[0], DiscardSession("old", old), *good[1:]]
+    before = list(store.iterate().sessions)
+
+    fenced = store.take_fenced(writes)
+
+    assert (fenced, writes) == ({"old"}, good)
+    assert list(store.iterate().sessions) == before
+
+
+def test_nothing_is_taken_out_of_a_batch_that_will_be_kept() -> None:
+    """Nobody is named, and the batch is as it was."""
+    store = MemorySessionStore()
+    writes = [OpenSession(1, StoredSession("a", 60)), ClearWill("b", 1), DiscardSession("a", 2)]
+
+    fenced = store.take_fenced(whole := list(writes))
+
+    assert (fenced, whole) == (set(), writes)
+
+
+def test_a_batch_shuts_out_its_own_older_writes() -> None:
+    """What is taken out beforehand is what would have been refused, owners that change within the batch included."""
+    store, other = MemorySessionStore(), MemorySessionStore()
+    writes = [ClearWill("c", 1), OpenSession(3, StoredSession("c", 60)), ClearWill("c", 2), DiscardSession("c", 3)]
+
+    fenced = store.take_fenced(left := list(writes))
+    with pytest.raises(Fenced) as caught:
+        other.apply(writes)
+    store.apply(left)
+
+    assert left == [*writes[:2], writes[3]]
+    assert fenced == caught.value.client_ids == {"c"}
+    assert store.iterate() == other.iterate()
+
+
+def test_forgotten_heights_shut_out_beforehand_too() -> None:
+    """A client id of which nothing is left but a common height is judged by that."""
+    store = MemorySessionStore(heights=0, floor=5)
+
+    writes = [ClearWill("a", 4), ClearWill("b", 5)]
+
+    assert store.take_fenced(writes) == {"a"}
+    assert writes == [ClearWill("b", 5)]
+
+
 def test_a_former_owner_is_fenced_and_the_others_are_kept() -> None:
     """A write of an older epoch is refused by name; the rest of its batch is kept."""
     store = MemorySessionStore()
