@@ -70,6 +70,19 @@ def test_bytes_are_bounded_too() -> None:
     assert retained(house) == {"a": b"x" * 50}
 
 
+def test_properties_count_where_retained_messages_are_bounded() -> None:
+    """Retained messages of one byte are as many as their properties let them be."""
+    house = House(max_retained_bytes=100_000)
+    pub = house.connect("pub", V5)
+
+    for number in range(10):
+        pub.publish(
+            f"r/{number}", b"x", qos=1, retain=True, properties=Properties(user_property=(("k", "x" * 30_000),))
+        )
+
+    assert 1 <= house.broker.runtime.stores.retain.count() <= 3
+
+
 def test_one_read_can_not_step_over_the_bound() -> None:
     """What comes in one turn counts before the store has it."""
     house = House(max_retained_messages=3)

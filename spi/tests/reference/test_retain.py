@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
@@ -195,3 +196,13 @@ def test_a_very_deep_topic_is_no_trouble() -> None:
     store.put([write(topic, b"", at=2.0)])
 
     assert (deep, found(store, "#"), store._root.children) == ([topic], [], {})
+
+
+def test_a_retain_store_weighs_the_properties_of_its_messages() -> None:
+    """What it says it holds is what its messages count for."""
+    store = MemoryRetainStore()
+    message = Message("t", b"x", retain=True, properties=Properties(user_property=(("k", "x" * 30_000),)))
+
+    store.put([RetainWrite(message, RetainVersion(1.0, 0, 0))])
+
+    assert store.size_bytes() == message.size_bytes

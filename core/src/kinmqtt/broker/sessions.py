@@ -382,6 +382,7 @@ class Sessions:
         runtime = self._runtime
         lock = self._locks.setdefault(client_id, DeferredLock())
         await lock.acquire()
+        told = False
         try:
             while self.by_id.get(client_id) is session and client_id in self._reloading:
                 try:
@@ -389,7 +390,9 @@ class Sessions:
                 except NotKept:
                     await pause(runtime.clock, RETRY_S)
                 except Exception:
-                    log.failure("the queue of {client_id!r} can't be loaded", client_id=client_id)
+                    if not told:
+                        log.failure("the queue of {client_id!r} can't be loaded", client_id=client_id)
+                    told = True
                     await pause(runtime.clock, RETRY_S)
                 else:
                     session.restore(state)

@@ -168,16 +168,16 @@ class MemoryRetainStore(RetainStore):
                 node = child
             self._topics[topic] = node
         elif node.message is not None:
-            self._bytes -= _size(node.message)
+            self._bytes -= node.message.size_bytes
         node.message = message
         node.version = version
-        self._bytes += _size(message)
+        self._bytes += message.size_bytes
         self._expiry.set(topic, message.expires_at)
 
     def _remove(self, topic: str, node: _Node) -> None:
         del self._topics[topic]
         if node.message is not None:
-            self._bytes -= _size(node.message)
+            self._bytes -= node.message.size_bytes
         node.message = node.version = None
         self._expiry.set(topic, None)
         if not node.children:
@@ -198,8 +198,3 @@ class MemoryRetainStore(RetainStore):
         self._tombstones[topic] = version
         if len(self._tombstones) > self._max_tombstones:
             self._tombstones.popitem(last=False)
-
-
-def _size(message: Message) -> int:
-    """Bytes of the topic in UTF-8 and of the payload."""
-    return len(message.topic.encode("utf-8", "surrogatepass")) + len(message.payload)
