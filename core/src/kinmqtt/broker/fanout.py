@@ -60,12 +60,29 @@ class Target:
 class Group:
     """A shared subscription: of its members one gets each message (section 4.8.2)."""
 
-    __slots__ = ("filter", "members", "name")
+    __slots__ = ("_connected", "_presence", "_targets", "filter", "members", "name")
 
     def __init__(self, name: str, filter: str, members: tuple[Subscriber, ...]) -> None:
         self.name = name
         self.filter = filter
         self.members = members
+        self._connected: tuple[Subscriber, ...] = ()
+        self._presence = -1
+        self._targets: dict[str, Target] = {}
+
+    def connected(self, presence: int, is_connected: Callable[[str], bool]) -> tuple[Subscriber, ...]:
+        """The members that are there, as of a ``presence``, which counts who comes and goes."""
+        if presence != self._presence:
+            self._connected = tuple(member for member in self.members if is_connected(member.client_id))
+            self._presence = presence
+        return self._connected
+
+    def target(self, member: Subscriber, session: Session) -> Target:
+        """What a member's subscription comes to."""
+        target = self._targets.get(member.client_id)
+        if target is None or target.session is not session:
+            target = self._targets[member.client_id] = target_of(session, [member.subscription])
+        return target
 
 
 class Fanout:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from kinmqtt.broker.fanout import Fanout, Group, deliver, deliver_when_kept, merge, target_of
+from kinmqtt.broker.fanout import Fanout, Group, deliver, deliver_when_kept, merge
 from kinmqtt.broker.publication import Publication
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
@@ -58,6 +58,8 @@ class Router:
         self._routes_version = 0
         self._interest: dict[RouteChange, int] = {}
         """How many of this node's clients want a route: the other nodes hear of the first and the last."""
+        self.presence = 0
+        """Goes up when a client that has subscribed connects, or is gone."""
         self.generation = 0
         """Goes up when cached fan-outs may be wrong: the index changed, or what a session can take did."""
 
@@ -95,10 +97,16 @@ class Router:
         """What connections remember of topics may be wrong."""
         self.generation += 1
 
-    def invalidate_for(self, session: Session) -> None:
-        """A session's version or limits may have changed: fan-outs sort it differently."""
+    def connected(self, session: Session) -> None:
+        """A session has a connection; its version or limits may have changed: fan-outs sort it differently."""
         if session.subscriptions:
             self.generation += 1
+            self.presence += 1
+
+    def disconnected(self, session: Session) -> None:
+        """A session has lost its connection."""
+        if session.subscriptions:
+            self.presence += 1
 
     def fanout(self, topic: str) -> Fanout:
         """Everybody who gets the messages of a topic, from the cache where it is fresh."""
@@ -179,25 +187,27 @@ class Router:
     ) -> bool:
         """Deliver to one of some members; where its queue is full or refuses, another is asked."""
         give = deliver_when_kept if when_kept else deliver
-        members = tuple(member for member in members if not self._is_ending(member.client_id)) or members
         while members:
             member = self._choose(group, members, publication)
             session = None if member is None else self._session_of(member.client_id)
             if member is None or session is None:
                 return True
             # The last one's queue decides what becomes of a message that nobody has room for.
-            full = len(members) > 1 and publication.publish.qos and session.has_no_room
-            if not full and give(self._runtime, target_of(session, [member.subscription]), publication):
+            unfit = len(members) > 1 and (session.ending or (publication.publish.qos and session.has_no_room))
+            if not unfit and give(self._runtime, group.target(member, session), publication):
                 return True
             members = tuple(other for other in members if other.client_id != member.client_id)
         return False
 
     def _choose(self, group: Group, members: tuple[Subscriber, ...], publication: Publication) -> Subscriber | None:
         """The member whose turn it is among those that are connected, or where none is, among all."""
-        candidates = [m for m in members if self._is_connected(m.client_id)] or members
+        if members is group.members:
+            candidates = group.connected(self.presence, self._is_connected) or members
+        else:
+            candidates = tuple(m for m in members if self._is_connected(m.client_id)) or members
         choose_member = self._runtime.hooks.choose_member
         if choose_member.active:
-            chosen = choose_member(group.name, group.filter, tuple(candidates), publication.message)
+            chosen = choose_member(group.name, group.filter, candidates, publication.message)
             if chosen is not None:
                 return chosen
         if not candidates:

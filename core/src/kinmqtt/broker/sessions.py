@@ -184,7 +184,7 @@ class Sessions:
         session.attach(connection, opening.receive_maximum, opening.max_packet_bytes, opening.topic_aliases)
         connection.session = session
         self.connected += 1
-        self._router.invalidate_for(session)
+        self._router.connected(session)
         if connection.is_closed():
             self.left(session, connection, will_stands=False)
 
@@ -262,6 +262,7 @@ class Sessions:
             return
         self.connected -= 1
         session.detach()
+        self._router.disconnected(session)
         self._cluster.release(session.client_id, session.epoch)
         if not will_stands:
             session.will = None
@@ -447,6 +448,8 @@ class Sessions:
         if self._redistribution.member_left(session, ends=True):
             await self._runtime.turn.committed()
         await self._redistribution.queue_left(session, ends=True)
+        if self.by_id.get(client_id) is not session:
+            return  # A newer owner holds it by now.
         # From here on nothing more may come for it: what is kept behind its end would stay for ever.
         del self.by_id[client_id]
         self._forget_subscriptions(session)
