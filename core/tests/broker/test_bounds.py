@@ -158,6 +158,22 @@ def test_all_queues_together_are_bounded() -> None:
     assert house.broker.runtime.waiting.messages == 4
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_session_that_is_another_s_counts_no_more(there: bool) -> None:
+    """What was in flight to a client that a newer owner has now is not this broker's to hold."""
+    house = House()
+    peer = house.connect("c", V5, expiry_s=600, silent=True).subscribe("t", qos=1)
+    house.connect("p").publish("t", b"x", qos=1)
+    if not there:
+        peer.drop()
+
+    house.broker.sessions.fenced("c", house.broker.sessions.by_id["c"].epoch)
+    house.settle()
+
+    assert (house.broker.runtime.waiting.messages, house.broker.runtime.waiting.size_bytes) == (0, 0)
+    assert peer.closed
+
+
 def test_what_is_in_flight_to_clients_that_are_away_counts() -> None:
     """One who reads and never acknowledges, under one client id after the other, fills no memory without end."""
     house = House(max_all_queued_bytes=5000, max_inflight=10)

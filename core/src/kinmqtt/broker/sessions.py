@@ -328,12 +328,13 @@ class Sessions:
             return  # The newer owner is this node.
         del self.by_id[client_id]
         log.warn("session {client_id!r} has a newer owner", client_id=client_id)
-        session.end()
         self._forget_subscriptions(session)
-        if session.connection is not None:
-            connection = session.connection
+        connection = session.connection
+        if connection is not None:
             self.connected -= 1
             session.detach()
+        session.end()
+        if connection is not None:
             connection.taken_over(None)
 
     def unopened(self, client_id: str, epoch: int, reason: ReasonCode) -> None:
