@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from kinmqtt.broker import inbound, redistribution
 from kinmqtt.broker.router import CACHED_TARGETS
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, Connect, Publish, Will
+from kinmqtt.mqtt.packets import V5, Connect, Publish, Pubrec, Will
 from kinmqtt.plugins.builtin.delayed import DelayedSettings
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -255,6 +255,28 @@ def test_a_will_that_becomes_due_while_its_client_comes_back() -> None:
 
 
 # Going back to what the store holds
+
+
+def test_a_qos_2_message_whose_repeat_was_not_acknowledged_is_not_taken_twice() -> None:
+    """That something else of the turn was not kept takes nothing back of what was before [MQTT-4.3.3-10]."""
+    queues = Failing()
+    house = House(plugins={"queues": queues})
+    sub = house.connect("sub", V5).subscribe("t", qos=2)
+    house.connect("away", V5, expiry_s=600).subscribe("o", qos=1).drop()
+    other = house.connect("other", V5)
+    pub = house.connect("pub", V5, expiry_s=60, silent=True).publish("t", b"x", qos=2, packet_id=7)
+    queues.refuses = lambda write: write.client_id == "away"
+
+    repeat = encode(Publish.build("t", b"x", qos=2, packet_id=7, dup=True), V5)
+    pub.connection.receive(repeat)
+    other.connection.receive(encode(Publish.build("o", b"y", qos=1, packet_id=1), V5))
+    house.settle()
+    queues.refuses = lambda write: False
+    back(house, "pub").send_bytes(repeat)
+    house.advance(3)
+
+    assert (pub.closed, len(pub.of(Pubrec))) == (True, 1)
+    assert payloads(sub) == [b"x"]
 
 
 def test_what_is_kept_while_a_queue_is_read_anew_is_not_lost() -> None:

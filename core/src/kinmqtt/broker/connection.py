@@ -300,8 +300,6 @@ class Connection:
 
     def withhold_acknowledgement(self, packet: bytes, reason: ReasonCode) -> None:
         """A store did not keep what this would have acknowledged: the client must send it again."""
-        if packet[0] == _PUBREC and self.session is not None:
-            self.session.incoming.packet_ids.discard(packet[2] << 8 | packet[3])
         self.fail(reason, "a store did not keep the message")
 
     def flush(self) -> None:
