@@ -14,6 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from typing import Iterable
 
@@ -34,6 +35,9 @@ python3 dev.py COMMAND
                  the Debian packages and the npm packages the tests use; a second time does nothing
   run [ARGS]     install, then run the broker: .venv/bin/kinmqtt run ARGS (defaults: loopback, port 1883)
   test [ARGS]    install, then run the tests: pytest ARGS
+  compile        install, then compile the message path in place with mypyc (about a minute; a C compiler and
+                 Python's headers are wanted); it is used until a source it was made of changes, and never
+                 under KINMQTT_PURE=1
   check          install, then ruff on everything and mypy --strict on spi and core
   help           this text
 
@@ -63,6 +67,18 @@ def missing_tools(tests: bool) -> "dict[str, str]":
         wanted.update(missing_test_tools())
     if not (os.path.exists(CA_BUNDLE) or os.environ.get("SSL_CERT_FILE")) and shutil.which("apt-get"):
         wanted["ca-certificates"] = "lets downloads verify who they come from"
+    return wanted
+
+
+def missing_compiler() -> "dict[str, str]":
+    """Names each absent Debian package that compiling takes."""
+    wanted = {}
+    if not shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]):
+        wanted["gcc"] = "compiles the message path"
+    if not os.path.exists("/usr/include/stdlib.h"):
+        wanted["libc6-dev"] = "the headers of the C library"
+    if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+        wanted[f"python{sys.version_info[0]}.{sys.version_info[1]}-dev"] = "the headers of Python"
     return wanted
 
 
@@ -112,9 +128,8 @@ def apt_prefix() -> "list[str] | None":
     return None
 
 
-def install_tools(tests: bool) -> None:
+def install_tools(wanted: "dict[str, str]") -> None:
     """Installs the absent Debian packages, or says which ones to install by hand."""
-    wanted = missing_tools(tests)
     if not wanted:
         return
     prefix = apt_prefix()
@@ -196,7 +211,7 @@ def distributions() -> "list[str]":
 
 def python_inputs() -> str:
     """Fingerprints everything that decides what pip installs."""
-    paths = [REQUIREMENTS, "setup.cfg"]
+    paths = [REQUIREMENTS, "setup.cfg", os.path.join("core", "setup.py"), os.path.join("core", "build_backend.py")]
     paths += [os.path.join(folder, "pyproject.toml") for folder in distributions()]
     return fingerprint(paths)
 
@@ -242,7 +257,7 @@ def install(tests: bool = True) -> None:
     began = time.monotonic()
     os.chdir(ROOT)
     lock = take_turn()
-    install_tools(tests)
+    install_tools(missing_tools(tests))
     install_python()
     if tests:
         install_npm()
@@ -348,6 +363,28 @@ def test(arguments: "list[str]") -> int:
     return 0
 
 
+def compile_in_place(arguments: "list[str]") -> int:
+    """Compiles the message path beside its source."""
+    install(tests=False)
+    install_tools(missing_compiler())
+    absent = missing_compiler()
+    if absent:
+        raise Failure(f"compiling takes what is not installed: {', '.join(absent)}\n{by_hand(absent)}")
+    core = os.path.join(ROOT, "core")
+    say("compiling (about a minute)")
+    environment = {name: value for name, value in os.environ.items() if name != "KINMQTT_PURE"}
+    log = os.path.join(core, "build", "compile.log")
+    os.makedirs(os.path.dirname(log), exist_ok=True)
+    with open(log, "wb") as file:
+        command = [PYTHON, "setup.py", "build_ext", "--inplace", *arguments]
+        status = subprocess.call(command, cwd=core, env=environment, stdout=file, stderr=file)
+    if status != 0:
+        with open(log, errors="replace") as file:
+            print(file.read()[-4000:], flush=True)
+        raise Failure(f"compiling failed (above, and in {log})")
+    return subprocess.call([os.path.join(BIN, "kinmqtt"), "version"], env=environment)
+
+
 def check(arguments: "list[str]") -> int:
     """Runs the linter and the type checker, both, whatever the first one says."""
     install()
@@ -363,7 +400,7 @@ def main(arguments: "list[str]") -> int:
     if sys.version_info < (3, 11):
         print(f"kinmqtt needs Python 3.11 or newer; this is Python {platform.python_version()}.")
         return 1
-    commands = {"run": run, "test": test, "check": check}
+    commands = {"run": run, "test": test, "compile": compile_in_place, "check": check}
     name = arguments[0] if arguments else "help"
     try:
         if name == "install" and len(arguments) == 1:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import configparser
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections import Counter
@@ -214,24 +216,48 @@ def test_twisted_is_untouched() -> None:
 # What is built
 
 
+LEAVE_OUT = shutil.ignore_patterns(
+    "*.egg-info", "__pycache__", "build", "dist", "dropin.cache", "*.so", "compiled.sha256"
+)
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
     """Every distribution's wheel; built from copies, because a build leaves files in its source folder."""
     work = tmp_path_factory.mktemp("wheels")
-    leave_out = shutil.ignore_patterns("*.egg-info", "__pycache__", "build", "dist", "dropin.cache")
     sources = [work / "umbrella"]
     sources[0].mkdir()
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "dev.py"):
         shutil.copy(ROOT / name, sources[0])
     for folder in FOLDERS:
-        sources.append(Path(shutil.copytree(folder, work / folder.name, ignore=leave_out)))
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel"]
-    # The tests' own setuptools builds them, so that nothing is downloaded.
-    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", work / "out"]
-    done = subprocess.run([*pip, *options, *sources], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+        sources.append(Path(shutil.copytree(folder, work / folder.name, ignore=LEAVE_OUT)))
+    build(sources, work / "out", KINMQTT_PURE="1")
     built = (work / "out").glob("*.whl")
     return {path.name.split("-")[0].replace("_", "-"): zipfile.ZipFile(path) for path in built}
+
+
+def build(sources: list[Path], out: Path, **environment: str) -> str:
+    """Build wheels; answers what was said."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--verbose"]
+    # The tests' own setuptools builds them, so that nothing is downloaded.
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", out]
+    done = subprocess.run(
+        [*pip, *options, *sources], capture_output=True, text=True, env={**environment_without_twin(), **environment}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def environment_without_twin() -> dict[str, str]:
+    """This process's environment, but that it says nothing of how to build."""
+    return {name: value for name, value in os.environ.items() if name != "KINMQTT_PURE"}
+
+
+def core_and_spi(work: Path) -> Path:
+    """A copy of core's sources, beside the SPI's as in a checkout; where that is core's folder."""
+    for name in ("spi", "core"):
+        shutil.copytree(ROOT / name, work / name, ignore=LEAVE_OUT)
+    return work / "core"
 
 
 @each_distribution
@@ -245,6 +271,52 @@ def test_the_wheel_has_the_package_and_nothing_else(folder: Path, wheels: dict[s
 
     assert names >= expected
     assert {name for name in names - expected if name.endswith((".py", ".pyc")) or "/tests/" in name} == set()
+
+
+def test_cores_wheel_is_compiled_where_that_works(tmp_path: Path) -> None:
+    """What is installed from it runs the compiled message path, and the source where that is asked for."""
+    build([core_and_spi(tmp_path)], tmp_path / "out")
+    [wheel] = (tmp_path / "out").glob("*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(tmp_path / "installed")
+
+    says = {
+        pure: subprocess.run(
+            [sys.executable, "-m", "kinmqtt", "version"],
+            env={**environment_without_twin(), **pure_environment, "PYTHONPATH": str(tmp_path / "installed")},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for pure, pure_environment in ((False, {}), (True, {"KINMQTT_PURE": "1"}))
+    }
+
+    assert not wheel.name.endswith("-any.whl")
+    assert says[False].endswith("; compiled)\n")
+    assert says[True].endswith("; plain Python, as KINMQTT_PURE asks)\n")
+
+
+def test_cores_wheel_is_plain_where_it_can_not_be_compiled(tmp_path: Path) -> None:
+    """A compiler that fails is told of, and what comes out is for every machine."""
+    said = build([core_and_spi(tmp_path)], tmp_path / "out", CC="false")
+
+    assert "could not be compiled" in said
+    [wheel] = (tmp_path / "out").glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as file:
+        assert not [name for name in file.namelist() if name.endswith((".so", "compiled.sha256"))]
+
+
+def test_cores_source_distribution_can_be_built_from(tmp_path: Path) -> None:
+    """It has what pyproject.toml names as its build backend, and what that runs."""
+    core = core_and_spi(tmp_path)
+    make = "import build_backend; build_backend.build_sdist('out')"
+    subprocess.run([sys.executable, "-c", make], cwd=core, check=True, capture_output=True)
+
+    [made] = (core / "out").glob("*.tar.gz")
+    with tarfile.open(made) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    assert {"build_backend.py", "setup.py", "pyproject.toml", "src/kinmqtt/_twin.py"} <= names
 
 
 def test_cores_wheel_adds_one_file_to_twisted(wheels: dict[str, zipfile.ZipFile]) -> None:

@@ -76,11 +76,11 @@ def refused(tmp_path: Path, surroundings: Surroundings) -> Refused:
 
 
 def test_version() -> None:
-    """`kinmqtt version` names the versions of the broker, of Python and of Twisted."""
+    """`kinmqtt version` names the versions of the broker, of Python and of Twisted, and whether it is compiled."""
     done = run_command("version")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"kinmqtt \d\S* \(Python \d\S*, Twisted \d\S*\)\n", done.stdout)
+    assert re.fullmatch(r"kinmqtt \d\S* \(Python \d\S*, Twisted \d\S*; (compiled|plain Python.*)\)\n", done.stdout)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["check", "--help"], ["plugins", "--help"]])

@@ -189,9 +189,10 @@ def _version(parsed: argparse.Namespace) -> int:
 
     from twisted import __version__ as twisted_version
 
+    from kinmqtt import TWIN
     from kinmqtt.runner import version
 
-    print(f"kinmqtt {version()} (Python {platform.python_version()}, Twisted {twisted_version})")
+    print(f"kinmqtt {version()} (Python {platform.python_version()}, Twisted {twisted_version}; {TWIN})")
     return 0
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from harness import House
 
-from kinmqtt.broker.connection import HANDLERS, Connection
+from kinmqtt.broker.connection import HANDLERS
 from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, Action, State, check_authentication_step, violation
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, V31, V311, PacketType
@@ -30,7 +31,7 @@ def test_every_pair_is_decided(state: State, packet_type: int) -> None:
         assert handler.__module__.startswith("kinmqtt.broker.")
         assert handler.__name__ == row[PacketType(packet_type)].value
     else:
-        connection = Connection.__new__(Connection)
+        connection = House().open(V5).connection
         connection.version = V5
         with pytest.raises(RemoteError):
             handler(connection, bytes((packet_type << 4, 0)), 2)
@@ -86,7 +87,7 @@ def test_closed_is_the_end() -> None:
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(State, State)))
 def test_only_listed_transitions_are_made(before: State, after: State) -> None:
     """A transition that the table does not list is our own mistake, and said to be."""
-    connection = Connection.__new__(Connection)
+    connection = House().open().connection
     connection.state = before
 
     if after in TRANSITIONS[before]:

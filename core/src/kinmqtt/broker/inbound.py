@@ -146,9 +146,9 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
 async def _publish_later(
     connection: Connection, session: Session, packet: Publish, key: bytes, opened: Awaitable[Ruling]
 ) -> None:
-    if connection.routes is None:
-        connection.routes = {}
     routes = connection.routes
+    if routes is None:
+        routes = connection.routes = {}
     route = Route(packet.topic, await as_deferred(opened))
     if connection.routes is routes:  # Else the rules have changed since, and the answer is for this message only.
         _remember(connection, key, route)
