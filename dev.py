@@ -211,7 +211,7 @@ def distributions() -> "list[str]":
 
 def python_inputs() -> str:
     """Fingerprints everything that decides what pip installs."""
-    paths = [REQUIREMENTS, "setup.cfg", os.path.join("core", "setup.py"), os.path.join("core", "build_backend.py")]
+    paths = [REQUIREMENTS, "setup.cfg"]
     paths += [os.path.join(folder, "pyproject.toml") for folder in distributions()]
     return fingerprint(paths)
 

@@ -21,18 +21,26 @@ SOURCE = HERE / "src"
 
 COMPILED = (
     "kinmqtt/broker/batch.py",
+    "kinmqtt/broker/broker.py",
     "kinmqtt/broker/connection.py",
     "kinmqtt/broker/delivery.py",
     "kinmqtt/broker/fanout.py",
     "kinmqtt/broker/inbound.py",
+    "kinmqtt/broker/limiting.py",
+    "kinmqtt/broker/overload.py",
     "kinmqtt/broker/publication.py",
     "kinmqtt/broker/publishing.py",
     "kinmqtt/broker/router.py",
+    "kinmqtt/broker/runtime.py",
     "kinmqtt/broker/session.py",
+    "kinmqtt/broker/statistics.py",
     "kinmqtt/broker/turn.py",
     "kinmqtt/broker/waiting.py",
+    "kinmqtt/broker/wheel.py",
     "kinmqtt/mqtt/codec/publish.py",
+    "kinmqtt/mqtt/connection.py",
     "kinmqtt/mqtt/framing.py",
+    "kinmqtt/mqtt/packets.py",
     "kinmqtt/mqtt/session.py",
 )
 """What a message goes through between two sockets. They call each other directly, and so are compiled together."""

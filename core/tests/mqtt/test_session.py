@@ -10,17 +10,10 @@ from hypothesis import strategies as st
 
 from kinmqtt.mqtt.errors import LocalError, ProtocolError
 from kinmqtt.mqtt.packets import PacketType
-from kinmqtt.mqtt.session import MAX_PACKET_ID, OUTGOING, Effect, Incoming, Outgoing, Stage, check_quota
+from kinmqtt.mqtt.session import MAX_PACKET_ID, OUTGOING, Effect, Flight, Incoming, Outgoing, Stage, check_quota
 from kinmqtt_spi.reasons import ReasonCode
 
 ACKNOWLEDGEMENTS = (PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP)
-
-
-class Flying:
-    """Something in flight."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
 
 
 def test_the_table_is_whole() -> None:
@@ -32,8 +25,8 @@ def test_the_table_is_whole() -> None:
 @pytest.mark.parametrize(("stage", "packet_type"), list(itertools.product(Stage, ACKNOWLEDGEMENTS)))
 def test_acknowledgements_do_what_the_table_says(stage: Stage, packet_type: PacketType, reason: int) -> None:
     """An acknowledgement ends, releases or violates; a failure of the right sort ends the delivery [MQTT-4.4.0-2]."""
-    outgoing: Outgoing[Flying] = Outgoing(9)
-    flying = Flying(stage)
+    outgoing: Outgoing[Flight] = Outgoing(9)
+    flying = Flight(stage)
     packet_id = outgoing.assign(flying)
 
     found, effect = outgoing.acknowledge(packet_id, packet_type, reason)
@@ -49,17 +42,17 @@ def test_acknowledgements_do_what_the_table_says(stage: Stage, packet_type: Pack
 @pytest.mark.parametrize("packet_type", ACKNOWLEDGEMENTS)
 def test_an_unknown_identifier_is_unknown(packet_type: PacketType) -> None:
     """An acknowledgement for nothing is told apart."""
-    assert Outgoing[Flying](9).acknowledge(5, packet_type, 0) == (None, Effect.UNKNOWN)
+    assert Outgoing[Flight](9).acknowledge(5, packet_type, 0) == (None, Effect.UNKNOWN)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=80))
 def test_identifiers_in_use_are_never_given_again(steps: list[tuple[bool, int]]) -> None:
     """An identifier is non-zero and not in use when it is assigned [MQTT-2.2.1-4]."""
-    outgoing: Outgoing[Flying] = Outgoing(MAX_PACKET_ID)
+    outgoing: Outgoing[Flight] = Outgoing(MAX_PACKET_ID)
     used: set[int] = set()
     for assign, which in steps:
         if assign or not used:
-            packet_id = outgoing.assign(Flying(Stage.PUBACK))
+            packet_id = outgoing.assign(Flight(Stage.PUBACK))
             assert packet_id not in used
             assert 1 <= packet_id <= MAX_PACKET_ID
             used.add(packet_id)
@@ -72,17 +65,17 @@ def test_identifiers_in_use_are_never_given_again(steps: list[tuple[bool, int]])
 
 def test_identifiers_wrap_around() -> None:
     """After 65,535 comes 1, or the next that is free."""
-    outgoing: Outgoing[Flying] = Outgoing(MAX_PACKET_ID)
-    outgoing.restore(1, Flying(Stage.PUBACK))
-    outgoing.restore(MAX_PACKET_ID, Flying(Stage.PUBACK))
+    outgoing: Outgoing[Flight] = Outgoing(MAX_PACKET_ID)
+    outgoing.restore(1, Flight(Stage.PUBACK))
+    outgoing.restore(MAX_PACKET_ID, Flight(Stage.PUBACK))
 
-    assert outgoing.assign(Flying(Stage.PUBACK)) == 2
+    assert outgoing.assign(Flight(Stage.PUBACK)) == 2
 
 
 def test_all_identifiers_in_use_is_our_mistake() -> None:
     """The window is never wider than there are identifiers."""
-    outgoing: Outgoing[Flying] = Outgoing(MAX_PACKET_ID)
-    flying = Flying(Stage.PUBACK)
+    outgoing: Outgoing[Flight] = Outgoing(MAX_PACKET_ID)
+    flying = Flight(Stage.PUBACK)
     for packet_id in range(1, MAX_PACKET_ID + 1):
         outgoing.restore(packet_id, flying)
 
@@ -93,11 +86,11 @@ def test_all_identifiers_in_use_is_our_mistake() -> None:
 
 def test_the_window_has_room_until_it_is_full() -> None:
     """No more than the receive maximum is in flight [MQTT-4.9.0-2]."""
-    outgoing: Outgoing[Flying] = Outgoing(2)
+    outgoing: Outgoing[Flight] = Outgoing(2)
 
-    outgoing.assign(Flying(Stage.PUBACK))
+    outgoing.assign(Flight(Stage.PUBACK))
     assert outgoing.has_room
-    outgoing.assign(Flying(Stage.PUBREC))
+    outgoing.assign(Flight(Stage.PUBREC))
 
     assert not outgoing.has_room
 

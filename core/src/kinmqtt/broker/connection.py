@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.connection")
 
+_NOBODY: Final = CLOSED
+
 Frame = tuple[bytes, int]
 
 
@@ -190,7 +192,7 @@ class Connection:
         statistics = broker.runtime.statistics
         statistics.bytes_received.value += len(data)
         statistics.packets_received.value += len(frames)
-        if broker.overload.level and any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames):
+        if broker.overload.slows and any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames):
             self.pause_for(SLOWED_BY_S)
         if self._held is not None:
             self._held.extend(frames)
@@ -305,7 +307,7 @@ class Connection:
     def flush(self) -> None:
         """Hand this turn's packets to the transport, or keep them while it is busy."""
         out = self.out
-        if out is CLOSED:
+        if out is _NOBODY:
             return
         data = b"".join(out)
         out.clear()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kinmqtt.broker.publication import Publication
-from kinmqtt.mqtt.session import Stage
+from kinmqtt.mqtt.session import Flight, Stage
 from kinmqtt_spi.services.queue import Entry
 
 
-class Delivery:
+class Delivery(Flight):
     """What is known of it, from the moment it has a place in the window."""
 
     __slots__ = (
@@ -19,7 +19,6 @@ class Delivery:
         "sent",
         "sequence",
         "shared_filter",
-        "stage",
     )
 
     def __init__(
@@ -31,6 +30,7 @@ class Delivery:
         sequence: int,
         shared_filter: str | None = None,
     ) -> None:
+        super().__init__(Stage.PUBACK if qos == 1 else Stage.PUBREC)
         self.publication = publication
         self.qos = qos
         self.retain = retain
@@ -39,7 +39,6 @@ class Delivery:
         """The shared subscription it comes by, as the client wrote it."""
         self.sequence = sequence
         """Its number in the queue store; 0 in a session that is not kept."""
-        self.stage = Stage.PUBACK if qos == 1 else Stage.PUBREC
         self.committed = False
         """Whether it may be sent: at once in a session that is not kept, else when the store has kept it."""
         self.sent = False

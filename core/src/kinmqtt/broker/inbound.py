@@ -11,7 +11,6 @@ from twisted.logger import Logger
 from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
-from kinmqtt.broker.overload import Level
 from kinmqtt.broker.publication import KEPT_PREFIX, Publication, check_message
 from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
@@ -20,6 +19,7 @@ from kinmqtt.mqtt.packets import V5, Disconnect, PacketType, Puback, Publish, Pu
 from kinmqtt.mqtt.reasons import fitting
 from kinmqtt.mqtt.session import Effect, check_quota
 from kinmqtt_spi import values
+from kinmqtt_spi.properties import NO_PROPERTIES
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
@@ -43,6 +43,8 @@ LONGEST_REASON_BYTES: Final = 100
 
 PINGRESP: Final = b"\xd0\x00"
 
+_SUCCESS: Final = ReasonCode.SUCCESS
+
 _PLAIN_PUBLISH: Final = 0x30
 """The first byte of a PUBLISH of QoS 0 that is neither a repeat nor retained."""
 
@@ -55,7 +57,7 @@ class Route:
     def __init__(self, topic: str, ruling: Ruling) -> None:
         self.topic = topic
         decision = ruling.decision
-        self.reason = ReasonCode.SUCCESS if decision.allowed else decision.reason
+        self.reason = _SUCCESS if decision.allowed else decision.reason
         self.text = decision.text
         self.cacheable = not ruling.failed
         self.expires_at: float | None = None
@@ -74,9 +76,9 @@ class Route:
         fanout = self.fanout = broker.router.fanout(self.topic)
         self.intercept = hooks.publish_received.for_topic(self.topic)
         watched = self.intercept is not None or hooks.published.active or broker.limiting.topics
-        watched |= broker.overload.level >= Level.DROP
+        watched |= broker.overload.drops
         self.straight = (
-            self.reason is ReasonCode.SUCCESS
+            self.reason is _SUCCESS
             and self.expires_at is None
             and not watched
             and fanout.is_simple
@@ -105,11 +107,11 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
             pass  # A packet too short for what it says: the decoder tells what is wrong with it.
     packet = decode_publish(frame, body, connection.version)
     session = _session(connection)
-    if packet.properties:
+    if packet.properties is not NO_PROPERTIES:
         _resolve_alias(connection, packet)
     if packet.qos and not _admit(connection, session, packet):
         return None
-    key = packet.topic.encode() if packet.properties else frame[body + 2 : packet.topic_end]
+    key = packet.topic.encode() if packet.properties is not NO_PROPERTIES else frame[body + 2 : packet.topic_end]
     route = routes.get(key) if routes else None
     if route is None or (route.expires_at is not None and route.expires_at <= broker.runtime.clock.now()):
         opened = _open_route(connection, packet)
@@ -121,10 +123,10 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 def _publish_along(connection: Connection, session: Session, packet: Publish, route: Route) -> bool | None:
     broker = connection.broker
-    if route.reason is not ReasonCode.SUCCESS:
+    if route.reason is not _SUCCESS:
         _refuse(connection, session, packet, route.reason, route.text)
         return None
-    if not packet.qos and broker.overload.level >= Level.DROP:
+    if not packet.qos and broker.overload.drops:
         broker.runtime.statistics.dropped["overload"].value += 1
         return None
     fanout = route.fanout
@@ -136,7 +138,7 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
         if stopped is not None:
             return stopped
     runtime = broker.runtime
-    publication = Publication(packet, connection.version, session.publisher, runtime.clock.now(), runtime.mint)
+    publication = Publication(packet, connection.version, session.publisher, runtime.now(), runtime.mint)
     if route.intercept is not None:
         outcome = route.intercept(session.client, publication.message)
         return _intercepted(connection, session, packet, publication, outcome)
@@ -246,7 +248,7 @@ def _stop_by_limit(connection: Connection, session: Session, packet: Publish, li
         connection.fail(limit.reason, f"limited by {limit.rule}")
         return True
     if limit.verdict is LimitVerdict.DROP:
-        _acknowledge(connection, session, packet, ReasonCode.SUCCESS)
+        _acknowledge(connection, session, packet, _SUCCESS)
     else:
         _refuse(connection, session, packet, limit.reason, f"limited by {limit.rule}")
     return False
@@ -256,7 +258,7 @@ def publish_over_limit(connection: Connection, frame: bytes, body: int, limit: L
     """A PUBLISH of a read that a limiter has refused; ``True`` where the connection is closed for it."""
     session = _session(connection)
     packet = decode_publish(frame, body, connection.version)
-    if packet.properties:
+    if packet.properties is not NO_PROPERTIES:
         _resolve_alias(connection, packet)
     if packet.qos and not _admit(connection, session, packet):
         return False
@@ -286,7 +288,7 @@ def _intercepted(
             publication = Publication.of(outcome)
         return _take(connection, session, packet, publication, None)
     if isinstance(outcome, Drop):
-        _acknowledge(connection, session, packet, ReasonCode.SUCCESS)
+        _acknowledge(connection, session, packet, _SUCCESS)
     elif isinstance(outcome, Reject):
         _refuse(connection, session, packet, outcome.reason, outcome.text)
     else:
@@ -349,7 +351,7 @@ def _routed(connection: Connection, session: Session, packet: Publish, routed: R
     elif routed is Routed.UNROUTED:
         _acknowledge(connection, session, packet, ReasonCode.NO_MATCHING_SUBSCRIBERS)
     else:
-        _acknowledge(connection, session, packet, ReasonCode.SUCCESS)
+        _acknowledge(connection, session, packet, _SUCCESS)
 
 
 def _acknowledge(connection: Connection, session: Session, packet: Publish, reason: ReasonCode) -> None:
@@ -359,7 +361,7 @@ def _acknowledge(connection: Connection, session: Session, packet: Publish, reas
     packet_type = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
     if packet.qos == 2:
         _open_inbound(connection, session, packet)
-    if reason is ReasonCode.SUCCESS or connection.version != V5:
+    if reason is _SUCCESS or connection.version != V5:
         answer = _short(packet_type, packet.packet_id)
     else:
         answer = _with_reason(packet_type, packet.packet_id, reason)
@@ -380,7 +382,7 @@ def _refuse(connection: Connection, session: Session, packet: Publish, reason: R
     if not packet.qos:
         return
     if connection.version != V5:
-        _acknowledge(connection, session, packet, ReasonCode.SUCCESS)
+        _acknowledge(connection, session, packet, _SUCCESS)
         return
     packet_type = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
     reason = fitting(reason, packet_type, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
@@ -411,22 +413,24 @@ def _with_text(
 
 def puback(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PUBACK."""
-    return _acknowledged(connection, frame, body, PacketType.PUBACK)
+    return _acknowledged(connection, frame, body, PacketType.PUBACK, 0x40)
 
 
 def pubrec(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PUBREC."""
-    return _acknowledged(connection, frame, body, PacketType.PUBREC)
+    return _acknowledged(connection, frame, body, PacketType.PUBREC, 0x50)
 
 
 def pubcomp(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PUBCOMP."""
-    return _acknowledged(connection, frame, body, PacketType.PUBCOMP)
+    return _acknowledged(connection, frame, body, PacketType.PUBCOMP, 0x70)
 
 
-def _acknowledged(connection: Connection, frame: bytes, body: int, packet_type: PacketType) -> bool | None:
+def _acknowledged(
+    connection: Connection, frame: bytes, body: int, packet_type: PacketType, first_byte: int
+) -> bool | None:
     session = _session(connection)
-    packet_id, reason = _read_acknowledgement(connection, frame, body, packet_type)
+    packet_id, reason = _read_acknowledgement(connection, frame, body, first_byte)
     delivery, effect = session.outgoing.acknowledge(packet_id, packet_type, reason)
     if effect is Effect.VIOLATION:
         raise ProtocolError(f"{packet_type.name} for a message of another QoS", "MQTT-4.3.2-3")
@@ -437,25 +441,23 @@ def _acknowledged(connection: Connection, frame: bytes, body: int, packet_type: 
     if delivery is None:
         return None
     if packet_type is not PacketType.PUBCOMP and effect is not Effect.RELEASE_AGAIN:
-        acknowledged = connection.broker.runtime.hooks.acknowledged
-        if acknowledged.active:
+        runtime = connection.broker.runtime
+        if runtime.tells_acknowledged:
             message = delivery.publication.message
-            acknowledged.about(message.topic, session.client, message, ReasonCode(reason))
+            runtime.hooks.acknowledged.about(message.topic, session.client, message, ReasonCode(reason))
     if effect is Effect.COMPLETE or effect is Effect.REFUSED:
         session.settled(delivery)
         return None
     turn = connection.broker.runtime.turn
     if effect is Effect.RELEASE and session.kept:
         turn.batch.queue.append(queue.Release(session.client_id, session.epoch, delivery.sequence))
-    turn.acknowledge(connection, _released(connection, packet_id, ReasonCode.SUCCESS))
+    turn.acknowledge(connection, _released(connection, packet_id, _SUCCESS))
     return None
 
 
-def _read_acknowledgement(
-    connection: Connection, frame: bytes, body: int, packet_type: PacketType
-) -> tuple[int, int]:
+def _read_acknowledgement(connection: Connection, frame: bytes, body: int, first_byte: int) -> tuple[int, int]:
     """The packet identifier and reason; nearly every acknowledgement is four bytes long and a success."""
-    if len(frame) == 4 and frame[0] == packet_type << 4:
+    if len(frame) == 4 and frame[0] == first_byte:
         packet_id = frame[2] << 8 | frame[3]
         if packet_id:
             return packet_id, 0
@@ -469,9 +471,9 @@ def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
     packet: Any = decode(frame, body, connection.version)
     reason = session.incoming.close(packet.packet_id)
     turn = connection.broker.runtime.turn
-    if session.kept and reason is ReasonCode.SUCCESS:
+    if session.kept and reason is _SUCCESS:
         turn.batch.queue.append(queue.InboundClose(session.client_id, session.epoch, packet.packet_id))
-    if reason is ReasonCode.SUCCESS or connection.version != V5:
+    if reason is _SUCCESS or connection.version != V5:
         answer = _short(PacketType.PUBCOMP, packet.packet_id)
     else:
         connection.unacknowledged += 1  # The answer takes it off again: nothing was counted for this identifier.
@@ -519,6 +521,6 @@ def _with_reason(packet_type: PacketType, packet_id: int, reason: ReasonCode) ->
 
 
 def _released(connection: Connection, packet_id: int, reason: ReasonCode) -> bytes:
-    if reason is ReasonCode.SUCCESS or connection.version != V5:
+    if reason is _SUCCESS or connection.version != V5:
         return bytes((0x62, 2, packet_id >> 8, packet_id & 0xFF))
     return bytes((0x62, 3, packet_id >> 8, packet_id & 0xFF, reason))

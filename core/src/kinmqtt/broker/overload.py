@@ -48,7 +48,7 @@ def resident_bytes() -> int | None:
 class Overload:
     """The present level, looked at once a second."""
 
-    __slots__ = ("_changed", "_limits", "_measure", "level")
+    __slots__ = ("_changed", "_limits", "_measure", "drops", "level", "slows")
 
     def __init__(
         self, limits: Callable[[], LimitSettings], measure: Callable[[], int | None], changed: Callable[[], None]
@@ -58,6 +58,10 @@ class Overload:
         self._measure = measure
         self._changed = changed
         self.level = Level.NORMAL
+        self.slows = False
+        """Whether publishers are read from slowly."""
+        self.drops = False
+        """Whether messages of QoS 0 are dropped."""
 
     async def look(self, now: float) -> None:
         """Measure, and set the level."""
@@ -83,6 +87,8 @@ class Overload:
             return
         worse = level > self.level
         self.level = level
+        self.slows = level >= Level.SLOW
+        self.drops = level >= Level.DROP
         tell = log.warn if worse else log.info
         tell("memory is at {memory} bytes: {level}", memory=memory, level=level.name.lower())
         self._changed()

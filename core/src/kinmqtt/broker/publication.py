@@ -49,6 +49,8 @@ class Publication:
         "_message",
         "_mint",
         "_parts",
+        "_parts_key",
+        "_parts_others",
         "expires_at",
         "frame_version",
         "publish",
@@ -72,10 +74,14 @@ class Publication:
         self.expires_at: float | None = None
         self._mint = mint
         self._message: Message | None = None
-        self._parts: dict[int, tuple[bytes, bytes]] = {}
-        interval = publish.properties.message_expiry_interval
-        if interval is not None:
-            self.expires_at = received_at + interval
+        self._parts: tuple[bytes, bytes] | None = None
+        self._parts_key = 0
+        self._parts_others: dict[int, tuple[bytes, bytes]] | None = None
+        """What a second sort of subscribers takes: of most messages there is none."""
+        if publish.properties is not NO_PROPERTIES:
+            interval = publish.properties.message_expiry_interval
+            if interval is not None:
+                self.expires_at = received_at + interval
 
     @classmethod
     def of(cls, message: Message) -> Publication:
@@ -129,11 +135,23 @@ class Publication:
     def parts(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes]:
         """What stands before and after the packet identifier, for every subscriber of this version, QoS and flag."""
         key = (version == V5) << 3 | qos << 1 | retain
-        parts = self._parts.get(key)
+        parts = self._parts
+        if parts is not None and self._parts_key == key:
+            return parts
+        others = self._parts_others
+        found = None if others is None else others.get(key)
+        if found is not None:
+            return found
+        made = self._forwarded(version, qos, retain)
+        if made is None:
+            made = self.encode(version, qos, retain, NO_PROPERTIES)
         if parts is None:
-            parts = self._forwarded(version, qos, retain) or self.encode(version, qos, retain, NO_PROPERTIES)
-            self._parts[key] = parts
-        return parts
+            self._parts, self._parts_key = made, key
+        elif others is None:
+            self._parts_others = {key: made}
+        else:
+            others[key] = made
+        return made
 
     def encode(
         self,

@@ -140,13 +140,13 @@ class Router:
         publish = publication.publish
         if fanout is None or fanout.generation != self.generation:
             fanout = self.fanout(publish.topic)
-        hooks = self._runtime.hooks
-        if hooks.published.active:
-            hooks.published.about(publish.topic, publication.message)
+        runtime = self._runtime
+        if runtime.tells_published:
+            runtime.hooks.published.about(publish.topic, publication.message)
         if fanout.is_empty:
-            self._runtime.statistics.unrouted.value += 1
-            if hooks.message_unrouted.active:
-                hooks.message_unrouted(publication.message)
+            runtime.statistics.unrouted.value += 1
+            if runtime.hooks.message_unrouted.active:
+                runtime.hooks.message_unrouted(publication.message)
             return Routed.UNROUTED
         accepted = True
         if when_kept:

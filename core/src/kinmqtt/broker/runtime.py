@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from attrs import define, field
-
 from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
@@ -16,30 +14,71 @@ from kinmqtt_spi.services.plugin import Clock
 from kinmqtt_spi.values import Message, MessageId, NodeIdentity
 
 
-@define(slots=True)
 class Tally:
     """What waits for all clients together."""
 
-    messages: int = 0
-    size_bytes: int = 0
+    __slots__ = ("messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.size_bytes = 0
 
 
-@define(slots=True)
 class Runtime:
     """The settings, services and helpers that sessions, connections and the router share."""
 
-    settings: BrokerSettings
-    limits: LimitSettings
-    node: NodeIdentity
-    clock: Clock
-    hooks: Hooks
-    statistics: Statistics
-    stores: Stores
-    turn: Turn
-    random_hex: Callable[[int], str]
-    """That many random bytes, in hexadecimal."""
-    waiting: Tally = field(factory=Tally, init=False)
-    _counter: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False, repr=False)
+    __slots__ = (
+        "_counter",
+        "clock",
+        "hooks",
+        "limits",
+        "node",
+        "random_hex",
+        "settings",
+        "statistics",
+        "stores",
+        "tells_acknowledged",
+        "tells_delivered",
+        "tells_published",
+        "turn",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        limits: LimitSettings,
+        node: NodeIdentity,
+        clock: Clock,
+        hooks: Hooks,
+        statistics: Statistics,
+        stores: Stores,
+        turn: Turn,
+        random_hex: Callable[[int], str],
+    ) -> None:
+        """``random_hex`` answers that many random bytes, in hexadecimal."""
+        self.settings = settings
+        self.limits = limits
+        self.node = node
+        self.clock = clock
+        self.hooks = hooks
+        self.statistics = statistics
+        self.stores = stores
+        self.turn = turn
+        self.random_hex = random_hex
+        self.tells_acknowledged = hooks.acknowledged.active
+        """Whether a plugin wants to know of each acknowledgement: looked at for every message."""
+        self.tells_delivered = hooks.delivered.active
+        self.tells_published = hooks.published.active
+        self.waiting = Tally()
+        self._counter = count(1).__next__
+
+    def now(self) -> float:
+        """The time at which this turn first asked for it: what comes in one read has come at one moment."""
+        turn = self.turn
+        if not turn.began_at:
+            turn.began_at = self.clock.now()
+        return turn.began_at
 
     def mint(self) -> MessageId:
         """A new message id."""

@@ -387,9 +387,8 @@ class Session:
         out.append(packet)
 
     def _tell_delivered(self, publication: Publication) -> None:
-        delivered = self._runtime.hooks.delivered
-        if delivered.active:
-            delivered.about(publication.publish.topic, self.client, publication.message)
+        if self._runtime.tells_delivered:
+            self._runtime.hooks.delivered.about(publication.publish.topic, self.client, publication.message)
 
 
 def expiry_moment(expiry_s: int, now: float) -> float | None:

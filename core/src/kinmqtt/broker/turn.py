@@ -74,6 +74,7 @@ class Turn:
         "_stores",
         "_under_way",
         "batch",
+        "began_at",
         "dirty",
         "pump",
     )
@@ -95,6 +96,8 @@ class Turn:
         """What must still be kept of turns that were not, by client id; it goes with later turns' writes, before
         them."""
         self.batch = Batch()
+        self.began_at = 0.0
+        """When somebody first asked for the time in this turn, in seconds since the epoch; 0 before."""
         self.dirty: list[Outbox] = []
         """Outboxes that were empty before this turn."""
         self.pump: list[Session] = []
@@ -154,6 +157,7 @@ class Turn:
         finally:
             # Whatever went wrong, there is a next turn.
             self._scheduled = False
+            self.began_at = 0.0
         if self.dirty or self.pump or not self.batch.is_empty:
             self.touch()
 
@@ -351,7 +355,11 @@ class Turn:
     def _flush(self) -> None:
         dirty, self.dirty = self.dirty, []
         for outbox in dirty:
-            _attempt(outbox.connection.flush)
+            connection: Connection = outbox.connection
+            try:
+                connection.flush()
+            except Exception:
+                log.failure("what {client} is sent could not be", client=connection.name)
 
 
 def _attempt(call: Callable[[], object]) -> None:

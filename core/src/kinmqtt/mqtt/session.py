@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import Enum, IntEnum
 from types import MappingProxyType
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 from kinmqtt.mqtt.errors import LocalError, ProtocolError
 from kinmqtt.mqtt.packets import PacketType
@@ -65,10 +65,13 @@ REFUSABLE: Final = frozenset({Effect.COMPLETE, Effect.RELEASE})
 """Effects that a failing reason code turns into REFUSED."""
 
 
-class Flight(Protocol):
+class Flight:
     """What is in flight: only its stage is looked at."""
 
-    stage: Stage
+    __slots__ = ("stage",)
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
 
 
 F = TypeVar("F", bound=Flight)
