@@ -25,6 +25,7 @@ COMPILED = (
     "kinmqtt/broker/connection.py",
     "kinmqtt/broker/delivery.py",
     "kinmqtt/broker/fanout.py",
+    "kinmqtt/broker/full_queue.py",
     "kinmqtt/broker/inbound.py",
     "kinmqtt/broker/limiting.py",
     "kinmqtt/broker/overload.py",

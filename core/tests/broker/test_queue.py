@@ -12,6 +12,7 @@ from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Pubrec
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.queue import FullPolicy
 
 KEPT = pytest.mark.parametrize("kept", [True, False], ids=["kept", "unkept"])
@@ -375,3 +376,20 @@ def test_what_was_sent_does_not_expire(qos: int) -> None:
     again = house.connect("s", V5, clean_start=False, expiry_s=1000)
 
     assert [(packet.payload, packet.dup) for packet in again.of(Publish)] == [(b"x", True)]
+
+
+@pytest.mark.parametrize("expiry_s", [60, None], ids=["kept", "clean"])
+def test_one_event_tells_of_all_that_give_way_in_a_turn(expiry_s: int | None) -> None:
+    """A flood into a full queue is no flood of events; each message that gave way is counted."""
+    house = House(max_queued_messages=2, max_inflight=1)
+    house.connect("full", V5, expiry_s=expiry_s, silent=True).subscribe("t", qos=1)
+    pub = house.connect("pub", V5)
+    log = house.broker.assembly.stores.event
+
+    for number in range(9):
+        pub.connection.receive(encode(Publish.build("t", b"%d" % number, qos=1, packet_id=number + 1), V5))
+    house.settle()
+
+    told = [r.event.data for r in log.read(-1, 1000) if r.event.kind is EventKind.QUEUE_DROP]
+    assert told == [{"topic": "t", "messages": 6}]
+    assert house.broker.runtime.statistics.dropped["queue_full"].value == 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import Event, EventLog
@@ -47,6 +47,7 @@ class Batch:
         "afterwards",
         "again",
         "ahead",
+        "drops",
         "events",
         "failed",
         "failure",
@@ -71,6 +72,8 @@ class Batch:
         self.sessions: list[SessionWrite] = []
         self.retain: list[RetainWrite] = []
         self.events: list[Event] = []
+        self.drops: dict[str, dict[str, Any]] = {}
+        """By client id: what the event says of what gave way in its queue in this turn."""
         self.acknowledgements: list[tuple[Connection, bytes]] = []
         self.sends: list[tuple[Session, int, Delivery]] = []
         self.queued: list[Session] = []

@@ -15,6 +15,11 @@ _counter: Final = count(1)
 
 def record(runtime: Runtime, kind: EventKind, client_id: str, epoch: int, **data: object) -> None:
     """Have an event kept with this turn's writes. ``data`` is plain values; no payloads, no passwords."""
+    record_data(runtime, kind, client_id, epoch, data)
+
+
+def record_data(runtime: Runtime, kind: EventKind, client_id: str, epoch: int, data: dict[str, object]) -> None:
+    """The same, with ``data`` that may still grow in this turn."""
     version = EventVersion(epoch, next(_counter))
     runtime.turn.batch.events.append(Event(kind, client_id, version, runtime.clock.now(), data))
     runtime.turn.touch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker import events
 from kinmqtt_spi.services.event import EventKind
@@ -30,10 +30,10 @@ class Fate(Enum):
     @property
     def is_queued(self) -> bool:
         """Whether the message is to be queued."""
-        return self in (Fate.QUEUED_FOR_OLDEST, Fate.QUEUED_FOR_TOPIC)
+        return self is Fate.QUEUED_FOR_OLDEST or self is Fate.QUEUED_FOR_TOPIC
 
 
-_FATES = {
+_FATES: Final = {
     FullPolicy.DROP_NEWEST: Fate.DROPPED,
     # Queues hold QoS 1 and 2 only: "QoS 0 first" finds none and drops the newcomer.
     FullPolicy.DROP_QOS_0: Fate.DROPPED,
@@ -45,7 +45,7 @@ _FATES = {
 
 def decide(runtime: Runtime, session: Session, publication: Publication) -> Fate:
     """Decide about a message that finds the queue full; one that is not queued is dropped, counted and told of."""
-    message = publication.message
+    message = publication.stored
     fate = _FATES[_policy(runtime, session, message)]
     if fate.is_queued and not session.waiting.count:
         fate = Fate.DROPPED  # All queues together are full, and this one has nothing that could give way.
@@ -55,9 +55,16 @@ def decide(runtime: Runtime, session: Session, publication: Publication) -> Fate
 
 
 def drop(runtime: Runtime, session: Session, message: Message) -> None:
-    """A message gives way."""
-    runtime.drop(session.client_id, message, "queue_full")
-    events.record(runtime, EventKind.QUEUE_DROP, session.client_id, session.epoch, topic=message.topic)
+    """A message gives way. One event tells of all that do so for a client in a turn."""
+    client_id = session.client_id
+    runtime.drop(client_id, message, "queue_full")
+    drops = runtime.turn.batch.drops
+    told = drops.get(client_id)
+    if told is not None:
+        told["messages"] += 1
+        return
+    told = drops[client_id] = {"topic": message.topic, "messages": 1}
+    events.record_data(runtime, EventKind.QUEUE_DROP, client_id, session.epoch, told)
 
 
 def _policy(runtime: Runtime, session: Session, message: Message) -> FullPolicy:
