@@ -123,16 +123,16 @@ class Connection:
         self.congested = False
         """Whether so much waits for the socket that nothing may be added but answers."""
         self.waiting_bytes = 0
-        self._waiting: list[bytes] = []
+        self._waiting: list[bytes] | None = None
         self._held: list[Frame] | None = None
-        self._beyond: list[Frame] = []
+        self._beyond: list[Frame] | None = None
         """Packets that came with CONNECT and were too large for a client that was not let in."""
         self._waits = 0
         """How many things are waited for before the client's next packet."""
         self._pauses = 0
         self._goodbye: ReasonCode | None = None
         self._impatience: Timer | None = None
-        self.waits_for_room: list[tuple[int, Deferred[None]]] = []
+        self.waits_for_room: list[tuple[int, Deferred[None]]] | None = None
         self.heard = broker.wheel.now
         """The wheel's second in which the client was last heard of."""
         self.keep_alive_s = 0
@@ -206,7 +206,7 @@ class Connection:
         self.broker.runtime.turn.touch()
         if self._waiting:
             data = b"".join(self._waiting)
-            self._waiting = []
+            self._waiting = None
             self.waiting_bytes = 0
             self.link.write(data)
         if self.congested:
@@ -223,7 +223,7 @@ class Connection:
             self._end(will_stands=self._is_let_in)
             if self.session is not None:
                 self._tell_lost(self.session, text)
-        self._waiting = []
+        self._waiting = None
         self._held = None
         self.out = CLOSED
         self.broker.lost(self)
@@ -315,6 +315,8 @@ class Connection:
         if self.link.ready:
             self.link.write(data)
             return
+        if self._waiting is None:
+            self._waiting = []
         self._waiting.append(data)
         self.waiting_bytes += len(data)
         if self.waiting_bytes > self.limits.outbound_buffer_bytes and not self.congested:
@@ -327,6 +329,8 @@ class Connection:
         if self.state is State.CLOSED or session is None:
             ready.callback(None)
             return ready
+        if self.waits_for_room is None:
+            self.waits_for_room = []
         self.waits_for_room.append((messages, ready))
         if self.link.ready and session.waiting.count < messages:
             self.broker.runtime.clock.later(0, self._tell_room)
@@ -435,7 +439,7 @@ class Connection:
 
     def let_in(self) -> None:
         """The client is let in: packets may be larger from here on."""
-        self._beyond = self.framer.allow(self.limits.max_packet_bytes)
+        self._beyond = self.framer.allow(self.limits.max_packet_bytes) or None
 
     def enter(self, state: State) -> None:
         """Go to another state of the table."""
@@ -495,8 +499,8 @@ class Connection:
                     return
                 if self._handlers is not state_handlers:
                     # In another state other limits may hold: a client's own begin when it is let in.
-                    beyond, self._beyond = self._beyond, []
-                    self._take_in([*remaining, *beyond])
+                    beyond, self._beyond = self._beyond, None
+                    self._take_in([*remaining, *(beyond or ())])
                     return
         except RemoteError as error:
             self.refuse(error)
@@ -513,8 +517,8 @@ class Connection:
         self._waits -= 1
         if self._waits:
             return
-        held, self._held = [*(self._held or ()), *self._beyond], None
-        self._beyond = []
+        held, self._held = [*(self._held or ()), *(self._beyond or ())], None
+        self._beyond = None
         if self.state is State.CLOSED:
             return
         self.broker.runtime.turn.touch()
@@ -578,10 +582,12 @@ class Connection:
     def _tell_room(self) -> None:
         """Tell those for whose messages there is room by now; all, where the connection is gone."""
         session = self.session
-        waiting, self.waits_for_room = self.waits_for_room, []
-        for messages, ready in waiting:
+        waiting, self.waits_for_room = self.waits_for_room, None
+        for messages, ready in waiting or ():
             if session is None or self.state is State.CLOSED or session.waiting.count < messages:
                 ready.callback(None)
+            elif self.waits_for_room is None:
+                self.waits_for_room = [(messages, ready)]
             else:
                 self.waits_for_room.append((messages, ready))
 
@@ -614,7 +620,7 @@ class Connection:
             self.flush()
         if self._waiting:
             self.link.write(b"".join(self._waiting))
-            self._waiting = []
+            self._waiting = None
         self.link.close()
 
     def _tell_lost(self, session: Session, text: str) -> None:

@@ -338,7 +338,7 @@ async def _routed_later(
     if packet.qos and session.connection is connection:
         _routed(connection, session, packet, routed)
     elif packet.qos == 2 and routed in (Routed.REFUSED, Routed.NOT_RETAINED):
-        session.incoming.packet_ids.discard(packet.packet_id)
+        session.incoming.forget(packet.packet_id)
     elif packet.qos == 2 and connection.broker.sessions.get(session.client_id) is session:
         _open_inbound(connection, session, packet)
 
@@ -387,7 +387,7 @@ def _refuse(connection: Connection, session: Session, packet: Publish, reason: R
     packet_type = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
     reason = fitting(reason, packet_type, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
     if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
-        session.incoming.packet_ids.discard(packet.packet_id)
+        session.incoming.forget(packet.packet_id)
         if session.kept:
             connection.broker.runtime.turn.batch.queue.append(
                 queue.InboundClose(session.client_id, session.epoch, packet.packet_id)

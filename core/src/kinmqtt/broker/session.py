@@ -87,7 +87,7 @@ class Session:
         """What is in flight to a client that is away: nothing else bounds how much that is, of all together."""
         self._resumed = False
         self._paying = False
-        self._owed: dict[Delivery, int] = {}
+        self._owed: dict[Delivery, int] | None = None
         """In flight before the connection, and not sent again yet: its window is narrower than the one before."""
         self.max_packet_bytes: int | None = None
         self._aliases: OutgoingAliases | None = None
@@ -128,7 +128,7 @@ class Session:
         self.connection = None
         self._aliases = None
         self._resumed = False
-        self._owed.clear()
+        self._owed = None
         self.out = Discard(self._runtime.statistics, "offline")
         if self.kept:
             self._count_away(self._inflight_bytes)
@@ -144,9 +144,9 @@ class Session:
         store did not keep what was done since.
         """
         self.sequence = max(self.sequence, state.last_sequence)
-        self.incoming.packet_ids = set(state.inbound)
+        self.incoming.restore(state.inbound)
         self.outgoing.clear()
-        self._owed.clear()
+        self._owed = None
         if isinstance(self.waiting, WaitingInStore):
             self.waiting.restore(state.sizes)
         for inflight in state.inflight:
@@ -166,12 +166,15 @@ class Session:
             return
         self._resumed = True
         self.out = connection.out
+        owed: dict[Delivery, int] = {}
         for packet_id, delivery in self.outgoing:
             if delivery.stage is Stage.PUBCOMP:
                 connection.send(bytes((0x62, 2)) + packet_id.to_bytes(2, "big"))
             elif delivery.committed:
-                self._owed[delivery] = packet_id
-        self._pay()
+                owed[delivery] = packet_id
+        if owed:
+            self._owed = owed
+            self._pay()
         self.wants_pump()
 
     # Delivery
@@ -330,10 +333,10 @@ class Session:
 
     def _pay(self) -> None:
         """Send again what was in flight, as far as the window of this connection goes (MQTT-3.3.4-9)."""
-        if self._paying:
+        owed = self._owed
+        if self._paying or owed is None:
             return  # What is too large is settled at once, and settling pays: once is enough.
         self._paying = True
-        owed = self._owed
         while owed and len(self.outgoing) - len(owed) < self.outgoing.window:
             delivery = next(iter(owed))
             self.transmit(owed.pop(delivery), delivery)

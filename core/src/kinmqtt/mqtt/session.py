@@ -6,7 +6,7 @@ the session's, so all of this outlives a connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
@@ -138,25 +138,42 @@ class Outgoing(Generic[F]):
         return len(self.flights)
 
 
+_NONE: Final[frozenset[int]] = frozenset()
+
+
 class Incoming:
     """The packet identifiers of QoS 2 messages taken over and not yet released (MQTT-4.3.3-10)."""
 
     __slots__ = ("packet_ids",)
 
     def __init__(self) -> None:
-        self.packet_ids: set[int] = set()
+        self.packet_ids: frozenset[int] | set[int] = _NONE
+        """A set of its own only while there are some: most sessions never have one."""
+
+    def restore(self, packet_ids: Iterable[int]) -> None:
+        """Have exactly these taken over."""
+        self.packet_ids = set(packet_ids) or _NONE
+
+    def forget(self, packet_id: int) -> None:
+        """A message was not taken over after all."""
+        if isinstance(self.packet_ids, set):
+            self.packet_ids.discard(packet_id)
 
     def open(self, packet_id: int) -> bool:
         """A QoS 2 PUBLISH came; ``False`` if it is a repeat that must not be delivered again."""
-        if packet_id in self.packet_ids:
+        packet_ids = self.packet_ids
+        if packet_id in packet_ids:
             return False
-        self.packet_ids.add(packet_id)
+        if isinstance(packet_ids, set):
+            packet_ids.add(packet_id)
+        else:
+            self.packet_ids = {packet_id}
         return True
 
     def close(self, packet_id: int) -> ReasonCode:
         """PUBREL came; the reason code of the PUBCOMP that answers it (MQTT-4.3.3-11)."""
         if packet_id in self.packet_ids:
-            self.packet_ids.remove(packet_id)
+            self.forget(packet_id)
             return ReasonCode.SUCCESS
         return ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
 

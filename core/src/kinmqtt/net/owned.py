@@ -86,14 +86,15 @@ class OwnedTransport(Protocol):
         self._socket = accepted
         self._transport: Any = None
         self._producer: Any = None
-        self._early: list[bytes] = []
+        early: list[bytes] = []
+        self._early: list[bytes] | None = early
         """What was written before the loop had the socket."""
         self._paused = False
         self._aborted = False
         self.disconnecting = False
         # The loop looks this up once: no call of ours stands between it and the protocol.
         self.data_received: Callable[[bytes], None] = protocol.dataReceived  # type: ignore[assignment]
-        self.write: Callable[[bytes], None] = self._early.append
+        self.write: Callable[[bytes], None] = early.append
         loop.create_task(self._hand_over(loop))
 
     async def _hand_over(self, loop: AbstractEventLoop) -> None:
@@ -112,7 +113,7 @@ class OwnedTransport(Protocol):
     def connection_made(self, transport: BaseTransport) -> None:
         """The loop has the socket."""
         owned = self._transport = cast("Transport", transport)
-        early, self._early = self._early, []
+        early, self._early = self._early, None
         if self._aborted:
             owned.abort()
             return

@@ -30,6 +30,9 @@ from kinmqtt_spi.values import NodeIdentity, Subscription
 
 _COMPACT_ABOVE: Final = 1024
 
+_NONE: Final[dict[str, Subscription]] = {}
+"""The subscriptions of those of whom nothing is stored: nobody writes here."""
+
 
 class _Record:
     """What is known of one client id: its height, its owner, and its session if one is stored."""
@@ -41,7 +44,7 @@ class _Record:
         self.owner: NodeIdentity | None = None
         self.session: StoredSession | None = None
         """Without its subscriptions, so that saving one does not copy the others."""
-        self.subscriptions: dict[str, Subscription] = {}
+        self.subscriptions: dict[str, Subscription] = _NONE
         self.serial = 0
         """The session's place in iteration, given when it is opened and kept until it is discarded."""
 
@@ -206,8 +209,9 @@ class MemorySessionStore(SessionStore):
             record.subscriptions.update((each.full_filter, each) for each in write.subscriptions)
 
     def _unsubscribe(self, record: _Record, write: RemoveSubscriptions) -> None:
-        for full_filter in write.filters:
-            record.subscriptions.pop(full_filter, None)
+        if record.session is not None:
+            for full_filter in write.filters:
+                record.subscriptions.pop(full_filter, None)
 
     def _clear_will(self, record: _Record, write: ClearWill) -> None:
         if record.session is not None:
@@ -250,7 +254,7 @@ class MemorySessionStore(SessionStore):
 
     def _forget(self, record: _Record) -> None:
         record.session = None
-        record.subscriptions = {}
+        record.subscriptions = _NONE
         if record.serial:
             del self._by_serial[record.serial]
             record.serial = 0
