@@ -1,0 +1,213 @@
+"""The brokers that are measured: how each is started, and what its process has used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+PATIENCE_S = 30.0
+"""How long a broker may take until it listens."""
+
+DOORS = ("tcp", "tls", "websocket")
+
+
+class Failed(Exception):
+    """Something could not be measured; the text says what and why."""
+
+
+class Broker:
+    """A broker's process, and the ports it listens on by the name of the door."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], ports: dict[str, int], log: Path) -> None:
+        self.name = name
+        self.ports = ports
+        self._process = process
+        self._log = log
+
+    @property
+    def port(self) -> int:
+        """The port for plain TCP."""
+        return self.ports["tcp"]
+
+    @property
+    def cpu_s(self) -> float:
+        """The CPU time it has used, user and system, in seconds."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory it has."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def wait(self) -> None:
+        """Wait until it listens; raises :class:`Failed` with the end of its log where it does not."""
+        until = time.monotonic() + PATIENCE_S
+        for port in self.ports.values():
+            while True:
+                if self._process.poll() is not None or time.monotonic() > until:
+                    raise Failed(f"{self.name} does not listen on {port}:\n{self._log.read_text()[-2000:]}")
+                try:
+                    socket.create_connection(("127.0.0.1", port), 0.5).close()
+                    break
+                except OSError:
+                    time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+class Kind(NamedTuple):
+    """A broker that is there."""
+
+    name: str
+    version: str
+    command: Callable[[Path, dict[str, int], str], list[str]]
+    """The command, for a folder to write settings to, the ports, and what is kept: ``memory``, ``commit`` or
+    ``fsync``."""
+    doors: tuple[str, ...] = DOORS
+
+
+def found() -> list[Kind]:
+    """The brokers that are installed; kinmqtt first."""
+    kinds = [Kind("kinmqtt", _kinmqtt_version(), _kinmqtt)]
+    mosquitto = _which("mosquitto")
+    if mosquitto is not None:
+        said = subprocess.run([mosquitto, "-h"], capture_output=True, text=True, check=False).stdout
+        kinds.append(Kind("mosquitto", said.split("\n")[0].split()[-1], _mosquitto))
+    amqtt = _which("amqtt")
+    if amqtt is not None:
+        said = subprocess.run([amqtt, "--version"], capture_output=True, text=True, check=False).stdout
+        kinds.append(Kind("amqtt", said.strip().split()[-1] if said.strip() else "?", _amqtt, ("tcp",)))
+    return kinds
+
+
+@contextmanager
+def running(kinds: list[Kind], doors: tuple[str, ...] = ("tcp",), keeps: str = "memory") -> Iterator[list[Broker]]:
+    """Those of the brokers that have the doors, all of them at once: what they do not do costs nothing."""
+    with ExitStack() as stack:
+        brokers = []
+        for kind in kinds:
+            if set(doors) <= set(kind.doors):
+                brokers.append(start(kind, stack, doors, keeps))
+        yield brokers
+
+
+def start(
+    kind: Kind,
+    stack: ExitStack,
+    doors: tuple[str, ...] = ("tcp",),
+    keeps: str = "memory",
+    path: Path | None = None,
+    wait: bool = True,
+) -> Broker:
+    """Start a broker, which ends with the stack; with a ``path`` more Python distributions are found there."""
+    folder = Path(
+        stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{kind.name}-", ignore_cleanup_errors=True))
+    )
+    ports = dict(zip(doors, _free_ports(len(doors)), strict=True))
+    if set(doors) & {"tls"}:
+        _certify(folder)
+    log = folder / "log"
+    environment = dict(os.environ)
+    if path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(path), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    command = kind.command(folder, ports, keeps)
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, cwd=folder, env=environment
+        )
+    broker = Broker(kind.name, process, ports, log)
+    stack.callback(broker.stop)
+    if wait:
+        broker.wait()
+    return broker
+
+
+def _which(name: str) -> str | None:
+    """A program, also where Debian has those that run for themselves."""
+    return shutil.which(
+        name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
+    )
+
+
+def _free_ports(number: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def _certify(folder: Path) -> None:
+    """A key and a certificate for loopback, signed by itself: ECDSA, as public authorities give them today."""
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1 "
+        "-keyout key.pem -out certificate.pem"
+    )
+    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    (folder / "key.pem").chmod(0o644)
+
+
+def _kinmqtt_version() -> str:
+    command = [sys.executable, "-m", "kinmqtt", "version"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().partition(" ")[2]
+
+
+def _kinmqtt(folder: Path, ports: dict[str, int], keeps: str) -> list[str]:
+    data = "memory" if keeps == "memory" else "data"
+    lines = ["[broker]", f'data = "{data}"']
+    for door, port in ports.items():
+        lines += [f"[listeners.{door}]", f'endpoint = "tcp:{port}:interface=127.0.0.1"']
+        if door == "tls":
+            lines += ["[listeners.tls.tls]", 'certificate = "certificate.pem"', 'private_key = "key.pem"']
+        elif door == "websocket":
+            lines += ["[listeners.websocket.websocket]", 'path = "/mqtt"']
+    if keeps != "memory":
+        lines += ["[plugins.embedded]", f'durability = "{keeps}"']
+    (folder / "kinmqtt.toml").write_text("\n".join(lines) + "\n")
+    return [sys.executable, "-m", "kinmqtt", "run", "-c", "kinmqtt.toml", "--log-level", "error"]
+
+
+def _mosquitto(folder: Path, ports: dict[str, int], keeps: str) -> list[str]:
+    lines = ["per_listener_settings false", "persistence false", "max_queued_messages 0", "max_inflight_messages 0"]
+    lines += ["set_tcp_nodelay true", "log_dest stderr", "log_type error"]
+    for door, port in ports.items():
+        lines += [f"listener {port} 127.0.0.1"]
+        if door == "tls":
+            lines += [f"certfile {folder}/certificate.pem", f"keyfile {folder}/key.pem"]
+        elif door == "websocket":
+            lines += ["protocol websockets"]
+    lines += ["allow_anonymous true"]
+    (folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+    folder.chmod(0o755)
+    return [_which("mosquitto") or "mosquitto", "-c", str(folder / "mosquitto.conf")]
+
+
+def _amqtt(folder: Path, ports: dict[str, int], keeps: str) -> list[str]:
+    (folder / "amqtt.yaml").write_text(
+        f"listeners:\n  default:\n    type: tcp\n    bind: 127.0.0.1:{ports['tcp']}\n    max_connections: 20000\n"
+        "plugins:\n  amqtt.plugins.authentication.AnonymousAuthPlugin:\n    allow_anonymous: true\n"
+    )
+    return [_which("amqtt") or "amqtt", "-c", str(folder / "amqtt.yaml")]
