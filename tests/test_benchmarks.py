@@ -1,0 +1,68 @@
+"""The benchmarks run, and say what they promise. What they measure is nobody's business here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree
+
+from processes import TIME_LIMIT_S
+
+ROOT = Path(__file__).resolve().parents[1]
+SVG = "{http://www.w3.org/2000/svg}"
+CHARTS = {
+    "match": "Match of a topic",
+    "retained": "Look-up of retained messages",
+    "fanout": "Fan-out of one message",
+    "fanout-delivery": "Fan-out, for each delivery",
+    "memory": "Memory",
+}
+
+
+def test_growth_prints_every_table_and_draws_every_plot(tmp_path: Path) -> None:
+    """A quick run has each table with a figure in each row, a plot of each, and the figures as JSON."""
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "growth.py"), "--quick"]
+
+    done = subprocess.run(
+        [*command, "--json", str(figures), "--plots", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    charts = {chart["name"]: chart for chart in json.loads(figures.read_text(encoding="utf-8"))["charts"]}
+    assert list(charts) == list(CHARTS)
+    for name, title in CHARTS.items():
+        columns = charts[name]["columns"]
+        assert all(figure > 0 for column in columns.values() for figure in column.values())
+        _, found, table = done.stdout.partition(f"### {title}\n")
+        assert found
+        rows = [line for line in table.partition("###")[0].splitlines() if line.startswith("|")]
+        assert [row.count(" | ") for row in rows] == [len(columns)] * (2 + len(charts[name]["x_values"]))
+        plot = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
+        assert plot.tag == f"{SVG}svg"
+        texts = [text.text for text in plot.iter(f"{SVG}text")]
+        assert {title, charts[name]["x_title"], charts[name]["y_title"]} <= set(texts)
+        assert {column.replace("`", "") for column in columns} <= set(texts)
+
+
+def test_micro_benchmarks_answer_what_they_assert() -> None:
+    """Each runs once, untimed."""
+    command = [sys.executable, "-m", "pytest", "-q", "--benchmark-disable", "benchmarks/test_micro.py"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_benchmarks_run_only_when_asked_for() -> None:
+    """No folder that pytest looks through by itself is theirs."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+
+    assert not [path for path in settings["testpaths"] if path.startswith("benchmarks")]
