@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from typing import cast
+
 import pytest
 from attrs.exceptions import FrozenInstanceError
 
@@ -17,9 +20,11 @@ from kinmqtt_spi.values import (
     ALLOW,
     Address,
     Client,
+    Disconnect,
     Message,
     MessageId,
     Publisher,
+    Reject,
     Subscription,
     Verdict,
     deny,
@@ -156,3 +161,17 @@ def test_a_message_made_in_the_fast_way_is_a_message_like_any_other() -> None:
     assert made.replace(topic="u").topic == "u"
     with pytest.raises(FrozenInstanceError):
         made.topic = "u"  # type: ignore[misc]
+
+
+def test_what_plugins_give_loosely_is_what_the_fields_say() -> None:
+    """A truth value read back as a number, a time as a decimal and no text at all are common, and no harm."""
+    message = Message("t", retain=cast(bool, 1), received_at=cast(float, Decimal(7)), expires_at=cast(float, 9))
+    rejected, closed = Reject(cast(ReasonCode, 0x87), cast(str, None)), Disconnect(cast(ReasonCode, 0x98))
+
+    assert (message.retain, type(message.received_at), type(message.expires_at)) == (True, float, float)
+    assert message.replace(retain=cast(bool, 0)).retain is False
+    assert (rejected.reason, rejected.text) == (ReasonCode.NOT_AUTHORIZED, "")
+    assert closed.reason is ReasonCode.ADMINISTRATIVE_ACTION
+    assert deny(text=cast(str, None)).text == ""
+    with pytest.raises(ValueError, match="is not a valid ReasonCode"):
+        Reject(cast(ReasonCode, 0x03))

@@ -15,6 +15,8 @@ from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
+    V31,
+    V311,
     Connect,
     Disconnect,
     Pingresp,
@@ -591,3 +593,44 @@ def test_a_client_that_was_refused_leaves_no_will() -> None:
 
     assert [int(peer.connack.reason) >= 0x80 for peer in sessions] == [True, False]
     assert sub.messages == []
+
+
+@pytest.mark.parametrize("version", [V31, V311, V5])
+def test_a_topic_length_beyond_the_packet_is_malformed_though_the_topic_is_known(version: int) -> None:
+    """What is forwarded as it came must be whole: nobody is sent bytes that no parser takes [MQTT-3.3.2-1]."""
+    house = House()
+    sub = house.connect("sub", version).subscribe("a/b")
+    pub = house.connect("pub", version).publish("a/b", b"1").publish("a/b", b"2")
+
+    pub.send_bytes(b"\x30\x05\xff\xffa/b")
+
+    assert pub.closed
+    assert [payload for _, payload, _ in sub.messages] == [b"1", b"2"]
+
+
+def test_what_was_in_flight_to_a_session_that_is_over_is_forgotten() -> None:
+    """A topic that is remembered must not keep the messages of those who are gone."""
+    house = House()
+    gone = house.connect("gone", V5, silent=True).subscribe("t", qos=1)
+    session = house.broker.sessions.by_id["gone"]
+    gone.publish("t", b"x", qos=1)
+    before = len(session.outgoing)
+
+    gone.drop()
+    house.connect("other").subscribe("elsewhere").publish("elsewhere")
+
+    assert (before, len(session.outgoing)) == (1, 0)
+    assert list(house.broker.router._fanouts) == ["elsewhere"]
+
+
+def test_congestion_that_comes_with_the_end_is_none() -> None:
+    """A connection that is closed waits for no client to take what it was sent last."""
+    house = House()
+    peer = house.connect("c", V5).subscribe("t")
+    house.broker.sessions.by_id["c"].connection.waiting_bytes = 1 << 30
+    peer.link.ready = False
+    peer.connection.send(b"\xd0\x00")
+
+    peer.connection.fail(ReasonCode.UNSPECIFIED_ERROR, "an end")
+
+    assert not peer.connection.congested

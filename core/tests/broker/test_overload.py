@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from harness import House
+from twisted.logger import capturedLogs, formatEvent
 
 from kinmqtt.broker.overload import Level, resident_bytes
 from kinmqtt.broker.settings import LimitSettings
@@ -99,3 +100,17 @@ def test_the_memory_of_this_process_is_known() -> None:
 
     assert memory is not None
     assert memory > 1 << 20
+
+
+def test_a_change_is_told_and_what_is_remembered_forgotten() -> None:
+    """A topic that was used before finds no way around the watermark, and the operator reads of it."""
+    house = House(**WATERMARKS)
+    sub = house.connect("sub").subscribe("t")
+    pub = house.connect("pub").publish("t", b"1").publish("t", b"2")
+
+    with capturedLogs() as told:
+        _at(house, 250)
+    pub.publish("t", b"3")
+
+    assert [formatEvent(event) for event in told] == ["memory is at 250 bytes: drop"]
+    assert [payload for _, payload, _ in sub.messages] == [b"1", b"2"]

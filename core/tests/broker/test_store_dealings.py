@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from harness import House, Peer
 from stores import FULL, Failing, FailingSessions, Later, Retaineds, SlowQueues, SlowSessions
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 
 from kinmqtt.broker import inbound, redistribution
 from kinmqtt.broker.router import CACHED_TARGETS
@@ -820,3 +821,42 @@ def test_a_store_that_is_claimed_by_another_is_not_given_back() -> None:
 
     assert sessions.claim("a", OTHER).previous_owner == OTHER
     assert sessions.count() == 1
+
+
+class WithAReason(Exception):
+    """An error of another library, which has a ``reason`` as those of TLS and of codecs have."""
+
+    reason = "WRONG_VERSION_NUMBER"
+
+
+@pytest.mark.parametrize("error", [WithAReason(), CancelledError(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("late", [False, True])
+def test_whatever_a_store_raises_its_clients_are_told_and_the_broker_goes_on(
+    error: BaseException, late: bool
+) -> None:
+    """Nobody waits for ever, and no later turn waits for one that failed."""
+
+    class Raises(SlowQueues):
+        broken = True
+
+        def apply(self, writes: Sequence[Any]) -> Any:
+            if not self.broken:
+                return super().apply(writes)
+            if late:
+                return fail(error) if not isinstance(error, GeneratorExit) else fail(WithAReason())
+            raise error
+
+    queues = Raises()
+    house = House(plugins={"queues": queues})
+    queues.broken = False
+    sub = house.connect("sub", V5, expiry_s=60).subscribe("t", qos=1)
+    queues.broken = True
+
+    pub = house.connect("pub", V5).publish("t", b"1", qos=1)
+    queues.broken = False
+    house.advance(3)
+    again = back(house, "sub")
+    house.connect("pub2", V5).publish("t", b"2", qos=1)
+
+    assert (pub.closed, house.broker.runtime.turn.commits_under_way) == (True, 0)
+    assert b"2" in payloads(again) + payloads(sub)

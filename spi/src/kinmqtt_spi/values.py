@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from attrs import evolve, field, fields, frozen, make_class
+from attrs.converters import optional
 
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -24,6 +25,10 @@ It fails with :class:`~kinmqtt_spi.errors.Fenced` or :class:`~kinmqtt_spi.errors
 """
 
 NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def _text(text: str | None) -> str:
+    return text or ""
 
 
 class QoS(IntEnum):
@@ -97,13 +102,13 @@ class Message:
     payload: bytes = field(default=b"", repr=lambda payload: f"<{len(payload)} bytes>")
     """Never decoded by the broker and never written to a log."""
     qos: int = 0
-    retain: bool = False
+    retain: bool = field(default=False, converter=bool)
     properties: Properties = NO_PROPERTIES
     publisher: Publisher = THE_BROKER
     id: MessageId = MessageId(0, 0)
-    received_at: float = 0.0
+    received_at: float = field(default=0.0, converter=float)
     """Seconds since the epoch, UTC."""
-    expires_at: float | None = None
+    expires_at: float | None = field(default=None, converter=optional(float))
     """Seconds since the epoch, UTC, after which the message is not delivered any more (section 3.3.2.3.3)."""
     frame: bytes | None = field(default=None, eq=False, repr=False)
     """The PUBLISH packet it came in, so that it can go out unchanged; ``None`` once a plugin has replaced it."""
@@ -233,8 +238,8 @@ class Decision:
     """An answer to a decide hook, with the reason a client may be told."""
 
     verdict: Verdict
-    reason: ReasonCode = ReasonCode.SUCCESS
-    text: str = ""
+    reason: ReasonCode = field(default=ReasonCode.SUCCESS, converter=ReasonCode)
+    text: str = field(default="", converter=_text)
     """For the log, and for the client where the protocol has a reason string."""
 
     @property
@@ -256,23 +261,23 @@ def deny(reason: ReasonCode = ReasonCode.NOT_AUTHORIZED, text: str = "") -> Deci
 class Drop:
     """An intercept's answer: forget the value, answer the client as if all were well."""
 
-    text: str = ""
+    text: str = field(default="", converter=_text)
 
 
 @frozen(slots=True)
 class Reject:
     """An intercept's answer: refuse with this reason code; MQTT 3 clients are told what their version can say."""
 
-    reason: ReasonCode = ReasonCode.NOT_AUTHORIZED
-    text: str = ""
+    reason: ReasonCode = field(default=ReasonCode.NOT_AUTHORIZED, converter=ReasonCode)
+    text: str = field(default="", converter=_text)
 
 
 @frozen(slots=True)
 class Disconnect:
     """An intercept's answer: close the client's connection with this reason code."""
 
-    reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION
-    text: str = ""
+    reason: ReasonCode = field(default=ReasonCode.ADMINISTRATIVE_ACTION, converter=ReasonCode)
+    text: str = field(default="", converter=_text)
 
 
 Outcome: TypeAlias = T | Drop | Reject | Disconnect | None

@@ -319,7 +319,8 @@ class Connection:
             self._waiting = []
         self._waiting.append(data)
         self.waiting_bytes += len(data)
-        if self.waiting_bytes > self.limits.outbound_buffer_bytes and not self.congested:
+        too_much = self.waiting_bytes > self.limits.outbound_buffer_bytes
+        if too_much and not self.congested and self.state is not State.CLOSED:
             self._congest()
 
     def room(self, messages: int) -> Deferred[None]:

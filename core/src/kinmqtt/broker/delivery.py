@@ -48,4 +48,6 @@ class Delivery(Flight):
     def of(cls, entry: Entry) -> Delivery:
         """What an entry of a queue store becomes."""
         publication = Publication.of(entry.message)
-        return cls(publication, entry.qos, entry.retain, entry.identifiers, entry.sequence, entry.shared_filter)
+        # A store may have read back 0 and 1, and a list.
+        retain, identifiers = bool(entry.retain), tuple(entry.identifiers)
+        return cls(publication, entry.qos, retain, identifiers, entry.sequence, entry.shared_filter)

@@ -7,6 +7,7 @@ failure its kind documents, under the plugin's name, and never reaches a client 
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
@@ -33,6 +34,8 @@ log = Logger("kinmqtt.hooks")
 MAILBOX_LIMIT: Final = 10_000
 """Notices of one hook that may wait for one plugin."""
 CACHED_TOPICS: Final = 4096
+FAILURES: Final = (Exception, CancelledError)
+"""What an implementation may raise; asyncio's cancellation is no ``Exception``, and ends nothing but the call."""
 
 
 @frozen(slots=True)
@@ -146,7 +149,7 @@ class Decide(Generic[P]):
                 if is_pending(answer):
                     return run(self._later(position, answer, arguments))
                 _check_sort(call, answer, self._sorts)
-            except Exception as error:
+            except FAILURES as error:
                 return self._failed(call, error)
             if answer is not None and not _abstains(answer):
                 return Ruling(answer, call.plugin)
@@ -168,14 +171,14 @@ class Decide(Generic[P]):
                 if is_pending(answer):
                     answer = await answer
                 _check_sort(call, answer, self._sorts)
-            except Exception as error:
+            except FAILURES as error:
                 return self._failed(call, error)
             if answer is not None and not _abstains(answer):
                 return Ruling(answer, call.plugin)
             answer = None
         return self._default
 
-    def _failed(self, call: Call, error: Exception) -> Ruling:
+    def _failed(self, call: Call, error: BaseException) -> Ruling:
         call.failed(error)
         return Ruling(deny(self._on_failure, f"plugin {call.plugin} failed"), call.plugin, True)
 
@@ -206,7 +209,7 @@ class Poll(Generic[P, T]):
                 answer = call(*arguments)
                 if first is not None or answer is None or not self._counts(answer, *arguments):
                     continue
-            except Exception as error:
+            except FAILURES as error:
                 call.failed(error)
                 continue
             first = cast(T, answer)
@@ -259,7 +262,7 @@ class Intercept(Generic[P, T]):
                 if is_pending(answer):
                     return run(self._later(position, answer, values))
                 _check_sort(call, answer, self._sorts)
-            except Exception as error:
+            except FAILURES as error:
                 call.failed(error)
                 answer = self._on_failure
             if isinstance(answer, _STOPS):
@@ -279,7 +282,7 @@ class Intercept(Generic[P, T]):
                 if is_pending(answer):
                     answer = await answer
                 _check_sort(call, answer, self._sorts)
-            except Exception as error:
+            except FAILURES as error:
                 call.failed(error)
                 answer = self._on_failure
             if isinstance(answer, _STOPS):
@@ -305,7 +308,7 @@ class Collect(Generic[P, T]):
         for call in self._calls:
             try:
                 answers.append((call.plugin, call(*arguments)))
-            except Exception as error:
+            except FAILURES as error:
                 call.failed(error)
         return answers
 
@@ -316,7 +319,7 @@ class Collect(Generic[P, T]):
             try:
                 answer = call(*arguments)
                 answers.append((call.plugin, await answer if is_pending(answer) else answer))
-            except Exception as error:
+            except FAILURES as error:
                 call.failed(error)
         return answers
 
@@ -350,7 +353,7 @@ class Mailbox:
             call = listener.call
             try:
                 answer = call(*arguments)
-            except Exception as error:
+            except FAILURES as error:
                 call.failed(error)
                 continue
             if is_pending(answer):

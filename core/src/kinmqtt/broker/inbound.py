@@ -99,6 +99,8 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
                 route is not None
                 and route.straight
                 and route.fanout.generation == broker.router.generation  # type: ignore[union-attr]
+                # A length that runs past the packet leaves a topic that was cut, and may well be known.
+                and end <= len(frame)
                 and (connection.version != V5 or not frame[end])
             ):
                 route.fanout.forward(frame)  # type: ignore[union-attr]

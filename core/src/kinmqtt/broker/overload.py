@@ -90,5 +90,5 @@ class Overload:
         self.slows = level >= Level.SLOW
         self.drops = level >= Level.DROP
         tell = log.warn if worse else log.info
-        tell("memory is at {memory} bytes: {level}", memory=memory, level=level.name.lower())
+        tell("memory is at {memory} bytes: {grade}", memory=memory, grade=level.name.lower())
         self._changed()

@@ -62,6 +62,7 @@ class Router:
         """Goes up when a client that has subscribed connects, or is gone."""
         self.generation = 0
         """Goes up when cached fan-outs may be wrong: the index changed, or what a session can take did."""
+        self._cached_generation = 0
 
     def subscribe(self, client_id: str, subscription: Subscription) -> bool:
         """Add or replace a subscription; ``True`` if it is new.
@@ -113,9 +114,12 @@ class Router:
         fanout = self._fanouts.get(topic)
         if fanout is not None and fanout.generation == self.generation:
             return fanout
-        if len(self._fanouts) >= CACHED_TOPICS or self._cached_targets >= CACHED_TARGETS:
+        is_stale = self._cached_generation != self.generation
+        if is_stale or len(self._fanouts) >= CACHED_TOPICS or self._cached_targets >= CACHED_TARGETS:
+            # None of the stale ones is of use, and they hold sessions that may have ended.
             self._fanouts.clear()
             self._cached_targets = 0
+            self._cached_generation = self.generation
         matches = self.index.match(topic)
         groups = [Group(name, filter, members) for (name, filter), members in matches.groups.items()]
         hooks = self._runtime.hooks

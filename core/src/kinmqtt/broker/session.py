@@ -138,6 +138,8 @@ class Session:
         """The session is over, and nothing waits for its client."""
         self._count_away(0)
         self.waiting = self.waiting.end()
+        # Whoever still remembers this session must not keep its messages.
+        self.outgoing.clear()
 
     def restore(self, state: QueueState) -> None:
         """Take what the queue store holds for this client: after a restart, a claim from another node, or where the

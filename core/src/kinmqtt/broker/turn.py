@@ -244,7 +244,10 @@ class Turn:
         except Fenced as error:
             batch.fenced |= error.client_ids
             return True
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # Whatever it was: a batch that is never released would hold up all that come behind it.
             self._not_kept(batch, store, error)
             return False
         if isinstance(commit, Awaitable):
@@ -325,7 +328,9 @@ class Turn:
             _attempt(call)
 
     def _give_up(self, batch: Batch, error: BaseException) -> None:
-        reason = getattr(error, "reason", ReasonCode.SERVER_UNAVAILABLE)
+        reason = getattr(error, "reason", None)
+        if not isinstance(reason, ReasonCode):  # errors of other libraries have one too
+            reason = ReasonCode.SERVER_UNAVAILABLE
         self._owe(batch)
         for connection, packet in batch.acknowledgements:
             _attempt(partial(connection.withhold_acknowledgement, packet, reason))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from attrs import frozen
+from attrs import field, frozen
+from attrs.converters import optional
 
 from kinmqtt_spi.values import Client, Decision
 
@@ -44,7 +45,7 @@ class Authorization(Decision):
     """A decision of ``authorize`` that says how long it holds; a plain ``Decision`` holds for the session."""
 
     cache: Cache = Cache.SESSION
-    expires_at: float | None = None
+    expires_at: float | None = field(default=None, converter=optional(float))
     """Seconds since the epoch, UTC, until which a SESSION answer holds at the longest."""
 
 
