@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import sysconfig
 import traceback
@@ -12,7 +13,11 @@ from typing import Any
 from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403
 
-_SPI = Path(__file__).resolve().parent.parent / "spi" / "src"
+_HERE = Path(__file__).resolve().parent
+
+_SPI = _HERE.parent / "spi" / "src"
+
+_TWIN = runpy.run_path(str(_HERE / "src" / "kinmqtt" / "_twin.py"))
 
 _TO_COMPILE = ["mypy[mypyc]>=2.1", "Twisted>=24.7", "attrs>=23.2", "pluggy>=1.5"]
 """The compiler, and what the types of the compiled modules speak of."""
@@ -20,7 +25,7 @@ _TO_COMPILE = ["mypy[mypyc]>=2.1", "Twisted>=24.7", "attrs>=23.2", "pluggy>=1.5"
 
 def _can_compile() -> bool:
     """Whether this machine has what it takes, as far as that can be told beforehand."""
-    if os.environ.get("KINMQTT_PURE"):
+    if _TWIN["asks_for_source"]():
         return False
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     header = Path(sysconfig.get_path("include"), "Python.h")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,28 +49,55 @@ COMPILED = (
 """What a message goes through between two sockets. They call each other directly, and so are compiled together."""
 
 
+TWIN = runpy.run_path(str(SOURCE / "kinmqtt" / "_twin.py"))
+
+COMPILES = not TWIN["asks_for_source"]() and bool({"bdist_wheel", "build_ext"}.intersection(sys.argv))
+
+
+def spi() -> Path:
+    """The SPI's package: a checkout's, or else the installed one."""
+    beside = HERE.parent / "spi" / "src" / "kinmqtt_spi"
+    if beside.is_dir():
+        return beside
+    spec = find_spec("kinmqtt_spi")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("compiling takes kinmqtt-spi")
+    return Path(spec.origin).parent
+
+
+# Before anything is compiled: what is saved from now on makes the compiled modules old.
+SOURCES = TWIN["digests"](SOURCE / "kinmqtt", spi()) if COMPILES else {}
+
+
 def extensions() -> list[Any]:
     """The extension modules, where this build is to have any."""
-    if os.environ.get("KINMQTT_PURE") or not {"bdist_wheel", "build_ext"}.intersection(sys.argv):
+    if not COMPILES:
         return []
     from mypyc.build import mypycify
 
-    spi = HERE.parent / "spi" / "src"
-    os.environ["MYPYPATH"] = os.pathsep.join([str(SOURCE), *([str(spi)] if spi.is_dir() else [])])
+    beside = HERE.parent / "spi" / "src"
+    os.environ["MYPYPATH"] = os.pathsep.join([str(SOURCE), *([str(beside)] if beside.is_dir() else [])])
     paths = [str(SOURCE / path) for path in COMPILED]
     options = ["--config-file=", "--namespace-packages", "--explicit-package-bases", "--follow-imports=silent"]
     return mypycify([*options, *paths], opt_level="3", group_name="kinmqtt", target_dir=str(HERE / "build" / "mypyc"))
 
 
 class BuildTwin(build_ext):
-    """Compiles, and notes down of which source."""
+    """Compiles, and notes down what that made of which sources."""
 
     def run(self) -> None:
+        if not self.extensions:
+            return
+        root = SOURCE if self.inplace else Path(self.build_lib)
+        # A module that is no longer compiled would be found before its source, for ever.
+        kept = set() if self.inplace else {Path(path) for path in self.get_outputs()}
+        for path in [*root.rglob("*" + EXTENSION_SUFFIXES[0])]:
+            if path not in kept:
+                path.unlink()
+        (root / "kinmqtt" / TWIN["NOTE"]).unlink(missing_ok=True)
         super().run()
-        if self.extensions:
-            twin = runpy.run_path(str(SOURCE / "kinmqtt" / "_twin.py"))
-            root = SOURCE if self.inplace else Path(self.build_lib)
-            twin["write_note"](root / "kinmqtt", SOURCE / "kinmqtt", [path.partition("/")[2] for path in COMPILED])
+        names = (self.get_ext_filename(self.get_ext_fullname(made.name)) for made in self.extensions)
+        TWIN["write_note"](root / "kinmqtt", SOURCES, [Path(name).as_posix() for name in names])
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildTwin})
