@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.reference.retain import VISITS, MemoryRetainStore
 from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message
@@ -165,6 +165,38 @@ def test_a_message_that_stays_is_seen_exactly_once() -> None:
         cursor = page.cursor
 
     assert sorted(topic for topic in rest if topic.count("/") == 1) == later[1:]
+
+
+def test_a_page_looks_at_a_bounded_number_of_topics() -> None:
+    """A filter that finds little among very many topics gets short and empty pages, and in the end all of it."""
+    store = filled(*(f"fleet/{number}" for number in range(3 * VISITS)), "fleet/last/x")
+
+    pages = []
+    cursor: object = None
+    while True:
+        page = store.match("fleet/+/x", cursor)
+        pages.append([message.topic for message in page.messages])
+        cursor = page.cursor
+        if cursor is None:
+            break
+
+    assert pages == [[], [], [], ["fleet/last/x"]]
+
+
+def test_everything_is_paged_through_though_pages_are_empty() -> None:
+    """Going over everything passes levels where nothing is retained, a bounded number at a time."""
+    store = filled("/" * (3 * VISITS), "$SYS/up", "a")
+
+    topics: list[str] = []
+    pages = 0
+    cursor: object = None
+    while pages == 0 or cursor is not None:
+        contents = store.iterate(cursor)
+        topics += [write.message.topic for write in contents.writes]
+        cursor = contents.cursor
+        pages += 1
+
+    assert (sorted(topics), pages > 3) == (["$SYS/up", "/" * (3 * VISITS), "a"], True)
 
 
 def test_a_page_may_be_asked_for_again() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from attrs import frozen
 
 from kinmqtt_spi.reference._deadlines import Deadlines
 from kinmqtt_spi.services.retain import RetainContents, RetainPage, RetainStore, RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message
+
+VISITS: Final = 1000
+"""How many nodes one page looks at, whatever it finds there: some filters find nothing among very many topics."""
 
 
 class _Node:
@@ -129,9 +133,11 @@ class MemoryRetainStore(RetainStore):
         found: Sequence[object],
         visit: Callable[[_Node, int, list[_Frame]], None],
     ) -> _Cursor | None:
-        """Visit nodes from where the cursor stands until enough is found; answers where to go on."""
+        """Visit nodes from where the cursor stands until enough is found or looked at; answers where to go on."""
         frames = list(cursor.frames) if isinstance(cursor, _Cursor) else [_Frame((self._root,), 0, 0)]
-        while frames and len(found) < limit:
+        visits = 0
+        while frames and len(found) < limit and visits < VISITS:
+            visits += 1
             frame = frames.pop()
             if frame.position + 1 < len(frame.nodes):
                 frames.append(_Frame(frame.nodes, frame.position + 1, frame.level))
