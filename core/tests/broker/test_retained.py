@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from stores import Retaineds
 from kinmqtt.mqtt.packets import V5, V31, V311, Puback, Publish, Suback, Subscribe, SubscribeRequest
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.services.plugin import Timer
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.values import Message
 
 VERSIONS = [V31, V311, V5]
 
@@ -287,6 +291,29 @@ def test_many_matches_all_come(qos: int) -> None:
 
     assert topics(sub) == [f"t/{n:04}" for n in range(350)]
     assert store.pages >= 4
+
+
+def test_a_filter_that_finds_nothing_leaves_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that are empty come one in a turn of the reactor, and what is behind them is sent."""
+    store = Retaineds()
+    store.put([RetainWrite(Message(f"t/{n}", b"x", retain=True), RetainVersion(1.0, 0, n)) for n in range(2500)])
+    store.put([RetainWrite(Message("t/last/x", b"x", retain=True), RetainVersion(1.0, 0, 2500))])
+    house = House(plugins={"retaineds": store})
+    sub = house.connect("s")
+    before = store.pages
+    at_each_turn: list[int] = []
+    later = house.clock.later
+
+    def noted(delay_s: float, call: Callable[[], object]) -> Timer:
+        at_each_turn.append(store.pages - before)
+        return later(delay_s, call)
+
+    monkeypatch.setattr(house.clock, "later", noted)
+    sub.subscribe("t/+/x")
+
+    assert topics(sub) == ["t/last/x"]
+    assert store.pages - before > 2
+    assert set(range(1, store.pages - before)) <= set(at_each_turn)
 
 
 def test_a_socket_that_takes_nothing_holds_up_the_pages() -> None:

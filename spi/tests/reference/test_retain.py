@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.reference.retain import VISITS, MemoryRetainStore
 from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message
@@ -86,7 +88,7 @@ def test_the_trie_agrees_with_the_plain_rules(
     assert found(store, filter + tail, limit) == sorted(each for each in left if matches(filter + tail, each))
     assert store.count() == len(left)
     assert store.size_bytes() == sum(len(each) + 1 for each in left)
-    assert left or not store._root.children
+    assert left or store._root.children is store._dollar.children is None
 
 
 def test_a_newer_message_replaces_an_older_one() -> None:
@@ -123,7 +125,8 @@ def test_a_deletion_leaves_the_levels_above() -> None:
 
     store.put([write("a/b/c", b"", at=2.0)])
 
-    assert (found(store, "#"), store._root.children["a"].children) == (["a"], {})
+    assert store._root.children is not None
+    assert (found(store, "#"), store._root.children["a"].children) == (["a"], None)
 
 
 def test_a_deletion_wins_over_older_messages_that_arrive_late() -> None:
@@ -167,6 +170,98 @@ def test_a_message_that_stays_is_seen_exactly_once() -> None:
     assert sorted(topic for topic in rest if topic.count("/") == 1) == later[1:]
 
 
+@given(
+    there=st.sets(TOPICS, max_size=12),
+    turns=st.lists(st.lists(st.tuples(TOPICS, st.booleans()), max_size=6), max_size=12),
+    filter=st.sampled_from(["#", "+", "+/#", "+/+", "a/#", "a/+", "$x/#", "+/+/+", None]),
+    limit=st.integers(1, 3),
+)
+def test_whatever_is_done_between_pages_what_stays_is_seen_once(
+    there: set[str], turns: list[list[tuple[str, bool]]], filter: str | None, limit: int
+) -> None:
+    """Topics that are put and deleted while a walk stands take nothing from it, and add nothing twice."""
+    store = filled(*sorted(there))
+    stay, seen = set(there), []
+    cursor: object = None
+    for number, turn in enumerate([*turns, *[[]] * 100], 2):
+        if filter is None:
+            contents = store.iterate(cursor, limit)
+            seen += [each.message.topic for each in contents.writes]
+            cursor = contents.cursor
+        else:
+            page = store.match(filter, cursor, limit)
+            seen += [message.topic for message in page.messages]
+            cursor = page.cursor
+        if cursor is None:
+            break
+        for topic, put in turn:
+            store.put([write(topic, b"x" if put else b"", at=float(number))])
+            stay -= set() if put else {topic}
+
+    assert cursor is None
+    wanted = sorted(topic for topic in stay if filter is None or matches(filter, topic))
+    assert sorted(topic for topic in seen if topic in stay) == wanted
+
+
+def test_a_walk_ends_though_others_come_behind_it() -> None:
+    """For every topic that is seen one is deleted and one is put, and still the pages have an end."""
+    store = filled(*(f"a/{number}" for number in range(10)))
+    pages = 0
+    cursor: object = None
+
+    while pages == 0 or cursor is not None:
+        cursor = store.match("a/+", cursor, 1).cursor
+        store.put([write(f"a/{pages}", b"", at=2.0), write(f"a/{pages + 10}")])
+        pages += 1
+
+    assert pages <= 11
+
+
+def test_a_cursor_on_a_very_wide_level_is_small() -> None:
+    """What a page keeps for the next one does not grow with the number of topics."""
+    store = filled(*(f"a/{number}" for number in range(5000)))
+
+    tracemalloc.start()
+    cursor = store.match("a/+", None, 1).cursor
+    size_bytes = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert cursor is not None
+    assert size_bytes < 5000
+
+
+def test_a_page_looks_at_a_bounded_number_of_topics() -> None:
+    """A filter that finds little among very many topics gets short and empty pages, and in the end all of it."""
+    store = filled(*(f"fleet/{number}" for number in range(3 * VISITS)), "fleet/last/x")
+
+    pages = []
+    cursor: object = None
+    while True:
+        page = store.match("fleet/+/x", cursor)
+        pages.append([message.topic for message in page.messages])
+        cursor = page.cursor
+        if cursor is None:
+            break
+
+    assert pages == [[], [], [], ["fleet/last/x"]]
+
+
+def test_everything_is_paged_through_though_pages_are_empty() -> None:
+    """Going over everything passes levels where nothing is retained, a bounded number at a time."""
+    store = filled("/" * (3 * VISITS), "$SYS/up", "a")
+
+    topics: list[str] = []
+    pages = 0
+    cursor: object = None
+    while pages == 0 or cursor is not None:
+        contents = store.iterate(cursor)
+        topics += [write.message.topic for write in contents.writes]
+        cursor = contents.cursor
+        pages += 1
+
+    assert (sorted(topics), pages > 3) == (["$SYS/up", "/" * (3 * VISITS), "a"], True)
+
+
 def test_a_page_may_be_asked_for_again() -> None:
     """A cursor holds its place for whoever repeats a request."""
     store = filled("a/1", "a/2", "a/3")
@@ -195,7 +290,7 @@ def test_a_very_deep_topic_is_no_trouble() -> None:
     deep = found(store, "#")
     store.put([write(topic, b"", at=2.0)])
 
-    assert (deep, found(store, "#"), store._root.children) == ([topic], [], {})
+    assert (deep, found(store, "#"), store._root.children) == ([topic], [], None)
 
 
 def test_a_retain_store_weighs_the_properties_of_its_messages() -> None:

@@ -264,6 +264,11 @@ def merge(subscribers: Sequence[Subscriber], session_of: Callable[[str], Session
 
 def target_of(session: Session, subscriptions: Sequence[Subscription]) -> Target:
     """What a session's matching subscriptions come to together."""
+    if len(subscriptions) == 1:  # Nearly always, and for each of very many subscribers.
+        only = subscriptions[0]
+        identifier = only.identifier
+        identifiers = () if identifier is None else (identifier,)
+        return Target(session, only.qos, only.retain_as_published, only.no_local, identifiers, only)
     best = max(subscriptions, key=lambda subscription: subscription.qos)
     wanted = [s for s in subscriptions if not s.no_local]
     return Target(

@@ -189,6 +189,7 @@ class Retained:
             cursor = page.cursor
             if cursor is None:
                 return
+            # Never at once, so that a filter that finds nothing for many pages leaves others their turns.
             await connection.room(PAGE)
 
     async def expire(self, now: float) -> None:

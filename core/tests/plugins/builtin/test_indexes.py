@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kinmqtt.plugins.builtin import hash as hash_plugin
 from kinmqtt.plugins.builtin import trie as trie_plugin
+from kinmqtt.plugins.builtin._leaf import LeafIndex
 from kinmqtt.plugins.builtin.hash import HashIndex
 from kinmqtt.plugins.builtin.trie import TrieIndex
 from kinmqtt_spi.errors import SubscriptionRefused
@@ -210,6 +211,24 @@ def test_a_branch_that_others_need_is_not_cut() -> None:
     deep, shallow = index.match("a/b/c").subscribers, index.match("a/b").subscribers
     assert {each.subscription.filter for each in deep} == {"a/b/c", "a/#", "a/+/c"}
     assert {each.subscription.filter for each in shallow} == {"a/#"}
+
+
+@both
+def test_a_filter_that_nobody_shares_keeps_no_groups(make: Callable[[], LeafIndex]) -> None:
+    """The place for groups is there while a group is; to leave one that is not there changes nothing."""
+    index = make()
+    index.add("c", Subscription("a"))
+    plain = index._leaves["a"].groups
+
+    unknown = index.remove("c", "a", "g")
+    index.add("c", Subscription("a", share_group="g"))
+    shared = dict(index._leaves["a"].groups or {})
+    other = index.remove("c", "a", "h"), index.remove("d", "a", "g")
+    left = index.remove("c", "a", "g")
+
+    assert (plain, unknown, list(shared), other, left) == (None, False, ["g"], (False, False), True)
+    assert index._leaves["a"].groups is None
+    assert (index.count(), list(index.filters())) == (1, [("a", 1)])
 
 
 def test_the_plugins_provide_their_index() -> None:

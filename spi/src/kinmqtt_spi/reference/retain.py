@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from attrs import frozen
 
@@ -11,24 +12,74 @@ from kinmqtt_spi.reference._deadlines import Deadlines
 from kinmqtt_spi.services.retain import RetainContents, RetainPage, RetainStore, RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message
 
+VISITS: Final = 1000
+"""How many nodes one page looks at, whatever it finds there: some filters find nothing among very many topics."""
+
 
 class _Node:
-    """A level of the trie. It stands as long as a retained message lies at or below it."""
+    """A level of the trie. It stands as long as a retained message lies at or below it.
 
-    __slots__ = ("children", "message", "version")
+    The children of a node are linked as well, in the order in which they came, so that whoever stands at one
+    of them can go on without a copy of them all. A child that is cut off keeps what was next to it: from
+    there the way leads to all that came after it and still stand.
+    """
+
+    __slots__ = ("children", "first", "last", "message", "next", "previous", "version")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
+        self.children: dict[str, _Node] | None = None
+        """Absent in most nodes, which are the last of their topic."""
+        self.first: _Node | None = None
+        self.last: _Node | None = None
+        """The first and the last of the children."""
+        self.previous: _Node | None = None
+        self.next: _Node | None = None
+        """The neighbours below the same parent."""
         self.message: Message | None = None
         self.version: RetainVersion | None = None
+
+    def grow(self, level: str) -> _Node:
+        """A new child."""
+        child = _Node()
+        if self.children is None:
+            self.children = {}
+        self.children[level] = child
+        last = self.last
+        if last is None:
+            self.first = child
+        else:
+            last.next = child
+            child.previous = last
+        self.last = child
+        return child
+
+    def cut(self, level: str) -> None:
+        """Cut a child off, with all below it."""
+        assert self.children is not None
+        child = self.children.pop(level)
+        if not self.children:
+            self.children = None  # A dict stays as large as it once was.
+        before, after = child.previous, child.next
+        if before is None:
+            self.first = after
+        else:
+            before.next = after
+        if after is None:
+            self.last = before
+        else:
+            after.previous = before
+        child.previous = None
 
 
 @frozen(slots=True)
 class _Frame:
-    """Nodes still to be visited: from ``position`` on, each against the filter's levels from ``level`` on."""
+    """Nodes still to be visited: ``node`` and those after it, each against the filter's levels from ``level`` on.
 
-    nodes: tuple[_Node, ...]
-    position: int
+    ``left`` bounds how many: as many as there were, so that a walk ends however fast others come behind.
+    """
+
+    node: _Node
+    left: int
     level: int
 
 
@@ -36,8 +87,8 @@ class _Frame:
 class _Cursor:
     """Where a match stands.
 
-    A frame holds the children a node had when it was reached: what was put since is not seen, what was
-    deleted is empty by now, and a topic that stays keeps its node and so is seen once.
+    What was put since may be seen or not, what was deleted is empty by now, and a topic that stays keeps its
+    node and so is seen once.
     """
 
     frames: tuple[_Frame, ...]
@@ -52,6 +103,8 @@ class MemoryRetainStore(RetainStore):
 
     def __init__(self, *, tombstones: int = 10_000) -> None:
         self._root = _Node()
+        self._dollar = _Node()
+        """The root of topics with ``$``, which no wildcard in the first place matches (MQTT-4.7.2-1)."""
         self._topics: dict[str, _Node] = {}
         self._tombstones: OrderedDict[str, RetainVersion] = OrderedDict()
         self._max_tombstones = tombstones
@@ -81,7 +134,10 @@ class MemoryRetainStore(RetainStore):
         levels = filter.split("/")
         found: list[Message] = []
         left = self._walk(
-            cursor, limit, found, lambda node, level, frames: self._visit(node, levels, level, frames, found)
+            cursor or _Cursor((_Frame(self._root_of(filter), 1, 0),)),
+            limit,
+            found,
+            lambda node, level, frames: self._visit(node, levels, level, frames, found),
         )
         return RetainPage(tuple(found), left)
 
@@ -91,10 +147,11 @@ class MemoryRetainStore(RetainStore):
         def visit(node: _Node, level: int, frames: list[_Frame]) -> None:
             if node.message is not None and node.version is not None:
                 found.append(RetainWrite(node.message, node.version))
-            if node.children:
-                frames.append(_Frame(tuple(node.children.values()), 0, level + 1))
+            if node.first is not None and node.children is not None:
+                frames.append(_Frame(node.first, len(node.children), level + 1))
 
-        left = self._walk(cursor, limit, found, visit)
+        start = _Cursor((_Frame(self._dollar, 1, 0), _Frame(self._root, 1, 0)))
+        left = self._walk(cursor or start, limit, found, visit)
         return RetainContents(tuple(found), left)
 
     @property
@@ -129,13 +186,16 @@ class MemoryRetainStore(RetainStore):
         found: Sequence[object],
         visit: Callable[[_Node, int, list[_Frame]], None],
     ) -> _Cursor | None:
-        """Visit nodes from where the cursor stands until enough is found; answers where to go on."""
-        frames = list(cursor.frames) if isinstance(cursor, _Cursor) else [_Frame((self._root,), 0, 0)]
-        while frames and len(found) < limit:
+        """Visit nodes from where the cursor stands until enough is found or looked at; answers where to go on."""
+        frames = list(cursor.frames) if isinstance(cursor, _Cursor) else []
+        visits = 0
+        while frames and len(found) < limit and visits < VISITS:
+            visits += 1
             frame = frames.pop()
-            if frame.position + 1 < len(frame.nodes):
-                frames.append(_Frame(frame.nodes, frame.position + 1, frame.level))
-            visit(frame.nodes[frame.position], frame.level, frames)
+            node = frame.node
+            if frame.left > 1 and node.next is not None:
+                frames.append(_Frame(node.next, frame.left - 1, frame.level))
+            visit(node, frame.level, frames)
         return _Cursor(tuple(frames)) if frames else None
 
     def _visit(self, node: _Node, levels: list[str], level: int, frames: list[_Frame], found: list[Message]) -> None:
@@ -146,26 +206,26 @@ class MemoryRetainStore(RetainStore):
                 found.append(node.message)
             if wanted is None:
                 return
-        if wanted not in ("+", "#"):
+        if node.first is None or node.children is None:
+            return
+        if wanted == "#":
+            frames.append(_Frame(node.first, len(node.children), level))
+        elif wanted == "+":
+            frames.append(_Frame(node.first, len(node.children), level + 1))
+        else:
             child = node.children.get(wanted)
             if child is not None:
-                frames.append(_Frame((child,), 0, level + 1))
-            return
-        if node is self._root:  # MQTT-4.7.2-1: a wildcard in the first place matches no topic with "$"
-            children = tuple(child for name, child in node.children.items() if name[:1] != "$")
-        else:
-            children = tuple(node.children.values())
-        if children:
-            frames.append(_Frame(children, 0, level if wanted == "#" else level + 1))
+                frames.append(_Frame(child, 1, level + 1))
+
+    def _root_of(self, topic: str) -> _Node:
+        return self._dollar if topic[:1] == "$" else self._root
 
     def _hold(self, topic: str, node: _Node | None, message: Message, version: RetainVersion) -> None:
         if node is None:
-            node = self._root
+            node = self._root_of(topic)
             for level in topic.split("/"):
-                child = node.children.get(level)
-                if child is None:
-                    child = node.children[level] = _Node()
-                node = child
+                child = None if node.children is None else node.children.get(level)
+                node = node.grow(level) if child is None else child
             self._topics[topic] = node
         elif node.message is not None:
             self._bytes -= node.message.size_bytes
@@ -180,18 +240,20 @@ class MemoryRetainStore(RetainStore):
             self._bytes -= node.message.size_bytes
         node.message = node.version = None
         self._expiry.set(topic, None)
-        if not node.children:
-            self._prune(topic.split("/"))
+        if node.children is None:
+            self._prune(self._root_of(topic), topic.split("/"))
 
-    def _prune(self, levels: list[str]) -> None:
+    def _prune(self, root: _Node, levels: list[str]) -> None:
         """Cut the branch to an empty leaf where its last fork, or the last message on its way, is."""
-        cut, key = self._root, levels[0]
-        node = self._root.children[levels[0]]
-        for level in levels[1:]:
-            if len(node.children) > 1 or node.message is not None:
-                cut, key = node, level
-            node = node.children[level]
-        del cut.children[key]
+        fork, key = root, levels[0]
+        node = root
+        for level in levels:
+            children = node.children
+            assert children is not None
+            if len(children) > 1 or node.message is not None:
+                fork, key = node, level
+            node = children[level]
+        fork.cut(key)
 
     def _bury(self, topic: str, version: RetainVersion) -> None:
         self._tombstones.pop(topic, None)

@@ -59,7 +59,8 @@ class RetainStore(Store, ABC):
         """A page of the retained messages whose topic matches the filter, by the rules of section 4.7.
 
         ``cursor`` is that of the page before. A message put or deleted in between may or may not be seen; one
-        that stays is seen exactly once.
+        that stays is seen exactly once. A page never takes long: it may be short, or empty, while its cursor says
+        that there is more. A filter without wildcards has its answer in the first page.
         """
 
     @abstractmethod

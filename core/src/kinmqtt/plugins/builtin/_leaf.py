@@ -19,18 +19,43 @@ class Leaf:
     def __init__(self, filter: str) -> None:
         self.filter = filter
         self.plain: dict[str, Subscriber] = {}
-        self.groups: dict[str, dict[str, Subscriber]] = {}
+        self.groups: dict[str, dict[str, Subscriber]] | None = None
+        """Absent in most leaves, whose filter nobody shares."""
         self.matches: Matches | None = None
         """What a topic matches that matches nothing else; ``None`` when it must be put together anew."""
 
     def __len__(self) -> int:
-        return len(self.plain) + sum(map(len, self.groups.values()))
+        return len(self.plain) + (sum(map(len, self.groups.values())) if self.groups else 0)
+
+    def members(self, share_group: str | None) -> dict[str, Subscriber]:
+        """Those of a group, which is made where it isn't there, or the plain ones."""
+        if share_group is None:
+            return self.plain
+        if self.groups is None:
+            self.groups = {}
+        return self.groups.setdefault(share_group, {})
+
+    def leave(self, client_id: str, share_group: str | None) -> bool:
+        """Forget a subscription; whether it was there."""
+        if share_group is None:
+            return self.plain.pop(client_id, None) is not None
+        group = None if self.groups is None else self.groups.get(share_group)
+        if self.groups is None or group is None or group.pop(client_id, None) is None:
+            return False
+        if not group:
+            del self.groups[share_group]
+            if not self.groups:
+                self.groups = None
+        return True
 
     def answer(self) -> Matches:
         """This leaf's part of a match; made once for each change."""
         if self.matches is None:
-            groups = {(name, self.filter): tuple(group.values()) for name, group in self.groups.items()}
-            self.matches = Matches(tuple(self.plain.values()), groups)
+            if self.groups is None:
+                self.matches = Matches(tuple(self.plain.values()))
+            else:
+                groups = {(name, self.filter): tuple(group.values()) for name, group in self.groups.items()}
+                self.matches = Matches(tuple(self.plain.values()), groups)
         return self.matches
 
 
@@ -65,8 +90,7 @@ class LeafIndex(SubscriptionIndex):
             leaf = Leaf(filter)
             self._attach(leaf)
             self._leaves[filter] = leaf
-        share_group = subscription.share_group
-        members = leaf.plain if share_group is None else leaf.groups.setdefault(share_group, {})
+        members = leaf.members(subscription.share_group)
         known = members.get(client_id)
         if known is not None and known.subscription == subscription:
             return False
@@ -80,13 +104,8 @@ class LeafIndex(SubscriptionIndex):
 
     def remove(self, client_id: str, filter: str, share_group: str | None = None) -> bool:
         leaf = self._leaves.get(filter)
-        if leaf is None:
+        if leaf is None or not leaf.leave(client_id, share_group):
             return False
-        members = leaf.plain if share_group is None else leaf.groups.get(share_group, {})
-        if members.pop(client_id, None) is None:
-            return False
-        if share_group is not None and not members:
-            del leaf.groups[share_group]
         leaf.matches = None
         self._count -= 1
         self.generation += 1

@@ -346,6 +346,19 @@ def test_nothing_is_told_of_empty_stores() -> None:
     assert list(everything(ledger.sessions, ledger.queues, ledger.retained)) == []
 
 
+def test_retained_messages_under_very_many_levels_are_told_in_many_slices() -> None:
+    """Levels where nothing is retained hold the broker up for no longer than a slice, and the telling ends."""
+    current = life()
+    topic = "/" * 5000
+    current.ledger.retained.put([RetainWrite(Message(topic, b"x", retain=True), RetainVersion(1.0, 0, 0))])
+    current.turn([])
+
+    groups = list(told_anew(current.ledger))
+
+    assert sum(not group for group in groups) >= 4
+    assert [write.message.topic for group in groups for write in group.retain] == [topic]
+
+
 def test_many_inbound_identifiers_are_told_within_few_slices() -> None:
     """A client with thousands of open QoS 2 identifiers and no entries is told of once, and the telling ends."""
     current = life()
