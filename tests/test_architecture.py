@@ -230,3 +230,21 @@ def test_relative_imports_in_a_package_start_at_the_package() -> None:
     """In an __init__.py one dot is the package itself, elsewhere the folder around the module."""
     assert list(imports("kinmqtt.mqtt", "from . import codec", is_package=True)) == ["kinmqtt.mqtt.codec"]
     assert list(imports("kinmqtt.mqtt.framing", "from . import codec")) == ["kinmqtt.mqtt.codec"]
+
+
+def test_compiled_modules_wait_for_nothing_while_they_handle_an_error() -> None:
+    """A compiled coroutine that waits in an except or finally leaves the error standing for whoever runs next."""
+    setup = (ROOT / "core" / "setup.py").read_text(encoding="utf-8")
+    listed = next(
+        node.value
+        for node in ast.walk(ast.parse(setup))
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "COMPILED"
+    )
+    found = []
+    for path in ast.literal_eval(listed):
+        for node in ast.walk(ast.parse((ROOT / "core" / "src" / path).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Try):
+                parts = [*node.handlers, *node.finalbody]
+                found += [f"{path}:{x.lineno}" for part in parts for x in ast.walk(part) if isinstance(x, ast.Await)]
+
+    assert found == []

@@ -116,19 +116,22 @@ class Broker:
 
         Raises :class:`AssemblyError` that names the plugin which could not start; what was started is stopped.
         """
+        failure: BaseException | None = None
+        in_cluster = False
+        restored = 0
         try:
             await self._start_plugins()
             await settle(self.assembly.cluster.start(self.runtime.node, _ClusterNews(self)))
-        except BaseException:
-            await self._stop_plugins()
-            raise
-        try:
+            in_cluster = True
             await self.retained.go_on()
             restored = await self.sessions.restore()
-        except BaseException:
-            await _attempted("the cluster backend", self.assembly.cluster.stop)
+        except BaseException as error:
+            failure = error
+        if failure is not None:
+            if in_cluster:
+                await _attempted("the cluster backend", self.assembly.cluster.stop)
             await self._stop_plugins()
-            raise
+            raise failure
         self._restored = True
         for there in self._awaits_restored:
             there.callback(None)

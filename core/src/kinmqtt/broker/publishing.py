@@ -73,10 +73,10 @@ class Publishing:
         while True:
             try:
                 await self.publish_with(message, along)
-            except NotKept:
-                await pause(self._runtime.clock, RETRY_S)
-            else:
                 return
+            except NotKept:
+                pass  # What is waited for here would leave the error standing as the one that is being handled.
+            await pause(self._runtime.clock, RETRY_S)
             if pending is not None and not await pending():
                 return
 
