@@ -52,7 +52,7 @@ SCENARIOS = {
 
 KEPT = "-P 10 -S 10 -T 10 -q 1 -w 100 -c"
 SLOW = {"amqtt"}
-"""Brokers that the rounds after the first would take too long for: they run one scenario, once."""
+"""Brokers for which all scenarios would take too long: they run one."""
 
 PLUGIN = """
 from kinmqtt_spi import hookimpl
@@ -133,15 +133,13 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(flush=True)
 
 
-def compared(
-    names: Sequence[str], lines: Sequence[tuple[str, list[float | None], list[bool]]], digits: int = 0
-) -> None:
+def compared(names: Sequence[str], lines: Sequence[tuple[str, list[float | None], list[bool]]]) -> None:
     """Print figures, and ratios to those of the first."""
     heads = ["scenario", *names, *(f"{names[0]} ÷ {name}" for name in names[1:])]
     rows = []
     for scenario, medians, flaws in lines:
         cells = [
-            ("failed" if value is None else f"{value:,.{digits}f}") + (" !" if flaw else "")
+            ("failed" if value is None else f"{value:,.0f}") + (" !" if flaw else "")
             for value, flaw in zip(medians, flaws, strict=True)
         ]
         ours = medians[0]
@@ -182,7 +180,10 @@ def part_kept(bench: Bench) -> None:
         for _ in range(bench.rounds):
             with running(bench.peers, keeps=keeps) as brokers:
                 for broker in brokers:
-                    rates[broker.name].append(bench.load.run(broker, KEPT, bench.seconds)["recv_per_s"])
+                    row = bench.load.run(broker, KEPT, bench.seconds)
+                    if row["lost"] or row["reordered"]:
+                        raise Failed(f"kept, {keeps}: {broker.name} lost or reordered messages")
+                    rates[broker.name].append(row["recv_per_s"])
         tell(f"kept: {keeps}")
         medians = [statistics.median(rates[kind.name]) for kind in bench.peers]
         bench.figures.setdefault("kept", {})[keeps] = rates
@@ -246,7 +247,9 @@ def part_plugins(bench: Bench) -> None:
             broker.name = f"{number} plugins"
             brokers.append(broker)
         for name, medians, _ in bench.compare("plugins", brokers, scenarios, "cpu_us"):
-            first = medians[0] or 0.0
+            if None in medians:
+                raise Failed(f"plugins: {name} could not be measured")
+            first = medians[0] or 1.0
             rows.append(
                 [name, *(f"{m or 0:.2f}" for m in medians), *(f"{(m or 0) / first:.2f}" for m in medians[1:])]
             )

@@ -191,17 +191,22 @@ class Router:
     ) -> bool:
         """Deliver to one of some members; where its queue is full or refuses, another is asked."""
         give = deliver_when_kept if when_kept else deliver
+        refused = False
         while members:
             member = self._choose(group, members, publication)
             session = None if member is None else self._session_of(member.client_id)
-            if member is None or session is None:
+            if member is None:
                 return True
+            if session is None:
+                members = tuple(other for other in members if other.client_id != member.client_id)
+                continue
             # The last one's queue decides what becomes of a message that nobody has room for.
             unfit = len(members) > 1 and (session.ending or (publication.publish.qos and session.has_no_room))
             if not unfit and give(self._runtime, group.target(member, session), publication):
                 return True
+            refused = True
             members = tuple(other for other in members if other.client_id != member.client_id)
-        return False
+        return not refused
 
     def _choose(self, group: Group, members: tuple[Subscriber, ...], publication: Publication) -> Subscriber | None:
         """The member whose turn it is among those that are connected, or where none is, among all."""

@@ -42,6 +42,7 @@ class Session:
         "_away_bytes",
         "_owed",
         "_paying",
+        "_publisher",
         "_resumed",
         "_runtime",
         "client",
@@ -55,7 +56,6 @@ class Session:
         "max_packet_bytes",
         "out",
         "outgoing",
-        "publisher",
         "sequence",
         "subscriptions",
         "version",
@@ -97,7 +97,14 @@ class Session:
         """Take what is known of the client that now uses the session."""
         self.client = client
         self.version = client.protocol_version
-        self.publisher = Publisher(client.client_id, client.username)
+        self._publisher: Publisher | None = None
+
+    @property
+    def publisher(self) -> Publisher:
+        """Who publishes by this session; made when it first does."""
+        if self._publisher is None:
+            self._publisher = Publisher(self.client.client_id, self.client.username)
+        return self._publisher
 
     @property
     def client_id(self) -> str:

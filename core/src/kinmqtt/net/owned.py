@@ -73,7 +73,6 @@ class OwnedTransport(Protocol):
         "_transport",
         "data_received",
         "disconnecting",
-        "write",
     )
 
     def __init__(
@@ -86,15 +85,13 @@ class OwnedTransport(Protocol):
         self._socket = accepted
         self._transport: Any = None
         self._producer: Any = None
-        early: list[bytes] = []
-        self._early: list[bytes] | None = early
+        self._early: list[bytes] | None = None
         """What was written before the loop had the socket."""
         self._paused = False
         self._aborted = False
         self.disconnecting = False
         # The loop looks this up once: no call of ours stands between it and the protocol.
         self.data_received: Callable[[bytes], None] = protocol.dataReceived  # type: ignore[assignment]
-        self.write: Callable[[bytes], None] = early.append
         loop.create_task(self._hand_over(loop))
 
     async def _hand_over(self, loop: AbstractEventLoop) -> None:
@@ -117,7 +114,6 @@ class OwnedTransport(Protocol):
         if self._aborted:
             owned.abort()
             return
-        self.write = owned.write
         if early:
             owned.write(b"".join(early))
         if self.disconnecting:
@@ -129,7 +125,8 @@ class OwnedTransport(Protocol):
         # Each holds the other, and a circle of references stays in memory for long.
         self._transport = None
         self._producer = None
-        self.write = self.data_received = _forget
+        self.data_received = _forget
+        self._early = None
         if self._aborted:
             why: Exception = ConnectionAborted()
         elif error is None:
@@ -149,6 +146,15 @@ class OwnedTransport(Protocol):
             self._producer.resumeProducing()
 
     # From the protocol
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; what comes behind the end is forgotten."""
+        if self._transport is not None:
+            self._transport.write(data)
+        elif self._protocol is not None and not self._aborted:
+            if self._early is None:
+                self._early = []
+            self._early.append(data)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """Send bytes that lie in pieces."""
