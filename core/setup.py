@@ -20,6 +20,8 @@ from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "src"
+SPI = HERE.parent / "spi" / "src"
+"""Where a checkout has the SPI; absent where only this distribution's sources are."""
 
 COMPILED = (
     "kinmqtt/broker/batch.py",
@@ -56,9 +58,8 @@ COMPILES = not TWIN["asks_for_source"]() and bool({"bdist_wheel", "build_ext"}.i
 
 def spi() -> Path:
     """The SPI's package: a checkout's, or else the installed one."""
-    beside = HERE.parent / "spi" / "src" / "kinmqtt_spi"
-    if beside.is_dir():
-        return beside
+    if SPI.is_dir():
+        return SPI / "kinmqtt_spi"
     spec = find_spec("kinmqtt_spi")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("compiling takes kinmqtt-spi")
@@ -75,8 +76,7 @@ def extensions() -> list[Any]:
         return []
     from mypyc.build import mypycify
 
-    beside = HERE.parent / "spi" / "src"
-    os.environ["MYPYPATH"] = os.pathsep.join([str(SOURCE), *([str(beside)] if beside.is_dir() else [])])
+    os.environ["MYPYPATH"] = os.pathsep.join(str(path) for path in (SOURCE, SPI) if path.is_dir())
     paths = [str(SOURCE / path) for path in COMPILED]
     options = ["--config-file=", "--namespace-packages", "--explicit-package-bases", "--follow-imports=silent"]
     return mypycify([*options, *paths], opt_level="3", group_name="kinmqtt", target_dir=str(HERE / "build" / "mypyc"))
@@ -89,7 +89,7 @@ class BuildTwin(build_ext):
         if not self.extensions:
             return
         root = SOURCE if self.inplace else Path(self.build_lib)
-        # A module that is no longer compiled would be found before its source, for ever.
+        # What an earlier list compiled would lie there for nothing, and go into the wheel.
         kept = set() if self.inplace else {Path(path) for path in self.get_outputs()}
         for path in [*root.rglob("*" + EXTENSION_SUFFIXES[0])]:
             if path not in kept:

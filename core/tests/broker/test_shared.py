@@ -12,7 +12,7 @@ from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
-from kinmqtt_spi import Properties, hookimpl
+from kinmqtt_spi import Properties, Subscription, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.event import MemoryEventLog
 from kinmqtt_spi.services.event import EventKind
@@ -483,3 +483,17 @@ def test_what_a_member_held_goes_to_its_own_shared_subscription(how: str, there:
     assert [sorted(part) for part in payloads(*others.values())] == [[b"0", b"1"]] * len(others)
     if how != "waiting":
         assert sorted(left) == [*([] if there == "both" else [b"0", b"1"]), b"own"]
+
+
+def test_a_member_whose_session_is_gone_gives_its_turn_to_the_next() -> None:
+    """What was meant for it is neither lost nor refused; where nobody else is left, there is nobody to get it."""
+    house = House()
+    member(house, "away").drop()
+    house.broker.router.subscribe("gone", Subscription("t", 1, "g"))
+
+    publish(house, 4, 1)
+    got = payloads(back(house, "away").disconnect(properties=Properties(session_expiry_interval=0)))
+    answered = house.connect("last", V5).publish("t", b"x", qos=1).of(Puback)
+
+    assert got == [[b"0", b"1", b"2", b"3"]]
+    assert [packet.reason for packet in answered] == [0]

@@ -72,10 +72,10 @@ class Route:
     def refresh(self, connection: Connection) -> None:
         """Take the topic's present fan-out and hooks."""
         broker = connection.broker
-        hooks = broker.runtime.hooks
+        runtime = broker.runtime
         fanout = self.fanout = broker.router.fanout(self.topic)
-        self.intercept = hooks.publish_received.for_topic(self.topic)
-        watched = self.intercept is not None or hooks.published.active or broker.limiting.topics
+        self.intercept = runtime.hooks.publish_received.for_topic(self.topic)
+        watched = self.intercept is not None or runtime.tells_published or broker.limiting.topics
         watched |= broker.overload.drops
         self.straight = (
             self.reason is _SUCCESS

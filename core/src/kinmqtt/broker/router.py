@@ -125,7 +125,7 @@ class Router:
         hooks = self._runtime.hooks
         watched = (
             hooks.authorize_receive.active
-            or hooks.delivered.active
+            or self._runtime.tells_delivered
             or hooks.dropped.active
             or hooks.delivering.for_topic(topic) is not None
         )
@@ -197,14 +197,12 @@ class Router:
             session = None if member is None else self._session_of(member.client_id)
             if member is None:
                 return True
-            if session is None:
-                members = tuple(other for other in members if other.client_id != member.client_id)
-                continue
-            # The last one's queue decides what becomes of a message that nobody has room for.
-            unfit = len(members) > 1 and (session.ending or (publication.publish.qos and session.has_no_room))
-            if not unfit and give(self._runtime, group.target(member, session), publication):
-                return True
-            refused = True
+            if session is not None:
+                # The last one's queue decides what becomes of a message that nobody has room for.
+                unfit = len(members) > 1 and (session.ending or (publication.publish.qos and session.has_no_room))
+                if not unfit and give(self._runtime, group.target(member, session), publication):
+                    return True
+                refused = True
             members = tuple(other for other in members if other.client_id != member.client_id)
         return not refused
 

@@ -66,8 +66,9 @@ class Runtime:
         self.stores = stores
         self.turn = turn
         self.random_hex = random_hex
+        # Which plugins listen is settled when hooks are bound; here it is asked for each message.
         self.tells_acknowledged = hooks.acknowledged.active
-        """Whether a plugin wants to know of each acknowledgement: looked at for every message."""
+        """Whether a plugin wants to know of each acknowledgement."""
         self.tells_delivered = hooks.delivered.active
         self.tells_published = hooks.published.active
         self.waiting = Tally()

@@ -357,8 +357,7 @@ class Session:
         connection = self.connection
         if connection is None or not self._resumed or connection.congested or self.waiting.retrying:
             return False
-        outgoing = self.outgoing
-        return len(outgoing.flights) < outgoing.window
+        return self.outgoing.has_room
 
     @property
     def has_no_room(self) -> bool:
