@@ -33,6 +33,20 @@ def acquire(resource: Resource, amount: int) -> LimitDecision | None:
     """
 
 
+@hookspec(Kind.COLLECT, synchronous=True)
+def release(resource: Resource, amount: int) -> None:
+    """What was granted by ``acquire`` is over: for rules by how much there is at once.
+
+    Called: once for each ``acquire`` of a kind among the plugin's ``LimiterNeeds.releases`` that the plugin did not
+    itself refuse, with the same resource and amount: for CONNECTION and CONNECT when that connection is gone, for
+    PUBLISH and SUBSCRIBE when the packets are carried out, whatever became of them; at once where another limiter
+    refused.
+    Combines: each plugin is told of its own.
+    If it raises: logged and counted.
+    Threading: reactor thread, synchronous.
+    """
+
+
 @hookspec(Kind.NOTIFY)
 def limited(resource: Resource, decision: LimitDecision) -> None:
     """A limiter said something other than ALLOW.

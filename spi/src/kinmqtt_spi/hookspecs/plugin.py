@@ -9,7 +9,7 @@ from kinmqtt_spi.markers import Kind, hookspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kinmqtt_spi.services.plugin import Context, Health, Requirements
+    from kinmqtt_spi.services.plugin import CallGuard, Context, Health, Requirements
     from kinmqtt_spi.values import Maybe
 
 
@@ -111,4 +111,17 @@ def health() -> Maybe[Health]:  # type: ignore[empty-body]
     Combines: all answers are shown by plugin; the worst is the broker's.
     If it raises: the plugin counts as FAILED.
     Threading: reactor thread; may be awaited.
+    """
+
+
+@hookspec(Kind.COLLECT, synchronous=True)
+def guard_calls(plugin: str, hook: str) -> CallGuard | None:
+    """What stands before another plugin's calls of a hook that clients wait for; ``None`` for nothing.
+
+    Called: once at assembly, after ``configure``, for each implementation of a decide or intercept hook that may be
+    awaited. A plugin does not guard itself.
+    Combines: all guards are asked, in the order of the settings; the first that lets no call in is the last asked.
+    If it raises: the broker does not start and names the plugin; a guard that raises lets the call in, and is logged
+    and counted.
+    Threading: reactor thread, synchronous; so are the guard's methods.
     """

@@ -144,6 +144,21 @@ class Context(ABC):
         """Run blocking work in the broker's thread pool; the result arrives on the reactor thread."""
 
 
+class CallGuard(ABC):
+    """Stands before the calls of one plugin's hook: a circuit breaker, or whatever else may have to stop them."""
+
+    @abstractmethod
+    def enter(self) -> bool:
+        """Whether the next call may be made. One that may not counts as failed, as the hook's page says."""
+
+    @abstractmethod
+    def leave(self, duration_s: float, error: BaseException | None) -> None:
+        """A call that was let in has ended, after so many seconds, with its answer or with this error.
+
+        Told once for each call that was let in, when its answer is there; a time limit that was exceeded is an error.
+        """
+
+
 @frozen(slots=True)
 class Requirements:
     """What a plugin needs of the broker it is installed in; what can't hold is refused before anything starts."""
