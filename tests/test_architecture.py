@@ -73,10 +73,10 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
 
 
 def spi_violations(module: str, names: list[str]) -> list[str]:
-    """The SPI needs pluggy, attrs and itself; its contract tests also need the tool that runs them."""
+    """The SPI needs pluggy, attrs and itself; its contract tests also need the tools that run them."""
     allowed = {*sys.stdlib_module_names, *SPI_NEEDS, "kinmqtt_spi"}
     if under(module, "kinmqtt_spi.testing"):
-        allowed.add("pytest")
+        allowed |= {"pytest", "hypothesis"}
     return [f"imports {name}" for name in names if name.split(".")[0] not in allowed]
 
 

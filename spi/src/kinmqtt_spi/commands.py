@@ -1,7 +1,7 @@
 """Commands that a plugin adds to ``kinmqtt``: ``kinmqtt passwd`` comes with the plugin that keeps passwords.
 
-An entry point in the group ``kinmqtt.commands`` names one; the entry point's name is the command's. It is loaded when it
-is called for, or when the commands are listed, and needs no running broker.
+An entry point in the group ``kinmqtt.commands`` names one; the entry point's name is the command's. It is loaded when
+it is called for, or when the commands are listed, and needs no running broker.
 """
 
 from __future__ import annotations

@@ -1,0 +1,38 @@
+"""The kit for plugin authors: contract suites, builders, faults, and a pytest plugin with fixtures.
+
+Subclass the suite of a family, override one fixture, and pytest says whether an implementation keeps the promises::
+
+    from kinmqtt_spi.testing.session import SessionStoreContract
+
+    class TestMyStore(SessionStoreContract):
+        @pytest.fixture
+        def session_store(self):
+            return MyStore()
+
+What each suite asks for stands in docs/testing.md under the numbers of its behaviours. The kit needs pytest and
+hypothesis: ``pip install "kinmqtt-spi[testing]"``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+FAMILIES: Final = (
+    "authentication",
+    "authorization",
+    "subscription",
+    "queue",
+    "retain",
+    "session",
+    "event",
+    "cluster",
+    "metric",
+    "limiter",
+    "plugin",
+)
+"""The modules that have suites."""
+
+# Assertions of an installed package are rewritten only where this is said before it is imported.
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in (*FAMILIES, "contract")))

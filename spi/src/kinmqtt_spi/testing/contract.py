@@ -1,0 +1,73 @@
+"""What all suites share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import pytest
+
+from kinmqtt_spi.errors import SpiError
+from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.services.store import Store
+from kinmqtt_spi.testing.driving import AsyncioDriver, Driver, TurningDriver
+from kinmqtt_spi.values import Maybe
+
+
+class Contract:
+    """A suite: override the fixture that its docstring names, and the flags of what the implementation can do."""
+
+    reactor: Literal["asyncio"] | None = None
+    """``"asyncio"`` where the implementation uses asyncio's libraries: an event loop runs while it is waited for."""
+
+    @pytest.fixture
+    def clock(self) -> TurnableClock:
+        """The clock that the implementation is handed; it stands still unless a test turns it."""
+        return TurnableClock()
+
+    @pytest.fixture
+    def drive(self, clock: TurnableClock) -> Iterator[Driver]:
+        """Waits for what the implementation answers. A fixture that opens it asks for this, too."""
+        if self.reactor is None:
+            yield TurningDriver(clock)
+            return
+        driver = AsyncioDriver()
+        yield driver
+        driver.close()
+
+
+class StoreContract(Contract):
+    """What the suites of the stores and of the event log share."""
+
+    survives_restart = False
+    """Whether what was kept is there again in another life of the store: override :meth:`reopened`."""
+    can_fail = False
+    """Whether the suite may make what is behind the store fail: override :meth:`failing`."""
+
+    def reopened(self, store: Store, drive: Driver) -> Store:
+        """The store's next life over the same state; the one handed in is not used any more."""
+        raise NotImplementedError(f"{type(self).__name__} sets survives_restart, and does not override reopened")
+
+    def failing(self, store: Store) -> Callable[[], object]:
+        """Make whatever is behind the store fail from now on; answers a call that mends it."""
+        raise NotImplementedError(f"{type(self).__name__} sets can_fail, and does not override failing")
+
+    def keep(self, store: Store, write: Callable[[], Maybe[None]], drive: Driver) -> None:
+        """Hand a store one turn's writes as the broker does, and wait until they are kept.
+
+        Raises what the store answers; both of its answers are waited for.
+        """
+        errors: list[SpiError] = []
+        answers: list[Maybe[None]] = []
+        for step in (write, store.commit):
+            try:
+                answers.append(step())
+            except SpiError as error:
+                errors.append(error)
+        for answer in answers:
+            try:
+                drive(answer)
+            except SpiError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]

@@ -1,0 +1,594 @@
+"""The contract of a session store: who owns a client id, and what is stored under it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kinmqtt_spi.errors import Fenced, ServiceUnavailable
+from kinmqtt_spi.properties import Properties
+from kinmqtt_spi.services.session import (
+    Claim,
+    ClearWill,
+    DiscardSession,
+    OpenSession,
+    ReleaseSession,
+    RemoveSubscriptions,
+    ResumeSession,
+    SaveSubscriptions,
+    SessionStore,
+    SessionWrite,
+    StoredSession,
+)
+from kinmqtt_spi.testing.behaviours import behaviour
+from kinmqtt_spi.testing.build import HERE, NOW, THERE, session, subscription, will
+from kinmqtt_spi.testing.contract import StoreContract
+from kinmqtt_spi.testing.driving import Driver
+from kinmqtt_spi.values import NodeIdentity, Will
+
+
+class SessionStoreContract(StoreContract):
+    """Override the fixture ``session_store``: an empty store, opened with ``drive`` where it must be waited for."""
+
+    @pytest.fixture
+    def session_store(self) -> SessionStore:
+        """The store under test, empty."""
+        raise NotImplementedError(f"{type(self).__name__} does not override the fixture session_store")
+
+    # Claims
+
+    @behaviour("SESSION-01")
+    def test_session_01_the_first_claim_finds_nothing(self, session_store: SessionStore, drive: Driver) -> None:
+        """The first claim of a client id has an epoch of one at least, no previous owner and no session."""
+        claim = drive(session_store.claim("a", HERE))
+
+        assert claim.epoch >= 1
+        assert claim.previous_owner is None
+        assert claim.session is None
+
+    @behaviour("SESSION-02")
+    def test_session_02_epochs_only_rise(self, session_store: SessionStore, drive: Driver) -> None:
+        """Each claim's epoch is above that of every claim of this client id before, whoever claims."""
+        epochs = [drive(session_store.claim("a", node)).epoch for node in (HERE, HERE, THERE, HERE)]
+
+        assert epochs == sorted(set(epochs))
+
+    @behaviour("SESSION-03")
+    def test_session_03_a_claim_names_the_owner_before(self, session_store: SessionStore, drive: Driver) -> None:
+        """A claim says who held the client id until now, the claiming node itself included."""
+        owners = [drive(session_store.claim("a", node)).previous_owner for node in (HERE, HERE, THERE, HERE)]
+
+        assert owners == [None, HERE, HERE, THERE]
+
+    @behaviour("SESSION-04")
+    def test_session_04_a_claim_finds_the_session(self, session_store: SessionStore, drive: Driver) -> None:
+        """A claim answers the session that is stored, of this client id and no other."""
+        ours = session("a", subscriptions=(subscription("x/#", qos=1),))
+        self._opened(session_store, drive, ours, session("b"))
+
+        assert drive(session_store.claim("a", THERE)).session == ours
+
+    @behaviour("SESSION-05")
+    def test_session_05_an_older_epoch_is_refused(self, session_store: SessionStore, drive: Driver) -> None:
+        """A write under an older epoch than the last claim's raises Fenced that names it, and changes nothing."""
+        stored = session("a", subscriptions=(subscription("x"),), will=will())
+        old = self._opened(session_store, drive, stored)["a"]
+        drive(session_store.claim("a", THERE))
+
+        for write in _every_write("a", old):
+            with pytest.raises(Fenced) as refused:
+                self._apply(session_store, drive, write)
+            assert refused.value.client_ids == {"a"}
+
+        claim = drive(session_store.claim("a", HERE))
+        assert (claim.session, claim.previous_owner) == (stored, THERE)
+
+    @behaviour("SESSION-06")
+    def test_session_06_others_of_the_batch_are_kept(self, session_store: SessionStore, drive: Driver) -> None:
+        """Where some writes of a batch are refused all others are kept, and Fenced names all that were refused."""
+        epochs = self._opened(session_store, drive, *(session(name) for name in "abc"))
+        for name in "ac":
+            drive(session_store.claim(name, THERE))
+        writes = [SaveSubscriptions(name, epochs[name], (subscription("x"),)) for name in "abc"]
+
+        with pytest.raises(Fenced) as refused:
+            self.keep(session_store, lambda: session_store.apply(writes), drive)
+
+        assert refused.value.client_ids == {"a", "c"}
+        assert {name: len(self._stored(session_store, drive, name).subscriptions) for name in "abc"} == {
+            "a": 0,
+            "b": 1,
+            "c": 0,
+        }
+
+    @behaviour("SESSION-07")
+    def test_session_07_a_released_claim_leaves_no_owner(self, session_store: SessionStore, drive: Driver) -> None:
+        """A claim of which nothing is stored can be given back: nobody owned the id before the next claim.
+
+        Its epoch is above all the same. Giving back under an older epoch does nothing.
+        """
+        first = drive(session_store.claim("a", HERE)).epoch
+        session_store.release("a", first)
+        second = drive(session_store.claim("a", HERE))
+        session_store.release("a", first)
+
+        third = drive(session_store.claim("a", THERE))
+
+        assert second.epoch > first
+        assert third.epoch > second.epoch
+        assert third.previous_owner == HERE
+
+    # Writes
+
+    @behaviour("SESSION-08")
+    def test_session_08_everything_comes_back(self, session_store: SessionStore, drive: Driver) -> None:
+        """A stored session comes back as it was: subscriptions with all options, the will, times, names, version."""
+        stored = StoredSession(
+            "ä/client+#",
+            0xFFFFFFFF,
+            (
+                subscription("x/+/y", qos=2, no_local=True, retain_as_published=True, retain_handling=2),
+                subscription("#", qos=1, identifier=268_435_455),
+                subscription("#", share_group="grüppe"),
+            ),
+            Will(
+                will("wi/ll", qos=2, retain=True).message.replace(
+                    payload=bytes(range(256)),
+                    properties=Properties(content_type="t", user_property=(("k", "v"), ("k", "v"))),
+                ),
+                0xFFFFFFFF,
+            ),
+            NOW + 0.123456,
+            "us:er \U0001f600",
+            5,
+        )
+        self._opened(session_store, drive, stored)
+
+        assert self._stored(session_store, drive, stored.client_id) == stored
+
+    @behaviour("SESSION-09")
+    def test_session_09_opening_forgets_what_was(self, session_store: SessionStore, drive: Driver) -> None:
+        """OpenSession forgets whatever was stored under the client id."""
+        self._opened(session_store, drive, session("a", subscriptions=(subscription("x"),), will=will()))
+        fresh = session("a", expiry_s=1, created_at=NOW + 1)
+        self._opened(session_store, drive, fresh)
+
+        assert self._stored(session_store, drive, "a") == fresh
+        assert session_store.count() == 1
+
+    @behaviour("SESSION-10")
+    def test_session_10_resuming_keeps_subscriptions(self, session_store: SessionStore, drive: Driver) -> None:
+        """ResumeSession keeps the subscriptions; expiry, will, user and version are the new connection's."""
+        stored = session("a", subscriptions=(subscription("x"),), will=will("old"))
+        epoch = self._opened(session_store, drive, stored)["a"]
+        self._apply(session_store, drive, ReleaseSession("a", epoch, NOW + 10, NOW + 5))
+        epoch = drive(session_store.claim("a", HERE)).epoch
+
+        self._apply(session_store, drive, ResumeSession("a", epoch, 7, will("new"), "user", 5))
+
+        found = self._stored(session_store, drive, "a")
+        assert found == evolve(stored, expiry_s=7, will=will("new"), username="user", protocol_version=5)
+
+    @behaviour("SESSION-11")
+    def test_session_11_subscriptions_are_added_and_replaced(
+        self, session_store: SessionStore, drive: Driver
+    ) -> None:
+        """SaveSubscriptions adds, and replaces those of the same full filter: shared and plain ones are two."""
+        epoch = self._opened(session_store, drive, session("a", subscriptions=(subscription("x"),)))["a"]
+        new = (subscription("x", qos=2), subscription("x", share_group="g"), subscription("y"))
+
+        self._apply(session_store, drive, SaveSubscriptions("a", epoch, new))
+
+        assert set(self._stored(session_store, drive, "a").subscriptions) == set(new)
+
+    @behaviour("SESSION-12")
+    def test_session_12_subscriptions_are_removed(self, session_store: SessionStore, drive: Driver) -> None:
+        """RemoveSubscriptions takes out the full filters it names; one that is not there changes nothing."""
+        plain, shared = subscription("x"), subscription("x", share_group="g")
+        epoch = self._opened(session_store, drive, session("a", subscriptions=(plain, shared)))["a"]
+
+        self._apply(session_store, drive, RemoveSubscriptions("a", epoch, ("$share/g/x", "unknown")))
+
+        assert self._stored(session_store, drive, "a").subscriptions == (plain,)
+
+    @behaviour("SESSION-13")
+    def test_session_13_a_will_is_cleared(self, session_store: SessionStore, drive: Driver) -> None:
+        """ClearWill forgets the will and when it was due, and nothing else."""
+        stored = session("a", subscriptions=(subscription("x"),), will=will())
+        epoch = self._opened(session_store, drive, stored)["a"]
+        self._apply(session_store, drive, ReleaseSession("a", epoch, NOW + 10, NOW + 5), ClearWill("a", epoch))
+
+        assert not drive(session_store.due_wills(NOW + 100, 10))
+        assert self._stored(session_store, drive, "a") == evolve(stored, will=None, expires_at=NOW + 10)
+
+    @behaviour("SESSION-14")
+    def test_session_14_releasing_leaves_the_session(self, session_store: SessionStore, drive: Driver) -> None:
+        """ReleaseSession leaves a session without owner, with the moments of its expiry and its will."""
+        stored = session("a", will=will())
+        epoch = self._opened(session_store, drive, stored)["a"]
+
+        self._apply(session_store, drive, ReleaseSession("a", epoch, NOW + 10.5, NOW + 5.25))
+
+        claim = drive(session_store.claim("a", THERE))
+        assert claim.previous_owner is None
+        assert claim.session == evolve(stored, expires_at=NOW + 10.5, will_due_at=NOW + 5.25)
+
+    @behaviour("SESSION-15")
+    def test_session_15_discarding_leaves_the_epoch(self, session_store: SessionStore, drive: Driver) -> None:
+        """DiscardSession forgets everything but the height of the epoch."""
+        epoch = self._opened(session_store, drive, session("a", subscriptions=(subscription("x"),)))["a"]
+
+        self._apply(session_store, drive, DiscardSession("a", epoch))
+
+        assert session_store.count() == 0
+        claim = drive(session_store.claim("a", HERE))
+        assert (claim.previous_owner, claim.session) == (None, None)
+        assert claim.epoch > epoch
+
+    @behaviour("SESSION-16")
+    def test_session_16_writes_of_a_batch_are_in_order(self, session_store: SessionStore, drive: Driver) -> None:
+        """The writes of a batch are carried out in their order, those of several clients among each other too."""
+        epochs = {name: drive(session_store.claim(name, HERE)).epoch for name in "ab"}
+        writes: list[SessionWrite] = []
+        for name, epoch in epochs.items():
+            writes += [
+                OpenSession(epoch, session(name)),
+                SaveSubscriptions(name, epoch, (subscription("x"), subscription("y"))),
+                RemoveSubscriptions(name, epoch, ("x",)),
+                SaveSubscriptions(name, epoch, (subscription("y", qos=1),)),
+            ]
+
+        self._apply(session_store, drive, *writes)
+
+        for name in epochs:
+            assert self._stored(session_store, drive, name).subscriptions == (subscription("y", qos=1),)
+
+    # What is asked for from time to time
+
+    @behaviour("SESSION-17")
+    def test_session_17_expired_sessions_are_found(self, session_store: SessionStore, drive: Driver) -> None:
+        """``expired`` finds the released sessions whose time is over at that moment, with their epochs.
+
+        Those in use, those without an end and those with time left are not found; nothing is removed.
+        """
+        epochs = self._opened(session_store, drive, *(session(name) for name in "abcd"))
+        self._release(session_store, drive, epochs, a=NOW + 10, b=NOW + 20, c=None)
+
+        assert not drive(session_store.expired(NOW + 9.9, 10))
+        [(epoch, found)] = drive(session_store.expired(NOW + 10, 10))
+        assert (epoch, found.client_id, found.expires_at) == (epochs["a"], "a", NOW + 10)
+        assert _names(drive(session_store.expired(NOW + 1e9, 10))) == {"a", "b"}
+        assert session_store.count() == 4
+
+    @behaviour("SESSION-18")
+    def test_session_18_due_wills_are_found(self, session_store: SessionStore, drive: Driver) -> None:
+        """``due_wills`` finds the released sessions whose will is due at that moment, with their epochs."""
+        epochs = self._opened(session_store, drive, *(session(name, will=will(name)) for name in "abc"))
+        for name, due in (("a", NOW + 10), ("b", NOW + 20)):
+            self._apply(session_store, drive, ReleaseSession(name, epochs[name], None, due))
+
+        assert not drive(session_store.due_wills(NOW + 9.9, 10))
+        [(epoch, found)] = drive(session_store.due_wills(NOW + 10, 10))
+        assert (epoch, found.client_id, found.will) == (epochs["a"], "a", will("a"))
+        assert _names(drive(session_store.due_wills(NOW + 1e9, 10))) == {"a", "b"}
+
+    @behaviour("SESSION-19")
+    def test_session_19_no_more_than_the_limit(self, session_store: SessionStore, drive: Driver) -> None:
+        """``expired``, ``due_wills`` and ``orphans`` answer at most as many as asked for, and in the end all."""
+        names = {f"c{number}" for number in range(7)}
+        epochs = self._opened(session_store, drive, *(session(name, will=will()) for name in names))
+        assert len(drive(session_store.orphans(HERE, 3))) == 3
+        self._apply(session_store, drive, *(ReleaseSession(name, epoch, NOW, NOW) for name, epoch in epochs.items()))
+
+        for ask in (session_store.expired, session_store.due_wills):
+            assert len(drive(ask(NOW, 3))) == 3
+            assert _names(drive(ask(NOW, 100))) == names
+
+    @behaviour("SESSION-20")
+    def test_session_20_who_is_back_does_not_expire(self, session_store: SessionStore, drive: Driver) -> None:
+        """A session that was claimed again and resumed is neither expired nor is its old will due."""
+        epoch = self._opened(session_store, drive, session("a", will=will()))["a"]
+        self._apply(session_store, drive, ReleaseSession("a", epoch, NOW, NOW))
+        epoch = drive(session_store.claim("a", HERE)).epoch
+        self._apply(session_store, drive, ResumeSession("a", epoch, 10, will()))
+
+        assert not drive(session_store.expired(NOW + 1, 10))
+        assert not drive(session_store.due_wills(NOW + 1, 10))
+
+    @behaviour("SESSION-21")
+    def test_session_21_pages_show_each_session_once(self, session_store: SessionStore, drive: Driver) -> None:
+        """``iterate`` shows each session that stays exactly once in pages of at most the limit, whatever changes."""
+        staying = {f"s{number}" for number in range(25)}
+        going = [f"g{number}" for number in range(5)]
+        epochs = self._opened(session_store, drive, *(session(name) for name in [*going, *staying]))
+
+        seen: list[str] = []
+        cursor: object = None
+        for number in range(100):
+            page = drive(session_store.iterate(cursor, 4))
+            assert len(page.sessions) <= 4
+            seen += [stored.client_id for _, stored in page.sessions]
+            if number < len(going):
+                self._apply(session_store, drive, DiscardSession(going[number], epochs[going[number]]))
+                self._opened(session_store, drive, session(f"new{number}"))
+            cursor = page.cursor
+            if cursor is None:
+                break
+
+        assert cursor is None
+        assert sorted(name for name in seen if name in staying) == sorted(staying)
+
+    @behaviour("SESSION-22")
+    def test_session_22_orphans_are_those_of_that_node(self, session_store: SessionStore, drive: Driver) -> None:
+        """``orphans`` names the client ids whose stored sessions that node owns; a claim by another adopts one."""
+        self._opened(session_store, drive, session("a"), session("b"))
+        self._opened(session_store, drive, session("c"), node=THERE)
+        drive(session_store.claim("nothing stored", HERE))
+
+        assert set(drive(session_store.orphans(HERE, 10))) == {"a", "b"}
+        drive(session_store.claim("a", THERE))
+        assert set(drive(session_store.orphans(HERE, 10))) == {"b"}
+        assert set(drive(session_store.orphans(THERE, 10))) == {"a", "c"}
+
+    @behaviour("SESSION-23")
+    def test_session_23_counts_what_is_stored(self, session_store: SessionStore, drive: Driver) -> None:
+        """``count`` is the number of stored sessions; claims of which nothing is stored do not count."""
+        drive(session_store.claim("x", HERE))
+        epochs = self._opened(session_store, drive, session("a"), session("b"))
+        assert session_store.count() == 2
+
+        self._apply(session_store, drive, DiscardSession("a", epochs["a"]))
+
+        assert session_store.count() == 1
+
+    # Repeated and half-done calls
+
+    @behaviour("SESSION-24")
+    def test_session_24_a_repeated_batch_changes_nothing(self, session_store: SessionStore, drive: Driver) -> None:
+        """A batch that is handed over again under its epoch leaves what it left before."""
+        epoch = drive(session_store.claim("a", HERE)).epoch
+        batch: list[SessionWrite] = [
+            OpenSession(epoch, session("a", will=will())),
+            SaveSubscriptions("a", epoch, (subscription("x"), subscription("y"))),
+            RemoveSubscriptions("a", epoch, ("x",)),
+            ReleaseSession("a", epoch, NOW + 5, NOW),
+        ]
+        self._apply(session_store, drive, *batch)
+        before = drive(session_store.iterate()).sessions
+
+        self._apply(session_store, drive, *batch)
+
+        assert drive(session_store.iterate()).sessions == before
+        assert session_store.count() == 1
+
+    @behaviour("SESSION-25")
+    def test_session_25_a_half_done_batch_can_be_done_whole(self, session_store: SessionStore, drive: Driver) -> None:
+        """Of a batch that was done by half the whole can be handed over: what results is as if it had been once."""
+        epoch = drive(session_store.claim("a", HERE)).epoch
+        batch: list[SessionWrite] = [
+            OpenSession(epoch, session("a")),
+            SaveSubscriptions("a", epoch, (subscription("x"),)),
+            SaveSubscriptions("a", epoch, (subscription("y"),)),
+            RemoveSubscriptions("a", epoch, ("x",)),
+        ]
+        self._apply(session_store, drive, *batch[:2])
+
+        self._apply(session_store, drive, *batch)
+
+        assert self._stored(session_store, drive, "a").subscriptions == (subscription("y"),)
+
+    @behaviour("SESSION-26")
+    def test_session_26_batches_are_kept_in_order(self, session_store: SessionStore, drive: Driver) -> None:
+        """Batches that are handed over one behind the other, before the first is kept, are kept in that order."""
+        epoch = self._opened(session_store, drive, session("a"))["a"]
+        answers = []
+        for qos in (0, 1, 2):
+            answers.append(session_store.apply([SaveSubscriptions("a", epoch, (subscription("x", qos=qos),))]))
+            answers.append(session_store.commit())
+
+        for answer in answers:
+            drive(answer)
+
+        assert self._stored(session_store, drive, "a").subscriptions == (subscription("x", qos=2),)
+
+    @behaviour("SESSION-27", needs="can_fail")
+    def test_session_27_a_failure_is_told(self, session_store: SessionStore, drive: Driver) -> None:
+        """While what is behind the store fails, writes raise ServiceUnavailable; then all goes on.
+
+        What was kept before is there, and what was told as kept afterwards is.
+        """
+        epoch = self._opened(session_store, drive, session("a", subscriptions=(subscription("x"),)))["a"]
+        mend = self.failing(session_store)
+
+        with pytest.raises(ServiceUnavailable):
+            self._apply(session_store, drive, SaveSubscriptions("a", epoch, (subscription("y"),)))
+        mend()
+        self._apply(session_store, drive, SaveSubscriptions("a", epoch, (subscription("z"),)))
+
+        filters = {each.filter for each in self._stored(session_store, drive, "a").subscriptions}
+        assert {"x", "z"} <= filters <= {"x", "y", "z"}
+
+    @behaviour("SESSION-28", needs="survives_restart")
+    def test_session_28_sessions_outlive_the_store(self, session_store: SessionStore, drive: Driver) -> None:
+        """What was kept is there in the store's next life, and epochs are above all that were."""
+        stored = session("a", subscriptions=(subscription("x", qos=1),), will=will())
+        epochs = self._opened(session_store, drive, stored, session("b"))
+        self._apply(session_store, drive, ReleaseSession("a", epochs["a"], NOW + 10, NOW + 5))
+        self._apply(session_store, drive, DiscardSession("b", epochs["b"]))
+        passing = drive(session_store.claim("passing", HERE)).epoch
+
+        again = self.reopened(session_store, drive)
+        assert isinstance(again, SessionStore)
+
+        assert again.count() == 1
+        claim = drive(again.claim("a", HERE))
+        assert claim.session == evolve(stored, expires_at=NOW + 10, will_due_at=NOW + 5)
+        assert claim.epoch > epochs["a"]
+        assert drive(again.claim("b", HERE)).epoch > epochs["b"]
+        assert drive(again.claim("passing", HERE)).epoch > passing
+
+    @behaviour("SESSION-29")
+    def test_session_29_as_a_plain_model_does(self, session_store: SessionStore, drive: Driver) -> None:
+        """Through random claims and writes of three clients the store holds what a plain model of it holds."""
+        examples = iter(range(1_000_000))
+
+        @settings(
+            max_examples=50, database=None, suppress_health_check=list(HealthCheck), print_blob=False, deadline=None
+        )
+        @given(st.lists(_steps(), max_size=30))
+        def run(steps: list[tuple[str, Callable[[str, int], SessionWrite] | NodeIdentity]]) -> None:
+            prefix = f"{next(examples)}-"
+            model = _Model()
+            for name in "abc":
+                model.claimed(prefix + name, HERE, drive(session_store.claim(prefix + name, HERE)))
+                opened = OpenSession(model.epochs[prefix + name], session(prefix + name))
+                self._apply(session_store, drive, opened)
+                model.write(opened)
+            for name, step in steps:
+                client_id = prefix + name
+                if isinstance(step, NodeIdentity):
+                    claim = drive(session_store.claim(client_id, step))
+                    model.claimed(client_id, step, claim)
+                else:
+                    write = step(client_id, model.epochs[client_id])
+                    self._apply(session_store, drive, write)
+                    model.write(write)
+            for client_id in list(model.epochs):
+                model.claimed(client_id, HERE, drive(session_store.claim(client_id, HERE)))
+
+        run()
+
+    # Within
+
+    def _apply(self, store: SessionStore, drive: Driver, *writes: SessionWrite) -> None:
+        self.keep(store, lambda: store.apply(writes), drive)
+
+    def _opened(
+        self, store: SessionStore, drive: Driver, *sessions: StoredSession, node: NodeIdentity = HERE
+    ) -> dict[str, int]:
+        """Claim and open sessions; answers their epochs."""
+        epochs = {stored.client_id: drive(store.claim(stored.client_id, node)).epoch for stored in sessions}
+        self._apply(store, drive, *(OpenSession(epochs[stored.client_id], stored) for stored in sessions))
+        return epochs
+
+    def _release(
+        self, store: SessionStore, drive: Driver, epochs: dict[str, int], **expires_at: float | None
+    ) -> None:
+        self._apply(store, drive, *(ReleaseSession(name, epochs[name], at) for name, at in expires_at.items()))
+
+    def _stored(self, store: SessionStore, drive: Driver, client_id: str) -> StoredSession:
+        """The stored session, seen without a claim."""
+        cursor: object = None
+        while True:
+            page = drive(store.iterate(cursor))
+            for _, stored in page.sessions:
+                if stored.client_id == client_id:
+                    return stored
+            cursor = page.cursor
+            assert cursor is not None, f"no session of {client_id!r} is stored"
+
+
+def _every_write(client_id: str, epoch: int) -> list[SessionWrite]:
+    return [
+        OpenSession(epoch, session(client_id, expiry_s=1)),
+        ResumeSession(client_id, epoch, 1),
+        SaveSubscriptions(client_id, epoch, (subscription("y"),)),
+        RemoveSubscriptions(client_id, epoch, ("x",)),
+        ClearWill(client_id, epoch),
+        ReleaseSession(client_id, epoch, NOW),
+        DiscardSession(client_id, epoch),
+    ]
+
+
+def _names(found: Sequence[tuple[int, StoredSession]]) -> set[str]:
+    return {stored.client_id for _, stored in found}
+
+
+class _Model:
+    """What a store of these clients must hold, in dicts."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[str, int] = {}
+        self._owners: dict[str, NodeIdentity] = {}
+        self._sessions: dict[str, StoredSession] = {}
+
+    def claimed(self, client_id: str, node: NodeIdentity, claim: Claim) -> None:
+        """Compare a claim's answer, and take the claim over."""
+        assert claim.epoch > self.epochs.get(client_id, 0)
+        assert claim.previous_owner == self._owners.get(client_id)
+        assert _sorted(claim.session) == _sorted(self._sessions.get(client_id))
+        self.epochs[client_id] = claim.epoch
+        self._owners[client_id] = node
+
+    def write(self, write: SessionWrite) -> None:
+        """Carry a write out."""
+        name = write.client_id
+        stored = self._sessions.get(name)
+        if isinstance(write, OpenSession):
+            self._sessions[name] = write.session
+        elif isinstance(write, DiscardSession):
+            self._sessions.pop(name, None)
+            self._owners.pop(name, None)
+        elif isinstance(write, ReleaseSession):
+            self._owners.pop(name, None)
+        if stored is not None and not isinstance(write, (OpenSession, DiscardSession)):
+            self._sessions[name] = _changed(stored, write)
+
+
+def _changed(stored: StoredSession, write: SessionWrite) -> StoredSession:
+    subscriptions = {each.full_filter: each for each in stored.subscriptions}
+    changes: dict[str, Any] = {}
+    if isinstance(write, ResumeSession):
+        changes = {"expiry_s": write.expiry_s, "will": write.will, "username": write.username}
+        changes |= {"protocol_version": write.protocol_version, "expires_at": None, "will_due_at": None}
+    elif isinstance(write, SaveSubscriptions):
+        subscriptions.update({each.full_filter: each for each in write.subscriptions})
+    elif isinstance(write, RemoveSubscriptions):
+        for full_filter in write.filters:
+            subscriptions.pop(full_filter, None)
+    elif isinstance(write, ClearWill):
+        changes = {"will": None, "will_due_at": None}
+    elif isinstance(write, ReleaseSession):
+        changes = {"expires_at": write.expires_at, "will_due_at": write.will_due_at}
+    return evolve(stored, subscriptions=tuple(subscriptions.values()), **changes)
+
+
+def _sorted(stored: StoredSession | None) -> StoredSession | None:
+    """With the subscriptions in an order of ours: a store may have any."""
+    if stored is None:
+        return None
+    return evolve(stored, subscriptions=tuple(sorted(stored.subscriptions, key=lambda each: each.full_filter)))
+
+
+def _steps() -> st.SearchStrategy[Any]:
+    """A client's name, and a claiming node or what makes a write of a client id and an epoch."""
+    filters = st.sampled_from(("x", "y", "z/#"))
+    moments = st.none() | st.integers(0, 100).map(lambda seconds: NOW + seconds)
+    wills = st.none() | st.builds(will, st.sampled_from(("w", "v")), st.integers(0, 10))
+    writes = st.one_of(
+        st.builds(
+            lambda expiry_s, its: lambda name, epoch: OpenSession(epoch, session(name, expiry_s=expiry_s, will=its)),
+            st.integers(0, 10),
+            wills,
+        ),
+        st.builds(
+            lambda expiry_s, its: lambda name, epoch: ResumeSession(name, epoch, expiry_s, its),
+            st.integers(0, 10),
+            wills,
+        ),
+        st.builds(
+            lambda filter, qos: lambda name, epoch: SaveSubscriptions(name, epoch, (subscription(filter, qos=qos),)),
+            filters,
+            st.integers(0, 2),
+        ),
+        st.builds(lambda filter: lambda name, epoch: RemoveSubscriptions(name, epoch, (filter,)), filters),
+        st.just(ClearWill),
+        st.builds(lambda at, due: lambda name, epoch: ReleaseSession(name, epoch, at, due), moments, moments),
+        st.just(DiscardSession),
+    )
+    return st.tuples(st.sampled_from("abc"), st.sampled_from((HERE, THERE)) | writes)

@@ -1,0 +1,36 @@
+"""Every suite catches every double that breaks one of its promises, and says which."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import broken_session
+import pytest
+from biting import Verdicts, biting_tests, run, unbroken
+
+from kinmqtt_spi.testing.session import SessionStoreContract
+
+SUITES: dict[type[Any], ModuleType] = {
+    SessionStoreContract: broken_session,
+}
+
+_verdicts = cache(run)
+
+
+@pytest.mark.parametrize(("module", "double", "number"), biting_tests(SUITES))
+def test_a_double_is_caught(module: ModuleType, double: str, number: str) -> None:
+    """The test of the behaviour that a double breaks fails, and its text says the number."""
+    verdicts: Verdicts = _verdicts(module)
+
+    assert not verdicts.errors
+    start = f"test_{number.lower().replace('-', '_')}_"
+    [text] = [text for test, text in verdicts.failed[double].items() if test.startswith(start)] or [""]
+    assert f"{number}: " in text
+
+
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.__name__)
+def test_each_behaviour_has_a_double(suite: type[Any]) -> None:
+    """No promise is without a double that breaks it."""
+    assert unbroken(suite, SUITES[suite]) == set()

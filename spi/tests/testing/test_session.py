@@ -1,0 +1,16 @@
+"""The reference session store keeps its contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.testing.session import SessionStoreContract
+
+
+class TestMemorySessionStore(SessionStoreContract):
+    """The store in memory."""
+
+    @pytest.fixture
+    def session_store(self) -> MemorySessionStore:
+        return MemorySessionStore()
