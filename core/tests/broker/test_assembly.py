@@ -376,22 +376,22 @@ class Limiter:
         """Nobody asks here."""
 
 
-def test_needs_of_limiters_are_put_together() -> None:
-    """All kinds that any of them wants, and topics where one wants them."""
+def test_needs_of_limiters_are_asked_for() -> None:
+    """Each limiter's, under its name."""
     selection = Selection(disabled=frozenset({"rate_limits"}))
     first = Limiter(LimiterNeeds(frozenset({ResourceKind.CONNECT})))
     second = Limiter(LimiterNeeds(frozenset({ResourceKind.PUBLISH}), topics=True))
 
     needs = put_together({"first": first, "second": second}, selection=selection).limiter_needs
 
-    assert needs == LimiterNeeds(frozenset({ResourceKind.CONNECT, ResourceKind.PUBLISH}), True)
+    assert needs == {"first": first.needs, "second": second.needs}
 
 
 def test_nobody_is_asked_without_limiters() -> None:
     """Where no plugin implements acquire there is nothing to ask for."""
     assembly = put_together(selection=Selection(disabled=frozenset({"rate_limits"})))
 
-    assert assembly.limiter_needs == LimiterNeeds(frozenset(), False)
+    assert assembly.limiter_needs == {}
 
 
 # Contexts

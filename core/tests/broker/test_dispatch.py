@@ -233,14 +233,6 @@ def test_poll_takes_the_first_answer_that_counts(desk: Desk) -> None:
     assert desk.count("plugin.calls", "p3") == 0
 
 
-def test_poll_may_ask_all(desk: Desk) -> None:
-    """Where each must hear the question all are asked, and the first that counts is the answer still."""
-    poll: Poll[Any, int] = Poll(desk.calls(answers(1), answers(2), raises), asks_all=True)
-
-    assert poll() == 1
-    assert [desk.count("plugin.calls", name) for name in ("p0", "p1", "p2")] == [1, 1, 1]
-
-
 @pytest.mark.parametrize("broken", [raises, lambda *_: succeed(1)])
 def test_poll_takes_a_failure_as_an_abstention(desk: Desk, broken: Callable[..., Any]) -> None:
     """Who raises, or wants to be waited for, is counted and passed over."""

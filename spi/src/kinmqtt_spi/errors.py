@@ -69,6 +69,10 @@ class SubscriptionRefused(SpiError):
         self.reason = reason
 
 
+class CallStopped(SpiError):
+    """A guard of another plugin did not let a call in: it was not made, and counts as failed."""
+
+
 class OffsetOutOfRange(SpiError):
     """A consumer asked for events that the log no longer has; ``oldest`` is the first offset it can still give."""
 

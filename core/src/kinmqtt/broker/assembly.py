@@ -69,7 +69,8 @@ class Assembly:
     stores: Stores
     index: SubscriptionIndex
     cluster: ClusterBackend
-    limiter_needs: LimiterNeeds
+    limiter_needs: Mapping[str, LimiterNeeds]
+    """By limiter."""
     providers: Mapping[str, str]
     """Exclusive family to the plugin that serves it."""
     listeners: tuple[ListenerPlan, ...]
@@ -262,17 +263,13 @@ def _configure_one(
         raise AssemblyError(f"plugin {name!r} can't be configured: {type(error).__name__}: {error}") from error
 
 
-def _limiter_needs(manager: PluginManager) -> LimiterNeeds:
-    """What the limiters together want to be asked for."""
+def _limiter_needs(manager: PluginManager) -> dict[str, LimiterNeeds]:
+    """What each limiter wants to be asked for."""
     asked = {i.plugin: i.call for i in manager.implementations("limiter_needs")}
-    kinds: set[Any] = set()
-    topics = False
-    for implementation in manager.implementations("acquire"):
-        call = asked.get(implementation.plugin)
-        needs = LimiterNeeds() if call is None else _call(implementation.plugin, "limiter_needs", call)
-        kinds |= needs.kinds
-        topics |= needs.topics
-    return LimiterNeeds(frozenset(kinds), topics)
+    return {
+        plugin: _call(plugin, "limiter_needs", asked[plugin]) if plugin in asked else LimiterNeeds()
+        for plugin in (implementation.plugin for implementation in manager.implementations("acquire"))
+    }
 
 
 def _call(plugin: str, hook: str, call: Callable[[], T]) -> T:

@@ -225,7 +225,7 @@ def _ask_limiters(connection: Connection, packet: Connect) -> None:
     resource = Resource(
         ResourceKind.CONNECT, link.listener.name, link.address.host, packet.client_id or None, packet.username
     )
-    limit = connection.broker.limiting.ask(resource, 1)
+    limit = connection.acquire(resource, 1)
     if limit.verdict is LimitVerdict.DELAY:
         connection.pause_for(limit.delay_s)
     elif limit.verdict is not LimitVerdict.ALLOW:

@@ -46,6 +46,25 @@ _NOBODY: Final = CLOSED
 Frame = tuple[bytes, int]
 
 
+class Read:
+    """Packets of a read that are still to be carried out, and what limiters said of its PUBLISH packets."""
+
+    __slots__ = ("frames", "limit", "publishes", "was_asked")
+
+    def __init__(self, frames: list[Frame], limit: LimitDecision | None, publishes: int, was_asked: bool) -> None:
+        self.frames = frames
+        self.limit = limit
+        """Why its PUBLISH packets are refused; ``None`` where they are not."""
+        self.publishes = publishes
+        """How many limiters were asked for, those that are carried out already among them."""
+        self.was_asked = was_asked
+        """Whether limiters were asked at all: they are not asked twice for one packet."""
+
+    def after(self, frames: list[Frame]) -> Read:
+        """The same read, of which these are left."""
+        return Read(frames, self.limit, self.publishes, self.was_asked)
+
+
 class Link(Protocol):
     """The little that the broker asks of a transport."""
 
@@ -78,10 +97,12 @@ class Connection:
         "_beyond",
         "_due",
         "_goodbye",
+        "_grants",
         "_handlers",
         "_held",
         "_impatience",
         "_pauses",
+        "_rest",
         "_waiting",
         "_waits",
         "aliases",
@@ -127,6 +148,10 @@ class Connection:
         self._held: list[Frame] | None = None
         self._beyond: list[Frame] | None = None
         """Packets that came with CONNECT and were too large for a client that was not let in."""
+        self._rest: Read | None = None
+        """What is left of the read whose packet is waited for; it goes before what is held."""
+        self._grants: list[tuple[Resource, int]] | None = None
+        """What limiters granted and want to be told the end of."""
         self._waits = 0
         """How many things are waited for before the client's next packet."""
         self._pauses = 0
@@ -168,7 +193,7 @@ class Connection:
             self._turn_away(full)
             return
         resource = Resource(ResourceKind.CONNECTION, link.listener.name, link.address.host)
-        limit = broker.limiting.ask(resource, 1)
+        limit = self.acquire(resource, 1)
         ruling = broker.runtime.hooks.connection_opened.at_once(link.address, link.listener.name)
         if limit.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY):
             self._turn_away(f"limited by {limit.rule}")
@@ -225,9 +250,30 @@ class Connection:
                 self._tell_lost(self.session, text)
         self._waiting = None
         self._held = None
+        self._rest = None
         self.out = CLOSED
         self.broker.lost(self)
+        grants, self._grants = self._grants, None
+        for resource, amount in grants or ():
+            self.broker.limiting.release(resource, amount)
         self._tell_room()
+
+    def acquire(self, resource: Resource, amount: int) -> LimitDecision:
+        """Ask the limiters; what they grant and want to know the end of ends with the connection at the latest."""
+        limiting = self.broker.limiting
+        limit = limiting.ask(resource, amount)
+        if limiting.is_held(resource, limit):
+            if self._grants is None:
+                self._grants = []
+            self._grants.append((resource, amount))
+        return limit
+
+    def release(self, resource: Resource, amount: int) -> None:
+        """What was acquired is over; nothing happens where it was not granted, or was released already."""
+        grant = (resource, amount)
+        if self._grants and grant in self._grants:
+            self._grants.remove(grant)
+            self.broker.limiting.release(resource, amount)
 
     def watch(self, patience_s: int | None) -> None:
         """Be asked by the wheel in that many seconds, or when the client's identity is no longer good."""
@@ -484,34 +530,44 @@ class Connection:
 
     def _take_in(self, frames: list[Frame]) -> None:
         """Ask the limiters about packets whose turn it is, and carry them out."""
-        limit = self._ask_limiters(frames) if self.broker.limiting.publishes else None
-        self._process(frames, limit)
+        if self._carry_out(self._asked_about(frames)) and self.framer.error is not None:
+            self.refuse(self.framer.error)
 
-    def _process(self, frames: list[Frame], limit: LimitDecision | None = None) -> None:
-        """Carry out packets; with ``limit`` the PUBLISH packets among them are more than may be."""
-        remaining = iter(frames)
+    def _asked_about(self, frames: list[Frame]) -> Read:
+        """Ask the limiters once for all PUBLISH packets of a read."""
+        resource = self.limited_to
+        if resource is None or not self.broker.limiting.publishes:
+            return Read(frames, None, 0, False)
+        publishes = sum(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
+        return Read(frames, self._limit_on(resource, publishes), publishes, True)
+
+    def _carry_out(self, read: Read) -> bool:
+        """Carry out packets; ``False`` where what follows them must wait, or there is nobody left for it."""
+        remaining = iter(read.frames)
         state_handlers = self._handlers
+        limit = read.limit
         handlers = state_handlers if limit is None else over_limit(state_handlers, limit)
         try:
             for frame, body in remaining:
                 if handlers[frame[0] >> 4](self, frame, body):
                     if self._held is not None:
-                        self._held.extend(remaining)
-                    return
+                        self._rest = read.after(list(remaining))
+                    return False
                 if self._handlers is not state_handlers:
-                    # In another state other limits may hold: a client's own begin when it is let in.
                     beyond, self._beyond = self._beyond, None
-                    self._take_in([*remaining, *(beyond or ())])
-                    return
+                    rest = [*remaining, *(beyond or ())]
+                    # In another state other limits may hold: a client's own begin when it is let in.
+                    return self._carry_out(read.after(rest) if read.was_asked else self._asked_about(rest))
         except RemoteError as error:
             self.refuse(error)
-            return
+            return False
         except Exception:
             log.failure("{name}: a packet could not be handled", name=self.name)
             self.fail(ReasonCode.UNSPECIFIED_ERROR, "an internal error")
-            return
-        if self.framer.error is not None:
-            self.refuse(self.framer.error)
+            return False
+        if self._grants and read.publishes and self.limited_to is not None:
+            self.release(self.limited_to, read.publishes)
+        return True
 
     def _go_on(self) -> None:
         """One thing that was waited for is done; what it has led to may still be waited for."""
@@ -520,14 +576,22 @@ class Connection:
             return
         held, self._held = [*(self._held or ()), *(self._beyond or ())], None
         self._beyond = None
+        rest, self._rest = self._rest, None
         if self.state is State.CLOSED:
             return
         self.broker.runtime.turn.touch()
-        if held:
-            self._take_in(held)
-        elif self.framer.error is not None:
-            self.refuse(self.framer.error)
+        if rest is not None and not rest.was_asked:
+            held = [*rest.frames, *held]
+        elif rest is not None and not self._carry_out(rest):
+            self._hold(held)
+            return
+        self._take_in(held)
         self._read_on()
+
+    def _hold(self, frames: list[Frame]) -> None:
+        """Put packets behind those that wait; where nothing is waited for, nobody is left to carry them out."""
+        if self._held is not None:
+            self._held.extend(frames)
 
     def _work_failed(self, failure: Failure) -> None:
         error = failure.value
@@ -548,12 +612,11 @@ class Connection:
         if not self._pauses and self._held is None and not self.congested and self.state is not State.CLOSED:
             self.link.resume_reading()
 
-    def _ask_limiters(self, frames: list[Frame]) -> LimitDecision | None:
+    def _limit_on(self, resource: Resource, publishes: int) -> LimitDecision | None:
         """Ask once for all PUBLISH packets of a read; ``None`` where they may all go on."""
-        publishes = sum(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
-        if not publishes or self.limited_to is None:
+        if not publishes:
             return None
-        limit = self.broker.limiting.ask(self.limited_to, publishes)
+        limit = self.acquire(resource, publishes)
         if limit.verdict is LimitVerdict.DELAY:
             self.pause_for(limit.delay_s)
             return None

@@ -20,10 +20,11 @@ from twisted.python.failure import Failure
 from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, is_pending, limited, run
 from kinmqtt.mqtt.topics import matches
 from kinmqtt.plugins.manager import Implementation
-from kinmqtt_spi.markers import HookTraits, OnFailure
+from kinmqtt_spi.errors import AssemblyError, CallStopped
+from kinmqtt_spi.markers import HookTraits, Kind, OnFailure
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.metric import Counter, Metrics
-from kinmqtt_spi.services.plugin import Clock
+from kinmqtt_spi.services.plugin import CallGuard, Clock
 from kinmqtt_spi.values import Decision, Disconnect, Drop, Maybe, Reject, Verdict, deny
 
 P = ParamSpec("P")
@@ -76,34 +77,132 @@ class Call:
     def failed(self, error: BaseException) -> None:
         """Count and log a failure; a plugin's mistake never passes in silence."""
         self.failures.value += 1
+        if isinstance(error, CallStopped):
+            log.debug("{error}", error=error)
+            return
         if isinstance(error, TimeLimitExceeded):
             log.error("plugin {plugin}: {hook} gave {error}", plugin=self.plugin, hook=self.hook, error=error)
             return
         log.failure("plugin {plugin} failed in {hook}", Failure(error), plugin=self.plugin, hook=self.hook)
 
 
-class CallFactory:
-    """Makes calls for a hook's implementations, with their counters."""
+class Guard(NamedTuple):
+    """What a plugin put before the calls of another, with its own name and counters."""
 
-    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+    call: Call
+    """The plugin's ``guard_calls``: failures of the guard are its."""
+    guard: CallGuard
+
+
+@frozen(slots=True)
+class GuardedCall(Call):
+    """A call that other plugins' guards may stop, and are told the end of."""
+
+    guards: tuple[Guard, ...]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """As :class:`Call`; raises :class:`~kinmqtt_spi.errors.CallStopped` where a guard lets nobody in."""
+        let_in: list[Guard] = []
+        for guard in self.guards:
+            if not _lets_in(guard):
+                stopped = CallStopped(f"plugin {guard.call.plugin} lets no call of {self.plugin}'s {self.hook} in")
+                self._left(let_in, 0.0, stopped)
+                raise stopped
+            let_in.append(guard)
+        began = self.clock.monotonic()
+        try:
+            answer = Call.__call__(self, *arguments)
+        except FAILURES as error:
+            self._left(let_in, self.clock.monotonic() - began, error)
+            raise
+        if is_pending(answer):
+            return answer.addBoth(self._arrived, let_in, began)
+        self._left(let_in, self.clock.monotonic() - began, None)
+        return answer
+
+    def _arrived(self, result: Any, let_in: list[Guard], began: float) -> Any:
+        error = result.value if isinstance(result, Failure) else None
+        self._left(let_in, self.clock.monotonic() - began, error)
+        return result
+
+    def _left(self, guards: Sequence[Guard], duration_s: float, error: BaseException | None) -> None:
+        for call, guard in guards:
+            try:
+                guard.leave(duration_s, error)
+            except FAILURES as failure:
+                call.failed(failure)
+
+
+def _lets_in(guard: Guard) -> bool:
+    try:
+        return bool(guard.guard.enter())
+    except FAILURES as error:
+        guard.call.failed(error)
+        return True
+
+
+_GUARDING: Final = HookTraits(Kind.COLLECT, synchronous=True)
+
+
+class CallFactory:
+    """Makes calls for a hook's implementations, with their counters, and with the guards that plugins put there."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        metrics: Metrics,
+        guards: Sequence[Implementation] = (),
+    ) -> None:
+        """``guards`` are the implementations of ``guard_calls``."""
         self._clock = clock
         self._metrics = metrics
+        self._guards = tuple(self._bind("guard_calls", _GUARDING, guard) for guard in guards)
 
     def bind(self, hook: str, traits: HookTraits, implementations: Sequence[Implementation]) -> tuple[Call, ...]:
         """One call for each implementation, in order."""
-        return tuple(self._bind(hook, traits, implementation) for implementation in implementations)
+        guardable = traits.kind in (Kind.DECIDE, Kind.INTERCEPT) and not traits.synchronous
+        return tuple(
+            self._guarded(hook, traits, implementation)
+            if guardable and self._guards
+            else self._bind(hook, traits, implementation)
+            for implementation in implementations
+        )
 
     def _bind(self, hook: str, traits: HookTraits, implementation: Implementation) -> Call:
-        labels = {"plugin": implementation.plugin, "hook": hook}
-        return Call(
-            hook,
-            implementation,
-            traits,
-            self._clock,
+        return Call(hook, implementation, traits, self._clock, *self._counters(hook, implementation.plugin))
+
+    def _guarded(self, hook: str, traits: HookTraits, implementation: Implementation) -> Call:
+        plugin = implementation.plugin
+        found = [
+            Guard(call, guard)
+            for call in self._guards
+            if call.plugin != plugin and (guard := _guard_of(call, plugin, hook)) is not None
+        ]
+        if not found:
+            return self._bind(hook, traits, implementation)
+        counters = self._counters(hook, plugin)
+        return GuardedCall(hook, implementation, traits, self._clock, *counters, guards=tuple(found))
+
+    def _counters(self, hook: str, plugin: str) -> tuple[Counter, Counter, Counter]:
+        labels = {"plugin": plugin, "hook": hook}
+        return (
             self._metrics.counter("plugin.calls", "calls", labels),
             self._metrics.counter("plugin.failures", "calls", labels),
             self._metrics.counter("plugin.busy", "microseconds", labels),
         )
+
+
+def _guard_of(call: Call, plugin: str, hook: str) -> CallGuard | None:
+    """What a plugin puts before another's calls of a hook; raises :class:`AssemblyError` where it fails."""
+    try:
+        guard = call(plugin, hook)
+        if guard is not None and not isinstance(guard, CallGuard):
+            raise TypeError(f"it answered a {type(guard).__name__}, which is no CallGuard")
+    except FAILURES as error:
+        raise AssemblyError(
+            f"plugin {call.plugin!r} failed in guard_calls: {type(error).__name__}: {error}"
+        ) from error
+    return guard
 
 
 class Ruling(NamedTuple):
@@ -186,36 +285,24 @@ class Decide(Generic[P]):
 class Poll(Generic[P, T]):
     """For synchronous questions whose answers are no :class:`Decision`: the first answer that ``counts``."""
 
-    __slots__ = ("_asks_all", "_calls", "_counts", "active")
+    __slots__ = ("_calls", "_counts", "active")
 
-    def __init__(
-        self,
-        calls: Sequence[Call],
-        counts: Callable[..., bool] = lambda answer, *arguments: True,
-        *,
-        asks_all: bool = False,
-    ) -> None:
-        """``counts`` is handed an answer and what was asked; ``asks_all`` goes on asking after one that counts."""
+    def __init__(self, calls: Sequence[Call], counts: Callable[..., bool] = lambda answer, *arguments: True) -> None:
+        """``counts`` is handed an answer and what was asked."""
         self._calls = tuple(calls)
         self._counts = counts
-        self._asks_all = asks_all
         self.active = bool(calls)
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> T | None:
         """The first answer that counts; a raising implementation abstains."""
-        first: T | None = None
         for call in self._calls:
             try:
                 answer = call(*arguments)
-                if first is not None or answer is None or not self._counts(answer, *arguments):
-                    continue
+                if answer is not None and self._counts(answer, *arguments):
+                    return cast(T, answer)
             except FAILURES as error:
                 call.failed(error)
-                continue
-            first = cast(T, answer)
-            if not self._asks_all:
-                break
-        return first
+        return None
 
 
 class Intercept(Generic[P, T]):

@@ -15,7 +15,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest, Continue, ExchangeStep, Redirect
 from kinmqtt_spi.services.authorization import AuthorizationRequest
 from kinmqtt_spi.services.cluster import Member
-from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
+from kinmqtt_spi.services.limiter import LimitDecision, Resource
 from kinmqtt_spi.services.metric import Metrics, Snapshot, SysTopic
 from kinmqtt_spi.services.plugin import Clock, Health
 from kinmqtt_spi.services.queue import FullPolicy, QueueFull
@@ -30,8 +30,10 @@ class Hooks:
     """The bound hooks. Built once the plugins are configured, when it is known which of them stay."""
 
     def __init__(self, manager: PluginManager, clock: Clock, metrics: Metrics) -> None:
+        """Raises :class:`~kinmqtt_spi.errors.AssemblyError` where a plugin's ``guard_calls`` fails."""
         self._manager = manager
-        self._factory = CallFactory(clock, metrics)
+        guards = manager.implementations("guard_calls")
+        self._factory = CallFactory(clock, metrics, guards)
         self._clock = clock
         self._metrics = metrics
         self._mailboxes: dict[str, Mailbox] = {}
@@ -74,11 +76,6 @@ class Hooks:
             self._calls("choose_member"), lambda answer, group, filter, candidates, message: answer in candidates
         )
         self.queue_full: Poll[[QueueFull], FullPolicy] = Poll(self._calls("queue_full"))
-        self.acquire: Poll[[Resource, int], LimitDecision] = Poll(
-            self._calls("acquire"),
-            lambda answer, resource, amount: answer.verdict is not LimitVerdict.ALLOW,
-            asks_all=True,
-        )
 
     def _bind_intercepting(self) -> None:
         unavailable = ReasonCode.SERVER_UNAVAILABLE
@@ -110,6 +107,8 @@ class Hooks:
         self.initial_subscriptions: Collect[[Client], Sequence[Subscription]] = Collect(
             self._calls("initial_subscriptions")
         )
+        self.acquire: Collect[[Resource, int], LimitDecision | None] = Collect(self._calls("acquire"))
+        self.release: Collect[[Resource, int], None] = Collect(self._calls("release"))
         self.sys_topics: Collect[[], Sequence[SysTopic]] = Collect(self._calls("sys_topics"))
 
     def _bind_telling(self) -> None:

@@ -23,7 +23,7 @@ from kinmqtt_spi.properties import NO_PROPERTIES
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
-from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
 from kinmqtt_spi.values import Client, Drop, Message, Reject
 
 if TYPE_CHECKING:
@@ -135,16 +135,32 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
     if fanout is None or fanout.generation != broker.router.generation:
         route.refresh(connection)
         fanout = route.fanout
-    if broker.limiting.topics:
-        stopped = _limited(connection, session, packet)
+    resource: Resource | None = None
+    if broker.limiting.topics and connection.limited_to is not None:
+        resource = evolve(connection.limited_to, topic=packet.topic)
+        stopped = _limited(connection, session, packet, resource)
         if stopped is not None:
             return stopped
     runtime = broker.runtime
     publication = Publication(packet, connection.version, session.publisher, runtime.now(), runtime.mint)
     if route.intercept is not None:
         outcome = route.intercept(session.client, publication.message)
-        return _intercepted(connection, session, packet, publication, outcome)
-    return _take(connection, session, packet, publication, fanout)
+        if isinstance(outcome, Awaitable):
+            work = run(_intercepted_later(connection, session, packet, publication, outcome))
+            if resource is not None:
+                work.addBoth(_no_longer_used, connection, resource)
+            return connection.wait_for(work)
+        answer = _intercepted(connection, session, packet, publication, outcome)
+    else:
+        answer = _take(connection, session, packet, publication, fanout)
+    if resource is not None:
+        connection.release(resource, 1)
+    return answer
+
+
+def _no_longer_used(result: Any, connection: Connection, resource: Resource) -> Any:
+    connection.release(resource, 1)
+    return result
 
 
 async def _publish_later(
@@ -231,12 +247,9 @@ def _admit(connection: Connection, session: Session, packet: Publish) -> bool:
     return True
 
 
-def _limited(connection: Connection, session: Session, packet: Publish) -> bool | None:
+def _limited(connection: Connection, session: Session, packet: Publish, resource: Resource) -> bool | None:
     """Ask a limiter that looks at topics; ``None`` to go on."""
-    resource = connection.limited_to
-    if resource is None:
-        return None
-    limit = connection.broker.limiting.ask(evolve(resource, topic=packet.topic), 1)
+    limit = connection.acquire(resource, 1)
     if limit.verdict is LimitVerdict.ALLOW:
         return None
     if limit.verdict is LimitVerdict.DELAY:
@@ -271,8 +284,6 @@ def _intercepted(
     connection: Connection, session: Session, packet: Publish, publication: Publication, outcome: Any
 ) -> bool | None:
     """Go on with what the intercepts made of a message."""
-    if isinstance(outcome, Awaitable):
-        return connection.wait_for(run(_intercepted_later(connection, session, packet, publication, outcome)))
     if isinstance(outcome, Message):
         if outcome is not publication.message:
             try:

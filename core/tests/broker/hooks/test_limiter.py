@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness import House, Peer
-from twisted.internet.defer import succeed
+from twisted.internet.defer import Deferred, succeed
 
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Disconnect, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
@@ -377,6 +377,20 @@ def test_acquire_counts_the_first_answer_that_is_not_allow() -> None:
     assert peer.connack.reason is ReasonCode.SERVER_BUSY
 
 
+def test_acquire_refuses_whatever_delays() -> None:
+    """A refusal behind a DELAY is a refusal; of several delays the longest holds."""
+    longer = LimitDecision(LimitVerdict.DELAY, "slower", delay_s=9)
+    plugins = {"a": Limiter(ResourceKind.CONNECT, DELAY), "b": Limiter(ResourceKind.CONNECT, REJECT)}
+    house = House(plugins={"a": Limiter(ResourceKind.PUBLISH, DELAY), "b": Limiter(ResourceKind.PUBLISH, longer)})
+
+    assert House(plugins=plugins).connect("c", V5).connack.reason is ReasonCode.QUOTA_EXCEEDED
+    peer = house.connect("c").publish("t")
+    house.advance(8)
+    assert not peer.link.reading
+    house.advance(1)
+    assert peer.link.reading
+
+
 def test_acquire_asks_all() -> None:
     """A limiter after one that has spoken counts the use all the same."""
     last = Limiter(ResourceKind.PUBLISH, None)
@@ -453,7 +467,8 @@ def test_limiter_needs_are_put_together() -> None:
 
     needs = House(plugins=plugins).assembly.limiter_needs
 
-    assert needs == LimiterNeeds(frozenset({ResourceKind.CONNECT, ResourceKind.PUBLISH}), topics=True)
+    assert needs["a"] == LimiterNeeds(frozenset({ResourceKind.CONNECT}))
+    assert needs["b"] == LimiterNeeds(frozenset({ResourceKind.PUBLISH}), topics=True)
 
 
 @pytest.mark.parametrize("answer", [fail, lambda: succeed(LimiterNeeds())])
@@ -515,3 +530,200 @@ def test_limited_that_raises_harms_nobody() -> None:
     assert not peer.closed
     assert len(witness.told) == 1
     assert house.assembly.metrics.sum("plugin.failures") == 1
+
+
+# release
+
+
+class Holder(Limiter):
+    """Counts how much of one kind is in use."""
+
+    def __init__(self, kind: ResourceKind, answer: Any = None, topics: bool = False) -> None:
+        super().__init__(kind, answer, topics)
+        self.released: list[tuple[Resource, int]] = []
+
+    @hookimpl
+    def limiter_needs(self) -> LimiterNeeds:
+        return LimiterNeeds(frozenset({self.kind}), self.topics, frozenset({self.kind}))
+
+    @hookimpl
+    def release(self, resource: Resource, amount: int) -> None:
+        self.released.append((resource, amount))
+
+    @property
+    def used(self) -> int:
+        """What was granted and is not over."""
+        granted = 0 if self.answer in (DROP, REJECT, DISCONNECT) else sum(amount for _, amount in self.asked)
+        return granted - sum(amount for _, amount in self.released)
+
+
+class SlowGuard:
+    """An authorizer and interceptor whose answers come when the test says so."""
+
+    def __init__(self, hook: str) -> None:
+        self.hook = hook
+        self.pending: list[Deferred[Any]] = []
+
+    def _wait(self, hook: str) -> Any:
+        if hook != self.hook:
+            return None
+        self.pending.append(Deferred())
+        return self.pending[-1]
+
+    @hookimpl
+    def publish_received(self) -> Any:
+        return self._wait("publish_received")
+
+    @hookimpl
+    def authorize(self) -> Any:
+        return self._wait("authorize")
+
+
+@pytest.mark.parametrize("kind", [ResourceKind.CONNECTION, ResourceKind.CONNECT])
+def test_release_of_a_connection_when_it_is_gone(kind: ResourceKind) -> None:
+    """A connection and its client are in use until the network connection is gone; once is told, not twice."""
+    holder = Holder(kind)
+    house = House(plugins={"holder": holder})
+    stays, goes, lost = (house.connect(name) for name in "abc")
+    assert (holder.used, holder.released) == (3, [])
+
+    goes.disconnect()
+    lost.drop()
+
+    assert holder.used == 1
+    assert {id(resource) for resource, _ in holder.released} <= {id(resource) for resource, _ in holder.asked}
+    assert not stays.closed
+
+
+@pytest.mark.parametrize("answer", [DROP, REJECT, DISCONNECT])
+@pytest.mark.parametrize("kind", [ResourceKind.CONNECTION, ResourceKind.CONNECT, ResourceKind.PUBLISH])
+def test_release_of_what_was_refused_is_not_told(kind: ResourceKind, answer: LimitDecision) -> None:
+    """Who refused has nothing to be given back."""
+    holder = Holder(kind, answer)
+    house = House(plugins={"holder": holder})
+
+    peer = house.connect("a")
+    peer.publish("x", qos=1)
+    peer.drop()
+
+    assert len(holder.asked) == 1
+    assert holder.released == []
+
+
+def test_release_at_once_where_another_limiter_refuses() -> None:
+    """Of what comes to nothing those who granted it are told at once, whatever their place in the order."""
+    first, second = Holder(ResourceKind.CONNECT), Holder(ResourceKind.CONNECT)
+    house = House(plugins={"a": first, "b": Limiter(ResourceKind.CONNECT, REJECT), "c": second})
+
+    peer = house.connect("a")
+    assert (len(first.released), len(second.released)) == (1, 1)
+    peer.drop()
+
+    assert (first.used, second.used) == (0, 0)
+
+
+def test_release_of_publishes_when_the_read_is_carried_out() -> None:
+    """All PUBLISH packets of a read are in use until the last of them is carried out."""
+    holder, guard = Holder(ResourceKind.PUBLISH), SlowGuard("publish_received")
+    house = House(plugins={"holder": holder, "guard": guard})
+    peer = house.connect("a", V5)
+    peer.send_bytes(publishes(V5, 1, "x", "y", "z"))
+    assert holder.used == 3
+
+    for number in range(3):
+        assert holder.used == 3
+        guard.pending[number].callback(None)
+        house.settle()
+
+    assert holder.used == 0
+    assert [amount for _, amount in holder.asked] == [3]
+    assert len(peer.of(Puback)) == 3
+
+
+def test_release_of_publishes_when_the_connection_is_lost() -> None:
+    """What was in the broker's hands when the client went is not in use for ever."""
+    holder, guard = Holder(ResourceKind.PUBLISH), SlowGuard("publish_received")
+    house = House(plugins={"holder": holder, "guard": guard})
+    peer = house.connect("a", V5)
+    peer.send_bytes(publishes(V5, 1, "x", "y"))
+
+    peer.drop()
+
+    assert holder.used == 0
+
+
+@pytest.mark.parametrize("hook", ["authorize", "publish_received", "none"])
+def test_release_of_a_publish_by_topic(hook: str) -> None:
+    """A limiter that looks at topics is told of each packet, when that is carried out."""
+    holder, guard = Holder(ResourceKind.PUBLISH, topics=True), SlowGuard(hook)
+    house = House(plugins={"holder": holder, "guard": guard})
+    peer = house.connect("a", V5)
+    peer.send_bytes(publishes(V5, 1, "x", "y"))
+    for number in range(2 if hook != "none" else 0):
+        guard.pending[number].callback(None)
+        house.settle()
+
+    assert [(resource.topic, amount) for resource, amount in holder.asked] == [("x", 1), ("y", 1)]
+    assert holder.released == holder.asked
+
+
+def test_release_of_a_subscribe_when_it_is_carried_out() -> None:
+    """The filters of a SUBSCRIBE are in use until it is answered."""
+    holder, guard = Holder(ResourceKind.SUBSCRIBE), SlowGuard("authorize")
+    house = House(plugins={"holder": holder, "guard": guard})
+    peer = house.connect("a", V5)
+    peer.send(Subscribe(1, (SubscribeRequest("x"), SubscribeRequest("y"))))
+    assert holder.used == 2
+
+    for number in range(2):
+        guard.pending[number].callback(None)
+        house.settle()
+
+    assert holder.used == 0
+    assert peer.granted == [0, 0]
+
+
+def test_release_that_fails_is_counted() -> None:
+    """A limiter that raises when it is told costs nobody anything."""
+    holder = Holder(ResourceKind.CONNECT)
+    holder.release = hookimpl(fail)  # type: ignore[method-assign]
+    house = House(plugins={"holder": holder})
+
+    house.connect("a").drop()
+
+    assert house.assembly.metrics.sum("plugin.failures") == 1
+
+
+# Packets that wait
+
+
+def test_acquire_is_not_asked_again_for_packets_that_wait() -> None:
+    """PUBLISH packets behind one that is waited for were asked for with it; those of later reads were not."""
+    limiter, guard = Limiter(ResourceKind.PUBLISH, None), SlowGuard("publish_received")
+    house = House(plugins={"limiter": limiter, "guard": guard})
+    peer = house.connect("a", V5)
+    peer.send_bytes(publishes(V5, 0, "x", "y", "z"))
+    peer.send_bytes(publishes(V5, 0, "u", "v"))
+
+    for number in range(5):
+        guard.pending[number].callback(None)
+        house.settle()
+
+    assert [amount for _, amount in limiter.asked] == [3, 2]
+
+
+def test_acquire_refuses_packets_that_wait_as_it_said() -> None:
+    """What was said of a read holds for those of its packets that had to wait for another one."""
+    answers = iter([REJECT, None])
+    limiter, guard = Limiter(ResourceKind.PUBLISH, lambda: next(answers)), SlowGuard("authorize")
+    house = House(plugins={"limiter": limiter, "guard": guard})
+    peer = house.connect("a", V5)
+    subscribe = encode(Subscribe(9, (SubscribeRequest("s"),)), V5)
+    peer.send_bytes(subscribe + publishes(V5, 1, "x", "y"))
+    assert peer.of(Puback) == []
+
+    guard.pending[0].callback(None)
+    house.settle()
+
+    assert [ack.reason for ack in peer.of(Puback)] == [ReasonCode.QUOTA_EXCEEDED] * 2
+    assert len(limiter.asked) == 1

@@ -12,11 +12,11 @@ from twisted.internet.defer import Deferred, succeed
 
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.packets import V5
-from kinmqtt_spi import SPI_VERSION, Decision, hookimpl
+from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, SettingsError
 from kinmqtt_spi.reference.cluster import SingleNode
 from kinmqtt_spi.reference.session import MemorySessionStore
-from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements
+from kinmqtt_spi.services.plugin import CallGuard, Context, Health, HealthState, Requirements
 
 
 def broken(*_: Any) -> Any:
@@ -603,3 +603,143 @@ def test_health_has_five_seconds() -> None:
     house.advance(2)
 
     assert found[0]["a"].state is HealthState.FAILED
+
+
+# guard_calls
+
+
+class Breaker(CallGuard):
+    """Lets calls in while it is closed, and writes down how they ended."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.left: list[tuple[float, str]] = []
+
+    def enter(self) -> bool:
+        return not self.open
+
+    def leave(self, duration_s: float, error: BaseException | None) -> None:
+        self.left.append((duration_s, type(error).__name__))
+
+
+class Guarding:
+    """Puts one guard before the calls of the plugin ``auth``."""
+
+    def __init__(self, guard: Any = None) -> None:
+        self.guard = Breaker() if guard is None else guard
+        self.asked: list[tuple[str, str]] = []
+
+    @hookimpl
+    def guard_calls(self, plugin: str, hook: str) -> Any:
+        self.asked.append((plugin, hook))
+        return self.guard if plugin == "auth" else None
+
+
+class Authenticator:
+    """Answers as the test says."""
+
+    def __init__(self, answer: Any = ALLOW) -> None:
+        self.answer = answer
+        self.calls = 0
+
+    @hookimpl
+    def authenticate(self) -> Any:
+        self.calls += 1
+        return self.answer() if callable(self.answer) else self.answer
+
+    @hookimpl
+    def connected(self) -> None:
+        """Nobody waits for this one."""
+
+    @hookimpl
+    def acquire(self) -> None:
+        """This one answers at once."""
+
+
+def test_guard_calls_is_asked_for_what_clients_wait_for() -> None:
+    """Decide and intercept hooks that may be awaited, of other plugins: not notices, nor what answers at once."""
+    guarding = Guarding()
+    House(plugins={"guarding": guarding, "auth": Authenticator()})
+
+    ours = [pair for pair in guarding.asked if pair[0] == "auth"]
+
+    assert ours == [("auth", "authenticate")]
+    assert "guarding" not in {plugin for plugin, _ in guarding.asked}
+
+
+def test_guard_calls_hears_how_each_call_ended() -> None:
+    """At once, later, with an error, or beyond its time limit; with the time it took."""
+    later: Deferred[Any] = Deferred()
+    answers = iter([lambda: ALLOW, lambda: later, broken, lambda: Deferred()])
+    guarding = Guarding()
+    house = House(plugins={"guarding": guarding, "auth": Authenticator(lambda: next(answers)())})
+
+    house.connect("a")
+    peer = house.connect("b")
+    house.advance(3)
+    later.callback(ALLOW)
+    house.settle()
+    house.connect("c")
+    house.connect("d")
+    house.advance(11)
+
+    assert peer.connack.reason == 0
+    assert [(round(seconds, 3), error) for seconds, error in guarding.guard.left] == [
+        (0, "NoneType"),
+        (3, "NoneType"),
+        (0, "ValueError"),
+        (10, "TimeLimitExceeded"),
+    ]
+
+
+def test_guard_calls_that_lets_nobody_in_is_a_failure() -> None:
+    """The call is not made, and counts as the hook's page says: authentication is refused with 0x88."""
+    guarding, auth = Guarding(), Authenticator()
+    house = House(plugins={"guarding": guarding, "auth": auth})
+    guarding.guard.open = True
+
+    peer = house.connect("a", V5)
+
+    assert peer.connack.reason is ReasonCode.SERVER_UNAVAILABLE
+    assert auth.calls == 0
+    guarding.guard.open = False
+    assert house.connect("a", V5).connack.reason == 0
+
+
+def test_guard_calls_of_several_plugins_are_all_asked() -> None:
+    """Behind one that lets nobody in nobody is asked; those before it hear that the call was stopped."""
+    plugins = {name: Guarding() for name in "abc"}
+    house = House(plugins={**plugins, "auth": Authenticator()})
+    plugins["b"].guard.open = True
+
+    house.connect("x", V5)
+
+    assert [plugins[name].guard.left for name in "abc"] == [[(0.0, "CallStopped")], [], []]
+
+
+class BrokenGuard(CallGuard):
+    """Raises whatever it is asked."""
+
+    def enter(self) -> bool:
+        raise ValueError("broken")
+
+    def leave(self, duration_s: float, error: BaseException | None) -> None:
+        raise ValueError("broken")
+
+
+def test_guard_calls_with_a_broken_guard_lets_calls_in() -> None:
+    """A guard that raises is counted under its plugin, and stops nobody."""
+    house = House(plugins={"guarding": Guarding(BrokenGuard()), "auth": Authenticator()})
+    before = house.assembly.metrics.sum("plugin.failures")
+
+    peer = house.connect("a")
+
+    assert peer.connack.reason == 0
+    assert house.assembly.metrics.sum("plugin.failures") == before + 2
+
+
+@pytest.mark.parametrize("guard", [1, "breaker"])
+def test_guard_calls_that_answers_no_guard_stops_the_assembly(guard: Any) -> None:
+    """Found when the broker is put together."""
+    with pytest.raises(AssemblyError, match=r"'guarding' failed in guard_calls: TypeError: .* no CallGuard"):
+        House(plugins={"guarding": Guarding(guard), "auth": Authenticator()})
