@@ -18,7 +18,7 @@ IMPURE = {
     "subprocess", "threading", "time", "twisted", "uvloop", "zope",
 }  # fmt: skip
 CLOCK_CALLS = {"now", "today", "utcnow"}
-CORE_WITH_TWISTED = ("net", "broker", "plugins")
+CORE_WITH_TWISTED = ("net", "broker", "plugins", "testing")
 COMPOSITION = ("kinmqtt.tap", "kinmqtt.__main__", "kinmqtt.runner", "kinmqtt.store_command")
 
 

@@ -45,7 +45,7 @@ def test_no_more_aliases_than_the_client_takes() -> None:
         house.connect("n", V5).subscribe("#"),
     )
     for peer in (few, many):
-        pub = peer.house.connect("pub")
+        pub = peer.harness.connect("pub")
         for number in range(5):
             pub.publish(f"topic/{number}", b"x")
 

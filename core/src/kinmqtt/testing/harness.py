@@ -1,0 +1,371 @@
+"""A whole broker in memory: real plugins and services, links without sockets, and a clock that the test turns.
+
+    broker = BrokerHarness(plugins={"guard": Guard()}, config='plugins.guard.deny = ["secret/#"]')
+    subscriber = broker.connect("subscriber")
+    subscriber.subscribe("a/#", qos=1)
+    broker.connect("publisher").publish("a/b", b"x", qos=1)
+    assert subscriber.messages == [("a/b", b"x", 1)]
+
+Everything runs at once: a call returns when the reactor turns it led to are over. What waits for time waits for
+:meth:`BrokerHarness.advance`. The tests of a plugin get the class from the fixture ``kinmqtt_broker``, and need not
+import the core.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, TypeVar
+
+from twisted.internet.defer import Deferred, succeed
+
+from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
+from kinmqtt.broker.broker import Broker
+from kinmqtt.broker.connection import Connection
+from kinmqtt.broker.listener import Listener, ListenerPlan
+from kinmqtt.broker.settings import BrokerSettings, LimitSettings, ListenerSettings
+from kinmqtt.mqtt.codec import decode, encode
+from kinmqtt.mqtt.framing import Framer
+from kinmqtt.mqtt.packets import (
+    V5,
+    V311,
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from kinmqtt.plugins.discovery import Candidate, builtin_candidates
+from kinmqtt.plugins.manager import PluginManager
+from kinmqtt.plugins.selection import Selection, choose
+from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.settings import Document, parse
+from kinmqtt_spi.values import Address, NodeIdentity
+from kinmqtt_spi.values import Will as SpiWill
+
+P = TypeVar("P")
+
+
+class MemoryLink:
+    """A transport without a network; see :class:`kinmqtt.broker.connection.Link`."""
+
+    def __init__(self, listener: Listener, address: Address) -> None:
+        self.ready = True
+        self.listener = listener
+        self.address = address
+        self.certificate_subject: str | None = None
+        self.certificate_username: str | None = None
+        self.written = bytearray()
+        self.reading = True
+        self.closed = False
+        self.lingers = False
+        """Set by a test: once closed, the connection is not gone until the test says so."""
+        self.blocked = False
+        """Set by a test: the socket takes nothing until :meth:`HarnessClient.unblock`."""
+
+    def write(self, data: bytes) -> None:
+        if self.closed:
+            return
+        self.written += data
+        if self.blocked:
+            self.ready = False
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+class HarnessClient:
+    """The client's end of a connection. It acknowledges what it gets, unless ``silent``."""
+
+    def __init__(self, harness: BrokerHarness, link: MemoryLink, connection: Connection, version: int) -> None:
+        self.harness = harness
+        self.link = link
+        self.connection = connection
+        self.version = version
+        self.packets: list[Packet] = []
+        """Everything the broker has sent, in order."""
+        self.silent = False
+        self.packet_ids = count(1)
+        self._framer = Framer()
+
+    # Sending
+
+    def send(self, packet: Packet) -> HarnessClient:
+        """Send a packet."""
+        return self.send_bytes(encode(packet, self.version))
+
+    def send_bytes(self, data: bytes) -> HarnessClient:
+        """Send bytes as they are."""
+        if not self.link.closed:
+            self.connection.receive(data)
+        self.harness.settle()
+        return self
+
+    def publish(
+        self, topic: str, payload: bytes = b"", qos: int = 0, retain: bool = False, **more: Any
+    ) -> HarnessClient:
+        """Publish; ``packet_id``, ``dup`` and ``properties`` may be given."""
+        if qos:
+            more.setdefault("packet_id", next(self.packet_ids))
+        return self.send(Publish.build(topic, payload, qos=qos, retain=retain, **more))
+
+    def subscribe(
+        self, filter: str, qos: int = 0, properties: Properties = NO_PROPERTIES, **options: Any
+    ) -> HarnessClient:
+        """Subscribe to one filter; ``options`` are those of :class:`SubscribeRequest`."""
+        request = SubscribeRequest(filter, qos, **options)
+        return self.send(Subscribe(next(self.packet_ids), (request,), properties))
+
+    def unsubscribe(self, filter: str) -> HarnessClient:
+        """Unsubscribe from one filter."""
+        return self.send(Unsubscribe(next(self.packet_ids), (filter,)))
+
+    def disconnect(self, **fields: Any) -> HarnessClient:
+        """Send DISCONNECT."""
+        return self.send(Disconnect(**fields))
+
+    def drop(self) -> HarnessClient:
+        """Lose the network connection."""
+        self.link.closed = True
+        self.connection.lost("Connection was lost.")
+        self.harness.settle()
+        return self
+
+    def unblock(self) -> HarnessClient:
+        """Let the socket take what waits."""
+        self.link.blocked = False
+        self.link.ready = True
+        self.connection.drained()
+        self.harness.settle()
+        return self
+
+    # Receiving
+
+    def collect(self) -> bool:
+        """Take in what the broker has written; whether there was anything to answer."""
+        answers: list[Packet] = []
+        data = bytes(self.link.written)
+        self.link.written.clear()
+        if self.link.closed and not self.link.lingers and self.connection in self.harness.broker.connections:
+            self.connection.lost("Connection was closed.")
+        for frame, body in self._framer.feed(data):
+            packet = decode(frame, body, self.version)
+            self.packets.append(packet)
+            answers.extend(self._answer(packet))
+        if self.link.closed or self.silent:
+            return False
+        for answer in answers:
+            self.connection.receive(encode(answer, self.version))
+        return bool(answers)
+
+    def _answer(self, packet: Packet) -> list[Packet]:
+        if isinstance(packet, Publish) and packet.qos == 1:
+            return [Puback(packet.packet_id)]
+        if isinstance(packet, Publish) and packet.qos == 2:
+            return [Pubrec(packet.packet_id)]
+        if isinstance(packet, Pubrel):
+            return [Pubcomp(packet.packet_id)]
+        if isinstance(packet, Pubrec) and not packet.reason.is_failure:
+            return [Pubrel(packet.packet_id)]
+        return []
+
+    def of(self, packet_class: type[P]) -> list[P]:
+        """The packets of one class that the broker has sent."""
+        return [packet for packet in self.packets if isinstance(packet, packet_class)]
+
+    @property
+    def messages(self) -> list[tuple[str, bytes, int]]:
+        """Topic, payload and QoS of every PUBLISH received."""
+        return [(p.topic, p.payload, p.qos) for p in self.of(Publish)]
+
+    @property
+    def connack(self) -> Connack:
+        """The CONNACK."""
+        [connack] = self.of(Connack)
+        return connack
+
+    @property
+    def granted(self) -> list[int]:
+        """The reason codes of the last SUBACK."""
+        return [int(reason) for reason in self.of(Suback)[-1].reasons]
+
+    @property
+    def given_up(self) -> list[int]:
+        """The reason codes of the last UNSUBACK."""
+        return [int(reason) for reason in self.of(Unsuback)[-1].reasons]
+
+    @property
+    def closed(self) -> bool:
+        """Whether the broker has closed the connection."""
+        return self.link.closed
+
+
+class BrokerHarness:
+    """A broker with its clock, and the clients that use it."""
+
+    def __init__(
+        self,
+        *,
+        plugins: Mapping[str, Any] | None = None,
+        settings: BrokerSettings | None = None,
+        plugin_settings: Mapping[str, Any] | None = None,
+        config: str = "",
+        start: bool = True,
+        reactor: str = "asyncio",
+        clock: TurnableClock | None = None,
+        services: Mapping[str, str] | None = None,
+        order: tuple[str, ...] = (),
+        listeners: Mapping[str, ListenerSettings] | None = None,
+        **limits: Any,
+    ) -> None:
+        """``plugins`` by name stand before the built-ins; ``limits`` are fields of :class:`LimitSettings`.
+
+        A plugin's settings are an instance of its settings class in ``plugin_settings``, or a section of
+        ``config``, which is TOML as in a settings file. Raises what assembling a broker raises.
+        """
+        self.clock = clock or TurnableClock()
+        self.memory_bytes: int | None = 0
+        """What the broker is told of its memory."""
+        self.peers: list[HarnessClient] = []
+        self._soon: deque[Callable[[], object]] = deque()
+        self._hex = count(1)
+        handed_in = [Candidate(name, "test", name, False, plugin) for name, plugin in (plugins or {}).items()]
+        selection = Selection(order=order, services=dict(services or {}))
+        choices = choose([*handed_in, *builtin_candidates()], selection)
+        manager = PluginManager(choices, selection, reactor)
+        named = listeners or {"tcp:1883": ListenerSettings(endpoint="127.0.0.1:1883")}
+        plans = [ListenerPlan(name, True, plan) for name, plan in named.items()]
+        surroundings = Surroundings(
+            NodeIdentity("test", 7), self.clock, lambda call: succeed(call()), plans, lambda: self.memory_bytes
+        )
+        parsed = dict(plugin_settings or {})
+        document = Document.parse(config, "the harness's config")
+
+        unread = set(document.data) - {"plugins"} | set(document.data.get("plugins", {}))
+
+        def settings_of(name: str, settings_class: type[Any] | None) -> Any:
+            unread.discard(name)
+            if name in parsed or settings_class is None:
+                return parsed.get(name)
+            return parse(settings_class, document, ("plugins", name))
+
+        self.assembly: Assembly = assemble(
+            settings or BrokerSettings(sys_interval_s=0),
+            LimitSettings(**limits),
+            settings_of,
+            manager,
+            surroundings,
+        )
+        if unread:
+            raise SettingsError([f"the harness's config: nobody reads {name!r}" for name in sorted(unread)])
+        self.broker = Broker(self.assembly, self._soon.append, lambda n: f"{next(self._hex):0{2 * n}x}", "test")
+        if start:
+            self.result(self.broker.start())
+
+    def result(self, coroutine: Any) -> Any:
+        """The result of a coroutine that can end without time passing."""
+        outcome: list[Any] = []
+        Deferred.fromCoroutine(coroutine).addBoth(outcome.append)
+        self.settle()
+        assert outcome, "the coroutine still waits"
+        if hasattr(outcome[0], "raiseException"):
+            outcome[0].raiseException()
+        return outcome[0]
+
+    def settle(self) -> None:
+        """Run reactor turns until nothing more happens without time passing."""
+        busy = True
+        while busy:
+            busy = False
+            while self._soon:
+                self._soon.popleft()()
+                busy = True
+            for peer in self.peers:
+                busy |= peer.collect()
+            self.clock.advance(0)
+            busy |= bool(self._soon) or any(peer.link.written for peer in self.peers)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, second by second."""
+        whole = int(seconds)
+        for step in [1.0] * whole + ([seconds - whole] if seconds > whole else []):
+            self.clock.advance(step)
+            self.settle()
+
+    def open(self, version: int = V311, host: str = "192.0.2.1", listener: str = "tcp:1883") -> HarnessClient:
+        """A network connection that has sent nothing yet."""
+        link = MemoryLink(self.broker.listeners[listener], Address(host, 50_000 + len(self.peers)))
+        peer = HarnessClient(self, link, Connection(self.broker, link), version)
+        self.peers.append(peer)
+        peer.connection.opened()
+        self.settle()
+        return peer
+
+    def connect(
+        self,
+        client_id: str = "",
+        version: int = V311,
+        *,
+        clean_start: bool = True,
+        expiry_s: int | None = None,
+        will: Will | SpiWill | None = None,
+        properties: Properties = NO_PROPERTIES,
+        silent: bool = False,
+        host: str = "192.0.2.1",
+        **fields: Any,
+    ) -> HarnessClient:
+        """A client that has sent its CONNECT; ``expiry_s`` is an MQTT 5 session expiry interval.
+
+        ``version`` is 3 (MQTT 3.1), 4 (3.1.1) or 5; ``fields`` may be ``username``, ``password`` and ``keep_alive``.
+        """
+        peer = self.open(version, host)
+        peer.silent = silent
+        if expiry_s is not None:
+            assert version == V5, "only MQTT 5 has a session expiry interval"
+            properties = properties.replace(session_expiry_interval=expiry_s)
+        fields.setdefault("keep_alive", 0)
+        fields.setdefault("username", None)
+        fields.setdefault("password", None)
+        return peer.send(
+            Connect(
+                version=version,
+                client_id=client_id,
+                clean_start=clean_start,
+                will=_as_sent(will),
+                properties=properties,
+                **fields,
+            )
+        )
+
+
+def _as_sent(will: Will | SpiWill | None) -> Will | None:
+    """A will as CONNECT carries it."""
+    if not isinstance(will, SpiWill):
+        return will
+    message = will.message
+    properties = message.properties
+    if will.delay_s:
+        properties = properties.replace(will_delay_interval=will.delay_s)
+    return Will(message.topic, message.payload, message.qos, message.retain, properties)
