@@ -67,11 +67,12 @@ def run_command(
     program: Sequence[str] = (sys.executable, "-m", "kinmqtt"),
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    input: str = "",
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, with standard output and standard error apart."""
     return subprocess.run(
         [*program, *arguments],
-        stdin=subprocess.DEVNULL,
+        input=input,
         capture_output=True,
         text=True,
         timeout=TIME_LIMIT_S,

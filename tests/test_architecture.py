@@ -19,7 +19,7 @@ IMPURE = {
 }  # fmt: skip
 CLOCK_CALLS = {"now", "today", "utcnow"}
 CORE_WITH_TWISTED = ("net", "broker", "plugins", "testing")
-COMPOSITION = ("kinmqtt.tap", "kinmqtt.__main__", "kinmqtt.runner", "kinmqtt.store_command")
+COMPOSITION = ("kinmqtt.tap", "kinmqtt.__main__", "kinmqtt.runner", "kinmqtt.store_command", "kinmqtt.explain")
 
 
 def under(name: str, *packages: str) -> bool:

@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kinmqtt.commands import add_plugin_commands
 from kinmqtt.config import Overrides, Settings, load
 from kinmqtt.tap import install_asyncio_reactor
-from kinmqtt_spi.errors import AssemblyError, SettingsError
+from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
+
+FAMILIES = (
+    "authentication",
+    "authorization",
+    "subscription",
+    "queue",
+    "retain",
+    "session",
+    "event",
+    "cluster",
+    "metric",
+    "limiter",
+)
+"""What `kinmqtt new-plugin` can begin."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; answers the exit status: 0, 1 for a mistake in settings or plugins, 2 for one in usage."""
-    parser = _parser()
-    parsed, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        # With the usage of the command that was meant.
-        hint = getattr(parsed, "hint", "")
-        getattr(parsed, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        parser = _parser(arguments)
+        parsed, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            # With the usage of the command that was meant.
+            hint = getattr(parsed, "hint", "")
+            getattr(parsed, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         status: int = parsed.command(parsed)
     except SettingsError as error:
         return _complain(*error.problems)
-    except AssemblyError as error:
-        return _complain(str(error))
+    except SpiError as error:
+        return _complain(*str(error).splitlines())
     except BrokenPipeError:
         # Whoever read the output has seen enough; Python must not complain when it closes the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -35,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kinmqtt", description="A pluggable MQTT broker.")
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="the same as the command version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -50,8 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(plugins)
     plugins.set_defaults(command=_plugins)
     _add_store(commands)
+    _add_explain(commands)
+    _add_new_plugin(commands)
     version = commands.add_parser("version", help="show the version")
     version.set_defaults(command=_version)
+    if not arguments or arguments[0] not in commands.choices:
+        # What plugins bring is loaded only where it may be meant: not to run a broker.
+        add_plugin_commands(commands, tuple(commands.choices), arguments[0] if arguments else None)
     return parser
 
 
@@ -77,6 +99,46 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-P", dest="plugins", action="append", default=[], metavar="no:NAME", help="do without a plugin"
     )
+
+
+def _add_explain(commands: Any) -> None:
+    explain = commands.add_parser(
+        "explain", help="ask each plugin what it answers about a client, and how long it takes"
+    )
+    _add_settings(explain)
+    explain.add_argument("--client", required=True, metavar="ID", help="the client id")
+    explain.add_argument("--user", metavar="NAME", help="the user name")
+    explain.add_argument(
+        "--password-stdin", action="store_true", help="read a password from standard input, and ask authenticators"
+    )
+    explain.add_argument("--address", default="127.0.0.1", help="where it connects from (default: %(default)s)")
+    explain.add_argument("--listener", metavar="NAME", help="where it connects to (default: the first listener)")
+    explain.add_argument("--mqtt", type=int, choices=(3, 4, 5), default=5, help="its protocol level (default: 5)")
+    explain.add_argument("--qos", type=int, choices=(0, 1, 2), default=0)
+    explain.add_argument("--retain", action="store_true")
+    actions = explain.add_mutually_exclusive_group()
+    for action, metavar, summary in (
+        ("connect", None, "whether it may connect; the question where there is no other"),
+        ("publish", "TOPIC", "whether it may publish there"),
+        ("subscribe", "FILTER", "whether it may subscribe to that"),
+        ("receive", "TOPIC", "whether it may receive that"),
+        ("will", "TOPIC", "whether it may leave a will there"),
+    ):
+        if metavar is None:
+            actions.add_argument(f"--{action}", action="store_true", help=summary)
+        else:
+            actions.add_argument(f"--{action}", metavar=metavar, help=summary)
+    explain.set_defaults(command=_explain)
+
+
+def _add_new_plugin(commands: Any) -> None:
+    new = commands.add_parser("new-plugin", help="write the beginning of a plugin: a distribution with its tests")
+    new.add_argument("name", metavar="NAME", help="its name: small letters, digits and _")
+    new.add_argument("--family", required=True, choices=FAMILIES, help="what it will do")
+    new.add_argument(
+        "--directory", type=Path, metavar="DIRECTORY", help="where it goes (default: kinmqtt-NAME, here)"
+    )
+    new.set_defaults(command=_new_plugin)
 
 
 def _add_store(commands: Any) -> None:
@@ -175,6 +237,41 @@ def _plugins(parsed: argparse.Namespace) -> int:
             if serves[candidate.name]:
                 print(f"    serves: {', '.join(serves[candidate.name])}")
             print(f"    hooks: {', '.join(manager.hooks_of(candidate.name))}")
+    return 0
+
+
+def _explain(parsed: argparse.Namespace) -> int:
+    from kinmqtt.broker.broker import Broker
+    from kinmqtt.explain import Question, explain, plan_named, run_once
+    from kinmqtt.runner import build_assembly, version
+    from kinmqtt_spi.services.authentication import ConnectRequest
+    from kinmqtt_spi.services.authorization import Action
+    from kinmqtt_spi.values import Address
+
+    password = sys.stdin.buffer.readline().rstrip(b"\r\n") if parsed.password_stdin else None
+    settings = _settings(parsed)
+    reactor = _reactor(settings)
+    assembly, _ = build_assembly(settings, reactor)
+    listener = plan_named(assembly, parsed.listener).name
+    asked = [(action, topic) for action in Action if (topic := getattr(parsed, action.value)) is not None]
+    action, topic = asked[0] if asked else (None, "")
+    address = Address(parsed.address, 0)
+    request = ConnectRequest(parsed.client, parsed.user, password, address, listener, parsed.mqtt)
+    question = Question(request, action is None or password is not None, action, topic, parsed.qos, parsed.retain)
+    broker = Broker(assembly, lambda call: reactor.callLater(0, call), secrets.token_hex, version())
+    user = f"user {parsed.user!r}" if parsed.user is not None else "no user name"
+    print(f"client {parsed.client!r}, {user}, from {parsed.address} at {listener}")
+    for part in run_once(reactor, lambda: explain(broker, question)):
+        print("\n".join(part.lines()))
+    return 0
+
+
+def _new_plugin(parsed: argparse.Namespace) -> int:
+    from kinmqtt.new_plugin import write
+
+    directory = parsed.directory or Path(f"kinmqtt-{parsed.name.replace('_', '-')}")
+    for line in write(parsed.name, parsed.family, directory):
+        print(line)
     return 0
 
 

@@ -38,11 +38,13 @@ class Surroundings:
         """Every TCP port that a process has tried to listen on."""
         return [int(line) for line in self._bound.read_text().split()] if self._bound.exists() else []
 
-    def install(self, distribution: str, source: str, plugins: Mapping[str, str]) -> None:
-        """Make a distribution by hand: one module of its name, and entry points by plugin name."""
+    def install(
+        self, distribution: str, source: str, plugins: Mapping[str, str], group: str = "kinmqtt.plugins"
+    ) -> None:
+        """Make a distribution by hand: one module of its name, and entry points of a group by name."""
         (self.folder / f"{distribution}.py").write_text(source)
         info = self.folder / f"{distribution}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
         lines = [f"{name} = {target}" for name, target in plugins.items()]
-        (info / "entry_points.txt").write_text("\n".join(["[kinmqtt.plugins]", *lines, ""]))
+        (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))

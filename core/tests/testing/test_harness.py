@@ -52,7 +52,7 @@ def test_settings_may_be_an_object_or_toml() -> None:
 @pytest.mark.parametrize("config", ["plugins.noise.wort = 'x'", "plugins.nose.word = 'x'", "limits.x = 1"])
 def test_settings_that_nobody_reads_are_a_mistake(config: str) -> None:
     """A misspelt key or section is not passed over."""
-    with pytest.raises(SettingsError, match="wort|'nose'|'limits'"):
+    with pytest.raises(SettingsError, match=r"wort|'nose'|'limits'"):
         BrokerHarness(plugins={"noise": Noise()}, config=config)
 
 

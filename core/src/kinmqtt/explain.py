@@ -1,0 +1,357 @@
+"""``kinmqtt explain``: what each plugin answers about a client and what it wants, in order, and how long it took.
+
+The plugins are configured and started as a broker's are, and asked one by one; no listener opens, and no store is
+touched. Intercepts are named and not called: they may act on what they are handed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import Any, Final
+
+from attrs import evolve, field, frozen
+from twisted.internet.defer import Deferred
+
+from kinmqtt.broker.assembly import Assembly
+from kinmqtt.broker.awaiting import as_deferred, limited
+from kinmqtt.broker.broker import Broker
+from kinmqtt.broker.hooks import NOBODY_ANSWERED
+from kinmqtt.broker.listener import ListenerPlan
+from kinmqtt.plugins.manager import Implementation
+from kinmqtt_spi.errors import AssemblyError
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.values import ALLOW, Client, Decision, Verdict, deny
+
+ASKED: Final = ("connection_opened", "authenticate", "authorize", "authorize_receive", "acquire")
+"""The hooks whose plugins are started."""
+
+_INTERCEPTS: Final = {
+    Action.PUBLISH: ("publish_received",),
+    Action.SUBSCRIBE: ("subscribing",),
+    Action.RECEIVE: ("delivering",),
+    Action.WILL: ("will_publishing",),
+}
+
+
+@frozen(slots=True)
+class Question:
+    """What somebody wants to know."""
+
+    request: ConnectRequest
+    connects: bool
+    """Whether to ask if it may connect: a password was given, or there is no other question."""
+    action: Action | None = None
+    topic: str = ""
+    qos: int = 0
+    retain: bool = False
+
+
+@frozen(slots=True)
+class Vote:
+    """What one plugin answered."""
+
+    hook: str
+    plugin: str
+    answer: str
+    took_ms: float
+    decides: bool = False
+
+
+@frozen(slots=True)
+class Part:
+    """One part of the explanation: what was asked, who answered what, and what comes of it."""
+
+    question: str
+    votes: tuple[Vote, ...]
+    decision: Decision
+    by: str
+    looked_at_by: tuple[str, ...] = field(default=())
+
+    def lines(self) -> list[str]:
+        """The part as text."""
+        lines = [self.question]
+        widths = [max((len(getattr(vote, name)) for vote in self.votes), default=0) for name in ("hook", "plugin")]
+        answers = max((len(vote.answer) for vote in self.votes), default=0)
+        lines += [
+            f"  {vote.hook:<{widths[0]}}  {vote.plugin:<{widths[1]}}  {vote.answer:<{answers}}  "
+            f"{vote.took_ms:7.2f} ms{'  decides' if vote.decides else ''}"
+            for vote in self.votes
+        ]
+        if not self.votes:
+            lines.append("  no plugin is asked")
+        if self.looked_at_by:
+            lines.append(f"  may still be changed or refused by {', '.join(self.looked_at_by)}")
+        who = self.by or "nobody decides, which is the rule"
+        lines.append(f"  => {_described(self.decision)} ({who})")
+        return lines
+
+
+async def explain(broker: Broker, question: Question) -> list[Part]:
+    """Ask, and answer the parts of the explanation; raises AssemblyError where a plugin can't start."""
+    explanation = _Explanation(broker, question)
+    await explanation.start()
+    try:
+        parts = await explanation.parts()
+    except Exception as error:
+        failure: Exception | None = error
+    else:
+        failure = None
+    await explanation.stop()
+    if failure is not None:
+        raise failure
+    return parts
+
+
+class _Explanation:
+    """One run of it."""
+
+    def __init__(self, broker: Broker, question: Question) -> None:
+        self._broker = broker
+        self._assembly: Assembly = broker.assembly
+        self._question = question
+        self._started: list[str] = []
+
+    async def start(self) -> None:
+        """Start the plugins that will be asked, but those that provide a service: a broker may be using its state."""
+        manager = self._assembly.manager
+        asked = {each.plugin for hook in ASKED for each in manager.implementations(hook)}
+        asked -= set(self._assembly.providers.values())
+        for implementation in manager.implementations("start"):
+            plugin = implementation.plugin
+            if plugin in asked:
+                try:
+                    await self._answer("start", implementation, (self._assembly.contexts[plugin],))
+                except Exception as error:
+                    await self.stop()
+                    raise AssemblyError(f"plugin {plugin!r} could not start: {error}") from error
+            self._started.append(plugin)
+
+    async def stop(self) -> None:
+        """Stop what was started."""
+        for implementation in self._assembly.manager.implementations("stop"):
+            if implementation.plugin in self._started:
+                try:
+                    await self._answer("stop", implementation, ())
+                except Exception:
+                    pass  # It is over in any case, and the explanation is there.
+
+    async def parts(self) -> list[Part]:
+        """Everything that is asked, up to what is denied."""
+        question = self._question
+        request = question.request
+        client = Client(
+            request.client_id,
+            request.username,
+            request.address,
+            request.listener,
+            request.protocol_version,
+            request.certificate_subject,
+        )
+        parts = []
+        if question.connects:
+            part, decision = await self._connects(request)
+            parts.append(part)
+            if not part.decision.allowed:
+                return parts
+            client = _known_as(client, decision)
+        if question.action is not None:
+            parts.append(await self._acts(client, question.action))
+        return parts
+
+    async def _connects(self, request: ConnectRequest) -> tuple[Part, Decision]:
+        host = request.address.host
+        votes: list[Vote] = []
+        limits = [
+            Resource(ResourceKind.CONNECTION, request.listener, host),
+            Resource(ResourceKind.CONNECT, request.listener, host, request.client_id, request.username),
+        ]
+        opened = await self._decide("connection_opened", (request.address, request.listener), votes, ALLOW)
+        for resource in limits:
+            refusal = await self._limited(resource, votes)
+            if opened[0].allowed and refusal is not None:
+                opened = refusal
+        authenticators = self._authenticators(request.listener)
+        decided = await self._decide("authenticate", (request,), votes, NOBODY_ANSWERED, authenticators)
+        decision, by = decided if opened[0].allowed else opened
+        intercepts = self._intercepts(("connect_received", "choose_server"))
+        part = Part("May it connect?", _one_decides(votes, by), decision, by, intercepts)
+        return part, decision
+
+    async def _acts(self, client: Client, action: Action) -> Part:
+        question = self._question
+        topic = question.topic
+        votes: list[Vote] = []
+        refusal = await self._limits_of(client, action, topic, votes)
+        asked = AuthorizationRequest(client, action, *_shared(action, topic, question))
+        hook = "authorize_receive" if action is Action.RECEIVE else "authorize"
+        decision, by = await self._decide(hook, (asked,), votes, ALLOW)
+        if decision.allowed and refusal is not None:
+            decision, by = refusal
+        what = {"publish": "publish to", "subscribe": "subscribe to", "receive": "receive", "will": "leave a will on"}
+        text = f"May it {what[action.value]} {topic!r}?"
+        return Part(text, _one_decides(votes, by), decision, by, self._intercepts(_INTERCEPTS[action]))
+
+    async def _limits_of(
+        self, client: Client, action: Action, topic: str, votes: list[Vote]
+    ) -> tuple[Decision, str] | None:
+        kinds = {Action.PUBLISH: ResourceKind.PUBLISH, Action.SUBSCRIBE: ResourceKind.SUBSCRIBE}
+        if action not in kinds:
+            return None
+        resource = Resource(
+            kinds[action],
+            client.listener,
+            client.address.host,
+            client.client_id,
+            client.username,
+            topic if action is Action.PUBLISH else None,
+        )
+        return await self._limited(resource, votes)
+
+    async def _limited(self, resource: Resource, votes: list[Vote]) -> tuple[Decision, str] | None:
+        """Ask those limiters that want to be asked; the first that refuses, if one does."""
+        needs = self._assembly.limiter_needs
+        refusal: tuple[Decision, str] | None = None
+        for implementation in self._assembly.manager.implementations("acquire"):
+            if resource.kind not in needs[implementation.plugin].kinds:
+                continue
+            seen = resource if needs[implementation.plugin].topics else evolve(resource, topic=None)
+            began = perf_counter()
+            try:
+                answer: LimitDecision | None = implementation.call(seen, 1)
+                text = "abstains" if answer is None else _limit_described(answer)
+                refuses = answer is not None and answer.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY)
+            except Exception as error:
+                answer, refuses, text = None, False, f"fails, which allows: {type(error).__name__}: {error}"
+            took_ms = (perf_counter() - began) * 1000
+            votes.append(Vote(f"acquire {resource.kind.value}", implementation.plugin, text, took_ms))
+            if refuses and answer is not None and refusal is None:
+                refusal = deny(answer.reason, f"limited by {answer.rule}"), implementation.plugin
+        return refusal
+
+    async def _decide(
+        self,
+        hook: str,
+        arguments: tuple[Any, ...],
+        votes: list[Vote],
+        default: Decision,
+        among: Sequence[str] | None = None,
+    ) -> tuple[Decision, str]:
+        """Ask every plugin, those behind the first answer too: the first that does not abstain decides."""
+        found: tuple[Decision, str] | None = None
+        implementations = self._assembly.manager.implementations(hook)
+        if among is not None:
+            by_name = {each.plugin: each for each in implementations}
+            implementations = tuple(by_name[plugin] for plugin in among if plugin in by_name)
+        for implementation in implementations:
+            began = perf_counter()
+            try:
+                answer = await self._answer(hook, implementation, arguments)
+            except Exception as error:
+                answer = _failure(hook, error)
+            took_ms = (perf_counter() - began) * 1000
+            votes.append(Vote(hook, implementation.plugin, _described(answer), took_ms))
+            abstains = answer is None or answer.verdict is Verdict.ABSTAIN
+            if found is None and not abstains:
+                found = answer, implementation.plugin
+        return found or (default, "")
+
+    async def _answer(self, hook: str, implementation: Implementation, arguments: tuple[Any, ...]) -> Any:
+        answer = implementation.call(*arguments)
+        if not isinstance(answer, Awaitable):
+            return answer
+        limit_s = self._assembly.manager.traits(hook).time_limit_s
+        deferred: Deferred[Any] = as_deferred(answer, on_asyncio=implementation.asyncio)
+        return await limited(deferred, self._assembly.clock, limit_s)
+
+    def _authenticators(self, listener: str) -> Sequence[str] | None:
+        plan = next(plan for plan in self._assembly.listeners if plan.name == listener)
+        return plan.settings.authenticators or self._assembly.default_authenticators
+
+    def _intercepts(self, hooks: Sequence[str]) -> tuple[str, ...]:
+        manager = self._assembly.manager
+        return tuple(
+            dict.fromkeys(
+                f"{each.plugin} ({hook})"
+                for hook in hooks
+                for each in manager.implementations(hook)
+                if not manager.is_builtin(each.plugin)
+            )
+        )
+
+
+def plan_named(assembly: Assembly, name: str | None) -> ListenerPlan:
+    """The listener of that name, or the first; raises AssemblyError that names those there are."""
+    for plan in assembly.listeners:
+        if name in (None, plan.name):
+            return plan
+    names = ", ".join(plan.name for plan in assembly.listeners)
+    raise AssemblyError(f"--listener: there is no listener {name!r}; those there are: {names}")
+
+
+def run_once(reactor: Any, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run the reactor until some work is done; answers its result or raises its error."""
+    outcome: list[Any] = []
+
+    def begin() -> None:
+        Deferred.fromCoroutine(work()).addBoth(outcome.append).addBoth(lambda _: reactor.stop())
+
+    reactor.callWhenRunning(begin)
+    reactor.run()
+    if hasattr(outcome[0], "raiseException"):
+        outcome[0].raiseException()
+    return outcome[0]
+
+
+def _known_as(client: Client, decision: Decision) -> Client:
+    """The client as an authenticator names it."""
+    identity = decision.identity if isinstance(decision, Authenticated) else None
+    if identity is None:
+        return client
+    return evolve(
+        client,
+        client_id=client.client_id if identity.client_id is None else identity.client_id,
+        username=client.username if identity.username is None else identity.username,
+        attributes=identity.attributes,
+    )
+
+
+def _shared(action: Action, topic: str, question: Question) -> tuple[str, int, bool, str | None]:
+    """Topic, QoS, RETAIN and share group of a question."""
+    group = None
+    if action is Action.SUBSCRIBE and topic.startswith("$share/"):
+        _, group, topic = topic.split("/", 2)
+    return topic, question.qos, question.retain, group
+
+
+def _failure(hook: str, error: Exception) -> Decision:
+    reason = ReasonCode.NOT_AUTHORIZED if hook.startswith("authorize") else ReasonCode.SERVER_UNAVAILABLE
+    return deny(reason, f"it fails: {type(error).__name__}: {error}")
+
+
+def _described(answer: Decision | None) -> str:
+    if answer is None or answer.verdict is Verdict.ABSTAIN:
+        return "abstains"
+    if answer.allowed:
+        return "ALLOW"
+    return f"DENY 0x{answer.reason:02X} {answer.reason.name}{f': {answer.text}' if answer.text else ''}"
+
+
+def _limit_described(answer: LimitDecision) -> str:
+    text = answer.verdict.name
+    if answer.verdict is LimitVerdict.DELAY:
+        text += f" {answer.delay_s:g} s"
+    elif answer.verdict is not LimitVerdict.ALLOW:
+        text += f" 0x{answer.reason:02X} {answer.reason.name}"
+    return f"{text}{f': rule {answer.rule}' if answer.rule else ''}"
+
+
+def _one_decides(votes: Sequence[Vote], by: str) -> tuple[Vote, ...]:
+    """The votes, with the one marked that is the decision; of a plugin's several one that refuses."""
+    ours = [vote for vote in votes if vote.plugin == by and vote.answer != "abstains"]
+    refusing = [vote for vote in ours if not vote.answer.startswith("ALLOW")]
+    chosen = (refusing or ours)[:1]
+    return tuple(evolve(vote, decides=True) if vote in chosen else vote for vote in votes)
