@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,11 @@ from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.settings import describe
+from kinmqtt_spi.testing.behaviours import behaviours_of
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+INCLUDED = re.compile(r"(<!-- included: (?P<source>\S+)(?: as \S+)? -->\n\n```\w*\n).*?(```\n)", re.DOTALL)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,11 +60,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def rendered(page: Path) -> str:
     """A page with its generated parts as the code has them now."""
-    return PART.sub(lambda match: match[1] + part(match["name"]) + match[3], page.read_text(encoding="utf-8"))
+    text = PART.sub(lambda match: match[1] + part(match["name"]) + match[3], page.read_text(encoding="utf-8"))
+    return INCLUDED.sub(lambda match: match[1] + included(match["source"]) + match[3], text)
+
+
+def included(source: str) -> str:
+    """A tested file, as it is."""
+    return (DOCS.parent / source).read_text(encoding="utf-8")
 
 
 def part(name: str) -> str:
-    """One generated part, by its name: ``hooks-FAMILY``, or a key of ``PARTS``."""
+    """One generated part, by its name: ``hooks-FAMILY``, ``behaviours-FAMILY``, or a key of ``PARTS``."""
+    if name.startswith("behaviours-"):
+        return behaviours(name.removeprefix("behaviours-"))
     if name.startswith("hooks-"):
         return hooks(name.removeprefix("hooks-"))
     return PARTS[name]()
@@ -72,6 +83,21 @@ def hooks(family: str) -> str:
     module = next(m for m in HOOKSPEC_MODULES if m.__name__.endswith(f".{family}"))
     tree = ast.parse(inspect.getsource(module))
     return "\n" + "\n".join(_hook(module, node) for node in tree.body if isinstance(node, ast.FunctionDef)) + "\n"
+
+
+def behaviours(family: str) -> str:
+    """The numbered behaviours of a family's suites."""
+    module = import_module(f"kinmqtt_spi.testing.{family}")
+    parts = []
+    for name, suite in vars(module).items():
+        if isinstance(suite, type) and suite.__module__ == module.__name__ and name.endswith("Contract"):
+            rows = [
+                (each.number, each.promise.replace("``", "`"), f"`{each.needs}`" if each.needs else "")
+                for each in behaviours_of(suite)
+            ]
+            header = ("number", "promise", "asked for with")
+            parts.append(f"`kinmqtt_spi.testing.{family}.{name}`\n{table(header, rows)}")
+    return "\n" + "".join(parts)
 
 
 def _hook(module: Any, node: ast.FunctionDef) -> str:
