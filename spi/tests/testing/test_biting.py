@@ -7,13 +7,16 @@ from types import ModuleType
 from typing import Any
 
 import broken_session
+import broken_subscription
 import pytest
 from biting import Verdicts, biting_tests, run, unbroken
 
 from kinmqtt_spi.testing.session import SessionStoreContract
+from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
 
 SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,
+    SubscriptionIndexContract: broken_subscription,
 }
 
 _verdicts = cache(run)
