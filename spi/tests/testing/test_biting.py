@@ -6,16 +6,22 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import broken_authentication
+import broken_authorization
 import broken_session
 import broken_subscription
 import pytest
 from biting import Verdicts, biting_tests, run, unbroken
 
+from kinmqtt_spi.testing.authentication import AuthenticatorContract
+from kinmqtt_spi.testing.authorization import AuthorizerContract
 from kinmqtt_spi.testing.session import SessionStoreContract
 from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
 
 SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,
+    AuthorizerContract: broken_authorization,
+    AuthenticatorContract: broken_authentication,
     SubscriptionIndexContract: broken_subscription,
 }
 
