@@ -8,6 +8,9 @@ from typing import Any
 
 import broken_authentication
 import broken_authorization
+import broken_limiter
+import broken_metric
+import broken_metric_plugin
 import broken_session
 import broken_subscription
 import pytest
@@ -15,11 +18,16 @@ from biting import Verdicts, biting_tests, run, unbroken
 
 from kinmqtt_spi.testing.authentication import AuthenticatorContract
 from kinmqtt_spi.testing.authorization import AuthorizerContract
+from kinmqtt_spi.testing.limiter import LimiterContract
+from kinmqtt_spi.testing.metric import MetricPluginContract, MetricsContract
 from kinmqtt_spi.testing.session import SessionStoreContract
 from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
 
 SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,
+    MetricPluginContract: broken_metric_plugin,
+    MetricsContract: broken_metric,
+    LimiterContract: broken_limiter,
     AuthorizerContract: broken_authorization,
     AuthenticatorContract: broken_authentication,
     SubscriptionIndexContract: broken_subscription,
