@@ -11,6 +11,7 @@ import broken_authorization
 import broken_limiter
 import broken_metric
 import broken_metric_plugin
+import broken_plugin
 import broken_session
 import broken_subscription
 import pytest
@@ -20,11 +21,13 @@ from kinmqtt_spi.testing.authentication import AuthenticatorContract
 from kinmqtt_spi.testing.authorization import AuthorizerContract
 from kinmqtt_spi.testing.limiter import LimiterContract
 from kinmqtt_spi.testing.metric import MetricPluginContract, MetricsContract
+from kinmqtt_spi.testing.plugin import PluginContract
 from kinmqtt_spi.testing.session import SessionStoreContract
 from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
 
 SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,
+    PluginContract: broken_plugin,
     MetricPluginContract: broken_metric_plugin,
     MetricsContract: broken_metric,
     LimiterContract: broken_limiter,
