@@ -8,6 +8,7 @@ from typing import Any
 
 import broken_authentication
 import broken_authorization
+import broken_cluster
 import broken_limiter
 import broken_metric
 import broken_metric_plugin
@@ -19,6 +20,7 @@ from biting import Verdicts, biting_tests, run, unbroken
 
 from kinmqtt_spi.testing.authentication import AuthenticatorContract
 from kinmqtt_spi.testing.authorization import AuthorizerContract
+from kinmqtt_spi.testing.cluster import ClusterBackendContract
 from kinmqtt_spi.testing.limiter import LimiterContract
 from kinmqtt_spi.testing.metric import MetricPluginContract, MetricsContract
 from kinmqtt_spi.testing.plugin import PluginContract
@@ -27,6 +29,7 @@ from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
 
 SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,
+    ClusterBackendContract: broken_cluster,
     PluginContract: broken_plugin,
     MetricPluginContract: broken_metric_plugin,
     MetricsContract: broken_metric,

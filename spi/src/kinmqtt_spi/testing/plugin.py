@@ -200,7 +200,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-07", needs="reloads")
     def test_plugin_07_new_settings_hold(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """``reload`` answers a sentence for each thing that can't change; where there is none the new settings hold."""
+        """``reload`` answers a sentence for each thing that can't change; without one the new settings hold."""
         assert plugin.changed is not None, "the case has no other section"
         life = self._configured(plugin, drive, clock)
         life.begin()
