@@ -1,4 +1,4 @@
-"""Runs a suite over deliberately broken doubles, and tells what it said of each.
+"""Runs what should catch it over each deliberately broken double, and tells what it said.
 
 A module ``broken_<family>.py`` has one class for each double: a suite's subclass named after the behaviour that the
 double breaks, as ``TestSESSION_02_EpochsStandStill``. pytest collects none of these by itself.
@@ -27,6 +27,10 @@ class Verdicts:
         """By class: the tests that failed, and the failure's text."""
         self.errors: dict[str, str] = {}
 
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Of each double's tests keep those of the behaviour that it breaks."""
+        items[:] = [item for item in items if item.name.startswith(_start(item.cls.__name__))]
+
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Take a report in."""
         _, class_name, test = report.nodeid.split("::")
@@ -42,6 +46,12 @@ class Verdicts:
             self.errors[report.nodeid] = str(report.longrepr)
 
 
+def _start(double: str) -> str:
+    match = _NAME.fullmatch(double)
+    assert match, f"{double} is not named after a behaviour"
+    return f"test_{match[1].lower()}_{match[2]}_"
+
+
 def doubles(module: ModuleType) -> dict[str, str]:
     """The classes of a module of doubles, with the behaviour that each breaks."""
     found = {}
@@ -53,7 +63,7 @@ def doubles(module: ModuleType) -> dict[str, str]:
 
 
 def run(module: ModuleType) -> Verdicts:
-    """Run every suite over its double."""
+    """Run over every double the tests of the behaviour that it breaks."""
     verdicts = Verdicts()
     assert module.__file__ is not None
     options = ["-p", "no:cacheprovider", "-p", "no:terminal"]

@@ -6,14 +6,37 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import broken_authentication
+import broken_authorization
+import broken_cluster
+import broken_limiter
+import broken_metric
+import broken_metric_plugin
+import broken_plugin
 import broken_session
+import broken_subscription
 import pytest
 from biting import Verdicts, biting_tests, run, unbroken
 
+from kinmqtt_spi.testing.authentication import AuthenticatorContract
+from kinmqtt_spi.testing.authorization import AuthorizerContract
+from kinmqtt_spi.testing.cluster import ClusterBackendContract
+from kinmqtt_spi.testing.limiter import LimiterContract
+from kinmqtt_spi.testing.metric import MetricPluginContract, MetricsContract
+from kinmqtt_spi.testing.plugin import PluginContract
 from kinmqtt_spi.testing.session import SessionStoreContract
+from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
 
 SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,
+    ClusterBackendContract: broken_cluster,
+    PluginContract: broken_plugin,
+    MetricPluginContract: broken_metric_plugin,
+    MetricsContract: broken_metric,
+    LimiterContract: broken_limiter,
+    AuthorizerContract: broken_authorization,
+    AuthenticatorContract: broken_authentication,
+    SubscriptionIndexContract: broken_subscription,
 }
 
 _verdicts = cache(run)

@@ -35,4 +35,4 @@ FAMILIES: Final = (
 """The modules that have suites."""
 
 # Assertions of an installed package are rewritten only where this is said before it is imported.
-pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in (*FAMILIES, "contract")))
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in (*FAMILIES, "contract", "hooks")))

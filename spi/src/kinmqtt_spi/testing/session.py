@@ -440,7 +440,7 @@ class SessionStoreContract(StoreContract):
         @settings(
             max_examples=50, database=None, suppress_health_check=list(HealthCheck), print_blob=False, deadline=None
         )
-        @given(st.lists(_steps(), max_size=30))
+        @given(st.lists(_steps(), min_size=10, max_size=30))
         def run(steps: list[tuple[str, Callable[[str, int], SessionWrite] | NodeIdentity]]) -> None:
             prefix = f"{next(examples)}-"
             model = _Model()

@@ -1,0 +1,271 @@
+"""The contract of an authorizer: what a client may do with which topic."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from math import isfinite
+from typing import Any, Final
+
+import pytest
+from attrs import evolve, frozen
+
+from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
+from kinmqtt_spi.testing.behaviours import behaviour
+from kinmqtt_spi.testing.contract import Contract
+from kinmqtt_spi.testing.driving import Driver, NoAnswer
+from kinmqtt_spi.testing.hooks import Hooks
+from kinmqtt_spi.values import Decision, Verdict
+
+STRANGER: Final = "nobody-of-this-name"
+ODD_NAMES: Final = ("+", "#", "a/#", "+/+", "/", "a/b", "")
+ODD_TOPICS: Final = ("/", "a//b", "$", "$SYS", "\U0001f600/ä", "a b", "%u/%c", "/" * 65_535, "x" * 65_535)
+
+
+@frozen(slots=True)
+class AuthorizationCase:
+    """An authorizer, and what it is to be asked."""
+
+    plugin: Any
+    """Configured, and started where it must be."""
+    allowed: Sequence[AuthorizationRequest] = ()
+    """Questions that it answers ALLOW; those of RECEIVE are put to ``authorize_receive``."""
+    denied: Sequence[AuthorizationRequest] = ()
+    foreign: Sequence[AuthorizationRequest] = ()
+    """Questions of which it has nothing to say."""
+    context: BareContext | None = None
+    """What it was configured with, where it was."""
+
+
+class AuthorizerContract(Contract):
+    """Override the fixture ``authorization``, which answers an :class:`AuthorizationCase`.
+
+    What a case has no example of is skipped.
+    """
+
+    guards_subscriptions = True
+    """Whether it keeps clients from reading denied topics by subscribing to a wider filter."""
+    receives = False
+    """Whether it implements ``authorize_receive``: give the case questions of RECEIVE."""
+    changes_rules = False
+    """Whether its rules may change while it runs: override :meth:`change_rules`."""
+    can_fail = False
+    """Whether the suite may make what is behind the plugin fail: override :meth:`failing`."""
+
+    @pytest.fixture
+    def authorization(self) -> AuthorizationCase:
+        """The plugin under test, and what it is asked."""
+        raise NotImplementedError(f"{type(self).__name__} does not override the fixture authorization")
+
+    def change_rules(self, case: AuthorizationCase) -> AuthorizationRequest:
+        """Change the rules, and answer one of the case's allowed questions that is now denied."""
+        raise NotImplementedError(f"{type(self).__name__} sets changes_rules, and does not override change_rules")
+
+    def failing(self, case: AuthorizationCase) -> None:
+        """Make whatever is behind the plugin fail from now on."""
+        raise NotImplementedError(f"{type(self).__name__} sets can_fail, and does not override failing")
+
+    # Verdicts
+
+    @behaviour("AUTHORIZATION-01")
+    def test_authorization_01_the_allowed_may(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """What a client may do is answered ALLOW."""
+        for request in _some(authorization.allowed, "allowed"):
+            assert _verdict(_ask(authorization, request, drive)) is Verdict.ALLOW
+
+    @behaviour("AUTHORIZATION-02")
+    def test_authorization_02_the_denied_may_not(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """What a client may not do is answered DENY, with the reason code of a failure."""
+        for request in _some(authorization.denied, "denied"):
+            answer = _ask(authorization, request, drive)
+            assert _verdict(answer) is Verdict.DENY
+            assert answer.reason >= 0x80
+
+    @behaviour("AUTHORIZATION-03")
+    def test_authorization_03_it_abstains_from_others(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """Of what is not its own the plugin says nothing, so that another may speak."""
+        for request in _some(authorization.foreign, "foreign"):
+            assert _verdict(_ask(authorization, request, drive)) is Verdict.ABSTAIN
+
+    @behaviour("AUTHORIZATION-04")
+    def test_authorization_04_answers_are_decisions(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """An answer is a ``Decision``, or ``None`` to abstain; one that says how long it holds says it soundly."""
+        for request in _some(_all(authorization), "questions"):
+            answer = _ask(authorization, request, drive)
+            assert answer is None or isinstance(answer, Decision)
+            if isinstance(answer, Authorization):
+                assert isinstance(answer.cache, Cache)
+                assert answer.expires_at is None or isfinite(answer.expires_at)
+
+    @behaviour("AUTHORIZATION-05")
+    def test_authorization_05_the_answer_stays(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """The same question is answered the same, whatever was asked between."""
+        questions = _some(_all(authorization), "questions")
+        first = [_verdict(_ask(authorization, request, drive)) for request in questions]
+        for _ in range(3):
+            assert [_verdict(_ask(authorization, request, drive)) for request in questions] == first
+
+    @behaviour("AUTHORIZATION-06")
+    def test_authorization_06_each_gets_its_own_answer(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """Of many questions that are put before the first is answered each gets its own answer, in any order."""
+        questions = [each for each in _all(authorization) if each.action is not Action.RECEIVE]
+        alone = [_verdict(_ask(authorization, request, drive)) for request in _some(questions, "questions")]
+        hooks = Hooks(authorization.plugin)
+        answers = [hooks.call("authorize", request=request) for request in questions for _ in range(5)]
+        found = [_verdict(drive(answer)) for answer in reversed(answers)]
+
+        assert found == [verdict for verdict in reversed(alone) for _ in range(5)]
+
+    # Ways around
+
+    @behaviour("AUTHORIZATION-07", needs="guards_subscriptions")
+    def test_authorization_07_no_filter_leads_around(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """A filter that reaches further than one that is denied is denied, too: ``#`` is no way around."""
+        denied = [each for each in authorization.denied if each.action is Action.SUBSCRIBE]
+        for request in _some(denied, "denied SUBSCRIBE"):
+            for filter in _wider(request.topic):
+                answer = _ask(authorization, evolve(request, topic=filter), drive)
+                assert _verdict(answer) is Verdict.DENY, filter
+
+    @behaviour("AUTHORIZATION-08")
+    def test_authorization_08_a_name_gains_nothing(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """A client whose name has ``+``, ``#`` or ``/`` in it may do no more than any stranger.
+
+        Neither with what is denied, nor with topics in which others' names stand.
+        """
+        tried = 0
+        for request in [*authorization.denied, *authorization.allowed]:
+            names = {request.client.client_id, request.client.username} - {None, ""}
+            for odd in ODD_NAMES:
+                topics = {request.topic}
+                for name in names & set(request.topic.split("/")):
+                    topics.add("/".join(odd if level == name else level for level in request.topic.split("/")))
+                if request.action is not Action.SUBSCRIBE:
+                    topics = {topic for topic in topics if "+" not in topic and "#" not in topic}
+                for topic in filter(_sound, topics):
+                    tried += 1
+                    stranger = _ask(authorization, _named(request, STRANGER, topic), drive)
+                    if _verdict(stranger) is not Verdict.ALLOW:
+                        answer = _ask(authorization, _named(request, odd, topic), drive)
+                        assert _verdict(answer) is not Verdict.ALLOW, (odd, topic)
+        _some(range(tried), "questions")
+
+    @behaviour("AUTHORIZATION-09")
+    def test_authorization_09_odd_topics_are_answered(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """Long and deep topics, and signs that mean something elsewhere, are answered without an error."""
+        for request in _some(_all(authorization), "questions"):
+            for topic in ODD_TOPICS:
+                _ask(authorization, evolve(request, topic=topic), drive)
+
+    # Deliveries
+
+    @behaviour("AUTHORIZATION-10", needs="receives")
+    def test_authorization_10_deliveries_are_answered_at_once(self, authorization: AuthorizationCase) -> None:
+        """``authorize_receive`` answers at once, and as it should."""
+        hooks = Hooks(authorization.plugin)
+        for verdict, questions in (
+            (Verdict.ALLOW, authorization.allowed),
+            (Verdict.DENY, authorization.denied),
+            (Verdict.ABSTAIN, authorization.foreign),
+        ):
+            for request in _received(questions):
+                answer = hooks.call("authorize_receive", request=request)
+                assert not isinstance(answer, Awaitable)
+                assert _verdict(answer) is verdict
+        _some(_received(_all(authorization)), "questions of RECEIVE")
+
+    @behaviour("AUTHORIZATION-11", needs="receives")
+    def test_authorization_11_each_delivery_is_answered(self, authorization: AuthorizationCase) -> None:
+        """Asked for each of many deliveries ``authorize_receive`` goes on answering the same."""
+        hooks = Hooks(authorization.plugin)
+        for request in _some(_received(_all(authorization)), "questions of RECEIVE"):
+            first = _verdict(hooks.call("authorize_receive", request=request))
+            for _ in range(1000):
+                assert _verdict(hooks.call("authorize_receive", request=request)) is first
+
+    # Over time
+
+    @behaviour("AUTHORIZATION-12", needs="changes_rules")
+    def test_authorization_12_a_change_is_told(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """When rules change the new ones hold, and the broker is told whose cached answers are stale."""
+        context = authorization.context
+        assert context is not None, "the case needs the plugin's context to see what it is told"
+        answers = [_ask(authorization, request, drive) for request in authorization.allowed]
+        request = self.change_rules(authorization)
+        context.clock.advance()  # What was put off to a later turn may be told.
+
+        before = answers[list(authorization.allowed).index(request)]
+        assert _verdict(before) is Verdict.ALLOW
+        assert _verdict(_ask(authorization, request, drive)) is Verdict.DENY
+        if not (isinstance(before, Authorization) and before.cache is Cache.NEVER):
+            assert any(scope.covers(request.client) for scope in context.authorization_changes)
+
+    @behaviour("AUTHORIZATION-13", needs="can_fail")
+    def test_authorization_13_a_broken_guard_allows_nothing(
+        self, authorization: AuthorizationCase, drive: Driver
+    ) -> None:
+        """While what is behind the plugin fails nothing is allowed: it raises, or denies."""
+        self.failing(authorization)
+
+        for request in [*authorization.allowed, *authorization.denied]:
+            try:
+                answer = _ask(authorization, request, drive)
+            except NoAnswer:
+                raise
+            except Exception:
+                continue  # Counts as DENY.
+            assert _verdict(answer) is Verdict.DENY
+
+
+def _some(examples: Sequence[Any], what: str) -> Sequence[Any]:
+    if not examples:
+        pytest.skip(f"the case has no example of {what}")
+    return examples
+
+
+def _all(case: AuthorizationCase) -> list[AuthorizationRequest]:
+    return [*case.allowed, *case.denied, *case.foreign]
+
+
+def _received(questions: Sequence[AuthorizationRequest]) -> list[AuthorizationRequest]:
+    return [request for request in questions if request.action is Action.RECEIVE]
+
+
+def _ask(case: AuthorizationCase, request: AuthorizationRequest, drive: Driver) -> Any:
+    hook = "authorize_receive" if request.action is Action.RECEIVE else "authorize"
+    return drive(Hooks(case.plugin).call(hook, request=request))
+
+
+def _verdict(answer: Any) -> Verdict:
+    if answer is None:
+        return Verdict.ABSTAIN
+    verdict: Verdict = answer.verdict
+    return verdict
+
+
+def _named(request: AuthorizationRequest, name: str, topic: str) -> AuthorizationRequest:
+    """The question of a client of that name, its user name too where the asking client has one."""
+    username = None if request.client.username is None else name
+    return evolve(request, client=evolve(request.client, client_id=name, username=username), topic=topic)
+
+
+def _sound(topic: str) -> bool:
+    """Whether a client can subscribe to it."""
+    levels = topic.split("/")
+    return (
+        bool(topic)
+        and "#" not in levels[:-1]
+        and all(level in ("+", "#") or not {"+", "#"} & set(level) for level in levels)
+    )
+
+
+def _wider(filter: str) -> list[str]:
+    """Filters that match all that ``filter`` does, and more."""
+    levels = filter.split("/")
+    found = {"/".join([*levels[:depth], "#"]) for depth in range(len(levels) + (levels[-1] != "#"))}
+    for place, level in enumerate(levels):
+        if level not in ("+", "#"):
+            found.add("/".join([*levels[:place], "+", *levels[place + 1 :]]))
+    if filter.startswith("$"):
+        found = {each for each in found if each[0] not in "+#"}
+    return sorted(found - {filter})

@@ -1,0 +1,270 @@
+"""The contract of a limiter: how much of what, and what becomes of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from math import ceil, isfinite
+from typing import Any, Final
+
+import pytest
+from attrs import evolve, frozen
+
+from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.testing.behaviours import behaviour
+from kinmqtt_spi.testing.contract import Contract
+from kinmqtt_spi.testing.hooks import Hooks
+
+SPAN_S: Final = 60
+"""How long a rate is watched, on the clock."""
+CLIENTS: Final = 100_000
+"""How many clients a bounded limiter is shown."""
+
+
+@frozen(slots=True)
+class LimiterCase:
+    """A limiter, and what it limits."""
+
+    plugin: Any
+    """Configured with the fixture ``clock``."""
+    limited: Resource
+    """What is limited, used by one client."""
+    passes: int
+    """How many of it are ALLOWed at once when it was not used for long."""
+    unlimited: Resource
+    """What is not limited."""
+    rate_per_s: float = 0.0
+    """How many of it pass each second in the long run; for the suite's ``limits_rate``."""
+
+
+class LimiterContract(Contract):
+    """Override the fixture ``limiter``, which answers a :class:`LimiterCase`; hand its plugin the ``clock``."""
+
+    limits_rate = True
+    """Whether the limited resource has a rate."""
+    limits_concurrency = False
+    """Whether the limited resource is limited by how much of it there is at once, until it is released."""
+    per_client = True
+    """Whether each client has its own share."""
+    bounded = False
+    """Whether the suite may see how many clients are remembered: override :meth:`size`, and set ``bound``."""
+    bound = 0
+    """How many clients the limiter of the case remembers at most."""
+
+    @pytest.fixture
+    def limiter(self, clock: TurnableClock) -> LimiterCase:
+        """The plugin under test, and what it limits."""
+        raise NotImplementedError(f"{type(self).__name__} does not override the fixture limiter")
+
+    def size(self, case: LimiterCase) -> int:
+        """How many clients the plugin remembers now."""
+        raise NotImplementedError(f"{type(self).__name__} sets bounded, and does not override size")
+
+    # Answers
+
+    @behaviour("LIMITER-01")
+    def test_limiter_01_it_answers_at_once(self, limiter: LimiterCase) -> None:
+        """``acquire`` answers at once, with a ``LimitDecision`` or ``None`` to abstain."""
+        hooks = Hooks(limiter.plugin)
+        for resource in (limiter.unlimited, *[limiter.limited] * (limiter.passes + 1)):
+            answer = hooks.call("acquire", resource=resource, amount=1)
+            assert not isinstance(answer, Awaitable)
+            assert answer is None or isinstance(answer, LimitDecision)
+
+    @behaviour("LIMITER-02")
+    def test_limiter_02_what_is_not_limited_passes(self, limiter: LimiterCase) -> None:
+        """What no rule is about passes, however much of it, and while what is limited does not."""
+        hooks = Hooks(limiter.plugin)
+        for _ in range(1000):
+            _acquire(hooks, limiter.limited)
+            assert _allowed(_acquire(hooks, limiter.unlimited))
+        assert _allowed(_acquire(hooks, limiter.unlimited, 1_000_000))
+
+    @behaviour("LIMITER-03")
+    def test_limiter_03_the_excess_does_not_pass(self, limiter: LimiterCase) -> None:
+        """As much as may pass at once passes, and the next does not."""
+        hooks = Hooks(limiter.plugin)
+
+        answers = [_allowed(_acquire(hooks, limiter.limited)) for _ in range(limiter.passes + 1)]
+
+        assert answers == [True] * limiter.passes + [False]
+
+    @behaviour("LIMITER-04")
+    def test_limiter_04_an_amount_counts_as_much(self, limiter: LimiterCase) -> None:
+        """An amount counts as that many: asked for at once it leaves as much as asked for one by one."""
+        hooks = Hooks(limiter.plugin)
+
+        assert _allowed(_acquire(hooks, limiter.limited, limiter.passes))
+        assert not _allowed(_acquire(hooks, limiter.limited))
+
+    @behaviour("LIMITER-05")
+    def test_limiter_05_an_excess_names_its_rule(self, limiter: LimiterCase) -> None:
+        """An answer other than ALLOW names the rule that spoke."""
+        for decision in _excess(limiter):
+            assert decision.rule
+
+    @behaviour("LIMITER-06")
+    def test_limiter_06_a_delay_is_a_time(self, limiter: LimiterCase) -> None:
+        """A delay is finite and not negative, and one that is the answer is longer than nothing."""
+        for decision in _excess(limiter):
+            assert isfinite(decision.delay_s)
+            assert decision.delay_s >= 0
+            assert decision.delay_s > 0 or decision.verdict is not LimitVerdict.DELAY
+
+    @behaviour("LIMITER-07")
+    def test_limiter_07_a_refusal_has_a_reason(self, limiter: LimiterCase) -> None:
+        """What is refused is refused with the reason code of a failure."""
+        for decision in _excess(limiter):
+            assert decision.reason >= 0x80
+
+    @behaviour("LIMITER-08")
+    def test_limiter_08_what_is_not_known_is_met(self, limiter: LimiterCase) -> None:
+        """Every kind is answered without an error where client id, user name and topic are not known."""
+        hooks = Hooks(limiter.plugin)
+        for kind in ResourceKind:
+            for address in ("192.0.2.1", "2001:db8::1", ""):
+                answer = _acquire(hooks, Resource(kind, "tcp:1883", address))
+                assert answer is None or isinstance(answer, LimitDecision)
+
+    @behaviour("LIMITER-09")
+    def test_limiter_09_it_says_what_it_needs(self, limiter: LimiterCase) -> None:
+        """``limiter_needs``, where it is there, names the kind that is limited, and topics where rules look at them.
+
+        What is limited by how much there is at once is among ``releases``.
+        """
+        hooks = Hooks(limiter.plugin)
+        needs = hooks.call("limiter_needs") if hooks.has("limiter_needs") else LimiterNeeds()
+        resource = limiter.limited
+
+        assert isinstance(needs, LimiterNeeds)
+        assert resource.kind in needs.kinds
+        assert needs.releases <= needs.kinds
+        assert resource.kind in needs.releases or not self.limits_concurrency
+        if resource.kind is ResourceKind.PUBLISH and not needs.topics:
+            # It will be asked without a topic, and limits all the same.
+            for _ in range(limiter.passes):
+                _acquire(hooks, evolve(resource, topic=None))
+            assert not _allowed(_acquire(hooks, evolve(resource, topic=None)))
+
+    @behaviour("LIMITER-10", needs="per_client")
+    def test_limiter_10_each_client_has_its_share(self, limiter: LimiterCase) -> None:
+        """One client's excess leaves another its whole share."""
+        hooks = Hooks(limiter.plugin)
+        for _ in range(limiter.passes * 3):
+            _acquire(hooks, limiter.limited)
+
+        other = _another(limiter.limited, 1)
+        assert all(_allowed(_acquire(hooks, other)) for _ in range(limiter.passes))
+
+    # Over time
+
+    @behaviour("LIMITER-11", needs="limits_rate")
+    def test_limiter_11_the_rate_is_kept(self, limiter: LimiterCase, clock: TurnableClock) -> None:
+        """Over a minute about as much passes as the rate says, and no more than that and what passes at once.
+
+        The client that is watched obeys a delay, and asks at once when it is over.
+        """
+        hooks = Hooks(limiter.plugin)
+        asked = min(ceil(limiter.rate_per_s * SPAN_S * 4), 6000)
+        amount = max(1, ceil(limiter.rate_per_s * SPAN_S * 4 / asked))
+        passed, free_at, start = 0, 0.0, clock.monotonic()
+        for number in range(asked):
+            clock.advance(start + SPAN_S * (number + 1) / asked - clock.monotonic())
+            if clock.monotonic() < free_at:
+                continue
+            decision = _acquire(hooks, limiter.limited, amount)
+            if _allowed(decision) or decision.verdict is LimitVerdict.DELAY:
+                passed += amount
+            if decision is not None and decision.verdict is LimitVerdict.DELAY:
+                free_at = clock.monotonic() + decision.delay_s
+
+        long_run = limiter.rate_per_s * SPAN_S
+        assert 0.8 * long_run - amount <= passed <= 1.1 * long_run + limiter.passes + amount
+
+    @behaviour("LIMITER-12", needs="limits_rate")
+    def test_limiter_12_no_time_brings_nothing(self, limiter: LimiterCase, clock: TurnableClock) -> None:
+        """While the clock stands nothing comes back, and when it has gone long enough everything."""
+        hooks = Hooks(limiter.plugin)
+        used = [_allowed(_acquire(hooks, limiter.limited)) for _ in range(limiter.passes * 10)]
+        clock.advance(10 * limiter.passes / limiter.rate_per_s + 1)
+        again = [_allowed(_acquire(hooks, limiter.limited)) for _ in range(limiter.passes + 1)]
+
+        assert sum(used) == limiter.passes
+        assert again == [True] * limiter.passes + [False]
+
+    @behaviour("LIMITER-13", needs="bounded")
+    def test_limiter_13_its_memory_is_bounded(self, limiter: LimiterCase) -> None:
+        """However many clients come, no more are remembered than the bound, and the last of them is limited, too."""
+        hooks = Hooks(limiter.plugin)
+        clients = max(CLIENTS, self.bound + self.bound // 10)
+        for number in range(clients):
+            _acquire(hooks, _another(limiter.limited, number))
+
+        last = _another(limiter.limited, clients)
+        answers = [_allowed(_acquire(hooks, last)) for _ in range(limiter.passes + 1)]
+        assert self.size(limiter) <= self.bound
+        assert answers == [True] * limiter.passes + [False]
+
+    # How much there is at once
+
+    @behaviour("LIMITER-14", needs="limits_concurrency")
+    def test_limiter_14_what_is_released_can_be_used(self, limiter: LimiterCase, clock: TurnableClock) -> None:
+        """What was granted and is released can be granted again, and time alone brings nothing back."""
+        hooks = Hooks(limiter.plugin)
+        for _ in range(limiter.passes):
+            assert _allowed(_acquire(hooks, limiter.limited))
+        clock.advance(3600)
+        assert not _allowed(_acquire(hooks, limiter.limited))
+
+        hooks.call("release", resource=limiter.limited, amount=1)
+
+        assert _allowed(_acquire(hooks, limiter.limited))
+        assert not _allowed(_acquire(hooks, limiter.limited))
+
+    @behaviour("LIMITER-15", needs="limits_concurrency")
+    def test_limiter_15_what_was_refused_is_not_held(self, limiter: LimiterCase) -> None:
+        """What the limiter refused it does not count, and will not be told of its release."""
+        hooks = Hooks(limiter.plugin)
+        for _ in range(3):
+            granted = [_allowed(_acquire(hooks, limiter.limited)) for _ in range(limiter.passes * 2)]
+            assert granted == [True] * limiter.passes + [False] * limiter.passes
+            for _ in range(limiter.passes):
+                hooks.call("release", resource=limiter.limited, amount=1)
+
+    @behaviour("LIMITER-16", needs="limits_concurrency")
+    def test_limiter_16_amounts_are_released_as_granted(self, limiter: LimiterCase) -> None:
+        """An amount is released as it was granted; over many rounds nothing is lost and nothing is won."""
+        hooks = Hooks(limiter.plugin)
+        for _ in range(1000):
+            assert _allowed(_acquire(hooks, limiter.limited, limiter.passes))
+            assert not _allowed(_acquire(hooks, limiter.limited))
+            hooks.call("release", resource=limiter.limited, amount=limiter.passes)
+
+
+def _acquire(hooks: Hooks, resource: Resource, amount: int = 1) -> Any:
+    return hooks.call("acquire", resource=resource, amount=amount)
+
+
+def _allowed(decision: Any) -> bool:
+    return decision is None or decision.verdict is LimitVerdict.ALLOW
+
+
+def _excess(case: LimiterCase) -> Iterator[LimitDecision]:
+    """Answers that are not ALLOW, each later in debt than the one before."""
+    hooks = Hooks(case.plugin)
+    for _ in range(case.passes):
+        _acquire(hooks, case.limited)
+    for amount in (1, 1, 10, 1000):
+        decision = _acquire(hooks, case.limited, amount)
+        assert not _allowed(decision)
+        yield decision
+
+
+def _another(resource: Resource, number: int) -> Resource:
+    """The same, used by another client from another address."""
+    return evolve(
+        resource,
+        address=f"2001:db8::{number >> 16:x}:{number & 0xFFFF:x}",
+        client_id=None if resource.client_id is None else f"other-{number}",
+        username=None if resource.username is None else f"other-{number}",
+    )

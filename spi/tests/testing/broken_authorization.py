@@ -1,0 +1,210 @@
+"""Authorizers that break one promise each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kinmqtt_spi.markers import hookimpl
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.reference.authorization import Rule, StaticRules
+from kinmqtt_spi.reference.plugin import BareContext, Completed
+from kinmqtt_spi.reference.subscription import matches
+from kinmqtt_spi.services.authorization import EVERYBODY, Action, Authorization, AuthorizationRequest, Scope
+from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContract
+from kinmqtt_spi.testing.build import authorization, client
+from kinmqtt_spi.values import ALLOW, Decision, Verdict, deny
+
+ALICE = client("alice", "alice")
+RULES = (
+    Rule(Verdict.DENY, "secret/#"),
+    Rule(Verdict.ALLOW, "users/%u/#"),
+    Rule(Verdict.DENY, "users/#"),
+)
+
+
+class Rules(StaticRules):
+    """A sound authorizer whose rules may change, and whose list of rules may be out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__(RULES)
+        self.context = BareContext("rules")
+        self.down = False
+
+    @hookimpl
+    def authorize(self, request: AuthorizationRequest) -> Any:
+        if self.down:
+            raise ConnectionError("the rules are out of reach")
+        return self._decide(request)
+
+    @hookimpl
+    def authorize_receive(self, request: AuthorizationRequest) -> Any:
+        if self.down:
+            raise ConnectionError("the rules are out of reach")
+        return self._decide(request)
+
+    def change(self, rules: tuple[Rule, ...]) -> None:
+        self.rules = rules
+        self.context.authorization_changed(EVERYBODY)
+
+
+class SoundRules(AuthorizerContract):
+    """``double`` is the plugin, which breaks nothing here."""
+
+    receives = True
+    changes_rules = True
+    can_fail = True
+    double: type[Rules] = Rules
+
+    @pytest.fixture
+    def authorization(self) -> AuthorizationCase:
+        plugin = self.double()
+        return AuthorizationCase(
+            plugin,
+            allowed=[authorization(action, "users/alice/x", ALICE) for action in Action],
+            denied=[
+                *(authorization(action, "secret/x", ALICE) for action in Action),
+                authorization(Action.SUBSCRIBE, "users/bob/+", ALICE),
+            ],
+            foreign=[authorization(action, "open/x", ALICE) for action in Action],
+            context=plugin.context,
+        )
+
+    def change_rules(self, case: AuthorizationCase) -> AuthorizationRequest:
+        case.plugin.change((Rule(Verdict.DENY, "users/#"), *RULES))
+        request: AuthorizationRequest = case.allowed[0]
+        return request
+
+    def failing(self, case: AuthorizationCase) -> None:
+        case.plugin.down = True
+
+
+class TestAUTHORIZATION_01_AllowsNothing(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            return deny()
+
+
+class TestAUTHORIZATION_02_DeniesWithSuccess(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            answer = super()._decide(request)
+            return deny(ReasonCode.SUCCESS) if answer.verdict is Verdict.DENY else answer
+
+
+class TestAUTHORIZATION_02_ForgetsWills(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            return ALLOW if request.action is Action.WILL else super()._decide(request)
+
+
+class TestAUTHORIZATION_03_AllowsTheRest(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            answer = super()._decide(request)
+            return ALLOW if answer.verdict is Verdict.ABSTAIN else answer
+
+
+class TestAUTHORIZATION_04_AnswersTheVerdict(SoundRules):
+    class double(Rules):
+        @hookimpl
+        def authorize(self, request: AuthorizationRequest) -> Any:
+            return self._decide(request).verdict
+
+
+class TestAUTHORIZATION_04_HoldsForEver(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            answer = super()._decide(request)
+            return Authorization(answer.verdict, answer.reason, expires_at=float("inf"))
+
+
+class TestAUTHORIZATION_05_AllowsTheThird(SoundRules):
+    class double(Rules):
+        asked = 0
+
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            self.asked += 1
+            return ALLOW if self.asked % 17 == 0 else super()._decide(request)
+
+
+class TestAUTHORIZATION_06_RemembersTheLastQuestion(SoundRules):
+    class double(Rules):
+        asking: AuthorizationRequest
+
+        @hookimpl
+        def authorize(self, request: AuthorizationRequest) -> Any:
+            self.asking = request
+            return self._later()
+
+        async def _later(self) -> Decision:
+            return self._decide(self.asking)
+
+
+class TestAUTHORIZATION_07_TakesFiltersForTopics(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            for rule in self.rules:
+                if rule.verdict is Verdict.DENY and matches(rule.filter, request.topic):
+                    return super()._decide(request)
+            return ALLOW if "alice" in request.topic else Decision(Verdict.ABSTAIN)
+
+
+class TestAUTHORIZATION_08_FillsInAnyName(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            own = f"users/{request.client.username}/x"
+            return ALLOW if matches(own, request.topic) else super()._decide(request)
+
+
+class TestAUTHORIZATION_09_CountsLevels(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            if len(request.topic) > 1000:
+                raise RecursionError("too deep")
+            return super()._decide(request)
+
+
+class TestAUTHORIZATION_10_AnswersDeliveriesLater(SoundRules):
+    class double(Rules):
+        @hookimpl
+        def authorize_receive(self, request: AuthorizationRequest) -> Any:
+            return Completed(lambda: self._decide(request))
+
+
+class TestAUTHORIZATION_11_GivesUpAfterMany(SoundRules):
+    class double(Rules):
+        asked = 0
+
+        @hookimpl
+        def authorize_receive(self, request: AuthorizationRequest) -> Any:
+            self.asked += 1
+            return None if self.asked > 500 else super().authorize_receive(request)
+
+
+class TestAUTHORIZATION_12_ChangesInSilence(SoundRules):
+    class double(Rules):
+        def change(self, rules: tuple[Rule, ...]) -> None:
+            self.rules = rules
+
+
+class TestAUTHORIZATION_12_TellsOfAnother(SoundRules):
+    class double(Rules):
+        def change(self, rules: tuple[Rule, ...]) -> None:
+            self.rules = rules
+            self.context.authorization_changed(Scope(username="bob"))
+
+
+class TestAUTHORIZATION_13_AllowsWhenItFails(SoundRules):
+    class double(Rules):
+        @hookimpl
+        def authorize(self, request: AuthorizationRequest) -> Any:
+            return ALLOW if self.down else self._decide(request)
+
+
+class TestAUTHORIZATION_13_AbstainsWhenItFails(SoundRules):
+    class double(Rules):
+        @hookimpl
+        def authorize_receive(self, request: AuthorizationRequest) -> Any:
+            return None if self.down else self._decide(request)

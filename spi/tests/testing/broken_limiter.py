@@ -1,0 +1,276 @@
+"""Limiters that break one promise each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from kinmqtt_spi.markers import hookimpl
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.reference.limiter import Rule, TokenBuckets
+from kinmqtt_spi.reference.plugin import Completed, TurnableClock
+from kinmqtt_spi.services.limiter import (
+    WITHIN_LIMITS,
+    LimitDecision,
+    LimiterNeeds,
+    LimitVerdict,
+    Resource,
+    ResourceKind,
+)
+from kinmqtt_spi.testing.limiter import LimiterCase, LimiterContract
+
+PUBLISH = Resource(ResourceKind.PUBLISH, "tcp:1883", "192.0.2.1", "client", "user")
+CONNECT = Resource(ResourceKind.CONNECT, "tcp:1883", "192.0.2.1", "client")
+DELAYING = Rule("publishes", ResourceKind.PUBLISH, 5, 8)
+BURST = 8
+
+
+class _Broken(LimiterContract):
+    """``double`` is a limiter by rate."""
+
+    bounded = True
+    bound = 1000
+    rule = DELAYING
+    double: type[TokenBuckets]
+
+    @pytest.fixture
+    def limiter(self, clock: TurnableClock) -> LimiterCase:
+        plugin = self.double([self.rule], clock.monotonic, buckets=self.bound)
+        return LimiterCase(plugin, PUBLISH, BURST, CONNECT, self.rule.rate_per_s)
+
+    def size(self, case: LimiterCase) -> int:
+        return len(case.plugin)
+
+
+class Slots:
+    """A sound limiter: so many at once for each client."""
+
+    def __init__(self) -> None:
+        self.held: Counter[str | None] = Counter()
+
+    @hookimpl
+    def limiter_needs(self) -> LimiterNeeds:
+        kinds = frozenset({ResourceKind.CONNECT})
+        return LimiterNeeds(kinds, releases=kinds)
+
+    @hookimpl
+    def acquire(self, resource: Resource, amount: int) -> Any:
+        if resource.kind is not ResourceKind.CONNECT:
+            return None
+        if self.held[resource.client_id] + amount > BURST:
+            return LimitDecision(LimitVerdict.REJECT, "at once")
+        self.held[resource.client_id] += amount
+        return WITHIN_LIMITS
+
+    @hookimpl
+    def release(self, resource: Resource, amount: int) -> None:
+        self.held[resource.client_id] -= amount
+
+
+class SoundSlots(LimiterContract):
+    """``double`` is a limiter by how much there is at once, which breaks nothing here."""
+
+    limits_rate = False
+    limits_concurrency = True
+    double: type[Slots] = Slots
+
+    @pytest.fixture
+    def limiter(self, clock: TurnableClock) -> LimiterCase:
+        return LimiterCase(self.double(), CONNECT, BURST, PUBLISH)
+
+
+class TestLIMITER_01_AnswersLater(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            answer = super().acquire(resource, amount)
+            return Completed(lambda: answer)
+
+
+class TestLIMITER_01_AnswersABoolean(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            return super().acquire(resource, amount) is WITHIN_LIMITS
+
+
+class TestLIMITER_02_LimitsEverything(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            return super().acquire(evolve(resource, kind=ResourceKind.PUBLISH), amount)
+
+
+class TestLIMITER_03_LetsOneMorePass(_Broken):
+    class double(TokenBuckets):
+        def _bucket(self, number: int, key: str, now: float) -> Any:
+            new = (number, key) not in self._buckets
+            bucket = super()._bucket(number, key, now)
+            bucket.tokens += new
+            return bucket
+
+
+class TestLIMITER_03_BeginsEmpty(_Broken):
+    class double(TokenBuckets):
+        def _bucket(self, number: int, key: str, now: float) -> Any:
+            new = (number, key) not in self._buckets
+            bucket = super()._bucket(number, key, now)
+            if new:
+                bucket.tokens = 0
+            return bucket
+
+
+class TestLIMITER_04_CountsCalls(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            return super().acquire(resource, 1)
+
+
+class TestLIMITER_05_NamesNoRule(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            return evolve(super().acquire(resource, amount), rule="")
+
+
+class TestLIMITER_06_DelaysForEver(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            answer = super().acquire(resource, amount)
+            return evolve(answer, delay_s=float("inf")) if answer.delay_s > 10 else answer
+
+
+class TestLIMITER_06_DelaysByNothing(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            return evolve(super().acquire(resource, amount), delay_s=0.0)
+
+
+class TestLIMITER_07_SaysSuccess(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            return evolve(super().acquire(resource, amount), reason=ReasonCode.SUCCESS)
+
+
+class TestLIMITER_08_NeedsAClientId(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            assert resource.client_id is not None
+            return super().acquire(resource, amount)
+
+
+class TestLIMITER_09_AsksForNothing(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def limiter_needs(self) -> LimiterNeeds:
+            return LimiterNeeds(frozenset())
+
+
+class TestLIMITER_09_HidesItsTopics(_Broken):
+    rule = evolve(DELAYING, topics=("a/#",))
+
+    class double(TokenBuckets):
+        @hookimpl
+        def limiter_needs(self) -> LimiterNeeds:
+            return LimiterNeeds(frozenset({ResourceKind.PUBLISH}))
+
+
+class TestLIMITER_09_WantsNoReleases(SoundSlots):
+    class double(Slots):
+        @hookimpl
+        def limiter_needs(self) -> LimiterNeeds:
+            return LimiterNeeds(frozenset({ResourceKind.CONNECT}))
+
+
+class TestLIMITER_10_CountsAllTogether(_Broken):
+    rule = evolve(DELAYING, per="all")
+    double = TokenBuckets
+
+
+class TestLIMITER_11_IsTooSlow(_Broken):
+    class double(TokenBuckets):
+        def _bucket(self, number: int, key: str, now: float) -> Any:
+            return super()._bucket(number, key, now / 2)
+
+
+class TestLIMITER_11_ForgetsItsDebts(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            answer = super().acquire(resource, amount)
+            return evolve(answer, delay_s=0.01) if answer.verdict is LimitVerdict.DELAY else answer
+
+        def _bucket(self, number: int, key: str, now: float) -> Any:
+            bucket = super()._bucket(number, key, now)
+            bucket.tokens = max(bucket.tokens, 0.0)
+            return bucket
+
+
+class TestLIMITER_12_CountsCallsForTime(_Broken):
+    class double(TokenBuckets):
+        calls = 0
+
+        def _bucket(self, number: int, key: str, now: float) -> Any:
+            self.calls += 1
+            return super()._bucket(number, key, now + self.calls)
+
+
+class TestLIMITER_12_NeverForgives(_Broken):
+    class double(TokenBuckets):
+        def _bucket(self, number: int, key: str, now: float) -> Any:
+            return super()._bucket(number, key, 0.0)
+
+
+class TestLIMITER_13_RemembersEverybody(_Broken):
+    class double(TokenBuckets):
+        def _make_room(self, now: float) -> None:
+            pass
+
+
+class TestLIMITER_13_GivesUpWhenFull(_Broken):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            return WITHIN_LIMITS if len(self) >= 1000 else super().acquire(resource, amount)
+
+
+class TestLIMITER_14_IgnoresReleases(SoundSlots):
+    class double(Slots):
+        @hookimpl
+        def release(self, resource: Resource, amount: int) -> None:
+            pass
+
+
+class TestLIMITER_15_CountsWhatItRefused(SoundSlots):
+    class double(Slots):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            answer = super().acquire(resource, amount)
+            if answer is not None and answer is not WITHIN_LIMITS:
+                self.held[resource.client_id] += amount
+            return answer
+
+
+class TestLIMITER_16_ReleasesOne(SoundSlots):
+    class double(Slots):
+        @hookimpl
+        def release(self, resource: Resource, amount: int) -> None:
+            self.held[resource.client_id] -= 1
+
+
+class TestLIMITER_16_BreaksInTheLongRun(SoundSlots):
+    class double(Slots):
+        rounds = 0
+
+        @hookimpl
+        def release(self, resource: Resource, amount: int) -> None:
+            self.rounds += 1
+            super().release(resource, amount + (self.rounds % 100 == 0))

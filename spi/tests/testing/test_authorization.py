@@ -1,0 +1,37 @@
+"""The reference authorizer keeps its contract."""
+
+from __future__ import annotations
+
+import pytest
+from broken_authorization import SoundRules
+
+from kinmqtt_spi.reference.authorization import Rule, StaticRules
+from kinmqtt_spi.services.authorization import Action
+from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContract
+from kinmqtt_spi.testing.build import authorization, client
+from kinmqtt_spi.values import Verdict
+
+ALICE = client("alice", "alice")
+
+
+class TestStaticRules(AuthorizerContract):
+    """Rules from a list."""
+
+    receives = True
+
+    @pytest.fixture
+    def authorization(self) -> AuthorizationCase:
+        rules = [Rule(Verdict.DENY, "secret/#"), Rule(Verdict.ALLOW, "users/%u/#"), Rule(Verdict.DENY, "users/#")]
+        return AuthorizationCase(
+            StaticRules(rules),
+            allowed=[authorization(action, "users/alice/x", ALICE) for action in Action],
+            denied=[
+                *(authorization(action, "secret/x", ALICE) for action in Action),
+                authorization(Action.SUBSCRIBE, "users/bob/+", ALICE),
+            ],
+            foreign=[authorization(action, "open/x", ALICE) for action in Action],
+        )
+
+
+class TestSoundRules(SoundRules):
+    """With rules that change and fail: what the doubles are made from."""

@@ -1,0 +1,21 @@
+"""The reference backend, and a cluster of two nodes in memory, keep the contract."""
+
+from __future__ import annotations
+
+import pytest
+from broken_cluster import SoundNodes
+
+from kinmqtt_spi.reference.cluster import SingleNode
+from kinmqtt_spi.testing.cluster import ClusterBackendContract
+
+
+class TestSingleNode(ClusterBackendContract):
+    """The cluster of one."""
+
+    @pytest.fixture
+    def cluster_backend(self) -> SingleNode:
+        return SingleNode()
+
+
+class TestSoundNodes(SoundNodes):
+    """Two nodes: what the doubles are made from."""

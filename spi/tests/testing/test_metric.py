@@ -1,0 +1,29 @@
+"""The reference metrics keep their contract."""
+
+from __future__ import annotations
+
+import pytest
+from broken_metric_plugin import SoundPlugin
+
+from kinmqtt_spi.reference.metric import MetricRegistry, Namespaced
+from kinmqtt_spi.testing.metric import MetricsContract
+
+
+class TestMetricRegistry(MetricsContract):
+    """The registry."""
+
+    @pytest.fixture
+    def metrics(self) -> MetricRegistry:
+        return MetricRegistry()
+
+
+class TestNamespaced(MetricsContract):
+    """A plugin's face to it."""
+
+    @pytest.fixture
+    def metrics(self) -> Namespaced:
+        return Namespaced(MetricRegistry(), "plugin")
+
+
+class TestSoundPlugin(SoundPlugin):
+    """A plugin that publishes and takes metrics: what the doubles are made from."""

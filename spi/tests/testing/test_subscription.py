@@ -1,0 +1,16 @@
+"""The reference subscription index keeps its contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinmqtt_spi.reference.subscription import NaiveIndex
+from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
+
+
+class TestNaiveIndex(SubscriptionIndexContract):
+    """The index that tries every subscription."""
+
+    @pytest.fixture
+    def subscription_index(self) -> NaiveIndex:
+        return NaiveIndex()
