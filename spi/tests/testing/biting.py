@@ -19,6 +19,13 @@ from kinmqtt_spi.testing.behaviours import behaviours_of
 _NAME = re.compile(r"Test([A-Z]+)_(\d{2})_\w+")
 
 
+def _start(class_name: str) -> str:
+    """What the name of the test begins with that must catch a double."""
+    match = _NAME.fullmatch(class_name)
+    assert match, class_name
+    return f"test_{match[1].lower()}_{match[2]}_"
+
+
 class Verdicts:
     """What pytest reported, by class and test."""
 
@@ -26,6 +33,10 @@ class Verdicts:
         self.failed: dict[str, dict[str, str]] = defaultdict(dict)
         """By class: the tests that failed, and the failure's text."""
         self.errors: dict[str, str] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave of each double's tests only that of the behaviour which it breaks."""
+        items[:] = [item for item in items if item.name.startswith(_start(item.nodeid.split("::")[1]))]
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Take a report in."""
@@ -53,7 +64,7 @@ def doubles(module: ModuleType) -> dict[str, str]:
 
 
 def run(module: ModuleType) -> Verdicts:
-    """Run every suite over its double."""
+    """Run of every double's suite the test of the behaviour that it breaks."""
     verdicts = Verdicts()
     assert module.__file__ is not None
     options = ["-p", "no:cacheprovider", "-p", "no:terminal"]

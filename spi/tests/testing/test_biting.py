@@ -6,14 +6,17 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import broken_queue
 import broken_session
 import pytest
 from biting import Verdicts, biting_tests, run, unbroken
 
+from kinmqtt_spi.testing.queue import QueueStoreContract
 from kinmqtt_spi.testing.session import SessionStoreContract
 
 SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,
+    QueueStoreContract: broken_queue,
 }
 
 _verdicts = cache(run)
