@@ -7,16 +7,19 @@ from types import ModuleType
 from typing import Any
 
 import broken_queue
+import broken_retain
 import broken_session
 import pytest
 from biting import Verdicts, biting_tests, run, unbroken
 
 from kinmqtt_spi.testing.queue import QueueStoreContract
+from kinmqtt_spi.testing.retain import RetainStoreContract
 from kinmqtt_spi.testing.session import SessionStoreContract
 
 SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,
     QueueStoreContract: broken_queue,
+    RetainStoreContract: broken_retain,
 }
 
 _verdicts = cache(run)
