@@ -6,12 +6,14 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
+import broken_event
 import broken_queue
 import broken_retain
 import broken_session
 import pytest
 from biting import Verdicts, biting_tests, run, unbroken
 
+from kinmqtt_spi.testing.event import EventLogContract
 from kinmqtt_spi.testing.queue import QueueStoreContract
 from kinmqtt_spi.testing.retain import RetainStoreContract
 from kinmqtt_spi.testing.session import SessionStoreContract
@@ -20,6 +22,7 @@ SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,
     QueueStoreContract: broken_queue,
     RetainStoreContract: broken_retain,
+    EventLogContract: broken_event,
 }
 
 _verdicts = cache(run)
