@@ -161,6 +161,21 @@ def test_a_failed_batch_comes_again_after_a_growing_pause() -> None:
     assert errors == [("g", "not now")] * 2
 
 
+def test_a_failed_batch_comes_again_as_it_was() -> None:
+    """What was appended since does not join the batch that failed: it comes behind it."""
+    clock = TurnableClock()
+    log = MemoryEventLog(clock.later)
+    handler = Collector(failures=2)
+    log.consume("g", handler)
+    log.append(events("a"))
+    clock.advance()
+
+    log.append(events("a"))
+    clock.advance(1.0)
+
+    assert handler.batches == [[0], [0], [0], [1]]
+
+
 def test_a_handler_that_never_succeeds_is_not_called_in_a_loop() -> None:
     """The pause between attempts grows to half a minute and stays there."""
     clock = TurnableClock()

@@ -9,10 +9,13 @@ from typing import Any
 import broken_authentication
 import broken_authorization
 import broken_cluster
+import broken_event
 import broken_limiter
 import broken_metric
 import broken_metric_plugin
 import broken_plugin
+import broken_queue
+import broken_retain
 import broken_session
 import broken_subscription
 import pytest
@@ -21,9 +24,12 @@ from biting import Verdicts, biting_tests, run, unbroken
 from kinmqtt_spi.testing.authentication import AuthenticatorContract
 from kinmqtt_spi.testing.authorization import AuthorizerContract
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
+from kinmqtt_spi.testing.event import EventLogContract
 from kinmqtt_spi.testing.limiter import LimiterContract
 from kinmqtt_spi.testing.metric import MetricPluginContract, MetricsContract
 from kinmqtt_spi.testing.plugin import PluginContract
+from kinmqtt_spi.testing.queue import QueueStoreContract
+from kinmqtt_spi.testing.retain import RetainStoreContract
 from kinmqtt_spi.testing.session import SessionStoreContract
 from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
 
@@ -37,6 +43,9 @@ SUITES: dict[type[Any], ModuleType] = {
     AuthorizerContract: broken_authorization,
     AuthenticatorContract: broken_authentication,
     SubscriptionIndexContract: broken_subscription,
+    QueueStoreContract: broken_queue,
+    RetainStoreContract: broken_retain,
+    EventLogContract: broken_event,
 }
 
 _verdicts = cache(run)

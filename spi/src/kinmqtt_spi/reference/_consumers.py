@@ -61,6 +61,8 @@ class Member(Consumer):
         """Waiting for a failed batch to come again."""
         self.stopped = False
         self.failures = 0
+        self.again: tuple[Sequence[Recorded], int] | None = None
+        """The batch that failed, which comes again as it was, and the position behind it."""
         self.running: Awaitable[None] | None = None
 
     def stop(self) -> Awaitable[None] | None:
@@ -128,9 +130,13 @@ class Group:
         position = self._begin if self.committed is None else self.committed
         for member in self.present:
             member.position = position
+            member.again = None
 
     def _feed(self, number: int, member: Member) -> None:
         """Hand a member its next batch, if there is one."""
+        if member.again is not None:
+            self._call(member, *member.again)
+            return
         if member.position + 1 < self._log.oldest:
             self._report(self._name, OffsetOutOfRange(self._log.oldest))
             member.position = self._log.oldest - 1
@@ -156,13 +162,17 @@ class Group:
         try:
             answer = member.handler(batch)
         except Exception as error:  # whatever a handler raises, its batch comes again
-            self._failed(member, error)
+            self._failed(member, error, batch, end)
             return
         if not isawaitable(answer):
             self._handled(member, end)
             return
         try:
-            running = self._run(answer, lambda: self._handled(member, end), lambda error: self._failed(member, error))
+            running = self._run(
+                answer,
+                lambda: self._handled(member, end),
+                lambda error: self._failed(member, error, batch, end),
+            )
         except Exception:
             member.busy = False
             member.stop()
@@ -173,13 +183,15 @@ class Group:
         member.busy = False
         member.running = None
         member.failures = 0
+        member.again = None
         member.position = end
         self._commit()
         self.wake()
 
-    def _failed(self, member: Member, error: BaseException) -> None:
+    def _failed(self, member: Member, error: BaseException, batch: Sequence[Recorded], end: int) -> None:
         member.busy = False
         member.running = None
+        member.again = (batch, end)
         self._report(self._name, error)
         if member.stopped:
             self.wake()

@@ -6,6 +6,7 @@ from typing import Any
 
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.event import Event, EventKind, EventVersion
 from kinmqtt_spi.services.queue import Entry
 from kinmqtt_spi.services.session import StoredSession
 from kinmqtt_spi.values import Address, Client, Message, MessageId, NodeIdentity, Publisher, Subscription, Will
@@ -46,6 +47,12 @@ def entry(sequence: int = 1, topic: str = "a/b", *, qos: int = 1, **fields: Any)
     """An entry of a queue, whose payload names its sequence number; ``fields`` are those of the message."""
     its = message(topic, **{"payload": b"%d" % sequence, "number": sequence, "qos": qos, **fields})
     return Entry(sequence, its, qos)
+
+
+def event(client_id: str = "client", counter: int = 1, **fields: Any) -> Event:
+    """A client's ``counter``-th event; ``fields`` are those of :class:`~kinmqtt_spi.services.event.Event`."""
+    its = {"kind": EventKind.CONNECT, "at": NOW + counter / 1000, "data": {"counter": counter}, **fields}
+    return Event(client_id=client_id, **{"version": EventVersion(1, counter), **its})
 
 
 def session(client_id: str = "client", **fields: Any) -> StoredSession:

@@ -12,6 +12,7 @@ from kinmqtt.plugins.builtin.embedded.records import (
     APPEND,
     INBOUND_CLOSE,
     INBOUND_OPEN,
+    ORDER,
     PURGE,
     RELEASE,
     REMOVE,
@@ -29,7 +30,7 @@ from kinmqtt_spi.reference.queue import MemoryQueueStore
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.event import Recorded
-from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, QueueWrite, Release
+from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, InflightEntry, QueueWrite, Release, Send
 from kinmqtt_spi.services.session import OpenSession
 from kinmqtt_spi.values import Message, MessageId
 
@@ -44,12 +45,14 @@ class _Held:
     message: Record | None
     about: Record | None
     packet_id: int | None
+    place: int = 0
+    """Where it stands among what is in flight: in the order of sending."""
 
 
 class _Queue:
     """One client's queue."""
 
-    __slots__ = ("entries", "epoch", "floor", "inbound", "last")
+    __slots__ = ("entries", "epoch", "floor", "inbound", "last", "sent")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -57,6 +60,14 @@ class _Queue:
         self.last = 0
         self.entries: dict[int, _Held] = {}
         self.inbound: set[int] = set()
+        self.sent = 0
+        """Counts what went in flight."""
+
+    def send(self, held: _Held, packet_id: int | None) -> None:
+        """An entry is in flight, behind all others, if it has a packet identifier."""
+        held.packet_id = packet_id
+        self.sent += 1
+        held.place = self.sent
 
 
 class QueueImage:
@@ -77,6 +88,7 @@ class QueueImage:
             INBOUND_CLOSE: lambda queue, record, messages: queue.inbound.discard(record[3]),
             PURGE: self._purge,
             STAND: self._stand,
+            ORDER: self._order,
         }
 
     def apply(self, records: Sequence[Record], messages: Sequence[Record]) -> None:
@@ -110,12 +122,13 @@ class QueueImage:
             return
         queue.floor = sequence
         queue.last = max(queue.last, sequence)
-        queue.entries[sequence] = _Held(messages[record[4]], record, record[9])
+        held = queue.entries[sequence] = _Held(messages[record[4]], record, None)
+        queue.send(held, record[9])
 
     def _send(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
         held = queue.entries.get(record[3])
         if held is not None and held.packet_id is None:
-            held.packet_id = record[4]
+            queue.send(held, record[4])
 
     def _release(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
         held = queue.entries.get(record[3])
@@ -139,15 +152,27 @@ class QueueImage:
         sequence = record[3]
         released = record[4] is None
         message, about = (None, None) if released else (messages[record[4]], record)
-        queue.entries[sequence] = _Held(message, about, record[9])
+        before = queue.entries.get(sequence)
+        held = queue.entries[sequence] = _Held(message, about, None)
+        if before is not None and before.packet_id is not None and before.packet_id == record[9]:
+            held.packet_id, held.place = before.packet_id, before.place
+        else:
+            queue.send(held, record[9])
         queue.last = max(queue.last, sequence)
         queue.floor = max(queue.floor, sequence)
+
+    def _order(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        for sequence in record[3]:
+            held = queue.entries.get(sequence)
+            if held is not None and held.packet_id is not None:
+                queue.send(held, held.packet_id)
 
 
 def _writes(
     client_id: str, queue: _Queue, made: dict[int, Message], same: dict[MessageId, Message]
 ) -> Iterator[QueueWrite]:
     epoch = queue.epoch
+    sent: list[tuple[int, int, int, bool]] = []
     # In order of their numbers: what stands was written behind what came later.
     for sequence, held in sorted(queue.entries.items()):
         if held.about is None or held.message is None:
@@ -161,8 +186,12 @@ def _writes(
                 made[key] = known if known == message else message
             qos, retain, identifiers, shared_filter = held.about[5:9]
             entry = Entry(sequence, made[key], qos, retain, tuple(identifiers), shared_filter)
-        yield Append(client_id, epoch, entry, held.packet_id)
-        if held.about is None:
+        yield Append(client_id, epoch, entry)
+        if held.packet_id is not None:
+            sent.append((held.place, sequence, held.packet_id, held.about is None))
+    for _, sequence, packet_id, released in sorted(sent):
+        yield Send(client_id, epoch, sequence, packet_id)
+        if released:
             yield Release(client_id, epoch, sequence)
     for packet_id in sorted(queue.inbound):
         yield InboundOpen(client_id, epoch, packet_id)
@@ -336,7 +365,15 @@ def _queue(slicer: _Slicer, queues: MemoryQueueStore, client_id: str) -> Iterato
         if full:
             yield slicer.take()
         elif len(standing.entries) < _PAGE:
+            _tell_order(slicer, client_id, standing.epoch, queues.load(client_id).inflight)
             return
+
+
+def _tell_order(slicer: _Slicer, client_id: str, epoch: int, inflight: Sequence[InflightEntry]) -> None:
+    """Behind what stands: in which order the entries in flight were sent, wherever each of them was told."""
+    if len(inflight) > 1:
+        slicer.group.orders.append((client_id, epoch, tuple(each.sequence for each in inflight)))
+        slicer.weigh(8 * len(inflight))
 
 
 def _retained(slicer: _Slicer, retained: MemoryRetainStore) -> Iterator[Group]:

@@ -56,6 +56,8 @@ INBOUND_CLOSE: Final = 6
 PURGE: Final = 7
 STAND: Final = 8
 """An entry as it stands at this point of the log: what came before about it counts no more."""
+ORDER: Final = 9
+"""What is in flight to a client at this point of the log, in the order of sending."""
 
 Record = tuple[Any, ...]
 
@@ -70,6 +72,8 @@ class Group:
     queue: list[QueueWrite] = field(factory=list)
     stands: list[Record] = field(factory=list)
     """Entries as they stand: client id, epoch, entry (or its sequence number once released) and packet identifier."""
+    orders: list[Record] = field(factory=list)
+    """What is in flight in the order of sending: client id, epoch and sequence numbers."""
     retain: list[RetainWrite] = field(factory=list)
     events: list[Recorded] = field(factory=list)
     offsets: dict[str, int] = field(factory=dict)
@@ -82,7 +86,7 @@ class Group:
     @property
     def asks(self) -> bool:
         """Whether somebody wants it kept; what else there is goes with that."""
-        return bool(self.sessions or self.queue or self.stands or self.retain or self.events)
+        return bool(self.sessions or self.queue or self.stands or self.orders or self.retain or self.events)
 
     def __bool__(self) -> bool:
         return self.asks or bool(self.claims or self.offsets or self.floor or self.begins)
@@ -175,6 +179,7 @@ def pack(group: Group) -> bytes:
         else:
             keep((_CODES[type(write)], *write))
     queue.extend(_pack_stand(stand, place) for stand in group.stands)
+    queue.extend((ORDER, *order) for order in group.orders)
     sessions = [_PACK_SESSION[type(write)](write, place) for write in group.sessions]
     retain = [
         (place(write.message), write.version.received_at, write.version.node, write.version.counter)

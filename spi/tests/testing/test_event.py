@@ -1,0 +1,42 @@
+"""The reference event log keeps its contract."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from turning import ClockRunner, Gate
+
+from kinmqtt_spi.reference.event import MemoryEventLog
+from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.testing.build import event
+from kinmqtt_spi.testing.event import EventLogContract
+
+RETENTION = 5000
+
+
+class TestMemoryEventLog(EventLogContract):
+    """The log in memory, with something that runs coroutines."""
+
+    forgets = True
+    takes_awaitables = True
+
+    @pytest.fixture
+    def event_log(self, clock: TurnableClock) -> MemoryEventLog:
+        return MemoryEventLog(clock.later, retention=RETENTION, run=ClockRunner(clock))
+
+    def forgetting(self, log: Any, drive: Any) -> None:
+        log.append([event("filler", number) for number in range(RETENTION)])
+
+    def held(self, drive: Any) -> tuple[Awaitable[None], Callable[[], object]]:
+        gate = Gate()
+        return gate, gate.go
+
+
+class TestPlainMemoryEventLog(EventLogContract):
+    """The log in memory as it comes: handlers answer at once."""
+
+    @pytest.fixture
+    def event_log(self, clock: TurnableClock) -> MemoryEventLog:
+        return MemoryEventLog(clock.later)
