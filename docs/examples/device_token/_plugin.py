@@ -6,7 +6,6 @@ import hmac
 from collections.abc import Sequence
 
 import attrs
-
 from kinmqtt_spi import ABSTAIN, Decision, ReasonCode, deny, hookimpl
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-
-from kinmqtt_device_token import DeviceToken, DeviceTokenSettings
-from kinmqtt_device_token._plugin import token
 from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract
 from kinmqtt_spi.testing.build import connect_request
+
+from kinmqtt_device_token import DeviceToken, DeviceTokenSettings
+from kinmqtt_device_token._plugin import token
 
 KEY = "a key of thirty-two characters!!"
 

@@ -9,6 +9,7 @@ import pytest
 from kinmqtt_device_token import DeviceToken
 from kinmqtt_device_token._plugin import token
 
+
 KEY = "a key of thirty-two characters!!"
 
 

@@ -238,12 +238,14 @@ class BrokerHarness:
         services: Mapping[str, str] | None = None,
         order: tuple[str, ...] = (),
         listeners: Mapping[str, ListenerSettings] | None = None,
+        sys_interval_s: int = 0,
         **limits: Any,
     ) -> None:
         """``plugins`` by name stand before the built-ins; ``limits`` are fields of :class:`LimitSettings`.
 
         A plugin's settings are an instance of its settings class in ``plugin_settings``, or a section of
-        ``config``, which is TOML as in a settings file. Raises what assembling a broker raises.
+        ``config``, which is TOML as in a settings file. ``$SYS`` topics and snapshots of the metrics come every
+        ``sys_interval_s`` seconds; with 0 never. Raises what assembling a broker raises.
         """
         self.clock = clock or TurnableClock()
         self.memory_bytes: int | None = 0
@@ -272,7 +274,7 @@ class BrokerHarness:
             return parse(settings_class, document, ("plugins", name))
 
         self.assembly: Assembly = assemble(
-            settings or BrokerSettings(sys_interval_s=0),
+            settings or BrokerSettings(sys_interval_s=sys_interval_s),
             LimitSettings(**limits),
             settings_of,
             manager,
