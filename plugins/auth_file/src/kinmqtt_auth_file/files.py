@@ -1,0 +1,114 @@
+"""The files: what they look like from outside, and when a change of them is to be taken."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from attrs import frozen
+
+from kinmqtt_auth_file.acl import Acl, parse_acl
+from kinmqtt_auth_file.hashes import Argon2Settings
+from kinmqtt_auth_file.passwords import Passwords, parse_passwords
+from kinmqtt_spi.errors import SettingsError
+
+
+class Look(NamedTuple):
+    """What tells one state of a file from another without reading it."""
+
+    modified_ns: int
+    size_bytes: int
+    inode: int
+
+
+Looks = tuple[Look | None, ...]
+"""One for each file, ``None`` where it can't be looked at."""
+
+
+@frozen(slots=True)
+class Files:
+    """Where the files are; what is not kept in one is ``None``."""
+
+    passwords: Path | None
+    acl: Path | None
+
+    def look(self) -> Looks:
+        """What both look like now; blocks."""
+        return tuple(_look(path) for path in (self.passwords, self.acl) if path is not None)
+
+    def read(self, argon2: Argon2Settings) -> Contents:
+        """Read both; blocks. Raises ``SettingsError`` with all that is wrong with either."""
+        problems: list[str] = []
+        before = self.look()
+        passwords: Passwords | None = None
+        acl: Acl | None = None
+        if self.passwords is not None:
+            try:
+                passwords = parse_passwords(_content(self.passwords), str(self.passwords), argon2)
+            except SettingsError as error:
+                problems.extend(error.problems)
+        if self.acl is not None:
+            try:
+                acl = parse_acl(_content(self.acl), str(self.acl), self.acl.name)
+            except SettingsError as error:
+                problems.extend(error.problems)
+        if problems:
+            raise SettingsError(problems)
+        # What was looked at first may be older than what was read: then the next look differs, and all is read again.
+        return Contents(passwords, acl, before)
+
+
+@frozen(slots=True)
+class Contents:
+    """What the files said, and what they looked like then."""
+
+    passwords: Passwords | None
+    acl: Acl | None
+    looks: Looks
+
+    def words(self) -> str:
+        """How much there is, in words."""
+        parts: Sequence[str] = [
+            *([f"{len(self.passwords.users)} users"] if self.passwords is not None else []),
+            *([f"{self.acl.count} rules"] if self.acl is not None else []),
+        ]
+        return " and ".join(parts)
+
+
+class Settling:
+    """Decides when a change is to be read: once it has looked the same twice.
+
+    Who writes a file in place may be in the middle of it at the first look.
+    """
+
+    def __init__(self, taken: Looks) -> None:
+        self._taken = taken
+        self._last = taken
+
+    def is_due(self, looks: Looks) -> bool:
+        """Whether what the files look like now is new, and was the same at the look before."""
+        same, self._last = looks == self._last, looks
+        return same and looks != self._taken
+
+    def taken(self, looks: Looks) -> None:
+        """What looks like this was read; where it was wrong it is not read again before it changes."""
+        self._taken = looks
+
+
+def _look(path: Path) -> Look | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Look(status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise SettingsError([f"{path}: there is no such file"]) from None
+    except OSError as error:
+        raise SettingsError([f"{path}: can't be read: {error.strerror or error}"]) from None
