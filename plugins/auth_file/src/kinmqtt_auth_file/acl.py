@@ -1,9 +1,9 @@
 """Mosquitto's ``acl_file``: what it says, and what Mosquitto 2.0 makes of it.
 
-A client's own ``topic`` lines come first, those before any ``user`` line being for clients without a user name. Among
-them ``deny`` beats the rest, wherever it stands. Only where none of them fits are the ``pattern`` lines looked at, in
-the same way: so a user's own right beats a pattern that denies. Whoever has a ``+`` or ``#`` in the user name or client
-id gets nothing from patterns.
+A client's own ``topic`` lines come first, those before any ``user`` line being for clients without a user name.
+Among them ``deny`` beats the rest, wherever it stands. Only where none of them fits are the ``pattern`` lines looked
+at, in the same way: so a user's own right beats a pattern that denies. Whoever has a ``+`` or ``#`` in the user name
+or client id gets nothing from patterns.
 """
 
 from __future__ import annotations
@@ -203,7 +203,8 @@ class _Reader:
 
     def take(self, number: int, line: str) -> None:
         """Take one line; ``ValueError`` says what is wrong with it."""
-        stripped = trimmed(line).lstrip(" ") if not line.startswith("\t") else line.rstrip()
+        # Spaces may stand in front of a word, and no tabs.
+        stripped = line.lstrip(" ").rstrip(" \t\n\v\f\r")
         if line.startswith("#") or not stripped:
             return
         word, _, rest = stripped.partition(" ")
@@ -239,7 +240,7 @@ class _Reader:
             return
         self.patterns.append(rule)
         if not _PLACEHOLDER.search(filter):
-            self.notes.append(f"{number}: the pattern {filter!r} has neither %u nor %c, so that it holds for everybody")
+            self.notes.append(f"{number}: the pattern {filter!r} has neither %u nor %c: it holds for everybody")
 
 
 def _unknown(word: str, line: str) -> str:

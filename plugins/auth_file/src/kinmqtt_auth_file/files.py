@@ -93,8 +93,12 @@ class Settling:
         return same and looks != self._taken
 
     def taken(self, looks: Looks) -> None:
-        """What looks like this was read; where it was wrong it is not read again before it changes."""
+        """What looks like this was read, and holds."""
         self._taken = looks
+
+    def wrong(self) -> None:
+        """What was looked at last was read, and is wrong: it is not read again before it changes."""
+        self._taken = self._last
 
 
 def _look(path: Path) -> Look | None:

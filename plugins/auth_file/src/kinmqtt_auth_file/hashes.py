@@ -60,6 +60,9 @@ class Argon2Settings:
     parallelism: int = setting(1, help="lanes, each of which is a thread", minimum=1, maximum=16)
 
 
+OWASP: Final = Argon2Settings()
+
+
 class PasswordHash(ABC):
     """What is kept of one password. Its text is what a file holds."""
 
@@ -142,7 +145,7 @@ class Argon2id(PasswordHash):
     kind = Kind.ARGON2ID
 
     @classmethod
-    def of(cls, password: bytes, settings: Argon2Settings = Argon2Settings()) -> Argon2id:
+    def of(cls, password: bytes, settings: Argon2Settings = OWASP) -> Argon2id:
         """The hash of a password, under a salt of its own."""
         made = hash_secret(
             password,
@@ -157,7 +160,7 @@ class Argon2id(PasswordHash):
         return cls(made.decode())
 
     @classmethod
-    def costing(cls, settings: Argon2Settings = Argon2Settings()) -> Argon2id:
+    def costing(cls, settings: Argon2Settings = OWASP) -> Argon2id:
         """A hash that nobody's password has, made without the work of making one."""
         memory = max(settings.memory_bytes >> 10, 8 * settings.parallelism)
         salt, digest = _bare(secrets.token_bytes(16)), _bare(secrets.token_bytes(32))

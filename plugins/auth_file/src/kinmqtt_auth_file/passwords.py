@@ -8,7 +8,7 @@ from typing import Final
 
 from attrs import frozen
 
-from kinmqtt_auth_file.hashes import Argon2id, Argon2Settings, PasswordHash, parse_hash
+from kinmqtt_auth_file.hashes import OWASP, Argon2id, Argon2Settings, PasswordHash, parse_hash
 from kinmqtt_spi.errors import SettingsError
 
 MAX_PROBLEMS: Final = 20
@@ -24,7 +24,7 @@ class Passwords:
     """Verified in place of an unknown user's: it costs what most of the file's hashes cost, and none fits it."""
 
     @classmethod
-    def of(cls, users: Mapping[str, PasswordHash], argon2: Argon2Settings = Argon2Settings()) -> Passwords:
+    def of(cls, users: Mapping[str, PasswordHash], argon2: Argon2Settings = OWASP) -> Passwords:
         """The passwords of these users; ``argon2`` says what nobody's costs where there are none."""
         by_cost = {hash.cost: hash for hash in users.values()}
         costs = Counter(hash.cost for hash in users.values()).most_common(1)
@@ -35,7 +35,7 @@ class Passwords:
         return self.users.get(username, self.nobody)
 
 
-def parse_passwords(content: bytes, name: str, argon2: Argon2Settings = Argon2Settings()) -> Passwords:
+def parse_passwords(content: bytes, name: str, argon2: Argon2Settings = OWASP) -> Passwords:
     """Read a file's content; ``SettingsError`` locates each line that is wrong and says how to mend it.
 
     Of two lines for one user the last holds, as for Mosquitto.
