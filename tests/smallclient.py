@@ -76,6 +76,10 @@ class SmallClient:
     def leave_with_will(self) -> None:
         """Disconnect so that the will is published, and wait until the broker has closed the connection."""
         self._send(_DISCONNECT, bytes([_DISCONNECT_WITH_WILL, 0]))
+        self.wait_for_end()
+
+    def wait_for_end(self) -> None:
+        """Wait until the broker has closed the connection."""
         self._until(-1)
 
     def close(self) -> None:

@@ -165,8 +165,8 @@ class AuthFile:
     async def authenticate(self, request: ConnectRequest) -> Decision | None:
         """Let in who knows a user's password; who names no user is somebody else's to judge."""
         username, password = request.username, request.password
-        if self._contents.passwords is None or username is None:
-            return None
+        if self._contents.passwords is None or not username:
+            return None  # An empty name is none, as for Mosquitto.
         if password is None:
             self._refused.value += 1
             return REFUSED

@@ -108,12 +108,12 @@ class Acl:
         """How many rules there are."""
 
     def may_write(self, username: str | None, client_id: str, topic: str) -> Decision:
-        """Whether a client may publish to a topic."""
-        return self._answer(username, client_id, Access.WRITE, topic)
+        """Whether a client may publish to a topic; an empty user name is none, as for Mosquitto."""
+        return self._answer(username or None, client_id, Access.WRITE, topic)
 
     def may_read(self, username: str | None, client_id: str, topic: str) -> Decision:
         """Whether a client may have a message of a topic."""
-        return self._answer(username, client_id, Access.READ, topic)
+        return self._answer(username or None, client_id, Access.READ, topic)
 
     def _answer(self, username: str | None, client_id: str, access: Access, topic: str) -> Decision:
         key = (username, client_id, access, topic)
