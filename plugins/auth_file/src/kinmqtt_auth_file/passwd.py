@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import getpass
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -53,15 +53,17 @@ class Passwd:
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the arguments. A password is none of them: everybody could read it in the process list."""
         parser.add_argument("file", metavar="FILE", type=Path, help="the password file")
-        parser.add_argument("user", metavar="USER", nargs="?", help="whose password is set; not with all options")
+        user = parser.add_argument(
+            "user", metavar="USER", help="whose password is set; not for --list and --hash-plain"
+        )
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--create", action="store_true", help="make FILE, which must not exist yet")
         what.add_argument("--delete", action="store_true", help="remove USER")
         what.add_argument("--check", action="store_true", help="exit with 0 if the password is USER's, else with 1")
-        what.add_argument("--list", action="store_true", help="show the users")
+        what.add_argument("--list", action=_without(user), help="show the users")
         what.add_argument(
             "--hash-plain",
-            action="store_true",
+            action=_without(user),
             help="hash what stands in FILE as user:password, as `mosquitto_passwd -U` does; hashes stay as they are",
         )
         kinds = [Kind.ARGON2ID.value, Kind.PBKDF2_SHA512.value]
@@ -106,8 +108,6 @@ class Passwd:
         if without_user and parsed.user is not None:
             raise UsageError("--list and --hash-plain take no USER")
         if not without_user:
-            if parsed.user is None:
-                raise UsageError("USER is missing")
             problem = problem_with_user(parsed.user)
             if problem is None and parsed.user.startswith("#"):
                 problem = f"the user name {parsed.user!r} begins with a '#', which makes its line a comment"
@@ -173,6 +173,23 @@ class Passwd:
         if len(password) > LONGEST_PASSWORD_BYTES:
             raise UsageError("the password is longer than MQTT can say")
         return password
+
+
+def _without(user: Action) -> type[Action]:
+    """What an option does that takes no USER.
+
+    An argument that may be left out altogether would not be found behind an option: ``FILE --delete USER``.
+    """
+
+    class WithoutUser(Action):
+        def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+            super().__init__(option_strings, dest, nargs=0, default=False, help=help)
+
+        def __call__(self, parser: ArgumentParser, namespace: Namespace, *_: object) -> None:
+            setattr(namespace, self.dest, True)
+            user.required = False
+
+    return WithoutUser
 
 
 def _maker(parsed: Namespace) -> Callable[[bytes], PasswordHash]:
