@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import random
 import signal
 import subprocess
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,9 @@ from typing import NamedTuple
 import pytest
 from processes import BrokerProcess, Process, free_port, needed, run_command, running_broker
 from smallclient import SmallClient
+
+from kinmqtt_auth_file.passwd import Passwd
+from kinmqtt_auth_file.passwords import parse_passwords
 
 QUESTIONS = 1000
 SEEDS = (1, 2, 3, 2011)
@@ -260,6 +265,74 @@ def test_it_answers_as_mosquitto_does(tmp_path: Path, seed: int) -> None:
     assert not different, "\n".join(different)
     for action in ("connect", "publish", "receive", "will", "retained"):
         assert min(counts[action, True], counts[action, False]) >= 10, f"{action} asks too little: {counts}"
+
+
+# The tools
+
+
+def passwd(*arguments: str, piped: bytes) -> int:
+    """Run `kinmqtt passwd` as the broker's command does, with this on standard input."""
+    command = Passwd(standard_input=lambda: io.BytesIO(piped))
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([*arguments, "--password-stdin"]))
+
+
+@pytest.mark.interop
+def test_mosquitto_reads_what_passwd_writes(tmp_path: Path) -> None:
+    """With `--hash pbkdf2-sha512`, whatever the name and the password are."""
+    people = {"ann": b"secret", "carl v": "pässwörd: $7$ \\".encode(), "ünal": b"x" * 300}
+    file = tmp_path / "passwords"
+    file.touch()
+    for user, password in people.items():
+        assert passwd(str(file), user, "--hash", "pbkdf2-sha512", "--iterations", "1000", piped=password) == 0
+    (tmp_path / "acl").write_text("topic a\n", encoding="utf-8")
+
+    with running_mosquitto(tmp_path) as port:
+        right = [connack(port, user, password) for user, password in people.items()]
+        wrong = [connack(port, user, password + b"x") for user, password in people.items()]
+
+    assert (right, wrong) == ([0, 0, 0], [0x87, 0x87, 0x87])
+
+
+@pytest.mark.interop
+def test_both_tools_work_on_one_file(tmp_path: Path) -> None:
+    """Mosquitto's leaves our hashes as they are, ours leaves Mosquitto's, and each changes the other's."""
+    theirs = needed("mosquitto_passwd", "mosquitto")
+    file = tmp_path / "passwords"
+
+    passwd(str(file), "ann", "--create", piped=b"1")
+    for user, password in (("bob", "2"), ("carl", "3")):
+        subprocess.run([theirs, "-b", str(file), user, password], check=True, capture_output=True, timeout=20)
+    passwd(str(file), "carl", piped=b"4")
+    users = parse_passwords(file.read_bytes(), "passwords").users
+
+    assert [str(hash)[:9] for hash in users.values()] == [
+        "$argon2id",
+        "$7$101$" + str(users["bob"])[7:9],
+        "$argon2id",
+    ]
+    assert [users[user].verify(password) for user, password in zip(users, (b"1", b"2", b"4"), strict=True)] == [
+        True
+    ] * 3
+
+
+@pytest.mark.interop
+def test_plain_passwords_are_hashed_as_mosquitto_does(tmp_path: Path) -> None:
+    """`--hash-plain` takes for the password what `mosquitto_passwd -U` takes for it."""
+    plain = "ann:secret\nbob:with space\ncarl: in front\ndora:behind \neve:$dollar\n"
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_text(plain, encoding="utf-8")
+    theirs.write_text(plain, encoding="utf-8")
+
+    passwd(str(ours), "--hash-plain", piped=b"")
+    subprocess.run([needed("mosquitto_passwd", "mosquitto"), "-U", str(theirs)], check=True, timeout=20)
+    files = [parse_passwords(path.read_bytes(), path.name).users for path in (ours, theirs)]
+
+    guesses = [b"secret", b"with space", b" in front", b"in front", b"behind ", b"behind", b"$dollar"]
+    found = [{user: [g for g in guesses if hash.verify(g)] for user, hash in users.items()} for users in files]
+    assert found[0] == found[1]
+    assert all(found[0].values())
 
 
 # By itself
