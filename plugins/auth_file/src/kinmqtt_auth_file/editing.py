@@ -62,11 +62,11 @@ def with_hashes(content: bytes, name: str, make: Callable[[bytes], PasswordHash]
     count = 0
     for number, line in enumerate(_lines(content), 1):
         user = _user_of(line)
-        plain = line.rstrip(b"\r\n").partition(b":")[2]
+        plain = line.partition(b":")[2].strip(_WHITE)
         if user is None or _is_hash(plain):
             lines.append(line)
-        elif not plain.strip(_WHITE) or plain.startswith((b"$6$", b"$7$", b"$argon2")):
-            what = "is no sound hash" if plain.strip(_WHITE) else "is empty"
+        elif not plain or plain.startswith((b"$6$", b"$7$", b"$argon2")):
+            what = "is no sound hash" if plain else "is empty"
             problems.append(f"{name}:{number}: the password of user {user.decode(errors='replace')!r} {what}")
         elif (problem := problem_with_user(user.decode(errors="surrogateescape"))) is not None:
             problems.append(f"{name}:{number}: {problem}")
