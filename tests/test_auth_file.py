@@ -373,7 +373,7 @@ def test_a_changed_file_is_taken_while_the_broker_runs(tmp_path: Path) -> None:
             before = [client.publish(topic, b"x") for topic in ("a", "b")]
             (tmp_path / "acl").write_text("user ann\ntopic write b\n", encoding="utf-8")
             (tmp_path / "passwords").write_text(f"{ANN}\n{BOB}\n", encoding="utf-8")
-            broker.wait_for_line("2 users and 1 rules read from")
+            broker.wait_for_line("2 users and 1 rule read from")
             after = [client.publish(topic, b"x") for topic in ("a", "b")]
             bob = connack(broker.port, "bob", b"hunter2")
             (tmp_path / "acl").write_text("user ann\ntopik write b\n", encoding="utf-8")

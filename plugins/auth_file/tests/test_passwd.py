@@ -99,7 +99,7 @@ def test_plain_passwords_are_hashed(file: Path, capsys: pytest.CaptureFixture[st
     assert parse_passwords(hashed, "passwords").users["ann"].verify(b"secret")
     assert run(file, "--hash-plain") == 0
     assert file.read_bytes() == hashed
-    assert capsys.readouterr().out == "1 passwords hashed\n0 passwords hashed\n"
+    assert capsys.readouterr().out == "1 password hashed\n0 passwords hashed\n"
 
 
 @pytest.mark.parametrize(

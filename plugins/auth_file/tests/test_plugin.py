@@ -205,7 +205,7 @@ def test_a_broken_file_leaves_the_old_rules(tmp_path: Path) -> None:
     bench.look()
     assert bench.may(Action.PUBLISH, "b") is Verdict.ALLOW
     assert bench.plugin.health().state is HealthState.HEALTHY
-    assert bench.plugin.health().text == "1 users and 1 rules"
+    assert bench.plugin.health().text == "1 user and 1 rule"
 
 
 def test_a_file_that_is_gone_leaves_the_old_rules(tmp_path: Path) -> None:
@@ -281,9 +281,7 @@ def test_a_pattern_for_everybody_is_told_of(tmp_path: Path) -> None:
     assert bench.context.log.texts("warn") == [
         f"{tmp_path}/acl:1: the pattern 'news' has neither %u nor %c: it holds for everybody"
     ]
-    assert bench.context.log.texts("info") == [
-        f"1 users and 1 rules read from {tmp_path}/passwords and {tmp_path}/acl"
-    ]
+    assert bench.context.log.texts("info") == [f"1 user and 1 rule read from {tmp_path}/passwords and {tmp_path}/acl"]
 
 
 def test_settings_are_read_from_the_section(tmp_path: Path) -> None:
@@ -309,7 +307,7 @@ def test_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     plugin.configure(BareContext("auth_file", AuthFileSettings(acl_file=Path("~/acl"))))
 
-    assert plugin.health().text == "1 rules"
+    assert plugin.health().text == "1 rule"
 
 
 def test_the_requirements_name_a_version() -> None:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from attrs import frozen
 from twisted.internet.defer import Deferred
 
-from kinmqtt_auth_file.files import Contents, Files, Settling
+from kinmqtt_auth_file.files import Contents, Files, Settling, counted
 from kinmqtt_auth_file.hashes import Argon2id, Argon2Settings
 from kinmqtt_auth_file.passwords import Passwords
 from kinmqtt_auth_file.users import Users
@@ -288,7 +288,7 @@ class AuthFile:
         if self._settings.disconnect_removed and before.passwords is not None:
             gone = self._users.disconnect_changed(before.passwords, self._passwords())
             if gone:
-                self._context.log.info("{count} clients of users who are changed are disconnected", count=gone)
+                self._context.log.info("{count} of users who are changed disconnected", count=counted(gone, "client"))
 
 
 def _files_of(settings: AuthFileSettings) -> Files:

@@ -71,8 +71,8 @@ class Contents:
     def words(self) -> str:
         """How much there is, in words."""
         parts: Sequence[str] = [
-            *([f"{len(self.passwords.users)} users"] if self.passwords is not None else []),
-            *([f"{self.acl.count} rules"] if self.acl is not None else []),
+            *([counted(len(self.passwords.users), "user")] if self.passwords is not None else []),
+            *([counted(self.acl.count, "rule")] if self.acl is not None else []),
         ]
         return " and ".join(parts)
 
@@ -99,6 +99,11 @@ class Settling:
     def wrong(self) -> None:
         """What was looked at last was read, and is wrong: it is not read again before it changes."""
         self._taken = self._last
+
+
+def counted(count: int, what: str) -> str:
+    """So many, in words."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _look(path: Path) -> Look | None:

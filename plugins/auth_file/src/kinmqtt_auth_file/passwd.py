@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 
 from kinmqtt_auth_file._plugin import AuthFileSettings
 from kinmqtt_auth_file.editing import locked, replace, users_in, with_hashes, with_user, without_user
+from kinmqtt_auth_file.files import counted
 from kinmqtt_auth_file.hashes import (
     MAX_ITERATIONS,
     OWASP,
@@ -145,7 +146,7 @@ class Passwd:
             content, count = with_hashes(path.read_bytes(), str(parsed.file), make)
             if count:
                 replace(path, content)
-        print(f"{count} passwords hashed")
+        print(f"{counted(count, 'password')} hashed")
         return 0
 
     def _set(self, parsed: Namespace) -> int:
