@@ -44,6 +44,7 @@ class Bench:
             if content is not None:
                 paths[key] = folder / name
                 paths[key].write_text(content)
+                paths[key].chmod(0o600)
         self.settings = AuthFileSettings(**paths, **settings)
         self.context = BareContext("auth_file", self.settings)
         self.plugin = AuthFile()
@@ -282,6 +283,17 @@ def test_a_pattern_for_everybody_is_told_of(tmp_path: Path) -> None:
         f"{tmp_path}/acl:1: the pattern 'news' has neither %u nor %c: it holds for everybody"
     ]
     assert bench.context.log.texts("info") == [f"1 user and 1 rule read from {tmp_path}/passwords and {tmp_path}/acl"]
+
+
+def test_a_password_file_for_everybody_is_told_of(tmp_path: Path) -> None:
+    """Hashes are not for everybody to try at."""
+    bench = Bench(tmp_path, acl=None)
+    (tmp_path / "passwords").chmod(0o644)
+
+    done(bench.plugin.reload(bench.settings))
+
+    [told] = bench.context.log.texts("warn")
+    assert told.startswith(f"{tmp_path}/passwords: everybody on this machine may read it; `chmod o= ")
 
 
 def test_settings_are_read_from_the_section(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ class AuthFile:
         self._users = Users(context)
         metrics.gauge("cached", "passwords", lambda: len(self._verified))
         metrics.gauge("waiting", "clients", lambda: len(self._line))
-        for note in contents.acl.notes if contents.acl is not None else ():
+        for note in contents.notes:
             context.log.warn("{note}", note=note)
 
     @hookimpl
@@ -282,7 +282,7 @@ class AuthFile:
         self._verified.clear()
         if before.acl is not None or contents.acl is not None:
             self._context.authorization_changed(EVERYBODY)
-        for note in contents.acl.notes if contents.acl is not None else ():
+        for note in contents.notes:
             self._context.log.warn("{note}", note=note)
         self._context.log.info("{words} read from {names}", words=contents.words(), names=_names(self._files))
         if self._settings.disconnect_removed and before.passwords is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 from attrs import frozen
 
@@ -86,6 +86,10 @@ class _Rules:
 _NO_RULES: Final = _Rules(())
 
 
+_Answers: TypeAlias = dict[tuple[str | None, str, str], Decision]
+"""By user name, client id and topic."""
+
+
 class Acl:
     """What an access control list says. Every answer comes from memory."""
 
@@ -103,27 +107,29 @@ class Acl:
         self._topics = {user: _Rules(rules) for user, rules in topics.items()}
         self._patterns = tuple(patterns)
         self._filled: dict[tuple[str | None, str], _Rules] = {}
-        self._answers: dict[tuple[str | None, str, Access, str], Decision] = {}
+        self._reads: _Answers = {}
+        self._writes: _Answers = {}
         self.count = sum(len(rules) for rules in topics.values()) + len(self._patterns)
         """How many rules there are."""
 
     def may_write(self, username: str | None, client_id: str, topic: str) -> Decision:
         """Whether a client may publish to a topic; an empty user name is none, as for Mosquitto."""
-        return self._answer(username or None, client_id, Access.WRITE, topic)
+        answer = self._writes.get((username, client_id, topic))
+        return self._answer(self._writes, Access.WRITE, username, client_id, topic) if answer is None else answer
 
     def may_read(self, username: str | None, client_id: str, topic: str) -> Decision:
         """Whether a client may have a message of a topic."""
-        return self._answer(username or None, client_id, Access.READ, topic)
+        answer = self._reads.get((username, client_id, topic))
+        return self._answer(self._reads, Access.READ, username, client_id, topic) if answer is None else answer
 
-    def _answer(self, username: str | None, client_id: str, access: Access, topic: str) -> Decision:
-        key = (username, client_id, access, topic)
-        answer = self._answers.get(key)
-        if answer is None:
-            answer = self._decide(username, client_id, access, topic)
-            if len(topic) <= LONGEST_CACHED:
-                if len(self._answers) >= CACHED_ANSWERS:
-                    self._answers.clear()
-                self._answers[key] = answer
+    def _answer(
+        self, answers: _Answers, access: Access, username: str | None, client_id: str, topic: str
+    ) -> Decision:
+        answer = self._decide(username or None, client_id, access, topic)
+        if len(topic) <= LONGEST_CACHED:
+            if len(answers) >= CACHED_ANSWERS:
+                answers.clear()
+            answers[username, client_id, topic] = answer
         return answer
 
     def _decide(self, username: str | None, client_id: str, access: Access, topic: str) -> Decision:

@@ -56,8 +56,13 @@ class Files:
                 problems.extend(error.problems)
         if problems:
             raise SettingsError(problems)
+        notes = [] if acl is None else list(acl.notes)
+        if self.passwords is not None and _is_everybodys(self.passwords):
+            notes.append(
+                f"{self.passwords}: everybody on this machine may read it; `chmod o= {self.passwords}` mends that"
+            )
         # What was looked at first may be older than what was read: then the next look differs, and all is read again.
-        return Contents(passwords, acl, before)
+        return Contents(passwords, acl, before, tuple(notes))
 
 
 @frozen(slots=True)
@@ -67,6 +72,8 @@ class Contents:
     passwords: Passwords | None
     acl: Acl | None
     looks: Looks
+    notes: tuple[str, ...] = ()
+    """What an operator may want to look at."""
 
     def words(self) -> str:
         """How much there is, in words."""
@@ -112,6 +119,13 @@ def _look(path: Path) -> Look | None:
     except OSError:
         return None
     return Look(status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _is_everybodys(path: Path) -> bool:
+    try:
+        return bool(os.stat(path).st_mode & 0o007)
+    except OSError:
+        return False
 
 
 def _content(path: Path) -> bytes:
