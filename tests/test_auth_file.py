@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from processes import BrokerProcess, Process, free_port, needed, run_command, running_broker
+from processes import BrokerProcess, Process, free_port, needed, run_command, running_broker, wait_until
 from smallclient import SmallClient
 
 from kinmqtt_auth_file.hashes import Kind
@@ -30,6 +30,7 @@ ADMIN, ADMIN_PASSWORD = "admin", b"the one who may"
 USERS = ["ann", "bob", "carl v", "d/e", "%c", "ünal", "g+h", "i#", "nobody-yet", "$dollar"]
 CLIENT_IDS = ["c1", "c2", "ann", "c/3", "c+4", "c#5", "%u", "$foo"]
 LEVELS = ["a", "b", "c d", "", "ann", "bob", "c1", "%u", "%c", "d"]
+ACTIONS = ["connect", "publish", "publish", "publish", "subscribe", "receive", "receive", "will", "retained", "sys"]
 OWN = ["$foo", "$SYS", "$SYSTEM", "$share", "$shared", "$"]
 """How topics begin that a '#' does not match."""
 
@@ -67,13 +68,21 @@ def by_hand(user: str, password: bytes) -> str:
 
 def random_acl(chance: random.Random) -> str:
     """An access control list in which everything occurs, and rules often meet."""
-    lines = ["# by chance", f"user {ADMIN}", "topic readwrite #", "topic readwrite $foo/#", "topic readwrite $/#"]
+    lines = [
+        "# by chance",
+        f"user {ADMIN}",
+        "topic read $SYS/#",
+        "topic readwrite #",
+        "topic readwrite $foo/#",
+        "topic readwrite $/#",
+    ]
     for user in [None, *USERS[:-2], None, "ann"]:
         block = [] if user is None else [f"user{' ' * chance.randint(1, 3)}{user}"]
         block += [
             rule(chance, chance.choice(["topic", "topic", "topic", "pattern"])) for _ in range(chance.randint(2, 7))
         ]
-        if user is None and len(lines) == 5:
+        block += [f"{chance.choice(['topic', 'pattern'])} readwrite {own}/#" for own in OWN if chance.random() < 0.3]
+        if user is None and len(lines) == 6:
             lines = [*block, "", *lines]  # before any user: for those who have no name
         elif user is not None:
             lines += [*block, chance.choice(["", "#", "# topic readwrite #"])]
@@ -124,7 +133,7 @@ class Question(NamedTuple):
 
 def random_question(chance: random.Random, users: dict[str, bytes]) -> Question:
     """One question; most are asked with the right password."""
-    action = chance.choice(["connect", "publish", "publish", "subscribe", "receive", "receive", "will", "retained"])
+    action = chance.choice(ACTIONS)
     # An empty name is none to Mosquitto.
     user = chance.choice([None, None, "", *users])
     password = users[user] if user else None
@@ -138,8 +147,8 @@ def random_question(chance: random.Random, users: dict[str, bytes]) -> Question:
     while action in ("receive", "retained") and topic.startswith(("$SYS", "$sh", "$/")):
         topic = random_topic(chance)  # nobody could publish there
     filters = [topic, "#" if not topic.startswith("$") else topic.split("/")[0] + "/#"]
-    if filters[1] == "$share/#":
-        filters.pop()  # no shared subscription, though Mosquitto takes it for one
+    if topic.startswith("$share/"):
+        filters = ["#"]  # Mosquitto takes shared subscriptions that are none.
     if action == "subscribe":
         filters += ["+/+", "$share/g/" + topic, "$SYS/#"]
     return Question(action, user, password, chance.choice(CLIENT_IDS), topic, chance.choice(filters))
@@ -155,6 +164,9 @@ class Asked:
         assert (self._admin.connack, self._observer.connack) == (0, 0)
         for filter in ("#", "$foo/#", "$/#"):
             assert self._observer.subscribe(filter) == 0
+        assert self._admin.subscribe("$SYS/broker/version") == 0
+        # What a broker says of itself is there once it has said it for the first time.
+        wait_until(self._admin.received, "a message below $SYS")
 
     def close(self) -> None:
         """Disconnect."""
@@ -192,6 +204,10 @@ class Asked:
         answer = (question.topic, b"kept") in client.received()
         self._admin.publish(question.topic, b"", retain=True)
         return answer
+
+    def _sys(self, client: SmallClient, question: Question) -> object:
+        assert client.subscribe("$SYS/broker/version") == 0
+        return bool(client.received())
 
     def _will(self, client: SmallClient, question: Question) -> object:
         client.leave_with_will()
@@ -236,7 +252,8 @@ def running_with_files(folder: Path, *arguments: str, extra: str = "") -> Iterat
         for key, name in (("password_file", "passwords"), ("acl_file", "acl"))
         if (folder / name).exists()
     )
-    settings.write_text(f"[plugins.auth_file]\n{files}{extra}", encoding="utf-8")
+    text = f"[broker]\nsys_interval_s = 0.2\n[plugins.auth_file]\n{files}{extra}"
+    settings.write_text(text, encoding="utf-8")
     with running_broker("-c", str(settings), *arguments) as broker:
         yield broker
 
@@ -258,13 +275,14 @@ def test_it_answers_as_mosquitto_does(tmp_path: Path, seed: int) -> None:
         with asked(port) as theirs, asked(broker.port) as ours:
             answers = [(question, theirs.ask(question), ours.ask(question)) for question in questions]
 
-    counts = Counter(
-        (question.action, bool(their) if their != (False, False) else False) for question, their, _ in answers
+    counts = Counter((question.action, their in (True, (True, True))) for question, their, _ in answers)
+    counts.update(
+        ("subscribe", True) for question, their, _ in answers if (question.action, their) == ("subscribe", 0)
     )
     print(*sorted(counts.items()), sep="\n")
     different = [f"{question}: {their}, and ours is {our}" for question, their, our in answers if their != our]
     assert not different, "\n".join(different)
-    for action in ("connect", "publish", "receive", "will", "retained"):
+    for action in {*ACTIONS} - {"subscribe"}:  # which both grant, always
         assert min(counts[action, True], counts[action, False]) >= 10, f"{action} asks too little: {counts}"
 
 
