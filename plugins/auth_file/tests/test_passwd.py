@@ -140,6 +140,15 @@ def test_a_file_that_is_not_there_is_told(file: Path, arguments: list[str]) -> N
         run(file, *arguments)
 
 
+def test_what_is_no_file_is_told(tmp_path: Path) -> None:
+    """In the system's words."""
+    (tmp_path / "kinmqtt.toml").write_text(CHEAP)
+    (tmp_path / "passwords").mkdir()
+
+    with pytest.raises(SettingsError, match="can't be read: Is a directory"):
+        run(tmp_path / "passwords", "--list")
+
+
 def test_who_is_not_there_can_not_be_removed(file: Path) -> None:
     """Which is told; and a file is not made twice."""
     run(file, "ann", "--create", piped=b"x")
@@ -175,13 +184,16 @@ def test_the_core_finds_the_command() -> None:
     assert command.summary
 
 
-def test_defaults_are_sound() -> None:
+def test_defaults_are_sound(tmp_path: Path) -> None:
     """Without settings a password costs what OWASP asks for."""
+    passwd = Passwd(standard_input=lambda: io.BytesIO(b"x"))
     parser = ArgumentParser()
-    command.add_arguments(parser)
-    parsed = parser.parse_args(["f", "u"])
+    passwd.add_arguments(parser)
+    parsed = parser.parse_args([str(tmp_path / "passwords"), "ann", "--create", "--password-stdin"])
 
-    assert parsed.hash == "argon2id"
-    assert "m=19456,t=2,p=1" in str(Argon2id.of(b"x"))
-    assert parse_hash(str(Argon2id.of(b"x"))).verify(b"x")
+    assert passwd.run(parsed) == 0
+
+    made = (tmp_path / "passwords").read_text().strip().removeprefix("ann:")
+    assert made.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+    assert parse_hash(made).verify(b"x")
     assert parsed.iterations >= 210_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,41 @@ def done(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return Deferred.fromCoroutine(coroutine).result
 
 
+class Threads(BareContext):
+    """A context whose threads do nothing until they are told to."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.calls: list[tuple[Callable[[], Any], Deferred[Any]]] = []
+
+    def in_thread(self, call: Callable[[], Any]) -> Deferred[Any]:
+        """Remember the call."""
+        answer: Deferred[Any] = Deferred()
+        self.calls.append((call, answer))
+        return answer
+
+    def finish(self) -> None:
+        """Let the oldest call come to its end."""
+        call, answer = self.calls.pop(0)
+        try:
+            result = call()
+        except Exception as error:
+            answer.errback(error)
+        else:
+            answer.callback(result)
+
+
 class Bench:
     """A plugin with files of its own, in a context without a broker."""
 
-    def __init__(self, folder: Path, passwords: str | None = ANN, acl: str | None = ACL, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        passwords: str | None = ANN,
+        acl: str | None = ACL,
+        context: type[BareContext] = BareContext,
+        **settings: Any,
+    ) -> None:
         self.folder = folder
         paths: dict[str, Path] = {}
         for key, name, content in (("password_file", "passwords", passwords), ("acl_file", "acl", acl)):
@@ -46,7 +77,7 @@ class Bench:
                 paths[key].write_text(content)
                 paths[key].chmod(0o600)
         self.settings = AuthFileSettings(**paths, **settings)
-        self.context = BareContext("auth_file", self.settings)
+        self.context = context("auth_file", self.settings)
         self.plugin = AuthFile()
         self.plugin.configure(self.context)
         self.plugin.start(self.context)
@@ -124,6 +155,7 @@ def test_one_file_alone_answers_for_one_thing(tmp_path: Path) -> None:
     assert passwords_only.connect("ann", b"secret") is not None
     assert acl_only.connect("ann", b"secret") is None
     assert acl_only.may(Action.PUBLISH, "a/c") is Verdict.ALLOW
+    assert "lets nobody in" in acl_only.context.log.texts("info")[1]
 
 
 def test_without_a_file_it_is_not_configured() -> None:
@@ -241,6 +273,49 @@ def test_a_reload_reads_at_once(tmp_path: Path) -> None:
     assert answer == ()
     assert bench.may(Action.PUBLISH, "b") is Verdict.ALLOW
     assert bench.context.clock.pending() == 1
+
+
+def test_a_slow_disk_is_looked_at_once_at_a_time(tmp_path: Path) -> None:
+    """While a look lasts no other begins; one that fails altogether is told, and the next goes on."""
+    bench = Bench(tmp_path, context=Threads)
+    assert isinstance(bench.context, Threads)
+
+    bench.look(5)
+    assert len(bench.context.calls) == 1
+    bench.context.calls.pop()[1].errback(OSError("the pool is closed"))
+    bench.look(5)
+
+    assert len(bench.context.calls) == 1
+    [told] = bench.context.log.texts("error")
+    assert told.endswith(": the pool is closed")
+
+
+@pytest.mark.parametrize("late", ["user ann\ntopic late\n", "x\n"])
+def test_a_reload_overtakes_a_look(tmp_path: Path, late: str) -> None:
+    """What a look has read by then, or could not read, is of no use any more."""
+    bench = Bench(tmp_path, context=Threads)
+    assert isinstance(bench.context, Threads)
+    bench.write("acl", late)
+    bench.look(1)
+    bench.context.finish()
+    bench.look(1)
+    bench.context.finish()
+    reading = bench.context.calls.pop()
+    reloading = Deferred.fromCoroutine(bench.plugin.reload(bench.settings))
+    late_call = reading[0]
+    try:
+        answer: Any = late_call()
+    except SettingsError as error:
+        answer = error
+    bench.write("acl", "user ann\ntopic newest\n")
+    bench.context.finish()
+
+    (reading[1].errback if isinstance(answer, SettingsError) else reading[1].callback)(answer)
+
+    assert reloading.result == ()
+    assert bench.may(Action.PUBLISH, "newest") is Verdict.ALLOW
+    assert bench.counted("reloads") == 1
+    assert bench.plugin.health().state is HealthState.HEALTHY
 
 
 def test_a_reload_of_what_is_broken_changes_nothing(tmp_path: Path) -> None:

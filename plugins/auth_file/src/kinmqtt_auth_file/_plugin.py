@@ -125,6 +125,10 @@ class AuthFile:
     def start(self, context: Context) -> None:
         """Begin to look for changes."""
         context.log.info("{words} read from {names}", words=self._contents.words(), names=_names(self._files))
+        if self._contents.passwords is None:
+            context.log.info(
+                "without a password_file it lets nobody in: another authenticator may, or broker.allow_anonymous"
+            )
         self._look_later()
 
     @hookimpl
