@@ -28,6 +28,19 @@ INTEROP = os.path.join("tests", "interop")
 VENV_PACKAGE = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
+WITHOUT_ITS_SERVICE = """\
+# A container's image may have a policy that starts no services; where there is none, one stands in meanwhile.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+  trap 'rm -f "$policy"' EXIT
+  trap 'exit 1' HUP INT TERM
+  printf '#!/bin/sh\\nexit 101\\n' > "$policy" && chmod 755 "$policy" || exit 1
+fi
+"$@" || exit 1
+# Nor at the next start of the machine; this is for systemd too.
+if [ -e /etc/init.d/mosquitto ]; then update-rc.d mosquitto disable; fi
+"""
+
 HELP = """\
 python3 dev.py COMMAND
 
@@ -92,14 +105,20 @@ def missing_test_tools() -> "dict[str, str]":
     if not shutil.which("npm"):
         wanted["npm"] = "installs MQTT.js, for the tests"
     for program, purpose in (
+        ("mosquitto", "answers the same questions as we do, for the tests"),
         ("haproxy", "sends PROXY headers, for the tests"),
         ("openssl", "speaks TLS of all versions, for the tests"),
     ):
-        if not shutil.which(program):
+        if not found(program):
             wanted[program] = purpose
     if not shutil.which("chromium") and not is_ubuntu():
         wanted["chromium"] = "runs a page that speaks MQTT over WebSocket, for the tests"
     return wanted
+
+
+def found(program: str) -> "str | None":
+    """Returns the path of a program; that of a daemon too, where /usr/sbin is on root's path only."""
+    return shutil.which(program, path=os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/sbin")
 
 
 def is_ubuntu() -> bool:
@@ -142,10 +161,13 @@ def install_tools(wanted: "dict[str, str]") -> None:
     say("installing Debian packages: " + " ".join(wanted))
     if "npm" in wanted:
         say("npm brings many others; this can take minutes")
-    # Only what is named and what it needs: recommended packages could bring a broker that takes port 1883.
-    apt = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-oDPkg::Lock::Timeout=120"]
-    quiet([*apt, "update"], "apt-get update failed; trying with the package lists that are there")
-    command = [*apt, "install", "--yes", "--no-install-recommends"]
+    # Only what is named and what it needs: recommended packages could bring services that nobody asked for.
+    apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-oDPkg::Lock::Timeout=120"]
+    quiet([*prefix, *apt, "update"], "apt-get update failed; trying with the package lists that are there")
+    # The broker that we compare ours with is wanted as a program: its service would take port 1883.
+    if "mosquitto" in wanted:
+        apt = ["sh", "-c", WITHOUT_ITS_SERVICE, "sh", *apt]
+    command = [*prefix, *apt, "install", "--yes", "--no-install-recommends"]
     if not quiet([*command, *wanted], "apt-get install failed") and len(wanted) > 1:
         say("trying one package after the other")
         for package in wanted:
@@ -155,7 +177,11 @@ def install_tools(wanted: "dict[str, str]") -> None:
 def by_hand(packages: "Iterable[str]") -> str:
     """Writes the command that installs these packages."""
     sudo = "" if os.geteuid() == 0 else "sudo "
-    return f"{sudo}apt-get update && {sudo}apt-get install --no-install-recommends {' '.join(packages)}"
+    command = f"{sudo}apt-get update && {sudo}apt-get install --no-install-recommends {' '.join(packages)}"
+    if "mosquitto" in packages:
+        # Nobody but the package itself starts it, and port 1883 is free again.
+        command += f" && {sudo}service mosquitto stop && {sudo}update-rc.d mosquitto disable"
+    return command
 
 
 def quiet(command: "list[str]", complaint: str) -> bool:

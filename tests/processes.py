@@ -92,7 +92,8 @@ def script(name: str) -> str:
 
 def needed(program: str, package: str) -> str:
     """The path of another project's program; without it a test fails instead of being passed over in silence."""
-    found = shutil.which(program)
+    # Daemons lie where only root's path leads.
+    found = shutil.which(program, path=os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/sbin")
     assert found, f"{program} is not installed: `apt-get install {package}`, or `python3 dev.py install`"
     return found
 

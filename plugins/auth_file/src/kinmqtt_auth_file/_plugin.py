@@ -1,0 +1,309 @@
+"""The plugin itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from attrs import frozen
+from twisted.internet.defer import Deferred
+
+from kinmqtt_auth_file.files import Contents, Files, Settling, counted
+from kinmqtt_auth_file.hashes import Argon2id, Argon2Settings
+from kinmqtt_auth_file.passwords import Passwords
+from kinmqtt_auth_file.users import Users
+from kinmqtt_auth_file.verifying import Line, TooBusy, Verified, Verifier
+from kinmqtt_spi import Client, Decision, Message, Reject, deny, hookimpl
+from kinmqtt_spi.errors import NotConfigured, SettingsError
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authentication import ConnectRequest, allow_as
+from kinmqtt_spi.services.authorization import EVERYBODY, Action, AuthorizationRequest
+from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
+from kinmqtt_spi.settings import setting
+from kinmqtt_spi.values import ALLOW
+
+REFUSED: Final = deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password")
+BUSY: Final = deny(ReasonCode.SERVER_BUSY, "too many passwords are being verified")
+
+NOBODY: Final = Passwords({}, Argon2id.costing())
+
+
+@frozen(slots=True)
+class AuthFileSettings:
+    """``[plugins.auth_file]``."""
+
+    password_file: Path | None = setting(
+        None, help="users and their hashes, as Mosquitto's `password_file`; left out, it authenticates nobody"
+    )
+    acl_file: Path | None = setting(
+        None, help="who may do what with which topics, as Mosquitto's `acl_file`; left out, it authorizes nothing"
+    )
+    watch_s: float = setting(
+        3.0,
+        help="how often to look whether a file has changed; 0 for at a reload (SIGHUP) only",
+        unit="s",
+        minimum=0,
+        maximum=86_400,
+    )
+    disconnect_removed: bool = setting(
+        False, help="whether clients are disconnected whose user is removed or gets another password hash"
+    )
+    denied_wills: Literal["drop", "refuse"] = setting(
+        "drop",
+        help="a will that no rule allows: `drop` lets the client in and never publishes it, as Mosquitto does; "
+        "`refuse` refuses the client",
+    )
+    cache_entries: int = setting(
+        10_000, help="right passwords that are remembered, by a keyed digest; 0 for none", minimum=0
+    )
+    cache_s: float = setting(
+        300.0, help="for how long a right password is remembered", unit="s", minimum=0, maximum=86_400
+    )
+    verify_at_once: int = setting(2, help="threads that verify passwords at the same time", minimum=1, maximum=64)
+    verify_waiting: int = setting(
+        200,
+        help="clients that may wait for theirs, a quarter of them from one address; more are refused as too busy",
+        minimum=1,
+    )
+    argon2: Argon2Settings = setting(
+        factory=Argon2Settings, help="what a new password's hash costs, for `kinmqtt passwd -c`"
+    )
+
+
+class AuthFile:
+    """Authenticates by a password file, authorizes by an access control list, and takes changes of both."""
+
+    def __init__(self) -> None:
+        self._settings = AuthFileSettings()
+        self._files = Files(None, None)
+        self._contents = Contents(None, None, ())
+        self._settling = Settling(())
+        self._problem: str | None = None
+        self._timer: Timer | None = None
+        self._looking = False
+
+    # Its life
+
+    @hookimpl
+    def requirements(self) -> Requirements:
+        """Written for version 1 of the SPI."""
+        return Requirements(spi_version=1)
+
+    @hookimpl
+    def settings_class(self) -> type[AuthFileSettings]:
+        """The section is parsed into this."""
+        return AuthFileSettings
+
+    @hookimpl
+    def configure(self, context: Context) -> None:
+        """Read the files, so that `kinmqtt check` tells what is wrong with them."""
+        settings: AuthFileSettings = context.settings
+        files = _files_of(settings)
+        contents = files.read(settings.argon2)
+        self._context = context
+        self._settings, self._files, self._contents = settings, files, contents
+        self._settling = Settling(contents.looks)
+        metrics = context.metrics
+        self._right = metrics.counter("verified", "clients")
+        self._refused = metrics.counter("refused", "clients")
+        self._busy = metrics.counter("busy", "clients")
+        self._reloads = metrics.counter("reloads", "files")
+        self._failures = metrics.counter("reload_failures", "files")
+        self._line = Line(context, settings.verify_at_once, settings.verify_waiting)
+        self._verified = Verified(context.clock, settings.cache_entries, settings.cache_s)
+        self._verifier = Verifier(
+            self._line, self._verified, self._passwords, metrics.counter("cache_hits", "clients")
+        )
+        self._users = Users(context)
+        metrics.gauge("cached", "passwords", lambda: len(self._verified))
+        metrics.gauge("waiting", "clients", lambda: len(self._line))
+        for note in contents.notes:
+            context.log.warn("{note}", note=note)
+
+    @hookimpl
+    def start(self, context: Context) -> None:
+        """Begin to look for changes."""
+        context.log.info("{words} read from {names}", words=self._contents.words(), names=_names(self._files))
+        if self._contents.passwords is None:
+            context.log.info(
+                "without a password_file it lets nobody in: another authenticator may, or broker.allow_anonymous"
+            )
+        self._look_later()
+
+    @hookimpl
+    async def reload(self, settings: AuthFileSettings) -> Sequence[str]:
+        """Take new settings and read the files at once; raises, and keeps what holds, where they are wrong."""
+        files = _files_of(settings)
+        try:
+            contents = await self._context.in_thread(lambda: files.read(settings.argon2))
+        except SettingsError as error:
+            self._failures.value += 1
+            self._problem = "; ".join(error.problems)
+            raise
+        self._verified.bound(settings.cache_entries, settings.cache_s)
+        self._line.resize(settings.verify_at_once, settings.verify_waiting)
+        self._settings, self._files = settings, files
+        self._settling = Settling(contents.looks)
+        self._take(contents)
+        self._look_later()
+        return ()
+
+    @hookimpl
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @hookimpl
+    def health(self) -> Health:
+        """Degraded while a file is wrong, and what was read before holds."""
+        if self._problem is not None:
+            return Health(HealthState.DEGRADED, f"what was read before holds on: {self._problem}")
+        return Health(HealthState.HEALTHY, self._contents.words())
+
+    # Who comes in
+
+    @hookimpl
+    async def authenticate(self, request: ConnectRequest) -> Decision | None:
+        """Let in who knows a user's password; who names no user is somebody else's to judge."""
+        username, password = request.username, request.password
+        if self._contents.passwords is None or not username:
+            return None  # An empty name is none, as for Mosquitto.
+        if password is None:
+            self._refused.value += 1
+            return REFUSED
+        try:
+            right = await self._verifier.is_right(username, password, request.address.host)
+        except TooBusy:
+            self._busy.value += 1
+            return BUSY
+        if not right:
+            self._refused.value += 1
+            return REFUSED
+        self._right.value += 1
+        return allow_as()
+
+    @hookimpl
+    def authenticated(self, client: Client) -> None:
+        """Remember whose client it is, where that may have to be asked."""
+        if self._settings.disconnect_removed and client.username in self._passwords().users:
+            self._users.add(client)
+
+    # What they may do
+
+    @hookimpl
+    def authorize(self, request: AuthorizationRequest) -> Decision | None:
+        """Decide about publishing and wills. Every filter may be subscribed to: what comes of it is decided then."""
+        acl = self._contents.acl
+        if acl is None:
+            return None
+        if request.action is Action.SUBSCRIBE:
+            return ALLOW
+        client = request.client
+        decision = acl.may_write(client.username, client.client_id, request.topic)
+        if request.action is Action.WILL and not decision.allowed and self._settings.denied_wills == "drop":
+            return None  # It is dropped when it is due; another authorizer may refuse it now.
+        return decision
+
+    @hookimpl
+    def authorize_receive(self, request: AuthorizationRequest) -> Decision | None:
+        """Decide about one message to one client."""
+        acl = self._contents.acl
+        if acl is None:
+            return None
+        client = request.client
+        return acl.may_read(client.username, client.client_id, request.topic)
+
+    @hookimpl
+    def will_publishing(self, client: Client, message: Message) -> Reject | None:
+        """Drop a will that the rules, as they are now, do not allow."""
+        acl = self._contents.acl
+        if acl is None:
+            return None
+        decision = acl.may_write(client.username, client.client_id, message.topic)
+        if decision.allowed:
+            return None
+        self._context.log.info(
+            "the will of client {client!r} is dropped: {text}", client=client.client_id, text=decision.text
+        )
+        return Reject(decision.reason, decision.text)
+
+    # Changes
+
+    def _passwords(self) -> Passwords:
+        return self._contents.passwords or NOBODY
+
+    def _look_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._settings.watch_s:
+            self._timer = self._context.clock.later(self._settings.watch_s, self._look)
+
+    def _look(self) -> Deferred[None] | None:
+        """Look whether the files have changed, unless the look before is not done yet."""
+        self._timer = None
+        self._look_later()
+        if self._looking:
+            return None
+        self._looking = True
+        return Deferred.fromCoroutine(self._look_once())
+
+    async def _look_once(self) -> None:
+        files, settling, argon2 = self._files, self._settling, self._settings.argon2
+        try:
+            looks = await self._context.in_thread(files.look)
+            if settling.is_due(looks) and settling is self._settling:
+                await self._read(files, settling, argon2)
+        except Exception as error:
+            self._context.log.error("can't look at {names}: {error}", names=_names(files), error=error)
+        self._looking = False
+
+    async def _read(self, files: Files, settling: Settling, argon2: Argon2Settings) -> None:
+        try:
+            contents = await self._context.in_thread(lambda: files.read(argon2))
+        except SettingsError as error:
+            if settling is self._settling:
+                settling.wrong()
+                self._failed(error)
+            return
+        if settling is self._settling:  # else a reload has read them since
+            settling.taken(contents.looks)
+            self._take(contents)
+
+    def _failed(self, error: SettingsError) -> None:
+        self._failures.value += 1
+        self._problem = "; ".join(error.problems)
+        self._context.log.error("what was read before holds on, for: {problem}", problem=self._problem)
+
+    def _take(self, contents: Contents) -> None:
+        """What was read is sound, and holds from now on."""
+        before, self._contents = self._contents, contents
+        self._problem = None
+        self._reloads.value += 1
+        self._verified.clear()
+        if before.acl is not None or contents.acl is not None:
+            self._context.authorization_changed(EVERYBODY)
+        for note in contents.notes:
+            self._context.log.warn("{note}", note=note)
+        self._context.log.info("{words} read from {names}", words=contents.words(), names=_names(self._files))
+        if self._settings.disconnect_removed and before.passwords is not None:
+            gone = self._users.disconnect_changed(before.passwords, self._passwords())
+            if gone:
+                self._context.log.info("{count} of users who are changed disconnected", count=counted(gone, "client"))
+
+
+def _files_of(settings: AuthFileSettings) -> Files:
+    if settings.password_file is None and settings.acl_file is None:
+        raise NotConfigured("plugins.auth_file has neither password_file nor acl_file")
+    return Files(_absolute(settings.password_file), _absolute(settings.acl_file))
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.expanduser().absolute()
+
+
+def _names(files: Files) -> str:
+    return " and ".join(str(path) for path in (files.passwords, files.acl) if path is not None)

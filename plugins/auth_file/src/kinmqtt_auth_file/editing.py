@@ -1,0 +1,170 @@
+"""Changing a password file: one writer at a time, and readers see the old file or the new one and nothing between."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kinmqtt_auth_file.hashes import PasswordHash, parse_hash
+from kinmqtt_auth_file.passwords import problem_with_user
+from kinmqtt_spi.errors import SettingsError
+
+_WHITE = b" \t\n\v\f\r"
+
+NEW_MODE = 0o600
+
+
+def users_in(content: bytes) -> list[str]:
+    """The user names in a file's content, in order, each once."""
+    names = (_user_of(line) for line in _lines(content))
+    return list(dict.fromkeys(name.decode(errors="backslashreplace") for name in names if name))
+
+
+def with_user(content: bytes, user: str, hash: PasswordHash) -> bytes:
+    """The content with this hash for the user, at the place of the user's line or at the end.
+
+    All other lines stay as they are. Where there are several lines for the user, one is left.
+    """
+    made = f"{user}:{hash}".encode()
+    lines: list[bytes] = []
+    done = False
+    for line in _lines(content):
+        if _user_of(line) != user.encode(errors="surrogateescape"):
+            lines.append(line)
+        elif not done:
+            done = True
+            lines.append(made + _line_end(line))
+    if not done:
+        if lines and not lines[-1].endswith(b"\n"):
+            lines[-1] += b"\n"
+        lines.append(made + b"\n")
+    return b"".join(lines)
+
+
+def without_user(content: bytes, user: str) -> bytes | None:
+    """The content without the user's lines; ``None`` where there are none."""
+    lines = _lines(content)
+    left = [line for line in lines if _user_of(line) != user.encode(errors="surrogateescape")]
+    return None if len(left) == len(lines) else b"".join(left)
+
+
+def with_hashes(content: bytes, name: str, make: Callable[[bytes], PasswordHash]) -> tuple[bytes, int]:
+    """The content with every password that stands there plainly hashed, and how many those were.
+
+    ``SettingsError`` for a line that has no password, or one that begins as a hash does and is none.
+    """
+    lines: list[bytes] = []
+    problems: list[str] = []
+    count = 0
+    for number, line in enumerate(_lines(content), 1):
+        user = _user_of(line)
+        plain = line.partition(b":")[2].strip(_WHITE)
+        if user is None or _is_hash(plain):
+            lines.append(line)
+        elif not plain or plain.startswith((b"$6$", b"$7$", b"$argon2")):
+            what = "is no sound hash" if plain else "is empty"
+            problems.append(f"{name}:{number}: the password of user {user.decode(errors='replace')!r} {what}")
+        elif (problem := problem_with_user(user.decode(errors="surrogateescape"))) is not None:
+            problems.append(f"{name}:{number}: {problem}")
+        else:
+            count += 1
+            lines.append(user + b":" + str(make(plain)).encode() + _line_end(line))
+    if problems:
+        raise SettingsError(problems)
+    return b"".join(lines), count
+
+
+def _lines(content: bytes) -> list[bytes]:
+    lines = content.split(b"\n")
+    return [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+def _line_end(line: bytes) -> bytes:
+    return line[len(line.rstrip(b"\r\n")) :]
+
+
+def _user_of(line: bytes) -> bytes | None:
+    """Whose line it is; ``None`` for comments, blank lines and what has no colon."""
+    if line.startswith(b"#") or b":" not in line:
+        return None
+    return line.partition(b":")[0].strip(_WHITE)
+
+
+def _is_hash(text: bytes) -> bool:
+    try:
+        parse_hash(text.partition(b":")[0].strip(_WHITE).decode())
+    except ValueError:
+        return False
+    return True
+
+
+# On disk
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, create: bool = False) -> Iterator[Path]:
+    """The file behind all symbolic links, while nobody else edits it; raises ``SettingsError``.
+
+    The lock is on the file itself. Whoever waited for it may hold one that was replaced meanwhile, and tries again.
+    """
+    path = Path(os.path.realpath(path))
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+    while True:
+        with _explained(path):
+            descriptor = os.open(path, flags, NEW_MODE)
+        flags &= ~(os.O_CREAT | os.O_EXCL)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_still(path, descriptor):
+                yield path
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Put a new file in the place of one, with its owner and mode; raises ``SettingsError`` and changes nothing."""
+    with _explained(path):
+        status = os.stat(path)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with open(descriptor, "wb") as file:
+                if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
+                os.fchmod(file.fileno(), status.st_mode & 0o7777)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise SettingsError([f"{path}: the file exists already; leave out --create to add to it"]) from None
+    except FileNotFoundError:
+        raise SettingsError([f"{path}: there is no such file; --create makes one"]) from None
+    except OSError as error:
+        raise SettingsError([f"{path}: {error.strerror or error}"]) from None

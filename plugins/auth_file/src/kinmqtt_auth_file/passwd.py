@@ -1,0 +1,219 @@
+"""``kinmqtt passwd``: adds users to a password file, changes, removes, checks and lists them."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from kinmqtt_auth_file._plugin import AuthFileSettings
+from kinmqtt_auth_file.editing import locked, replace, users_in, with_hashes, with_user, without_user
+from kinmqtt_auth_file.files import counted
+from kinmqtt_auth_file.hashes import (
+    MAX_ITERATIONS,
+    OWASP,
+    PBKDF2_ITERATIONS,
+    Argon2id,
+    Argon2Settings,
+    Kind,
+    PasswordHash,
+    Pbkdf2,
+)
+from kinmqtt_auth_file.passwords import parse_passwords, problem_with_user
+from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.settings import Document, parse
+
+LONGEST_PASSWORD_BYTES: Final = 65535
+"""What CONNECT can carry (section 3.1.3.6)."""
+
+_SECTION: Final = ("plugins", "auth_file")
+
+
+class UsageError(Exception):
+    """A mistake in how the command was called."""
+
+
+class Passwd:
+    """The command. What talks to the person at the terminal is handed in, so that tests can."""
+
+    summary = "adds users to a password file, changes, removes, checks and lists them"
+
+    def __init__(
+        self,
+        ask: Callable[[str], str] = getpass.getpass,
+        standard_input: Callable[[], BinaryIO] = lambda: sys.stdin.buffer,
+        is_terminal: Callable[[], bool] = lambda: sys.stdin.isatty(),
+    ) -> None:
+        self._ask = ask
+        self._standard_input = standard_input
+        self._is_terminal = is_terminal
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the arguments. A password is none of them: everybody could read it in the process list."""
+        parser.add_argument("file", metavar="FILE", type=Path, help="the password file")
+        user = parser.add_argument(
+            "user", metavar="USER", help="whose password is set; not for --list and --hash-plain"
+        )
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--create", action="store_true", help="make FILE, which must not exist yet")
+        what.add_argument("--delete", action="store_true", help="remove USER")
+        what.add_argument("--check", action="store_true", help="exit with 0 if the password is USER's, else with 1")
+        what.add_argument("--list", action=_without(user), help="show the users")
+        what.add_argument(
+            "--hash-plain",
+            action=_without(user),
+            help="hash what stands in FILE as user:password, as `mosquitto_passwd -U` does; hashes stay as they are",
+        )
+        kinds = [Kind.ARGON2ID.value, Kind.PBKDF2_SHA512.value]
+        parser.add_argument(
+            "--hash", choices=kinds, default=kinds[0], help=f"{kinds[0]} is the default; Mosquitto reads {kinds[1]}"
+        )
+        parser.add_argument(
+            "--iterations",
+            type=int,
+            default=PBKDF2_ITERATIONS,
+            metavar="N",
+            help=f"what pbkdf2-sha512 costs, {PBKDF2_ITERATIONS} where it is left out",
+        )
+        parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+        parser.add_argument(
+            "-c",
+            "--config",
+            type=Path,
+            metavar="SETTINGS",
+            help="the broker's settings, for what plugins.auth_file.argon2 says of the cost",
+        )
+
+    def run(self, parsed: Namespace) -> int:
+        """Run it; answers the exit status."""
+        try:
+            self._check_usage(parsed)
+            if parsed.list:
+                return self._list(parsed)
+            if parsed.check:
+                return self._check(parsed)
+            if parsed.delete:
+                return self._delete(parsed)
+            if parsed.hash_plain:
+                return self._hash_plain(parsed)
+            return self._set(parsed)
+        except UsageError as error:
+            print(f"kinmqtt passwd: {error}", file=sys.stderr)
+            return 2
+
+    def _check_usage(self, parsed: Namespace) -> None:
+        without_user = parsed.list or parsed.hash_plain
+        if without_user and parsed.user is not None:
+            raise UsageError("--list and --hash-plain take no USER")
+        if not without_user:
+            problem = problem_with_user(parsed.user)
+            if problem is None and parsed.user.startswith("#"):
+                problem = f"the user name {parsed.user!r} begins with a '#', which makes its line a comment"
+            if problem is not None and not parsed.delete:
+                raise UsageError(problem)
+        if not 1 <= parsed.iterations <= MAX_ITERATIONS:
+            raise UsageError(f"--iterations must be from 1 to {MAX_ITERATIONS}")
+
+    def _list(self, parsed: Namespace) -> int:
+        for user in users_in(_content(parsed.file)):
+            print(user)
+        return 0
+
+    def _check(self, parsed: Namespace) -> int:
+        passwords = parse_passwords(_content(parsed.file), str(parsed.file), _argon2(parsed))
+        password = self._password(parsed, again=False)
+        known = parsed.user in passwords.users
+        if passwords.get(parsed.user).verify(password) and known:
+            print(f"the password of {parsed.user!r} is right")
+            return 0
+        print(f"unknown user {parsed.user!r}, or wrong password")
+        return 1
+
+    def _delete(self, parsed: Namespace) -> int:
+        with locked(parsed.file) as path:
+            left = without_user(path.read_bytes(), parsed.user)
+            if left is None:
+                raise SettingsError([f"{parsed.file}: there is no user {parsed.user!r}"])
+            replace(path, left)
+        return 0
+
+    def _hash_plain(self, parsed: Namespace) -> int:
+        make = _maker(parsed)
+        with locked(parsed.file) as path:
+            content, count = with_hashes(path.read_bytes(), str(parsed.file), make)
+            if count:
+                replace(path, content)
+        print(f"{counted(count, 'password')} hashed")
+        return 0
+
+    def _set(self, parsed: Namespace) -> int:
+        make = _maker(parsed)
+        if not parsed.create:
+            _content(parsed.file)  # Nobody types a password twice for a file that isn't there.
+        hash = make(self._password(parsed, again=True))
+        with locked(parsed.file, create=parsed.create) as path:
+            replace(path, with_user(path.read_bytes(), parsed.user, hash))
+        return 0
+
+    def _password(self, parsed: Namespace, *, again: bool) -> bytes:
+        if parsed.password_stdin:
+            password = self._standard_input().read(LONGEST_PASSWORD_BYTES + 3)
+            password = password.removesuffix(b"\n").removesuffix(b"\r")
+        elif self._is_terminal():
+            typed = self._ask("Password: ")
+            if again and self._ask("Once more: ") != typed:
+                raise UsageError("these were two different passwords")
+            password = typed.encode(errors="surrogateescape")
+        else:
+            raise UsageError("there is no terminal to ask at; --password-stdin reads standard input")
+        if not password:
+            raise UsageError("the password is empty")
+        if len(password) > LONGEST_PASSWORD_BYTES:
+            raise UsageError("the password is longer than MQTT can say")
+        return password
+
+
+def _without(user: Action) -> type[Action]:
+    """What an option does that takes no USER.
+
+    An argument that may be left out altogether would not be found behind an option: ``FILE --delete USER``.
+    """
+
+    class WithoutUser(Action):
+        def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+            super().__init__(option_strings, dest, nargs=0, default=False, help=help)
+
+        def __call__(self, parser: ArgumentParser, namespace: Namespace, *_: object) -> None:
+            setattr(namespace, self.dest, True)
+            user.required = False
+
+    return WithoutUser
+
+
+def _maker(parsed: Namespace) -> Callable[[bytes], PasswordHash]:
+    if parsed.hash == Kind.PBKDF2_SHA512.value:
+        return lambda password: Pbkdf2.of(password, parsed.iterations)
+    argon2 = _argon2(parsed)
+    return lambda password: Argon2id.of(password, argon2)
+
+
+def _argon2(parsed: Namespace) -> Argon2Settings:
+    if parsed.config is None:
+        return OWASP
+    settings: AuthFileSettings = parse(AuthFileSettings, Document.read(parsed.config), _SECTION)
+    return settings.argon2
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise SettingsError([f"{path}: there is no such file; --create makes one"]) from None
+    except OSError as error:
+        raise SettingsError([f"{path}: can't be read: {error.strerror or error}"]) from None
+
+
+command = Passwd()

@@ -1,0 +1,50 @@
+"""Whose clients are connected, so that they can be sent away when their user goes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kinmqtt_auth_file.passwords import Passwords
+from kinmqtt_spi.services.plugin import Context
+from kinmqtt_spi.values import Client
+
+SWEEP_AT_LEAST: Final = 1024
+
+
+class Users:
+    """Client ids by user. Who has left is forgotten now and then: twice the connected ones are kept at most."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._clients: dict[str, str] = {}
+        self._sweep_at = SWEEP_AT_LEAST
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def add(self, client: Client) -> None:
+        """A client was let in."""
+        if client.username is None:
+            return
+        self._clients[client.client_id] = client.username
+        if len(self._clients) >= self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._clients = {each: user for each, user in self._clients.items() if self._is_here(each, user)}
+        self._sweep_at = max(2 * len(self._clients), SWEEP_AT_LEAST)
+
+    def _is_here(self, client_id: str, username: str) -> bool:
+        client = self._context.client(client_id)
+        return client is not None and client.username == username
+
+    def disconnect_changed(self, before: Passwords, after: Passwords) -> int:
+        """Disconnect the clients of users who are gone or have another hash; how many there were."""
+        count = 0
+        for client_id, username in list(self._clients.items()):
+            if username not in before.users or before.users[username] == after.users.get(username):
+                continue
+            del self._clients[client_id]
+            if self._is_here(client_id, username):
+                count += self._context.disconnect(client_id)
+        return count
