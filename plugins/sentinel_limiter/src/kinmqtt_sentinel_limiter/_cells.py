@@ -1,0 +1,302 @@
+"""What is known of one key of one rule: how much it may use now, for each control behaviour.
+
+All answer :meth:`Cell.take` with seconds: 0 where the amount passes, more where it passes and nothing more should be
+read for so long, :data:`REFUSED` where it may not. Those by rate keep one time, ``due``: when what was taken so far
+would be used up at the permitted speed. Nothing is refused for its amount alone: what has room for one passes whole,
+and what it took beyond is owed and paid back by those who come after. So a read of many packets waits no longer than a
+read of one, and the rate holds in the long run.
+"""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kinmqtt_sentinel_limiter._rules import Rule
+
+REFUSED: Final = -1.0
+
+SLACK_S: Final = 1e-6
+"""Sums of floats may be off by less than this: who comes exactly when due is not turned away."""
+
+PATIENCE_S: Final = 1.0
+"""How long a large amount is refused for want of room before room is kept for it, and how long it is kept."""
+
+
+class Cell:
+    """One key's use by one rule."""
+
+    __slots__ = ("rule",)
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    def take(self, amount: int, now: float) -> float:
+        """Take so much now, or nothing where it is refused."""
+        raise NotImplementedError
+
+    def undo(self, amount: int) -> None:
+        """Give back what the last :meth:`take` took: another rule has refused it."""
+        raise NotImplementedError
+
+    @property
+    def held(self) -> bool:
+        """Whether something must still be given back to the cell."""
+        return False
+
+    def is_full(self, now: float) -> bool:
+        """Whether nothing would pass now; asked only of those that a system rule has."""
+        return False
+
+    def spent(self, now: float) -> float:
+        """How far the cell is from one that was never used; not above 0 where it is as good as new."""
+        raise NotImplementedError
+
+
+class RateCell(Cell):
+    """Control behaviour ``reject``: a token bucket that holds ``burst`` and gets ``count`` a second.
+
+    A call passes where one token is there, whatever its amount.
+    """
+
+    __slots__ = ("cost_s", "due", "span_s")
+
+    def __init__(self, rule: Rule, count: float, burst: float) -> None:
+        super().__init__(rule)
+        self.cost_s = 1.0 / count
+        self.span_s = (burst - 1.0) * self.cost_s + SLACK_S
+        self.due = -inf
+
+    def take(self, amount: int, now: float) -> float:
+        now += SLACK_S
+        due = self.due
+        if due > now:
+            return REFUSED
+        floor = now - self.span_s
+        self.due = (due if due > floor else floor) + amount * self.cost_s
+        return 0.0
+
+    def undo(self, amount: int) -> None:
+        self.due -= amount * self.cost_s
+
+    def is_full(self, now: float) -> bool:
+        return self.due > now + SLACK_S
+
+    def spent(self, now: float) -> float:
+        return self.due - (now - self.span_s)
+
+
+class DelayCell(RateCell):
+    """The same bucket with the verdict ``delay``: everything passes, and a debt is waited for."""
+
+    __slots__ = ()
+
+    def take(self, amount: int, now: float) -> float:
+        floor = now - self.span_s - self.cost_s
+        due = self.due
+        self.due = due = (due if due > floor else floor) + amount * self.cost_s
+        return due - now if due > now + SLACK_S else 0.0
+
+
+class PaceCell(Cell):
+    """Control behaviour ``pace``: a leaky bucket, one after the other at even distances.
+
+    ``due`` is when the last one's turn is. Who is read from again only at its turn keeps the distance; a call whose
+    turn is more than ``max_queueing_s`` away is refused.
+    """
+
+    __slots__ = ("cost_s", "due", "max_queueing_s")
+
+    def __init__(self, rule: Rule, count: float, max_queueing_s: float) -> None:
+        super().__init__(rule)
+        self.cost_s = 1.0 / count
+        self.max_queueing_s = max_queueing_s + SLACK_S
+        self.due = -inf
+
+    def take(self, amount: int, now: float) -> float:
+        cost_s = self.cost_s
+        due = self.due
+        if due + cost_s - now > self.max_queueing_s:
+            return REFUSED
+        due += amount * cost_s
+        if due <= now + SLACK_S:
+            self.due = due if due > now else now
+            return 0.0
+        self.due = due
+        return due - now
+
+    def undo(self, amount: int) -> None:
+        self.due -= amount * self.cost_s
+
+    def spent(self, now: float) -> float:
+        return self.due + self.cost_s - now
+
+
+class WarmUp:
+    """The curve of Guava's and Sentinel's warming up, for a rule: stored tokens slow the rate down.
+
+    With ``count`` a second when warm, tokens above ``warning`` make each one cost more, up to ``cold_factor`` times
+    as much at ``most``. A key that is never idle spends the tokens from ``most`` to ``warning`` in ``warm_up_s``; one
+    that is idle gets them back in as long.
+    """
+
+    __slots__ = ("cost_s", "most", "refill_per_s", "slope_s", "warning")
+
+    def __init__(self, count: float, warm_up_s: float, cold_factor: float) -> None:
+        self.cost_s = 1.0 / count
+        self.warning = warm_up_s * count / (cold_factor - 1.0)
+        self.most = self.warning + 2.0 * warm_up_s * count / (1.0 + cold_factor)
+        self.slope_s = (cold_factor - 1.0) * self.cost_s / (self.most - self.warning)
+        self.refill_per_s = self.most / warm_up_s
+
+    def one_s(self, stored: float) -> float:
+        """What the next one costs."""
+        return self.cost_s + self.slope_s * max(stored - self.warning, 0.0)
+
+    def cost_of(self, stored: float, amount: float) -> float:
+        """What so many cost in seconds: the area under the line from ``stored`` down."""
+        above = stored - self.warning
+        if above <= 0:
+            return amount * self.cost_s
+        slow = min(above, amount)
+        return amount * self.cost_s + self.slope_s * slow * (above - slow / 2.0)
+
+    def passed_by(self, elapsed_s: float) -> float:
+        """How many have passed so long after a cold start if there were always more: the ideal."""
+        above = self.most - self.warning
+        cold_s = self.cost_s + self.slope_s * above
+        warm_after_s = self.cost_of(self.most, above)
+        if elapsed_s >= warm_after_s:
+            return above + (elapsed_s - warm_after_s) / self.cost_s
+        return (cold_s - sqrt(cold_s * cold_s - 2.0 * self.slope_s * elapsed_s)) / self.slope_s
+
+
+class WarmUpCell(Cell):
+    """Control behaviour ``warm_up``: as :class:`RateCell`, at a speed that rises from cold to warm.
+
+    Unused time is lent for as long as ``span_s``; what goes beyond cools the key down.
+    """
+
+    __slots__ = ("before", "curve", "due", "span_s", "stored")
+
+    def __init__(self, rule: Rule, curve: WarmUp, span_s: float, now: float) -> None:
+        super().__init__(rule)
+        self.curve = curve
+        self.span_s = span_s
+        self.due = now
+        self.stored = curve.most
+        self.before = (now, curve.most)
+
+    def take(self, amount: int, now: float) -> float:
+        due = self.due
+        if due > now + SLACK_S:
+            return REFUSED
+        self.before = (due, self.stored)
+        self._spend(amount, self._cooled(now - self.span_s))
+        return 0.0
+
+    def undo(self, amount: int) -> None:
+        self.due, self.stored = self.before
+
+    def spent(self, now: float) -> float:
+        curve = self.curve
+        return curve.most - self.stored - (now - self.span_s - self.due) * curve.refill_per_s
+
+    def _cooled(self, floor: float) -> float:
+        """``due``, not below ``floor``; the time between is idle, and cools."""
+        if self.due >= floor:
+            return self.due
+        curve = self.curve
+        self.stored = min(curve.most, self.stored + (floor - self.due) * curve.refill_per_s)
+        return floor
+
+    def _spend(self, amount: int, since: float) -> None:
+        self.due = since + self.curve.cost_of(self.stored, amount)
+        self.stored = max(self.stored - amount, 0.0)
+
+
+class WarmUpPaceCell(WarmUpCell):
+    """Control behaviour ``warm_up_pace``: even distances, which shrink as the key gets warm."""
+
+    __slots__ = ("max_queueing_s",)
+
+    def __init__(self, rule: Rule, curve: WarmUp, max_queueing_s: float, now: float) -> None:
+        super().__init__(rule, curve, 0.0, now)
+        self.max_queueing_s = max_queueing_s + SLACK_S
+
+    def take(self, amount: int, now: float) -> float:
+        curve = self.curve
+        if self.due + curve.one_s(self.stored) - now > self.max_queueing_s:
+            return REFUSED
+        self.before = (self.due, self.stored)
+        cost_s = curve.cost_of(self.stored, amount)
+        idle_s = now - self.due - cost_s
+        if idle_s >= 0.0:
+            # What a call costs may have passed before it came: only the time beyond cools.
+            self.stored = min(curve.most, self.stored + idle_s * curve.refill_per_s)
+            self.due = now
+        else:
+            self.due += cost_s
+        self.stored = max(self.stored - amount, 0.0)
+        wait_s = self.due - now
+        return wait_s if wait_s > SLACK_S else 0.0
+
+
+class ConcurrencyCell(Cell):
+    """Grade ``concurrency``: so many at once, given back one by one.
+
+    An amount above the count passes when nothing else is in use. Where small amounts keep a large one out for
+    :data:`PATIENCE_S`, as much room as it needs is kept for it for as long again.
+    """
+
+    __slots__ = ("count", "in_use", "largest", "waits_since")
+
+    def __init__(self, rule: Rule, count: float) -> None:
+        super().__init__(rule)
+        self.count = int(count)
+        self.in_use = 0
+        self.largest = 0
+        """The largest amount that was refused since it last passed; 0 for none."""
+        self.waits_since = 0.0
+
+    def take(self, amount: int, now: float) -> float:
+        in_use = self.in_use + amount
+        if self.largest and self._is_kept_out(amount, now):
+            return REFUSED
+        if in_use > self.count and self.in_use:
+            self._wait(amount, now)
+            return REFUSED
+        self.in_use = in_use
+        return 0.0
+
+    def undo(self, amount: int) -> None:
+        self.in_use = max(self.in_use - amount, 0)
+
+    @property
+    def held(self) -> bool:
+        return self.in_use > 0
+
+    def is_full(self, now: float) -> bool:
+        return self.in_use >= self.count
+
+    def spent(self, now: float) -> float:
+        return float(self.in_use)
+
+    def _wait(self, amount: int, now: float) -> None:
+        if amount > 1 and amount > self.largest:
+            if not self.largest:
+                self.waits_since = now
+            self.largest = amount
+
+    def _is_kept_out(self, amount: int, now: float) -> bool:
+        """Whether room is being kept for something larger; forgets what does not come again."""
+        waited_s = now - self.waits_since
+        if waited_s > 2 * PATIENCE_S or (amount >= self.largest and self._has_room(amount)):
+            self.largest = 0
+            return False
+        kept = min(self.largest, self.count)
+        return waited_s > PATIENCE_S and amount < self.largest and self.in_use + kept + amount > self.count
+
+    def _has_room(self, amount: int) -> bool:
+        return self.in_use + amount <= self.count or not self.in_use

@@ -1,0 +1,180 @@
+"""Rules ready for use: whom they concern, what they count, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from attrs import frozen
+
+from kinmqtt_sentinel_limiter._cells import (
+    Cell,
+    ConcurrencyCell,
+    DelayCell,
+    PaceCell,
+    RateCell,
+    WarmUp,
+    WarmUpCell,
+    WarmUpPaceCell,
+)
+from kinmqtt_sentinel_limiter._hot import HotCell, HotValues
+from kinmqtt_sentinel_limiter._settings import (
+    REASONS,
+    AnswerSettings,
+    FlowSettings,
+    MatchSettings,
+    Names,
+    ParamSettings,
+    names_of,
+)
+from kinmqtt_sentinel_limiter._table import KeyTable
+from kinmqtt_spi.reference.subscription import matches
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.services.metric import Metrics
+
+WARM_UP_SPAN_S: Final = 1.0
+"""How much unused time ``warm_up`` lends, as Sentinel's window of a second does."""
+
+_ATTRIBUTES: Final = {
+    "client": "client_id",
+    "username": "username",
+    "address": "address",
+    "listener": "listener",
+    "topic": "topic",
+}
+
+
+@frozen(slots=True)
+class Surroundings:
+    """What rules are made with."""
+
+    metrics: Metrics
+    max_keys: int
+    dropped: Callable[[], None]
+    """Called when cells were forgotten that somebody may hold."""
+
+
+class Rule:
+    """What all rules have that answer limiters' questions."""
+
+    def __init__(self, settings: AnswerSettings, metrics: Metrics) -> None:
+        labels = {"rule": settings.name}
+        self.name = settings.name
+        self.shadow = settings.shadow
+        self.reason = REASONS[settings.reason]
+        verdict = LimitVerdict(settings.verdict)
+        # What delays in the end passes or, where even the wait is too long, is refused.
+        verdict = LimitVerdict.REJECT if verdict is LimitVerdict.DELAY else verdict
+        self.refusal = LimitDecision(verdict, settings.name, reason=self.reason)
+        self.blocked = metrics.counter("limiter.blocked", "requests", labels)
+        self.delayed = metrics.counter("limiter.delayed", "requests", labels)
+        self.shadow_blocked = metrics.counter("limiter.shadow_blocked", "requests", labels)
+
+    def cell(self, resource: Resource, now: float) -> Cell | None:
+        """What counts this resource's use; ``None`` where the rule has nothing to say of it."""
+        raise NotImplementedError
+
+    def sweep(self, now: float) -> None:
+        """Forget what is as good as new."""
+
+
+class Matcher:
+    """Whom a rule concerns; a resource that lacks what is asked for is nobody."""
+
+    def __init__(self, settings: MatchSettings) -> None:
+        self._kind = settings.kind
+        wanted: list[tuple[str, Names]] = [
+            ("listener", settings.listener),
+            ("client_id", settings.client),
+            ("username", settings.user),
+            ("address", settings.address),
+        ]
+        self._wanted = [(name, frozenset(names_of(names))) for name, names in wanted if names_of(names)]
+        self._filters = names_of(settings.topic)
+
+    def __call__(self, resource: Resource) -> bool:
+        if resource.kind is not self._kind:
+            return False
+        if any(getattr(resource, attribute) not in names for attribute, names in self._wanted):
+            return False
+        if not self._filters:
+            return True
+        topic = resource.topic
+        return topic is not None and any(matches(filter, topic) for filter in self._filters)
+
+
+class FlowRule(Rule):
+    """A flow rule: a cell for each of ``per``."""
+
+    def __init__(self, settings: FlowSettings, surroundings: Surroundings) -> None:
+        super().__init__(settings, surroundings.metrics)
+        self.settings = settings
+        self.concurrency = settings.grade == "concurrency"
+        self._concerns = Matcher(settings)
+        self._attribute = _ATTRIBUTES.get(settings.per)
+        self._make = _cell_maker(self, settings)
+        self.table = KeyTable(surroundings.max_keys, self._make, surroundings.dropped)
+
+    def cell(self, resource: Resource, now: float) -> Cell | None:
+        if not self._concerns(resource):
+            return None
+        key = "" if self._attribute is None else getattr(resource, self._attribute)
+        return None if key is None else self.table.cell(key, now)
+
+    def sweep(self, now: float) -> None:
+        self.table.sweep(now)
+
+
+def _cell_maker(rule: Rule, settings: FlowSettings) -> Callable[[float], Cell]:
+    """What makes the cells of a flow rule; it is handed the time."""
+    count = settings.count
+    delays = settings.verdict == "delay"
+    if settings.grade == "concurrency":
+        return lambda now: ConcurrencyCell(rule, count)
+    if settings.behaviour == "reject":
+        burst = max(count, 1.0) if settings.burst is None else settings.burst
+        # In the shadow nobody waits, so a debt would only grow: what it would delay is counted as refused.
+        cls = DelayCell if delays and not settings.shadow else RateCell
+        return lambda now: cls(rule, count, burst)
+    max_queueing_s = inf if delays and not settings.shadow else settings.max_queueing_s
+    if settings.behaviour == "pace":
+        return lambda now: PaceCell(rule, count, max_queueing_s)
+    curve = WarmUp(count, settings.warm_up_s, settings.cold_factor)
+    if settings.behaviour == "warm_up_pace" or delays:
+        return lambda now: WarmUpPaceCell(rule, curve, max_queueing_s, now)
+    return lambda now: WarmUpCell(rule, curve, WARM_UP_SPAN_S, now)
+
+
+class ParamRule(Rule):
+    """A hot-parameter rule: cells for the heaviest values, and for the exceptions."""
+
+    def __init__(self, settings: ParamSettings, surroundings: Surroundings) -> None:
+        super().__init__(settings, surroundings.metrics)
+        self.settings = settings
+        self._concerns = Matcher(settings)
+        self._attribute = _ATTRIBUTES[settings.param]
+        pinned = {value: self._make(count) for value, count in settings.items.items()}
+        self.values = HotValues(settings.max_values, lambda: self._make(settings.count), pinned)
+
+    def cell(self, resource: Resource, now: float) -> Cell | None:
+        value = getattr(resource, self._attribute) if self._concerns(resource) else None
+        return None if value is None else HotCell(self, self.values, value)
+
+    def sweep(self, now: float) -> None:
+        self.values.sweep(now)
+
+    def _make(self, count: float) -> Cell:
+        settings = self.settings
+        delays = settings.verdict == "delay" and not settings.shadow
+        if settings.behaviour == "pace":
+            return PaceCell(self, count, inf if delays else settings.max_queueing_s)
+        # A burst that is given is meant for the rule's own count; exceptions have a second's worth of theirs.
+        own = settings.burst if settings.burst is not None and count == settings.count else None
+        burst = max(count, 1.0) if own is None else own
+        return DelayCell(self, count, burst) if delays else RateCell(self, count, burst)
+
+
+def kinds_of(settings: MatchSettings) -> frozenset[ResourceKind]:
+    """What a flow or hot-parameter rule must be asked for."""
+    return frozenset((settings.kind,))
