@@ -3,8 +3,8 @@
 All answer :meth:`Cell.take` with seconds: 0 where the amount passes, more where it passes and nothing more should be
 read for so long, :data:`REFUSED` where it may not. Those by rate keep one time, ``due``: when what was taken so far
 would be used up at the permitted speed. Nothing is refused for its amount alone: what has room for one passes whole,
-and what it took beyond is owed and paid back by those who come after. So a read of many packets waits no longer than a
-read of one, and the rate holds in the long run.
+and what it took beyond is owed and paid back by those who come after. So a read of many packets waits no longer than
+a read of one, and the rate holds in the long run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,16 @@ class Cell:
 
     def undo(self, amount: int) -> None:
         """Give back what the last :meth:`take` took: another rule has refused it."""
-        raise NotImplementedError
+
+    def overrun(self, amount: int) -> bool:
+        """Take what was refused all the same, as its rule is in the shadow; whether there was anything to take.
+
+        A rate has nothing to take: what it would have refused would not have been there.
+        """
+        return False
+
+    def give_back(self, amount: int, now: float) -> None:
+        """What was granted is over."""
 
     @property
     def held(self) -> bool:
@@ -51,7 +60,7 @@ class Cell:
 
     def spent(self, now: float) -> float:
         """How far the cell is from one that was never used; not above 0 where it is as good as new."""
-        raise NotImplementedError
+        return 0.0
 
 
 class RateCell(Cell):
@@ -271,6 +280,14 @@ class ConcurrencyCell(Cell):
         return 0.0
 
     def undo(self, amount: int) -> None:
+        self.in_use = max(self.in_use - amount, 0)
+
+    def overrun(self, amount: int) -> bool:
+        self.in_use += amount
+        return True
+
+    def give_back(self, amount: int, now: float) -> None:
+        # What was granted before the rule was there is given back too.
         self.in_use = max(self.in_use - amount, 0)
 
     @property

@@ -25,10 +25,10 @@ class _Hot:
 class HotValues:
     """Cells of at most ``max_values`` values, and of ``pinned`` ones beside.
 
-    Weights are counted as the space-saving algorithm does: a value that is not known takes the place of the lightest,
-    and its weight on top of its own. So with ``n`` counted, whatever came more than ``n / max_values`` times is there,
-    and a flood of new values only ever takes each other's place. Weights are halved at each :meth:`sweep`, or what was
-    heavy once would stay for ever.
+    Weights are counted as the space-saving algorithm does: a value that is not known takes the place of the
+    lightest, and its weight on top of its own. So with ``n`` counted, whatever came more than ``n / max_values``
+    times is there, and a flood of new values only ever takes each other's place. Weights are halved at each
+    :meth:`sweep`, or what was heavy once would stay for ever.
     """
 
     def __init__(self, max_values: int, make: Callable[[], Cell], pinned: Mapping[str, Cell]) -> None:
@@ -108,6 +108,3 @@ class HotCell(Cell):
         cell = self._values.known(self._value)
         if cell is not None:
             cell.undo(amount)
-
-    def spent(self, now: float) -> float:
-        return 0.0

@@ -30,7 +30,7 @@ from kinmqtt_sentinel_limiter._settings import (
 )
 from kinmqtt_sentinel_limiter._table import KeyTable
 from kinmqtt_spi.reference.subscription import matches
-from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
 from kinmqtt_spi.services.metric import Metrics
 
 WARM_UP_SPAN_S: Final = 1.0
@@ -77,6 +77,9 @@ class Rule:
 
     def sweep(self, now: float) -> None:
         """Forget what is as good as new."""
+
+    def retire(self) -> None:
+        """The rule is gone, or another has its name."""
 
 
 class Matcher:
@@ -173,8 +176,3 @@ class ParamRule(Rule):
         own = settings.burst if settings.burst is not None and count == settings.count else None
         burst = max(count, 1.0) if own is None else own
         return DelayCell(self, count, burst) if delays else RateCell(self, count, burst)
-
-
-def kinds_of(settings: MatchSettings) -> frozenset[ResourceKind]:
-    """What a flow or hot-parameter rule must be asked for."""
-    return frozenset((settings.kind,))

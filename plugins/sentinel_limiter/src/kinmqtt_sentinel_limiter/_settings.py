@@ -178,8 +178,8 @@ class SystemSettings(AnswerSettings):
         "lag", "cpu", "process_cpu", "memory", "process_memory", "publish_rate", "publish_concurrency"
     ] = setting(help="what is looked at")
     threshold: float = setting(
-        help="the most that is well: seconds of lag, 0 to 1 of all processors or of memory, processors or bytes of the "
-        "process, packets a second or at once",
+        help="the most that is well: seconds of lag, 0 to 1 of all processors or of memory, processors or bytes of "
+        "the process, packets a second or at once",
         minimum=0.000001,
     )
     kinds: tuple[ResourceKind, ...] = setting(
