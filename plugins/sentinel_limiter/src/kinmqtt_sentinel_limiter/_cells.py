@@ -1,10 +1,10 @@
 """What is known of one key of one rule: how much it may use now, for each control behaviour.
 
 All answer :meth:`Cell.take` with seconds: 0 where the amount passes, more where it passes and nothing more should be
-read for so long, :data:`REFUSED` where it may not. Those by rate keep one time, ``due``: when what was taken so far
-would be used up at the permitted speed. Nothing is refused for its amount alone: what has room for one passes whole,
-and what it took beyond is owed and paid back by those who come after. So a read of many packets waits no longer than
-a read of one, and the rate holds in the long run.
+read for so long, :data:`REFUSED` where it may not. Most of those by rate keep one time, ``due``: when what was taken
+so far would be used up at the permitted speed. Nothing is refused for its amount alone: where there is room for one,
+all of it passes, and what it took beyond is owed and paid back by those who come after. So a read of many packets
+waits no longer than a read of one, and the rate holds in the long run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,15 @@ REFUSED: Final = -1.0
 
 SLACK_S: Final = 1e-6
 """Sums of floats may be off by less than this: who comes exactly when due is not turned away."""
+
+LONG_AGO: Final = -1e12
+"""Before every clock's beginning."""
+
+NEARLY_ONE: Final = 1.0 - 1e-9
+"""Sums of fractions may be below one by less than this."""
+
+CARRIED: Final = 0.1
+"""How much of a window's count may be left for the next."""
 
 PATIENCE_S: Final = 1.0
 """How long a large amount is refused for want of room before room is kept for it, and how long it is kept."""
@@ -63,8 +72,54 @@ class Cell:
         return 0.0
 
 
+class WindowCell(Cell):
+    """Control behaviour ``reject``: ``count`` in each second since the first use; one in ``1 / count`` s below one.
+
+    What a window passed beyond the count is taken off the next. Of what it left over, a tenth (at least one) is added
+    to the next, so that who comes at exactly the rate, sometimes a little late, is not turned away.
+    """
+
+    __slots__ = ("allowance", "ends_at", "left", "most", "span_s")
+
+    def __init__(self, rule: Rule, count: float) -> None:
+        super().__init__(rule)
+        self.span_s = max(1.0, 1.0 / count)
+        self.allowance = count * self.span_s
+        self.most = self.allowance + max(1.0, self.allowance * CARRIED)
+        self.left = 0.0
+        self.ends_at = LONG_AGO
+
+    def take(self, amount: int, now: float) -> float:
+        if now >= self.ends_at:
+            self._begin(now)
+        if self.left < NEARLY_ONE:
+            return REFUSED
+        self.left -= amount
+        return 0.0
+
+    def undo(self, amount: int) -> None:
+        self.left += amount
+
+    def is_full(self, now: float) -> bool:
+        return now < self.ends_at and self.left < NEARLY_ONE
+
+    def spent(self, now: float) -> float:
+        return max(self.ends_at - now, -self.left)
+
+    def _begin(self, now: float) -> None:
+        """Begin the window of ``now``; where none is left over from long ago, it begins now."""
+        missed = (now - self.ends_at) // self.span_s
+        left = self.left + (missed + 1.0) * self.allowance
+        if missed >= 1.0 and left >= self.allowance:
+            self.left = self.allowance
+            self.ends_at = now + self.span_s
+        else:
+            self.left = min(left, self.most)
+            self.ends_at += (missed + 1.0) * self.span_s
+
+
 class RateCell(Cell):
-    """Control behaviour ``reject``: a token bucket that holds ``burst`` and gets ``count`` a second.
+    """Control behaviour ``reject`` with a burst: a token bucket that holds ``burst`` and gets ``count`` a second.
 
     A call passes where one token is there, whatever its amount.
     """

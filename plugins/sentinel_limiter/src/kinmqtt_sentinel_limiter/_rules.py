@@ -17,6 +17,7 @@ from kinmqtt_sentinel_limiter._cells import (
     WarmUp,
     WarmUpCell,
     WarmUpPaceCell,
+    WindowCell,
 )
 from kinmqtt_sentinel_limiter._hot import HotCell, HotValues
 from kinmqtt_sentinel_limiter._settings import (
@@ -35,6 +36,9 @@ from kinmqtt_spi.services.metric import Metrics
 
 WARM_UP_SPAN_S: Final = 1.0
 """How much unused time ``warm_up`` lends, as Sentinel's window of a second does."""
+
+DELAYED_BURST_S: Final = 0.1
+"""How many seconds' worth pass before the verdict ``delay`` makes anybody wait: nothing is lost by being early."""
 
 _ATTRIBUTES: Final = {
     "client": "client_id",
@@ -129,6 +133,14 @@ class FlowRule(Rule):
         self.table.sweep(now)
 
 
+def reject_cell(rule: Rule, count: float, burst: float | None, delays: bool) -> Cell:
+    """A cell of the control behaviour ``reject``, which delays where the verdict says so."""
+    # In the shadow nobody waits, so a debt would only grow: what it would delay is counted as refused.
+    if delays and not rule.shadow:
+        return DelayCell(rule, count, max(count * DELAYED_BURST_S, 1.0) if burst is None else burst)
+    return WindowCell(rule, count) if burst is None else RateCell(rule, count, burst)
+
+
 def _cell_maker(rule: Rule, settings: FlowSettings) -> Callable[[float], Cell]:
     """What makes the cells of a flow rule; it is handed the time."""
     count = settings.count
@@ -136,10 +148,7 @@ def _cell_maker(rule: Rule, settings: FlowSettings) -> Callable[[float], Cell]:
     if settings.grade == "concurrency":
         return lambda now: ConcurrencyCell(rule, count)
     if settings.behaviour == "reject":
-        burst = max(count, 1.0) if settings.burst is None else settings.burst
-        # In the shadow nobody waits, so a debt would only grow: what it would delay is counted as refused.
-        cls = DelayCell if delays and not settings.shadow else RateCell
-        return lambda now: cls(rule, count, burst)
+        return lambda now: reject_cell(rule, count, settings.burst, delays)
     max_queueing_s = inf if delays and not settings.shadow else settings.max_queueing_s
     if settings.behaviour == "pace":
         return lambda now: PaceCell(rule, count, max_queueing_s)
@@ -172,7 +181,5 @@ class ParamRule(Rule):
         delays = settings.verdict == "delay" and not settings.shadow
         if settings.behaviour == "pace":
             return PaceCell(self, count, inf if delays else settings.max_queueing_s)
-        # A burst that is given is meant for the rule's own count; exceptions have a second's worth of theirs.
-        own = settings.burst if settings.burst is not None and count == settings.count else None
-        burst = max(count, 1.0) if own is None else own
-        return DelayCell(self, count, burst) if delays else RateCell(self, count, burst)
+        # A burst that is given is meant for the rule's own count; exceptions have none.
+        return reject_cell(self, count, settings.burst if count == settings.count else None, delays)

@@ -116,7 +116,7 @@ class FlowSettings(MatchSettings):
         "reject", help="the control behaviour: how a rate is kept"
     )
     burst: float | None = setting(
-        None, help="for `reject`: how many at once; one second's worth where left out", minimum=1
+        None, help="for `reject`: a token bucket of so many; left out, `count` in each second", minimum=1
     )
     warm_up_s: float = setting(10.0, help="for `warm_up`: how long from cold to warm", unit="s", minimum=0.1)
     cold_factor: float = setting(
@@ -151,7 +151,7 @@ class ParamSettings(MatchSettings):
 
     param: Literal["topic", "client", "username", "address"] = setting(help="the parameter")
     count: float = setting(help="how many a second for each value", minimum=0.001)
-    burst: float | None = setting(None, help="how many at once; one second's worth where left out", minimum=1)
+    burst: float | None = setting(None, help="a token bucket of so many; left out, `count` in each second", minimum=1)
     behaviour: Literal["reject", "pace"] = setting("reject", help="the control behaviour")
     max_queueing_s: float = setting(
         0.5, help="for `pace`: who would have to wait longer is refused", unit="s", minimum=0

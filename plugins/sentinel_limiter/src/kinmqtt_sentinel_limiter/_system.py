@@ -8,9 +8,9 @@ from typing import Final, Protocol
 
 import psutil
 
-from kinmqtt_sentinel_limiter._cells import REFUSED, Cell, ConcurrencyCell, DelayCell, RateCell
+from kinmqtt_sentinel_limiter._cells import REFUSED, Cell, ConcurrencyCell
 from kinmqtt_sentinel_limiter._leap_array import LeapArray
-from kinmqtt_sentinel_limiter._rules import Rule
+from kinmqtt_sentinel_limiter._rules import Rule, reject_cell
 from kinmqtt_sentinel_limiter._settings import SystemSettings
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
 from kinmqtt_spi.services.metric import Metrics
@@ -160,8 +160,7 @@ class SystemRule(Rule):
             return ConcurrencyCell(self, settings.threshold)
         if settings.metric != "publish_rate":
             return None
-        cls = DelayCell if self.delay_s and not self.shadow else RateCell
-        return cls(self, settings.threshold, max(settings.threshold, 1.0))
+        return reject_cell(self, settings.threshold, None, bool(self.delay_s))
 
 
 class Gate(Cell):
