@@ -45,7 +45,7 @@ def test_what_is_heavy_is_there(max_values: int, values: list[tuple[int, int]]) 
 
 
 def test_a_flood_of_new_values_costs_a_heavy_one_nothing() -> None:
-    """Beside 100,000 values that come once, a heavy one passes at its count, as if it were alone; memory is bounded."""
+    """Beside 100,000 values that come once, in bounded memory, a heavy one passes at its count."""
     rule = _rule(ParamSettings(name="p", param="topic", count=10, max_values=50))
     heavy, passed = _resource("heavy"), 0
 
@@ -64,7 +64,7 @@ def test_a_flood_of_new_values_costs_a_heavy_one_nothing() -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=400))
 def test_each_value_has_its_own_count(values: list[int]) -> None:
-    """With room for all values, each passes as often in a second as its count says, and those of `items` as theirs."""
+    """With room for all values, each passes as often in a second as its count, or that of `items`, says."""
     rule = _rule(ParamSettings(name="p", param="topic", count=5, items={"3": 12.0, "4": 1.0}))
     passed: Counter[str] = Counter()
 
