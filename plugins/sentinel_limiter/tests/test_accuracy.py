@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 import pytest
 
 from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings
-from kinmqtt_sentinel_limiter._cells import WarmUp
 from kinmqtt_sentinel_limiter._settings import FlowSettings
+from kinmqtt_sentinel_limiter._warm_up import WarmUp
 from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
 

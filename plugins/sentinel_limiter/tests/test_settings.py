@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from kinmqtt_sentinel_limiter import Rules, SentinelSettings
+from kinmqtt_sentinel_limiter._rules_file import read_rules
 from kinmqtt_sentinel_limiter._settings import (
     DegradeSettings,
     FlowSettings,
     ParamSettings,
     SystemSettings,
     joined,
-    read_rules,
 )
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.services.limiter import ResourceKind
@@ -140,7 +140,9 @@ def test_names_are_unique_in_the_section() -> None:
 def test_names_are_unique_in_the_file(tmp_path: Path) -> None:
     """Over all tables, and beside those of the section; each is told with its place."""
     path = tmp_path / "limits.toml"
-    path.write_text("[[flow]]\nname='a'\ncount=1\n[[param]]\nname='a'\nparam='client'\ncount=1\n[[flow]]\nname='b'\ncount=1")
+    path.write_text(
+        "[[flow]]\nname='a'\ncount=1\n[[param]]\nname='a'\nparam='client'\ncount=1\n[[flow]]\nname='b'\ncount=1"
+    )
 
     with pytest.raises(SettingsError) as error:
         read_rules(path, ["b"])

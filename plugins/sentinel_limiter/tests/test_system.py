@@ -147,9 +147,7 @@ def test_there_is_one_timer() -> None:
     assert scene.clock.pending() == 0
 
 
-@pytest.mark.parametrize(
-    ("metric", "threshold"), [("publish_rate", 10.0), ("publish_concurrency", 10.0)]
-)
+@pytest.mark.parametrize(("metric", "threshold"), [("publish_rate", 10.0), ("publish_concurrency", 10.0)])
 def test_all_publishes_together(metric: Any, threshold: float) -> None:
     """The rate, or the number in hand, of all clients is limited; while it is used up no new client is let in."""
     scene = Scene(SystemSettings(name="s", metric=metric, threshold=threshold))

@@ -33,7 +33,9 @@ _UNITS: Final = {
 }
 
 IDLE_TICK_S: Final = 1.0
-"""How often the timer goes where nothing is measured."""
+"""How often the timer goes where nothing is measured, and no file is looked at more often."""
+
+_SHORTEST_TICK_S: Final = 0.1
 
 
 class SentinelLimiter(Limits):
@@ -180,7 +182,12 @@ class SentinelLimiter(Limits):
     # The timer
 
     def _arm(self, now: float) -> None:
-        every_s = self._settings_now.sample_s if self._wanted else IDLE_TICK_S
+        settings = self._settings_now
+        every_s = IDLE_TICK_S
+        if self._file is not None and settings.watch_s:
+            every_s = max(min(every_s, settings.watch_s), _SHORTEST_TICK_S)
+        if self._wanted:
+            every_s = settings.sample_s
         self._due = now + every_s
         self._timer = self._context.clock.later(every_s, self._tick)
 

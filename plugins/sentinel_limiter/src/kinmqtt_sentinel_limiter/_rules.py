@@ -14,9 +14,6 @@ from kinmqtt_sentinel_limiter._cells import (
     DelayCell,
     PaceCell,
     RateCell,
-    WarmUp,
-    WarmUpCell,
-    WarmUpPaceCell,
     WindowCell,
 )
 from kinmqtt_sentinel_limiter._hot import HotCell, HotValues
@@ -30,6 +27,7 @@ from kinmqtt_sentinel_limiter._settings import (
     names_of,
 )
 from kinmqtt_sentinel_limiter._table import KeyTable
+from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell, WarmUpPaceCell
 from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
 from kinmqtt_spi.services.metric import Metrics

@@ -8,11 +8,34 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from kinmqtt_sentinel_limiter._settings import Rules, read_rules
+from kinmqtt_sentinel_limiter._settings import Rules
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.settings import Document, parse
 
 Signature: TypeAlias = tuple[int, int, int] | None
 """What tells one version of a file from another; ``None`` where there is none."""
+
+
+def read_rules(path: Path, taken: Iterable[str] = ()) -> Rules:
+    """The rules in a file; ``SettingsError`` says where in it each mistake is.
+
+    ``taken`` has the names of the rules in the settings, which those in the file must not have.
+    """
+    document = Document.read(path)
+    rules = parse(Rules, document, ())
+    problems = []
+    seen = set(taken)
+    for table in ("flow", "degrade", "system", "param"):
+        for number, rule in enumerate(getattr(rules, table)):
+            if rule.name in seen:
+                line, column = document.value_line((table, number, "name")) or (0, 0)
+                problems.append(
+                    f'{document.name}:{line}:{column}: {table}[{number}].name: another rule is called "{rule.name}"'
+                )
+            seen.add(rule.name)
+    if problems:
+        raise SettingsError(problems)
+    return rules
 
 
 @frozen(slots=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.limiter import ResourceKind
-from kinmqtt_spi.settings import Document, parse, setting
+from kinmqtt_spi.settings import setting
 
 Names: TypeAlias = str | tuple[str, ...] | None
 """One exact name, several, or ``"*"`` (as when left out) for all."""
@@ -188,7 +187,7 @@ class SystemSettings(AnswerSettings):
     adaptive: bool = setting(
         False, help="above it, let in as many PUBLISH packets as were carried out when the broker did best"
     )
-    delay_s: float = setting(1.0, help="for `verdict = \"delay\"`: how long", unit="s", minimum=0.001)
+    delay_s: float = setting(1.0, help='for `verdict = "delay"`: how long', unit="s", minimum=0.001)
 
     def __attrs_post_init__(self) -> None:
         counts = self.metric in ("publish_rate", "publish_concurrency")
@@ -209,9 +208,7 @@ class DegradeSettings(RuleSettings):
     plugin: Names = setting(None, help="only calls of these plugins")
     hook: Names = setting(None, help="only calls of these hooks")
     strategy: Literal["slow_ratio", "error_ratio", "error_count"] = setting(help="what opens the breaker")
-    slow_call_ms: float | None = setting(
-        None, help="for `slow_ratio`: a call that takes longer is slow", minimum=0
-    )
+    slow_call_ms: float | None = setting(None, help="for `slow_ratio`: a call that takes longer is slow", minimum=0)
     ratio: float | None = setting(
         None, help="for the ratios: more slow or failed calls than this share open it", minimum=0, maximum=1
     )
@@ -272,28 +269,6 @@ def repeated(names: Iterable[str]) -> list[str]:
     return [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
 
 
-def read_rules(path: Path, taken: Iterable[str] = ()) -> Rules:
-    """The rules in a file; ``SettingsError`` says where in it each mistake is.
-
-    ``taken`` has the names of the rules in the settings, which those in the file must not have.
-    """
-    document = Document.read(path)
-    rules = parse(Rules, document, ())
-    problems = []
-    seen = set(taken)
-    for table in ("flow", "degrade", "system", "param"):
-        for number, rule in enumerate(getattr(rules, table)):
-            if rule.name in seen:
-                line, column = document.value_line((table, number, "name")) or (0, 0)
-                problems.append(
-                    f'{document.name}:{line}:{column}: {table}[{number}].name: another rule is called "{rule.name}"'
-                )
-            seen.add(rule.name)
-    if problems:
-        raise SettingsError(problems)
-    return rules
-
-
 def joined(settings: SentinelSettings, file: Rules) -> Rules:
     """The rules of the settings and those of the file, in this order."""
     return Rules(
@@ -302,6 +277,3 @@ def joined(settings: SentinelSettings, file: Rules) -> Rules:
         system=settings.system + file.system,
         param=settings.param + file.param,
     )
-
-
-Reader: TypeAlias = Callable[[Path, Iterable[str]], Rules]

@@ -129,9 +129,7 @@ class SystemRule(Rule):
         """The cell for all PUBLISH packets, where the rule counts them."""
         self.gates: dict[ResourceKind, Cell] = {kind: Gate(self, kind) for kind in settings.kinds}
         """What answers while the rule is shut, by kind."""
-        metrics.gauge(
-            "limiter.system_shut", "rules", lambda: float(self.shut), {"rule": settings.name}
-        )
+        metrics.gauge("limiter.system_shut", "rules", lambda: float(self.shut), {"rule": settings.name})
 
     @property
     def measured(self) -> bool:
