@@ -59,6 +59,7 @@ class Harness:
         self.clock = self.context.clock
         self.limiter = SentinelLimiter()
         self.limiter.configure(self.context)
+        self.limiter.start(self.context)
         self.resource = Resource(ResourceKind.PUBLISH, "main", "192.0.2.1", "c")
 
     def passed(self, arrivals: Arrivals, until_s: float = SECONDS) -> int:

@@ -16,7 +16,7 @@ from kinmqtt_spi.services.limiter import Resource, ResourceKind
 
 
 def _rule(settings: ParamSettings) -> ParamRule:
-    return ParamRule(settings, Surroundings(MetricRegistry(), 100, lambda: None))
+    return ParamRule(settings, Surroundings(MetricRegistry(), 100))
 
 
 def _cell() -> Cell:

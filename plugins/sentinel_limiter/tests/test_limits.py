@@ -265,6 +265,48 @@ def test_idle_keys_are_forgotten() -> None:
     assert scene.passes(resource, 5) == 2
 
 
+@pytest.mark.parametrize("behaviour", ["reject", "warm_up", "pace", "warm_up_pace"])
+def test_who_shares_a_key_shares_it_after_it_was_forgotten(behaviour: Any) -> None:
+    """Two connections of a user that the limiter knows from before count together again, with nothing taken twice."""
+    scene = Scene(
+        FlowSettings(name="all", count=1000, per="all", burst=1000),
+        FlowSettings(name="r", count=4, per="username", behaviour=behaviour, warm_up_s=0.1, max_queueing_s=0),
+    )
+    first, second = _publish("a"), _publish("b")
+    scene.ask(first)
+    scene.ask(second)
+    scene.clock.advance(60)
+
+    scene.limiter._sweep(scene.clock.monotonic())
+    cells = [rule.table.cells for rule in scene.limiter._rules.values() if isinstance(rule, FlowRule)]
+    swept, before = [len(of_rule) for of_rule in cells], scene.count("passed")
+    scene.ask(first)
+    scene.ask(second)
+
+    assert swept == [0, 0]
+    assert scene.limiter._plans[id(first)] == scene.limiter._plans[id(second)]
+    assert scene.limiter._plans[id(first)] == (cells[0][""], cells[1]["u"])
+    assert cells[0][""].spent(60.0) * 1000 == pytest.approx(scene.count("passed") - before, abs=0.01)
+
+
+def test_a_long_table_is_swept_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tick looks at more keys than it should, and all are come to."""
+    monkeypatch.setattr("kinmqtt_sentinel_limiter._rules.SWEPT_AT_ONCE", 10)
+    scene = Scene(FlowSettings(name="r", count=1))
+    for number in range(25):
+        scene.ask(_publish(f"c{number}"))
+    scene.clock.advance(60)
+    rule = scene.limiter._rules["r"]
+    assert isinstance(rule, FlowRule)
+
+    left = []
+    for _ in range(3):
+        scene.limiter._sweep(scene.clock.monotonic())
+        left.append(len(rule.table.cells))
+
+    assert left == [15, 5, 0]
+
+
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """More resources than are remembered cost time and never the right answer."""
     monkeypatch.setattr(_limits, "MAX_PLANS", 4)

@@ -246,13 +246,12 @@ def test_a_file_keeps_the_state_of_its_rules(path: Path) -> None:
     """A rule that is the same in the new file goes on where it was."""
     scene = Scene(rules=path, watch_s=1.0)
     path.write_text(RULE.format(count=3) + '[[flow]]\nname = "other"\nclient = "x"\ncount = 1\n')
-    scene.passes()
-    cell = scene.limiter._plans[id(CLIENT)][0]
+    scene.limiter.acquire(CLIENT, 1000)
 
     scene.clock.advance(2)
-    scene.passes(1)
 
-    assert scene.limiter._plans[id(CLIENT)][0] is cell
+    assert scene.context.log.texts("info") == [f"took 2 rules from {path}"]
+    assert scene.passes() == 0
 
 
 # What it tells

@@ -36,10 +36,16 @@ PATIENCE_S: Final = 1.0
 class Cell:
     """One key's use by one rule."""
 
-    __slots__ = ("rule",)
+    __slots__ = ("gone", "rule")
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
+        self.gone = False
+        """Whether the key was forgotten: who holds the cell must look for its successor."""
+
+    def go(self) -> None:
+        """The key is forgotten. From now on no :meth:`take` simply passes, so that passing needs no look at this."""
+        self.gone = True
 
     def take(self, amount: int, now: float) -> float:
         """Take so much now, or nothing where it is refused."""
@@ -89,6 +95,10 @@ class WindowCell(Cell):
         self.left = 0.0
         self.ends_at = LONG_AGO
 
+    def go(self) -> None:
+        super().go()
+        self.ends_at, self.left = inf, -inf
+
     def take(self, amount: int, now: float) -> float:
         if now >= self.ends_at:
             self._begin(now)
@@ -104,7 +114,8 @@ class WindowCell(Cell):
         return now < self.ends_at and self.left < NEARLY_ONE
 
     def spent(self, now: float) -> float:
-        return max(self.ends_at - now, -self.left)
+        # Only a window later does the next begin with its first use, as a new cell's does.
+        return max(self.ends_at + self.span_s - now, -self.left)
 
     def _begin(self, now: float) -> None:
         """Begin the window of ``now``; where none is left over from long ago, it begins now."""
@@ -131,6 +142,10 @@ class RateCell(Cell):
         self.cost_s = 1.0 / count
         self.span_s = (burst - 1.0) * self.cost_s + SLACK_S
         self.due = -inf
+
+    def go(self) -> None:
+        super().go()
+        self.due = inf
 
     def take(self, amount: int, now: float) -> float:
         now += SLACK_S
@@ -162,6 +177,9 @@ class DelayCell(RateCell):
         self.due = due = (due if due > floor else floor) + amount * self.cost_s
         return due - now if due > now + SLACK_S else 0.0
 
+    def spent(self, now: float) -> float:
+        return super().spent(now) + self.cost_s
+
 
 class PaceCell(Cell):
     """Control behaviour ``pace``: a leaky bucket, one after the other at even distances.
@@ -178,17 +196,20 @@ class PaceCell(Cell):
         self.max_queueing_s = max_queueing_s + SLACK_S
         self.due = -inf
 
+    def go(self) -> None:
+        super().go()
+        self.due = inf
+
     def take(self, amount: int, now: float) -> float:
         cost_s = self.cost_s
+        floor = now - cost_s
         due = self.due
-        if due + cost_s - now > self.max_queueing_s:
+        if due < floor:
+            due = floor
+        if due - floor > self.max_queueing_s:
             return REFUSED
-        due += amount * cost_s
-        if due <= now + SLACK_S:
-            self.due = due if due > now else now
-            return 0.0
-        self.due = due
-        return due - now
+        self.due = due = due + amount * cost_s
+        return due - now if due > now + SLACK_S else 0.0
 
     def undo(self, amount: int) -> None:
         self.due -= amount * self.cost_s
@@ -213,6 +234,10 @@ class ConcurrencyCell(Cell):
         self.largest = 0
         """The largest amount that was refused since it last passed; 0 for none."""
         self.waits_since = 0.0
+
+    def go(self) -> None:
+        super().go()
+        self.count, self.in_use = 0, 1 << 60
 
     def take(self, amount: int, now: float) -> float:
         in_use = self.in_use + amount

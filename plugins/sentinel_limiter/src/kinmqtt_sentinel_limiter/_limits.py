@@ -30,6 +30,7 @@ class Ledger(Cell):
     __slots__ = ("held_by", "resource")
 
     def __init__(self, held_by: dict[Resource, int], resource: Resource) -> None:
+        self.gone = False
         self.held_by = held_by
         self.resource = resource
 
@@ -48,7 +49,8 @@ class Limits:
 
     What one rule refuses costs no other rule anything. The broker asks for the PUBLISH packets of a connection with
     one and the same resource, so its cells are found by the resource's identity: the resource is held, and its
-    identity nobody else's, until the plans are dropped: whenever a cell is forgotten or a rule changes.
+    identity nobody else's, until the plans are dropped, as when a rule changes. A cell whose key was forgotten
+    says so when it is asked, and the resource's cells are looked for anew.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,7 @@ class Limits:
         self._monotonic = monotonic
         self._passed = metrics.counter("limiter.passed", "requests")
         self._blocked = self._shadow_blocked = self._delayed = 0
-        self._surroundings = Surroundings(metrics, max_keys, self._drop_plans)
+        self._surroundings = Surroundings(metrics, max_keys)
         self._asked = LimiterNeeds(frozenset())
         self._rules: dict[str, Rule] = {}
         self._settings: dict[str, AnswerSettings] = {}
@@ -88,6 +90,8 @@ class Limits:
         for cell in cells:
             wait_s = cell.take(amount, now)
             if wait_s:
+                if any(cell.gone for cell in cells):
+                    return self._ask_anew(cells, cells.index(cell) + (wait_s > 0.0), resource, amount)
                 return self._settle(cells, cells.index(cell), wait_s, amount, now)
         self._passed.value += amount
         return None
@@ -102,6 +106,15 @@ class Limits:
             now = self._monotonic()
             for cell in cells:
                 cell.give_back(amount, now)
+
+    def _ask_anew(self, cells: Cells, taken: int, resource: Resource, amount: int) -> LimitDecision | None:
+        """Some cell's key was forgotten: take nothing of these, and ask those that are there now."""
+        for cell in cells[:taken]:
+            cell.undo(amount)
+        self._plans.pop(id(resource), None)
+        self._returns.pop(id(resource), None)
+        self._topic_plans.pop(resource, None)
+        return self.acquire(resource, amount)
 
     def _settle(self, cells: Cells, place: int, wait_s: float, amount: int, now: float) -> LimitDecision | None:
         """Go on behind the first cell that did not simply let pass: it refuses, delays or is in the shadow."""
@@ -252,6 +265,11 @@ class Limits:
         self._shut = shut
 
     def _sweep(self, now: float) -> None:
-        """Forget keys that are as good as new."""
+        """Forget keys that are as good as new, some at a time."""
         for rule in self._rules.values():
             rule.sweep(now)
+
+    def _age(self, now: float) -> None:
+        """Let hot values get lighter."""
+        for rule in self._rules.values():
+            rule.age(now)

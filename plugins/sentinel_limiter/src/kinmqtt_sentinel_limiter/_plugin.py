@@ -19,8 +19,8 @@ from kinmqtt_spi.services.limiter import LimiterNeeds
 from kinmqtt_spi.services.metric import SysTopic
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
 
-SWEEP_S: Final = 10.0
-"""How often keys that are as good as new are forgotten, and hot values get lighter."""
+AGE_S: Final = 10.0
+"""How often hot values get lighter."""
 
 Reading: TypeAlias = Callable[[], float]
 
@@ -91,7 +91,7 @@ class SentinelLimiter(Limits):
     def start(self, context: Context) -> None:
         """Set the one timer."""
         now = context.clock.monotonic()
-        self._swept_at = self._looked_at = now
+        self._aged_at = self._looked_at = now
         self._arm(now)
 
     @hookimpl
@@ -197,9 +197,10 @@ class SentinelLimiter(Limits):
         try:
             self._measure()
             self._watch(now)
-            if now - self._swept_at >= SWEEP_S:
-                self._swept_at = now
-                self._sweep(now)
+            self._sweep(now)
+            if now - self._aged_at >= AGE_S:
+                self._aged_at = now
+                self._age(now)
         finally:
             self._arm(now)
 

@@ -35,6 +35,9 @@ from kinmqtt_spi.services.metric import Metrics
 WARM_UP_SPAN_S: Final = 1.0
 """How much unused time ``warm_up`` lends, as Sentinel's window of a second does."""
 
+SWEPT_AT_ONCE: Final = 2000
+"""How many keys of a rule are looked at in one tick, well below a millisecond."""
+
 DELAYED_BURST_S: Final = 0.1
 """How many seconds' worth pass before the verdict ``delay`` makes anybody wait: nothing is lost by being early."""
 
@@ -53,8 +56,6 @@ class Surroundings:
 
     metrics: Metrics
     max_keys: int
-    dropped: Callable[[], None]
-    """Called when cells were forgotten that somebody may hold."""
 
 
 class Rule:
@@ -78,7 +79,10 @@ class Rule:
         raise NotImplementedError
 
     def sweep(self, now: float) -> None:
-        """Forget what is as good as new."""
+        """Forget some of what is as good as new; asked at each tick."""
+
+    def age(self, now: float) -> None:
+        """Let what was heavy once get lighter; asked now and then."""
 
     def retire(self) -> None:
         """The rule is gone, or another has its name."""
@@ -119,7 +123,7 @@ class FlowRule(Rule):
         self._concerns = Matcher(settings)
         self._attribute = _ATTRIBUTES.get(settings.per)
         self._make = _cell_maker(self, settings)
-        self.table = KeyTable(surroundings.max_keys, self._make, surroundings.dropped)
+        self.table = KeyTable(surroundings.max_keys, self._make)
 
     def cell(self, resource: Resource, now: float) -> Cell | None:
         if not self._concerns(resource):
@@ -128,7 +132,7 @@ class FlowRule(Rule):
         return None if key is None else self.table.cell(key, now)
 
     def sweep(self, now: float) -> None:
-        self.table.sweep(now)
+        self.table.sweep(now, SWEPT_AT_ONCE)
 
 
 def reject_cell(rule: Rule, count: float, burst: float | None, delays: bool) -> Cell:
@@ -171,7 +175,7 @@ class ParamRule(Rule):
         value = getattr(resource, self._attribute) if self._concerns(resource) else None
         return None if value is None else HotCell(self, self.values, value)
 
-    def sweep(self, now: float) -> None:
+    def age(self, now: float) -> None:
         self.values.sweep(now)
 
     def _make(self, count: float) -> Cell:

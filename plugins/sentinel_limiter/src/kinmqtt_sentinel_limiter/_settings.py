@@ -155,7 +155,7 @@ class ParamSettings(MatchSettings):
     max_queueing_s: float = setting(
         0.5, help="for `pace`: who would have to wait longer is refused", unit="s", minimum=0
     )
-    max_values: int = setting(1000, help="how many values are remembered", minimum=1, maximum=1_000_000)
+    max_values: int = setting(1000, help="how many values are remembered", minimum=1, maximum=100_000)
     items: dict[str, float] = setting(
         factory=dict, help="values with a count of their own; they are always remembered", minimum=0.001
     )

@@ -105,6 +105,7 @@ class LoadCell(Cell):
     __slots__ = ("_load",)
 
     def __init__(self, load: Load) -> None:
+        self.gone = False
         self._load = load
 
     def take(self, amount: int, now: float) -> float:

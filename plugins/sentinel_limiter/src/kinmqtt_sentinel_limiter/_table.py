@@ -4,53 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import nsmallest
+from itertools import islice
 from typing import Final
 
 from kinmqtt_sentinel_limiter._cells import Cell
 
-_SHARE: Final = 8
-"""One in so many is dropped at once, so that who holds cells is told seldom."""
+_LOOK_AT: Final = 64
+"""How many of the oldest keys are looked at where room is needed, so that no request waits for a walk over all."""
+
+_DROP: Final = 8
+"""How many of them go at least."""
 
 
 class KeyTable:
-    """Cells by key, at most ``max_keys``; ``dropped`` is called after cells were forgotten.
+    """Cells by key, at most ``max_keys``.
 
     A cell that is as good as new is dropped first, then those with the least use: what is lost by that is the
-    smallest debt there is. Cells of a concurrency that are in use stay: they are no more than what is open.
+    smallest debt there is. Cells of a concurrency that are in use stay: they are no more than what is open. Who still
+    holds a cell that was dropped is told by it.
     """
 
-    def __init__(self, max_keys: int, make: Callable[[float], Cell], dropped: Callable[[], None]) -> None:
+    def __init__(self, max_keys: int, make: Callable[[float], Cell]) -> None:
         self.max_keys = max_keys
-        self.dropped = dropped
         self._make = make
-        self._room = max_keys
+        self._round: list[str] = []
+        """The keys that this round of sweeping has not come to."""
         self.cells: dict[str, Cell] = {}
 
     def cell(self, key: str, now: float) -> Cell:
         """The key's cell, perhaps a new one."""
         cell = self.cells.get(key)
         if cell is None:
-            if len(self.cells) >= self._room:
+            if len(self.cells) >= self.max_keys:
                 self._make_room(now)
             cell = self.cells[key] = self._make(now)
         return cell
 
-    def sweep(self, now: float) -> None:
-        """Drop all cells that are as good as new."""
-        idle = [key for key, cell in self.cells.items() if cell.spent(now) <= 0.0]
-        self._drop(idle)
+    def sweep(self, now: float, keys: int) -> None:
+        """Drop those of the next so many keys that are as good as new."""
+        if not self._round:
+            self._round = list(self.cells)
+        for key in self._round[-keys:]:
+            cell = self.cells.get(key)
+            if cell is not None and cell.spent(now) <= 0.0:
+                self._drop(key)
+        del self._round[-keys:]
 
     def _make_room(self, now: float) -> None:
-        idle = [key for key, cell in self.cells.items() if cell.spent(now) <= 0.0]
-        number = max(self.max_keys // _SHARE, 1)
-        if len(idle) < number:
-            idle = nsmallest(number, self.cells, key=lambda key: self.cells[key].spent(now))
-        self._drop([key for key in idle if not self.cells[key].held])
-        # Where all are held, the next look is as far away as the next share.
-        self._room = max(self.max_keys, len(self.cells) + number) if len(self.cells) >= self._room else self.max_keys
+        """Look at the oldest keys: some go, the others are young again."""
+        oldest = {key: cell.spent(now) for key, cell in islice(self.cells.items(), _LOOK_AT)}
+        going = {key for key, spent in oldest.items() if spent <= 0.0}
+        if not going:
+            going = set(nsmallest(_DROP, oldest, key=oldest.__getitem__))
+        for key in oldest:
+            if key in going and not self.cells[key].held:
+                self._drop(key)
+            else:
+                self.cells[key] = self.cells.pop(key)
 
-    def _drop(self, keys: list[str]) -> None:
-        if keys:
-            for key in keys:
-                del self.cells[key]
-            self.dropped()
+    def _drop(self, key: str) -> None:
+        self.cells.pop(key).go()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 from typing import TYPE_CHECKING
 
 from kinmqtt_sentinel_limiter._cells import REFUSED, SLACK_S, Cell
@@ -66,6 +66,10 @@ class WarmUpCell(Cell):
         self.stored = curve.most
         self.before = (now, curve.most)
 
+    def go(self) -> None:
+        super().go()
+        self.due = inf
+
     def take(self, amount: int, now: float) -> float:
         due = self.due
         if due > now + SLACK_S:
@@ -102,20 +106,18 @@ class WarmUpPaceCell(WarmUpCell):
     def __init__(self, rule: Rule, curve: WarmUp, max_queueing_s: float, now: float) -> None:
         super().__init__(rule, curve, 0.0, now)
         self.max_queueing_s = max_queueing_s + SLACK_S
+        self.due = now - curve.one_s(curve.most)
 
     def take(self, amount: int, now: float) -> float:
         curve = self.curve
         if self.due + curve.one_s(self.stored) - now > self.max_queueing_s:
             return REFUSED
         self.before = (self.due, self.stored)
-        cost_s = curve.cost_of(self.stored, amount)
-        idle_s = now - self.due - cost_s
-        if idle_s >= 0.0:
-            # What a call costs may have passed before it came: only the time beyond cools.
+        idle_s = now - curve.one_s(self.stored) - self.due
+        if idle_s > 0.0:
+            # What one costs may have passed before it came: only the time beyond cools.
             self.stored = min(curve.most, self.stored + idle_s * curve.refill_per_s)
-            self.due = now
-        else:
-            self.due += cost_s
-        self.stored = max(self.stored - amount, 0.0)
+            self.due = now - curve.one_s(self.stored)
+        self._spend(amount, self.due)
         wait_s = self.due - now
         return wait_s if wait_s > SLACK_S else 0.0
