@@ -225,10 +225,22 @@ def test_concurrency_is_reached_and_never_exceeded(amounts: tuple[int, ...]) -> 
     assert last > 0
 
 
+@pytest.mark.parametrize("behaviour", ["reject", "warm_up", "pace", "warm_up_pace"])
+def test_in_the_long_run_large_reads_are_within_the_rate(behaviour: str) -> None:
+    """Reads larger than a second's worth are no reason to be off, in ten minutes."""
+    harness = Harness(FlowSettings(name="r", count=20.0, behaviour=behaviour))  # type: ignore[arg-type]
+    arrivals = ((number / 40, 30 if number % 50 == 25 else 1) for number in range(40 * 600))
+    ideal = WarmUp(20.0, 10.0, 3.0).passed_by(600.0) if behaviour.startswith("warm") else 20.0 * 600
+
+    passed = harness.passed(arrivals, 600.0)
+
+    _is_close(f"{behaviour} in ten minutes", passed, ideal)
+
+
 def test_a_large_read_is_not_starved_by_small_ones() -> None:
     """A read larger than a second's worth passes beside a stream of single packets, by rate and by pace."""
     for behaviour in ("reject", "pace", "warm_up", "warm_up_pace"):
-        harness = Harness(FlowSettings(name="r", count=10.0, per="all", behaviour=behaviour))  # type: ignore[arg-type]
+        harness = Harness(FlowSettings(name="r", count=10.0, per="all", behaviour=behaviour))
         large = 0
 
         for number in range(12_000):

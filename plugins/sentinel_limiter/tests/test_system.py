@@ -78,11 +78,27 @@ def test_above_the_threshold_it_is_shut(metric: Any, threshold: float, load: flo
 
     let_in, refused = (LimitVerdict.ALLOW,) * 2, (LimitVerdict.REJECT,) * 2
     assert answers == [let_in, refused, let_in]
+    scene.clock.advance(10)
     assert scene.context.log.texts("warn") == [
         f"system rule s is in force: {metric} is {load:.4g}, the threshold {threshold:.4g}"
     ]
     assert len(scene.context.log.texts("info")) == 1
     assert scene.context.registry.sum("limiter.blocked") == 2
+
+
+def test_a_load_that_goes_up_and_down_does_not_fill_the_log() -> None:
+    """One line in ten seconds, and the last says how it is."""
+    scene = Scene(SystemSettings(name="s", metric="cpu", threshold=0.5))
+
+    for number in range(80):
+        scene.gauges.values["cpu"] = 1.0 * (number % 2)
+        scene.clock.advance(0.25)
+    scene.gauges.values["cpu"] = 0.0
+    scene.clock.advance(20)
+
+    lines = scene.context.log.texts()
+    assert len(lines) <= 4
+    assert lines[-1].startswith("system rule s is over")
 
 
 def test_lag_is_how_late_the_timer_is() -> None:

@@ -195,7 +195,7 @@ class SentinelLimiter(Limits):
         now = self._context.clock.monotonic()
         self._measures.late(now, now - self._due)
         try:
-            self._measure()
+            self._measure(now)
             self._watch(now)
             self._sweep(now)
             if now - self._aged_at >= AGE_S:
@@ -204,13 +204,15 @@ class SentinelLimiter(Limits):
         finally:
             self._arm(now)
 
-    def _measure(self) -> None:
+    def _measure(self, now: float) -> None:
         """Shut and open system rules by what is measured now."""
         self._measures.take(self._wanted)
         changed = False
         for rule in self._system_rules():
-            if rule.measured and rule.look(self._measures.values[rule.settings.metric]):
-                changed = True
+            if not rule.measured:
+                continue
+            changed |= rule.look(self._measures.values[rule.settings.metric])
+            if rule.has_news(now):
                 self._tell(rule.name, rule.settings.metric, rule.value, rule.settings.threshold, rule.shut)
         if changed:
             self._shut_gates()

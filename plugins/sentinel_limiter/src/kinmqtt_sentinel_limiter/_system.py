@@ -18,6 +18,9 @@ from kinmqtt_spi.services.metric import Metrics
 LAG_WINDOW_S: Final = 1.0
 """The lag is the worst of the last second: one late turn is over before anybody can look."""
 
+TELL_EVERY_S: Final = 10.0
+"""How often the log has a line about one rule, at most."""
+
 COUNTED: Final = ("publish_rate", "publish_concurrency")
 """What is counted packet by packet, and not measured."""
 
@@ -126,6 +129,8 @@ class SystemRule(Rule):
         self.delay_s = settings.delay_s if settings.verdict == "delay" else 0.0
         self.shut = False
         self.value = 0.0
+        self._told = False
+        self._told_at = -inf
         self.counter: Cell | None = self._counter()
         """The cell for all PUBLISH packets, where the rule counts them."""
         self.gates: dict[ResourceKind, Cell] = {kind: Gate(self, kind) for kind in settings.kinds}
@@ -142,6 +147,13 @@ class SystemRule(Rule):
         self.value = value
         before, self.shut = self.shut, value > self.settings.threshold
         return before is not self.shut
+
+    def has_news(self, now: float) -> bool:
+        """Whether the log should say that the rule was shut or opened: once in a while, as loads go up and down."""
+        if self._told is self.shut or now - self._told_at < TELL_EVERY_S:
+            return False
+        self._told, self._told_at = self.shut, now
+        return True
 
     def retire(self) -> None:
         self.shut = False  # as its gauge, which stays, is to say
