@@ -289,6 +289,23 @@ def test_who_shares_a_key_shares_it_after_it_was_forgotten(behaviour: Any) -> No
     assert cells[0][""].spent(60.0) * 1000 == pytest.approx(scene.count("passed") - before, abs=0.01)
 
 
+def test_what_was_taken_before_a_forgotten_key_is_given_back() -> None:
+    """Where a later rule's key was forgotten, the earlier rules are asked anew and count once."""
+    scene = Scene(FlowSettings(name="all", count=10, per="all"), FlowSettings(name="r", count=1))
+    resource, other = _publish("a"), _publish("b")
+    scene.ask(resource)
+    scene.clock.advance(2.5)
+    scene.ask(other)
+    scene.limiter._sweep(scene.clock.monotonic())
+    rule = scene.limiter._rules["all"]
+    assert isinstance(rule, FlowRule)
+
+    answer = scene.ask(resource)
+
+    assert answer is None
+    assert rule.table.cells[""].left == 10 - 2  # type: ignore[attr-defined]
+
+
 def test_a_long_table_is_swept_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No tick looks at more keys than it should, and all are come to."""
     monkeypatch.setattr("kinmqtt_sentinel_limiter._rules.SWEPT_AT_ONCE", 10)
