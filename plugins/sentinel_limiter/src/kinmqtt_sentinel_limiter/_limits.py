@@ -1,0 +1,275 @@
+"""Answering the limiters' questions: which cells concern a resource, and what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from kinmqtt_sentinel_limiter._cells import Cell
+from kinmqtt_sentinel_limiter._needs import kinds_of, unmet
+from kinmqtt_sentinel_limiter._rules import FlowRule, ParamRule, Rule, Surroundings
+from kinmqtt_sentinel_limiter._settings import AnswerSettings, FlowSettings, ParamSettings, Rules, SystemSettings
+from kinmqtt_sentinel_limiter._system import Load, LoadCell, SystemRule
+from kinmqtt_spi import hookimpl
+from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.services.metric import Metrics
+
+Cells: TypeAlias = tuple[Cell, ...]
+
+MAX_PLANS: Final = 50_000
+"""For how many resources it is remembered which cells concern them."""
+
+_LASTING: Final = frozenset((ResourceKind.CONNECTION, ResourceKind.CONNECT))
+_PUBLISH: Final = ResourceKind.PUBLISH
+
+
+class Ledger(Cell):
+    """Who holds how many connections, for rules that come while they are open; no rule's own."""
+
+    __slots__ = ("held_by", "resource")
+
+    def __init__(self, held_by: dict[Resource, int], resource: Resource) -> None:
+        self.gone = False
+        self.held_by = held_by
+        self.resource = resource
+
+    def take(self, amount: int, now: float) -> float:
+        self.held_by[self.resource] = self.held_by.get(self.resource, 0) + amount
+        return 0.0
+
+    def give_back(self, amount: int, now: float) -> None:
+        left = self.held_by.pop(self.resource, 0) - amount
+        if left > 0:
+            self.held_by[self.resource] = left
+
+
+class Limits:
+    """The flow, hot-parameter and system rules in force.
+
+    What one rule refuses costs no other rule anything. The broker asks for the PUBLISH packets of a connection with
+    one and the same resource, so its cells are found by the resource's identity: the resource is held, and its
+    identity nobody else's, until the plans are dropped, as when a rule changes. A cell whose key was forgotten
+    says so when it is asked, and the resource's cells are looked for anew.
+    """
+
+    def __init__(self) -> None:
+        self._begin(MetricRegistry(), lambda: 0.0, 8)
+
+    def _begin(self, metrics: Metrics, monotonic: Callable[[], float], max_keys: int) -> None:
+        """Have no rules yet."""
+        self._monotonic = monotonic
+        self._passed = metrics.counter("limiter.passed", "requests")
+        self._blocked = self._shadow_blocked = self._delayed = 0
+        self._surroundings = Surroundings(metrics, max_keys)
+        self._asked = LimiterNeeds(frozenset())
+        self._rules: dict[str, Rule] = {}
+        self._settings: dict[str, AnswerSettings] = {}
+        self._by_kind: Mapping[ResourceKind, tuple[Rule, ...]] = {}
+        self._shut: Mapping[ResourceKind, Cells] = {}
+        """The gates of system rules that are shut just now; empty while all is well."""
+        self._load = Load()
+        self._counts_load = False
+        """Whether some rule wants to know what the broker is able to do."""
+        self._held_by: dict[Resource, int] = {}
+        self._plans: dict[int, Cells] = {}
+        self._topic_plans: dict[Resource, Cells] = {}
+        self._returns: dict[int, Cells] = {}
+        self._pinned: list[Resource] = []
+        """The resources whose identities are keys of plans."""
+
+    @hookimpl
+    def acquire(self, resource: Resource, amount: int) -> LimitDecision | None:
+        """Take ``amount`` by every rule that concerns the resource, or by none where one refuses."""
+        cells = self._plans.get(id(resource))
+        if cells is None:
+            cells = self._plan(resource)
+        if self._shut:
+            cells = self._shut.get(resource.kind, ()) + cells
+        now = self._monotonic()
+        for cell in cells:
+            wait_s = cell.take(amount, now)
+            if wait_s:
+                if any(cell.gone for cell in cells):
+                    return self._ask_anew(cells, cells.index(cell) + (wait_s > 0.0), resource, amount)
+                return self._settle(cells, cells.index(cell), wait_s, amount, now)
+        self._passed.value += amount
+        return None
+
+    @hookimpl
+    def release(self, resource: Resource, amount: int) -> None:
+        """Give back what is limited by how much of it there is at once."""
+        cells = self._returns.get(id(resource))
+        if cells is None:
+            cells = self._return_plan(resource)
+        if cells:
+            now = self._monotonic()
+            for cell in cells:
+                cell.give_back(amount, now)
+
+    def _ask_anew(self, cells: Cells, taken: int, resource: Resource, amount: int) -> LimitDecision | None:
+        """Some cell's key was forgotten: take nothing of these, and ask those that are there now."""
+        for cell in cells[:taken]:
+            cell.undo(amount)
+        self._plans.pop(id(resource), None)
+        self._returns.pop(id(resource), None)
+        self._topic_plans.pop(resource, None)
+        return self.acquire(resource, amount)
+
+    def _settle(self, cells: Cells, place: int, wait_s: float, amount: int, now: float) -> LimitDecision | None:
+        """Go on behind the first cell that did not simply let pass: it refuses, delays or is in the shadow."""
+        taken = list(cells[:place])
+        longest_s, slowest = 0.0, None
+        while True:
+            cell = cells[place]
+            if wait_s < 0.0:
+                if not cell.rule.shadow:
+                    for other in taken:
+                        other.undo(amount)
+                    cell.rule.blocked.value += amount
+                    self._blocked += amount
+                    return cell.rule.refusal
+                cell.rule.shadow_blocked.value += amount
+                self._shadow_blocked += amount
+                if cell.overrun(amount):
+                    taken.append(cell)
+            else:
+                taken.append(cell)
+                if wait_s > longest_s and not cell.rule.shadow:
+                    longest_s, slowest = wait_s, cell.rule
+            place += 1
+            if place == len(cells):
+                break
+            wait_s = cells[place].take(amount, now)
+        self._passed.value += amount
+        if slowest is None:
+            return None
+        slowest.delayed.value += amount
+        self._delayed += amount
+        return LimitDecision(LimitVerdict.DELAY, slowest.name, longest_s, slowest.reason)
+
+    # Which cells
+
+    def _plan(self, resource: Resource) -> Cells:
+        """The cells of a resource; remembered where it comes again."""
+        if resource.kind is not _PUBLISH:
+            return self._cells(resource)
+        if resource.topic is not None:
+            cells = self._topic_plans.get(resource)
+            if cells is None:
+                cells = self._cells(resource)
+                if len(self._topic_plans) >= MAX_PLANS:
+                    self._topic_plans.clear()
+                self._topic_plans[resource] = cells
+            return cells
+        cells = self._cells(resource)
+        self._pin(resource)
+        self._plans[id(resource)] = cells
+        return cells
+
+    def _cells(self, resource: Resource) -> Cells:
+        now = self._monotonic()
+        rules = self._by_kind.get(resource.kind, ())
+        cells = [cell for cell in (rule.cell(resource, now) for rule in rules) if cell is not None]
+        if resource.kind is _PUBLISH:
+            if self._counts_load:
+                cells.append(LoadCell(self._load))
+        elif resource.kind in _LASTING and resource.kind in self._asked.releases:
+            cells.append(Ledger(self._held_by, resource))
+        return tuple(cells)
+
+    def _return_plan(self, resource: Resource) -> Cells:
+        """The cells that something is given back to."""
+        known = self._plans.get(id(resource))
+        cells = self._cells(resource) if known is None else known
+        cells = tuple(cell for cell in cells if type(cell).give_back is not Cell.give_back)
+        if known is not None:
+            self._returns[id(resource)] = cells
+        return cells
+
+    def _pin(self, resource: Resource) -> None:
+        if len(self._pinned) >= MAX_PLANS:
+            self._drop_plans()
+        self._pinned.append(resource)
+
+    def _drop_plans(self) -> None:
+        self._plans.clear()
+        self._returns.clear()
+        self._topic_plans.clear()
+        self._pinned.clear()
+
+    # Which rules
+
+    def _take(self, rules: Rules) -> list[str]:
+        """Go by these rules; those that did not change keep their state. Answers what must wait for a restart."""
+        sentences = []
+        taken: list[tuple[Rule, AnswerSettings]] = []
+        for settings in (*rules.flow, *rules.param, *rules.system):
+            why = unmet(settings, self._asked)
+            if why is not None:
+                sentences.append(f'rule "{settings.name}" is not in force: {why}')
+                continue
+            known = self._rules.get(settings.name)
+            if known is None or self._settings[settings.name] != settings:
+                known = self._made(settings)
+            taken.append((known, settings))
+        staying = [rule for rule, _ in taken]
+        for rule in self._rules.values():
+            if rule not in staying:
+                rule.retire()
+        self._rules = {settings.name: rule for rule, settings in taken}
+        self._settings = {settings.name: settings for rule, settings in taken}
+        self._index()
+        return sentences
+
+    def _made(self, settings: AnswerSettings) -> Rule:
+        if isinstance(settings, SystemSettings):
+            return SystemRule(settings, self._surroundings.metrics, self._load)
+        if isinstance(settings, ParamSettings):
+            return ParamRule(settings, self._surroundings)
+        assert isinstance(settings, FlowSettings)
+        rule = FlowRule(settings, self._surroundings)
+        if rule.concurrency:
+            self._count_held(rule)
+        return rule
+
+    def _count_held(self, rule: FlowRule) -> None:
+        """Let a new rule know of the connections that are open already."""
+        now = self._monotonic()
+        for resource, amount in self._held_by.items():
+            cell = rule.cell(resource, now)
+            if cell is not None:
+                cell.overrun(amount)
+
+    def _index(self) -> None:
+        """Sort the rules by kind, and find every resource's cells anew."""
+        by_kind: dict[ResourceKind, list[Rule]] = {}
+        for name, rule in self._rules.items():
+            for kind in kinds_of(self._settings[name]):
+                by_kind.setdefault(kind, []).append(rule)
+        self._by_kind = {kind: tuple(rules) for kind, rules in by_kind.items()}
+        self._counts_load = any(rule.settings.adaptive for rule in self._system_rules())
+        self._shut_gates()
+        self._drop_plans()
+
+    def _system_rules(self) -> Iterable[SystemRule]:
+        return [rule for rule in self._rules.values() if isinstance(rule, SystemRule)]
+
+    def _shut_gates(self) -> None:
+        """Put the gates of shut rules before everything else."""
+        shut: dict[ResourceKind, Cells] = {}
+        for rule in self._system_rules():
+            if rule.shut:
+                for kind, gate in rule.gates.items():
+                    shut[kind] = (*shut.get(kind, ()), gate)
+        self._shut = shut
+
+    def _sweep(self, now: float) -> None:
+        """Forget keys that are as good as new, some at a time."""
+        for rule in self._rules.values():
+            rule.sweep(now)
+
+    def _age(self, now: float) -> None:
+        """Let hot values get lighter."""
+        for rule in self._rules.values():
+            rule.age(now)

@@ -1,0 +1,187 @@
+"""Rules ready for use: whom they concern, what they count, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from attrs import frozen
+
+from kinmqtt_sentinel_limiter._cells import (
+    Cell,
+    ConcurrencyCell,
+    DelayCell,
+    PaceCell,
+    RateCell,
+    WindowCell,
+)
+from kinmqtt_sentinel_limiter._hot import HotCell, HotValues
+from kinmqtt_sentinel_limiter._settings import (
+    REASONS,
+    AnswerSettings,
+    FlowSettings,
+    MatchSettings,
+    Names,
+    ParamSettings,
+    names_of,
+)
+from kinmqtt_sentinel_limiter._table import KeyTable
+from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell, WarmUpPaceCell
+from kinmqtt_spi.reference.subscription import matches
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
+from kinmqtt_spi.services.metric import Metrics
+
+WARM_UP_SPAN_S: Final = 1.0
+"""How much unused time ``warm_up`` lends, as Sentinel's window of a second does."""
+
+SWEPT_AT_ONCE: Final = 2000
+"""How many keys of a rule are looked at in one tick, well below a millisecond."""
+
+DELAYED_BURST_S: Final = 0.1
+"""How many seconds' worth pass before the verdict ``delay`` makes anybody wait: nothing is lost by being early."""
+
+_ATTRIBUTES: Final = {
+    "client": "client_id",
+    "username": "username",
+    "address": "address",
+    "listener": "listener",
+    "topic": "topic",
+}
+
+
+@frozen(slots=True)
+class Surroundings:
+    """What rules are made with."""
+
+    metrics: Metrics
+    max_keys: int
+
+
+class Rule:
+    """What all rules have that answer limiters' questions."""
+
+    def __init__(self, settings: AnswerSettings, metrics: Metrics) -> None:
+        labels = {"rule": settings.name}
+        self.name = settings.name
+        self.shadow = settings.shadow
+        self.reason = REASONS[settings.reason]
+        verdict = LimitVerdict(settings.verdict)
+        # What delays in the end passes or, where even the wait is too long, is refused.
+        verdict = LimitVerdict.REJECT if verdict is LimitVerdict.DELAY else verdict
+        self.refusal = LimitDecision(verdict, settings.name, reason=self.reason)
+        self.blocked = metrics.counter("limiter.blocked", "requests", labels)
+        self.delayed = metrics.counter("limiter.delayed", "requests", labels)
+        self.shadow_blocked = metrics.counter("limiter.shadow_blocked", "requests", labels)
+
+    def cell(self, resource: Resource, now: float) -> Cell | None:
+        """What counts this resource's use; ``None`` where the rule has nothing to say of it."""
+        raise NotImplementedError
+
+    def sweep(self, now: float) -> None:
+        """Forget some of what is as good as new; asked at each tick."""
+
+    def age(self, now: float) -> None:
+        """Let what was heavy once get lighter; asked now and then."""
+
+    def retire(self) -> None:
+        """The rule is gone, or another has its name."""
+
+
+class Matcher:
+    """Whom a rule concerns; a resource that lacks what is asked for is nobody."""
+
+    def __init__(self, settings: MatchSettings) -> None:
+        self._kind = settings.kind
+        wanted: list[tuple[str, Names]] = [
+            ("listener", settings.listener),
+            ("client_id", settings.client),
+            ("username", settings.user),
+            ("address", settings.address),
+        ]
+        self._wanted = [(name, frozenset(names_of(names))) for name, names in wanted if names_of(names)]
+        self._filters = names_of(settings.topic)
+
+    def __call__(self, resource: Resource) -> bool:
+        if resource.kind is not self._kind:
+            return False
+        if any(getattr(resource, attribute) not in names for attribute, names in self._wanted):
+            return False
+        if not self._filters:
+            return True
+        topic = resource.topic
+        return topic is not None and any(matches(filter, topic) for filter in self._filters)
+
+
+class FlowRule(Rule):
+    """A flow rule: a cell for each of ``per``."""
+
+    def __init__(self, settings: FlowSettings, surroundings: Surroundings) -> None:
+        super().__init__(settings, surroundings.metrics)
+        self.settings = settings
+        self.concurrency = settings.grade == "concurrency"
+        self._concerns = Matcher(settings)
+        self._attribute = _ATTRIBUTES.get(settings.per)
+        self._make = _cell_maker(self, settings)
+        self.table = KeyTable(surroundings.max_keys, self._make)
+
+    def cell(self, resource: Resource, now: float) -> Cell | None:
+        if not self._concerns(resource):
+            return None
+        key = "" if self._attribute is None else getattr(resource, self._attribute)
+        return None if key is None else self.table.cell(key, now)
+
+    def sweep(self, now: float) -> None:
+        self.table.sweep(now, SWEPT_AT_ONCE)
+
+
+def reject_cell(rule: Rule, count: float, burst: float | None, delays: bool) -> Cell:
+    """A cell of the control behaviour ``reject``, which delays where the verdict says so."""
+    # In the shadow nobody waits, so a debt would only grow: what it would delay is counted as refused.
+    if delays and not rule.shadow:
+        return DelayCell(rule, count, max(count * DELAYED_BURST_S, 1.0) if burst is None else burst)
+    return WindowCell(rule, count) if burst is None else RateCell(rule, count, burst)
+
+
+def _cell_maker(rule: Rule, settings: FlowSettings) -> Callable[[float], Cell]:
+    """What makes the cells of a flow rule; it is handed the time."""
+    count = settings.count
+    delays = settings.verdict == "delay"
+    if settings.grade == "concurrency":
+        return lambda now: ConcurrencyCell(rule, count)
+    if settings.behaviour == "reject":
+        return lambda now: reject_cell(rule, count, settings.burst, delays)
+    max_queueing_s = inf if delays and not settings.shadow else settings.max_queueing_s
+    if settings.behaviour == "pace":
+        return lambda now: PaceCell(rule, count, max_queueing_s)
+    curve = WarmUp(count, settings.warm_up_s, settings.cold_factor)
+    if settings.behaviour == "warm_up_pace" or delays:
+        return lambda now: WarmUpPaceCell(rule, curve, max_queueing_s, now)
+    return lambda now: WarmUpCell(rule, curve, WARM_UP_SPAN_S, now)
+
+
+class ParamRule(Rule):
+    """A hot-parameter rule: cells for the heaviest values, and for the exceptions."""
+
+    def __init__(self, settings: ParamSettings, surroundings: Surroundings) -> None:
+        super().__init__(settings, surroundings.metrics)
+        self.settings = settings
+        self._concerns = Matcher(settings)
+        self._attribute = _ATTRIBUTES[settings.param]
+        pinned = {value: self._make(count) for value, count in settings.items.items()}
+        self.values = HotValues(settings.max_values, lambda: self._make(settings.count), pinned)
+
+    def cell(self, resource: Resource, now: float) -> Cell | None:
+        value = getattr(resource, self._attribute) if self._concerns(resource) else None
+        return None if value is None else HotCell(self, self.values, value)
+
+    def age(self, now: float) -> None:
+        self.values.sweep(now)
+
+    def _make(self, count: float) -> Cell:
+        settings = self.settings
+        delays = settings.verdict == "delay" and not settings.shadow
+        if settings.behaviour == "pace":
+            return PaceCell(self, count, inf if delays else settings.max_queueing_s)
+        # A burst that is given is meant for the rule's own count; exceptions have none.
+        return reject_cell(self, count, settings.burst if count == settings.count else None, delays)

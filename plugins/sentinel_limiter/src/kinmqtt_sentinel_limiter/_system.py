@@ -1,0 +1,240 @@
+"""System rules: how loaded the machine and the broker are, and what is let in meanwhile."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import Final, Protocol
+
+import psutil
+
+from kinmqtt_sentinel_limiter._cells import REFUSED, Cell, ConcurrencyCell
+from kinmqtt_sentinel_limiter._leap_array import LeapArray
+from kinmqtt_sentinel_limiter._rules import Rule, reject_cell
+from kinmqtt_sentinel_limiter._settings import SystemSettings
+from kinmqtt_spi.services.limiter import Resource, ResourceKind
+from kinmqtt_spi.services.metric import Metrics
+
+LAG_WINDOW_S: Final = 1.0
+"""The lag is the worst of the last second: one late turn is over before anybody can look."""
+
+TELL_EVERY_S: Final = 10.0
+"""How often the log has a line about one rule, at most."""
+
+COUNTED: Final = ("publish_rate", "publish_concurrency")
+"""What is counted packet by packet, and not measured."""
+
+
+class Gauges(Protocol):
+    """Where measures come from: the machine, or a test."""
+
+    def cpu(self) -> float:
+        """The share of all processors in use since the last call, 0 to 1."""
+
+    def process_cpu(self) -> float:
+        """How many processors this process used since the last call."""
+
+    def memory(self) -> float:
+        """The share of the machine's memory in use, 0 to 1."""
+
+    def process_memory(self) -> float:
+        """The resident bytes of this process."""
+
+
+class MachineGauges:
+    """Measures by psutil."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+
+    def cpu(self) -> float:
+        return float(psutil.cpu_percent()) / 100.0
+
+    def process_cpu(self) -> float:
+        return float(self._process.cpu_percent()) / 100.0
+
+    def memory(self) -> float:
+        return float(psutil.virtual_memory().percent) / 100.0
+
+    def process_memory(self) -> float:
+        return float(self._process.memory_info().rss)
+
+
+class Load:
+    """PUBLISH packets in hand, and what the broker was able to do at its best, as Sentinel's BBR check has it.
+
+    ``capacity`` is the most that were carried out in a bucket of the window, a second, times the shortest time that
+    they took: what was in hand when the broker did best. The times come from Little's law, the mean number in hand by
+    how many a second were done, so that no packet needs a time of its own.
+    """
+
+    def __init__(self, samples: int = 20, interval_s: float = 10.0) -> None:
+        self._window = LeapArray(samples, interval_s, fields=2)
+        self.in_hand = 0
+        self._at = 0.0
+
+    def began(self, amount: int, now: float) -> None:
+        """So many more are in hand."""
+        self._window.add(now, 0, self._area(now))
+        self.in_hand += amount
+
+    def done(self, amount: int, now: float) -> None:
+        """So many were carried out."""
+        self._window.add(now, amount, self._area(now))
+        self.in_hand = max(self.in_hand - amount, 0)
+
+    def capacity(self, now: float) -> float:
+        """How many may be in hand; unlimited while nothing is known."""
+        most, shortest_s = 0.0, inf
+        for done, area in self._window.buckets(now):
+            if done:
+                most = max(most, done)
+                shortest_s = min(shortest_s, area / done)
+        return inf if not most else most / self._window.bucket_s * shortest_s
+
+    def has_room(self, amount: int, now: float) -> bool:
+        """Whether so many more are within the capacity; one read always is."""
+        return not self.in_hand or self.in_hand + amount <= self.capacity(now)
+
+    def _area(self, now: float) -> float:
+        area = self.in_hand * (now - self._at)
+        self._at = now
+        return area
+
+
+class LoadCell(Cell):
+    """Counts PUBLISH packets in and out, behind all that may refuse them; no rule's own."""
+
+    __slots__ = ("_load",)
+
+    def __init__(self, load: Load) -> None:
+        self.gone = False
+        self._load = load
+
+    def take(self, amount: int, now: float) -> float:
+        self._load.began(amount, now)
+        return 0.0
+
+    def give_back(self, amount: int, now: float) -> None:
+        self._load.done(amount, now)
+
+
+class SystemRule(Rule):
+    """A system rule: shut while its measure is above the threshold."""
+
+    def __init__(self, settings: SystemSettings, metrics: Metrics, load: Load) -> None:
+        super().__init__(settings, metrics)
+        self.settings = settings
+        self.load = load
+        self.delay_s = settings.delay_s if settings.verdict == "delay" else 0.0
+        self.shut = False
+        self.value = 0.0
+        self._told = False
+        self._told_at = -inf
+        self.counter: Cell | None = self._counter()
+        """The cell for all PUBLISH packets, where the rule counts them."""
+        self.gates: dict[ResourceKind, Cell] = {kind: Gate(self, kind) for kind in settings.kinds}
+        """What answers while the rule is shut, by kind."""
+        metrics.gauge("limiter.system_shut", "rules", lambda: float(self.shut), {"rule": settings.name})
+
+    @property
+    def measured(self) -> bool:
+        """Whether the rule looks at a gauge, and not at packets."""
+        return self.counter is None
+
+    def look(self, value: float) -> bool:
+        """Take a new measure; whether that opened or shut the rule."""
+        self.value = value
+        before, self.shut = self.shut, value > self.settings.threshold
+        return before is not self.shut
+
+    def has_news(self, now: float) -> bool:
+        """Whether the log should say that the rule was shut or opened: once in a while, as loads go up and down."""
+        if self._told is self.shut or now - self._told_at < TELL_EVERY_S:
+            return False
+        self._told, self._told_at = self.shut, now
+        return True
+
+    def retire(self) -> None:
+        self.shut = False  # as its gauge, which stays, is to say
+
+    def cell(self, resource: Resource, now: float) -> Cell | None:
+        if self.counter is None:
+            return None
+        if resource.kind is ResourceKind.PUBLISH:
+            return self.counter
+        return FullGate(self, self.counter) if resource.kind in self.gates else None
+
+    def _counter(self) -> Cell | None:
+        settings = self.settings
+        if settings.metric == "publish_concurrency":
+            return ConcurrencyCell(self, settings.threshold)
+        if settings.metric != "publish_rate":
+            return None
+        return reject_cell(self, settings.threshold, None, bool(self.delay_s))
+
+
+class Gate(Cell):
+    """Stands before one kind of use while a system rule is shut."""
+
+    __slots__ = ("_adaptive", "_rule")
+
+    def __init__(self, rule: SystemRule, kind: ResourceKind) -> None:
+        super().__init__(rule)
+        self._rule = rule
+        self._adaptive = rule.settings.adaptive and kind is ResourceKind.PUBLISH
+
+    def take(self, amount: int, now: float) -> float:
+        rule = self._rule
+        if self._adaptive and rule.load.has_room(amount, now):
+            return 0.0
+        return REFUSED if rule.shadow or not rule.delay_s else rule.delay_s
+
+
+class FullGate(Cell):
+    """Stands before other kinds of use while no more PUBLISH packets would pass."""
+
+    __slots__ = ("_counter", "_rule")
+
+    def __init__(self, rule: SystemRule, counter: Cell) -> None:
+        super().__init__(rule)
+        self._rule = rule
+        self._counter = counter
+
+    def take(self, amount: int, now: float) -> float:
+        if not self._counter.is_full(now):
+            return 0.0
+        rule = self._rule
+        return REFUSED if rule.shadow or not rule.delay_s else rule.delay_s
+
+
+class Measures:
+    """What was measured last; only what a rule looks at is."""
+
+    def __init__(self, gauges: Gauges) -> None:
+        self._gauges = gauges
+        self._lags: deque[tuple[float, float]] = deque()
+        self.values: dict[str, float] = {}
+
+    @property
+    def lag_s(self) -> float:
+        """The worst lag of the last second."""
+        return max((lag_s for _, lag_s in self._lags), default=0.0)
+
+    def late(self, now: float, lag_s: float) -> None:
+        """The timer was late by so much."""
+        self._lags.append((now, max(lag_s, 0.0)))
+        while self._lags[0][0] < now - LAG_WINDOW_S:
+            self._lags.popleft()
+
+    def take(self, wanted: frozenset[str]) -> None:
+        """Measure what is wanted anew."""
+        gauges = self._gauges
+        read = {
+            "lag": lambda: self.lag_s,
+            "cpu": gauges.cpu,
+            "process_cpu": gauges.process_cpu,
+            "memory": gauges.memory,
+            "process_memory": gauges.process_memory,
+        }
+        self.values = {name: read[name]() for name in sorted(wanted)}

@@ -1,0 +1,123 @@
+"""Warming up: a key that was idle is slow at first, and gets faster as it is used."""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+from typing import TYPE_CHECKING
+
+from kinmqtt_sentinel_limiter._cells import REFUSED, SLACK_S, Cell
+
+if TYPE_CHECKING:
+    from kinmqtt_sentinel_limiter._rules import Rule
+
+
+class WarmUp:
+    """The curve of Guava's and Sentinel's warming up, for a rule: stored tokens slow the rate down.
+
+    With ``count`` a second when warm, tokens above ``warning`` make each one cost more, up to ``cold_factor`` times
+    as much at ``most``. A key that is never idle spends the tokens from ``most`` to ``warning`` in ``warm_up_s``; one
+    that is idle gets them back in as long.
+    """
+
+    __slots__ = ("cost_s", "most", "refill_per_s", "slope_s", "warning")
+
+    def __init__(self, count: float, warm_up_s: float, cold_factor: float) -> None:
+        self.cost_s = 1.0 / count
+        self.warning = warm_up_s * count / (cold_factor - 1.0)
+        self.most = self.warning + 2.0 * warm_up_s * count / (1.0 + cold_factor)
+        self.slope_s = (cold_factor - 1.0) * self.cost_s / (self.most - self.warning)
+        self.refill_per_s = self.most / warm_up_s
+
+    def one_s(self, stored: float) -> float:
+        """What the next one costs."""
+        return self.cost_s + self.slope_s * max(stored - self.warning, 0.0)
+
+    def cost_of(self, stored: float, amount: float) -> float:
+        """What so many cost in seconds: the area under the line from ``stored`` down."""
+        above = stored - self.warning
+        if above <= 0:
+            return amount * self.cost_s
+        slow = min(above, amount)
+        return amount * self.cost_s + self.slope_s * slow * (above - slow / 2.0)
+
+    def passed_by(self, elapsed_s: float) -> float:
+        """How many have passed so long after a cold start if there were always more: the ideal."""
+        above = self.most - self.warning
+        cold_s = self.cost_s + self.slope_s * above
+        warm_after_s = self.cost_of(self.most, above)
+        if elapsed_s >= warm_after_s:
+            return above + (elapsed_s - warm_after_s) / self.cost_s
+        return (cold_s - sqrt(cold_s * cold_s - 2.0 * self.slope_s * elapsed_s)) / self.slope_s
+
+
+class WarmUpCell(Cell):
+    """Control behaviour ``warm_up``: as :class:`RateCell`, at a speed that rises from cold to warm.
+
+    Unused time is lent for as long as ``span_s``; what goes beyond cools the key down.
+    """
+
+    __slots__ = ("before", "curve", "due", "span_s", "stored")
+
+    def __init__(self, rule: Rule, curve: WarmUp, span_s: float, now: float) -> None:
+        super().__init__(rule)
+        self.curve = curve
+        self.span_s = span_s
+        self.due = now
+        self.stored = curve.most
+        self.before = (now, curve.most)
+
+    def go(self) -> None:
+        super().go()
+        self.due = inf
+
+    def take(self, amount: int, now: float) -> float:
+        due = self.due
+        if due > now + SLACK_S:
+            return REFUSED
+        self.before = (due, self.stored)
+        self._spend(amount, self._cooled(now - self.span_s))
+        return 0.0
+
+    def undo(self, amount: int) -> None:
+        self.due, self.stored = self.before
+
+    def spent(self, now: float) -> float:
+        curve = self.curve
+        return curve.most - self.stored - (now - self.span_s - self.due) * curve.refill_per_s
+
+    def _cooled(self, floor: float) -> float:
+        """``due``, not below ``floor``; the time between is idle, and cools."""
+        if self.due >= floor:
+            return self.due
+        curve = self.curve
+        self.stored = min(curve.most, self.stored + (floor - self.due) * curve.refill_per_s)
+        return floor
+
+    def _spend(self, amount: int, since: float) -> None:
+        self.due = since + self.curve.cost_of(self.stored, amount)
+        self.stored = max(self.stored - amount, 0.0)
+
+
+class WarmUpPaceCell(WarmUpCell):
+    """Control behaviour ``warm_up_pace``: even distances, which shrink as the key gets warm."""
+
+    __slots__ = ("max_queueing_s",)
+
+    def __init__(self, rule: Rule, curve: WarmUp, max_queueing_s: float, now: float) -> None:
+        super().__init__(rule, curve, 0.0, now)
+        self.max_queueing_s = max_queueing_s + SLACK_S
+        self.due = now - curve.one_s(curve.most)
+
+    def take(self, amount: int, now: float) -> float:
+        curve = self.curve
+        if self.due + curve.one_s(self.stored) - now > self.max_queueing_s:
+            return REFUSED
+        self.before = (self.due, self.stored)
+        idle_s = now - curve.one_s(self.stored) - self.due
+        if idle_s > 0.0:
+            # What one costs may have passed before it came: only the time beyond cools.
+            self.stored = min(curve.most, self.stored + idle_s * curve.refill_per_s)
+            self.due = now - curve.one_s(self.stored)
+        self._spend(amount, self.due)
+        wait_s = self.due - now
+        return wait_s if wait_s > SLACK_S else 0.0
