@@ -75,7 +75,7 @@ def test_what_is_begun_passes_its_tests(family: str, tmp_path: Path) -> None:
         text=True,
     )
     lint = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--no-cache", "--isolated", "--line-length", "118", "--select", "E,F,I"],
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "--isolated", "--line-length=118", "--select=E,F,I"],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -235,6 +236,7 @@ def _configure(
             metrics,
             surroundings.in_thread,
             data,
+            partial(manager.leave_out, name),
         )
     if problems:
         raise SettingsError(problems)

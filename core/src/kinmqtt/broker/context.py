@@ -33,7 +33,9 @@ class PluginContext(Context):
         metrics: Metrics,
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         data: Path | None = None,
+        leave_out: Callable[[str], None] | None = None,
     ) -> None:
+        """``leave_out`` takes one of the plugin's hooks out; it is forgotten when the broker is assembled."""
         self.name = name
         self.data = data
         self.settings = settings
@@ -42,11 +44,20 @@ class PluginContext(Context):
         self.log = log
         self.metrics = Namespaced(metrics, name)
         self._in_thread = in_thread
+        self._leave_out = leave_out
         self._broker: Broker | None = None
 
     def attach(self, broker: Broker) -> None:
         """The broker is assembled."""
         self._broker = broker
+        self._leave_out = None
+
+    def leave_out(self, *hooks: str) -> None:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.leave_out`."""
+        if self._leave_out is None:
+            raise RuntimeError(f"plugin {self.name!r} leaves hooks out when the broker is assembled already")
+        for hook in hooks:
+            self._leave_out(hook)
 
     def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.publish`."""

@@ -62,6 +62,7 @@ class PluginManager:
         self._rank: dict[str, int] = {}
         self._asyncio: set[str] = set()
         self._needed: dict[str, tuple[str, ...]] = {}
+        self._left_out: set[tuple[str, str]] = set()
         for choice in self.choices:
             if choice.active:
                 self._register(choice.candidate)
@@ -91,13 +92,20 @@ class PluginManager:
                 impl.plugin_name in self._asyncio,
             )
             for impl in found
+            if (impl.plugin_name, hook) not in self._left_out
         )
+
+    def leave_out(self, name: str, hook: str) -> None:
+        """Take one of a plugin's hooks out; raises ``ValueError`` where it has no such hook."""
+        if hook not in self.hooks_of(name) and (name, hook) not in self._left_out:
+            raise ValueError(f"it leaves out the hook {hook}, which it does not implement")
+        self._left_out.add((name, hook))
 
     def hooks_of(self, name: str) -> tuple[str, ...]:
         """The hooks a plugin implements, by name."""
         plugin = self._pm.get_plugin(name)
         callers = self._pm.get_hookcallers(plugin) or []
-        return tuple(sorted(caller.name for caller in callers))
+        return tuple(sorted(caller.name for caller in callers if (name, caller.name) not in self._left_out))
 
     def traits(self, hook: str) -> HookTraits:
         """How a hook was declared."""

@@ -605,6 +605,69 @@ def test_health_has_five_seconds() -> None:
     assert found[0]["a"].state is HealthState.FAILED
 
 
+# What a plugin leaves out
+
+
+class Modest:
+    """Has hooks of which it leaves some out."""
+
+    def __init__(self, *left_out: str) -> None:
+        self.left_out = left_out
+        self.asked: list[str] = []
+
+    @hookimpl
+    def configure(self, context: Context) -> None:
+        self.context = context
+        context.leave_out(*self.left_out)
+
+    @hookimpl
+    def authenticate(self) -> Decision:
+        self.asked.append("authenticate")
+        return ALLOW
+
+    @hookimpl
+    def authorize_receive(self) -> None:
+        self.asked.append("authorize_receive")
+
+
+def test_hooks_that_are_left_out_are_as_if_there_were_none() -> None:
+    """Nobody asks, nothing is bound, and the plugin does not count as one that authenticates."""
+    modest = Modest("authenticate", "authorize_receive")
+    house = House(plugins={"modest": modest})
+
+    house.connect("a").subscribe("t").publish("t")
+
+    assert modest.asked == []
+    assert not house.broker.runtime.hooks.authorize_receive.active
+    assert "anonymous" in house.assembly.manager.active
+    assert house.assembly.manager.hooks_of("modest") == ("configure",)
+
+
+def test_hooks_are_left_out_one_by_one() -> None:
+    """What is not left out goes on."""
+    modest = Modest("authorize_receive", "authorize_receive")
+    house = House(plugins={"modest": modest})
+
+    house.connect("a").subscribe("t").publish("t")
+
+    assert modest.asked == ["authenticate"]
+
+
+def test_a_hook_that_is_none_can_not_be_left_out() -> None:
+    """A misspelt name would leave the hook in."""
+    with pytest.raises(AssemblyError, match=r"'modest' can't be configured: .*authorise, which it does not implement"):
+        House(plugins={"modest": Modest("authorise")})
+
+
+def test_it_may_be_too_late_to_leave_a_hook_out() -> None:
+    """What is bound stays bound."""
+    modest = Modest()
+    House(plugins={"modest": modest})
+
+    with pytest.raises(RuntimeError, match="'modest' leaves hooks out when the broker is assembled already"):
+        modest.context.leave_out("authenticate")
+
+
 # guard_calls
 
 

@@ -26,6 +26,13 @@ from kinmqtt_spi.values import ALLOW
 REFUSED: Final = deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password")
 BUSY: Final = deny(ReasonCode.SERVER_BUSY, "too many passwords are being verified")
 
+NEEDED: Final = {
+    "authenticate": "password_file",
+    "authorize": "acl_file",
+    "authenticated": "disconnect_removed",
+}
+"""Hooks, and the settings without which they are left out."""
+
 NOBODY: Final = Passwords({}, Argon2id.costing())
 
 
@@ -79,6 +86,7 @@ class AuthFile:
         self._files = Files(None, None)
         self._contents = Contents(None, None, ())
         self._settling = Settling(())
+        self._left_out: set[str] = set()
         self._problem: str | None = None
         self._timer: Timer | None = None
         self._looking = False
@@ -101,6 +109,8 @@ class AuthFile:
         settings: AuthFileSettings = context.settings
         files = _files_of(settings)
         contents = files.read(settings.argon2)
+        self._left_out = _idle(settings)
+        context.leave_out(*sorted(self._left_out))
         self._context = context
         self._settings, self._files, self._contents = settings, files, contents
         self._settling = Settling(contents.looks)
@@ -125,10 +135,6 @@ class AuthFile:
     def start(self, context: Context) -> None:
         """Begin to look for changes."""
         context.log.info("{words} read from {names}", words=self._contents.words(), names=_names(self._files))
-        if self._contents.passwords is None:
-            context.log.info(
-                "without a password_file it lets nobody in: another authenticator may, or broker.allow_anonymous"
-            )
         self._look_later()
 
     @hookimpl
@@ -147,7 +153,8 @@ class AuthFile:
         self._settling = Settling(contents.looks)
         self._take(contents)
         self._look_later()
-        return ()
+        late = self._left_out - _idle(settings)
+        return tuple(f"{NEEDED[hook]}: what it asks for begins after a restart" for hook in NEEDED if hook in late)
 
     @hookimpl
     def stop(self) -> None:
@@ -299,6 +306,18 @@ def _files_of(settings: AuthFileSettings) -> Files:
     if settings.password_file is None and settings.acl_file is None:
         raise NotConfigured("plugins.auth_file has neither password_file nor acl_file")
     return Files(_absolute(settings.password_file), _absolute(settings.acl_file))
+
+
+def _idle(settings: AuthFileSettings) -> set[str]:
+    """The hooks in which a plugin with these settings has nothing to say: clients shall not pay for them."""
+    idle = set()
+    if settings.password_file is None:
+        idle.add("authenticate")
+    if settings.password_file is None or not settings.disconnect_removed:
+        idle.add("authenticated")
+    if settings.acl_file is None:
+        idle |= {"authorize", "authorize_receive", "will_publishing"}
+    return idle
 
 
 def _absolute(path: Path | None) -> Path | None:

@@ -173,6 +173,7 @@ class BareContext(Context):
         self.log = RecordingLog()
         self.registry = MetricRegistry() if registry is None else registry
         self.metrics = Namespaced(self.registry, name)
+        self.left_out: set[str] = set()
         self.clients: dict[str, Client] = {}
         self._minted = 0
         self.published: list[Message] = []
@@ -186,6 +187,9 @@ class BareContext(Context):
         """Who answers :meth:`authorize`, in order; who abstains says ``None``."""
         self.disconnected: list[tuple[str, ReasonCode]] = []
         self.authorization_changes: list[Scope] = []
+
+    def leave_out(self, *hooks: str) -> None:
+        self.left_out.update(hooks)
 
     def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
         self.published.append(self._received(message))

@@ -84,6 +84,15 @@ class Context(ABC):
     may keep files below ``plugins/<its name>/`` in it, which it makes itself."""
 
     @abstractmethod
+    def leave_out(self, *hooks: str) -> None:
+        """As this plugin is configured it has nothing to say in these hooks: they are as if it had none of them.
+
+        Only in ``configure``, and for good: what is bound is settled when the broker is put together. Clients do not
+        pay for what is left out. Raises ``ValueError`` for a hook that the plugin does not implement, and
+        ``RuntimeError`` where it is too late.
+        """
+
+    @abstractmethod
     def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
         """Publish for the broker itself: no limiter, authorizer or intercept is asked.
 
