@@ -206,6 +206,20 @@ class _Exact(NaiveIndex):
         return super().add(client_id, subscription)
 
 
+class _Plain(_Exact):
+    def add(self, client_id: str, subscription: Subscription) -> bool:
+        if subscription.share_group is not None:
+            raise SubscriptionRefused("no groups", ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED)
+        return super().add(client_id, subscription)
+
+
+class SoundPlain(_Broken):
+    """An index that takes neither wildcards nor groups, and breaks nothing."""
+
+    wildcards = shared = False
+    double = _Plain
+
+
 class TestSUBSCRIPTION_16_KeepsWhatItRefuses(_Broken):
     wildcards = False
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-from broken_authentication import SoundUsers
+import asyncio
+from typing import Any
 
+import pytest
+from broken_authentication import SoundUsers, Users
+
+from kinmqtt_spi.markers import hookimpl
 from kinmqtt_spi.reference.authentication import StaticUsers
+from kinmqtt_spi.services.authentication import ConnectRequest, ExchangeStep
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract
 from kinmqtt_spi.testing.build import connect_request
 
@@ -31,3 +36,26 @@ class TestStaticUsers(AuthenticatorContract):
 
 class TestSoundUsers(SoundUsers):
     """By password and by an exchange: what the doubles are made from."""
+
+
+class TestSlowUsers(SoundUsers):
+    """The same, answering later in an event loop of asyncio, and out of reach where the suite says so."""
+
+    reactor = "asyncio"
+    can_fail = True
+
+    class double(Users):
+        @hookimpl
+        async def authenticate(self, request: ConnectRequest) -> Any:
+            await asyncio.sleep(0)
+            if self.down:
+                raise ConnectionError("the users are out of reach")
+            return super().authenticate(request)
+
+        @hookimpl
+        async def exchange(self, step: ExchangeStep) -> Any:
+            await asyncio.sleep(0)
+            return super().exchange(step)
+
+    def failing(self, case: AuthenticationCase) -> None:
+        case.plugin.down = True

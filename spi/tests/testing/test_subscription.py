@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from broken_subscription import SoundPlain
 
 from kinmqtt_spi.reference.subscription import NaiveIndex
 from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
@@ -14,3 +15,7 @@ class TestNaiveIndex(SubscriptionIndexContract):
     @pytest.fixture
     def subscription_index(self) -> NaiveIndex:
         return NaiveIndex()
+
+
+class TestSoundPlain(SoundPlain):
+    """An index that refuses wildcards and groups."""

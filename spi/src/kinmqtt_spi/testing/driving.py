@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -81,7 +81,7 @@ class AsyncioDriver:
         for task in tasks:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self.loop.run_until_complete(_ended(tasks))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
@@ -92,6 +92,11 @@ class AsyncioDriver:
             answer = cast("Awaitable[T]", as_future(self.loop))
         async with asyncio.timeout(self._limit_s):
             return await answer
+
+
+async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    # In a coroutine, because gather takes its loop from who calls it: of no tasks there would be none.
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _await(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
