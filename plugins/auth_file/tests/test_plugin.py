@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred
 
@@ -155,7 +156,8 @@ def test_one_file_alone_answers_for_one_thing(tmp_path: Path) -> None:
     assert passwords_only.connect("ann", b"secret") is not None
     assert acl_only.connect("ann", b"secret") is None
     assert acl_only.may(Action.PUBLISH, "a/c") is Verdict.ALLOW
-    assert "lets nobody in" in acl_only.context.log.texts("info")[1]
+    assert passwords_only.context.left_out == {"authenticated", "authorize", "authorize_receive", "will_publishing"}
+    assert acl_only.context.left_out == {"authenticate", "authenticated"}
 
 
 def test_without_a_file_it_is_not_configured() -> None:
@@ -273,6 +275,21 @@ def test_a_reload_reads_at_once(tmp_path: Path) -> None:
     assert answer == ()
     assert bench.may(Action.PUBLISH, "b") is Verdict.ALLOW
     assert bench.context.clock.pending() == 1
+
+
+def test_a_reload_tells_what_a_restart_is_needed_for(tmp_path: Path) -> None:
+    """What was left out at the start is not asked: who adds it is told so, and it is not forgotten later."""
+    bench = Bench(tmp_path, acl=None)
+    (tmp_path / "acl").write_text(ACL)
+    later = attrs.evolve(bench.settings, acl_file=tmp_path / "acl", disconnect_removed=True)
+
+    answers = [done(bench.plugin.reload(later)), done(bench.plugin.reload(bench.settings))]
+
+    assert answers[0] == (
+        "acl_file: what it asks for begins after a restart",
+        "disconnect_removed: what it asks for begins after a restart",
+    )
+    assert answers[1] == ()
 
 
 def test_a_slow_disk_is_looked_at_once_at_a_time(tmp_path: Path) -> None:
