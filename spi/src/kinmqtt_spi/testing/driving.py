@@ -80,8 +80,9 @@ class AsyncioDriver:
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        if tasks:  # Of nothing, gather makes a future of a loop of its own.
+            with contextlib.suppress(asyncio.CancelledError):
+                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
