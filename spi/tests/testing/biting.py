@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 from kinmqtt_spi.testing.behaviours import behaviours_of
 
@@ -68,7 +69,13 @@ def run(module: ModuleType) -> Verdicts:
     assert module.__file__ is not None
     options = ["-p", "no:cacheprovider", "-p", "no:terminal"]
     options += ["--import-mode=importlib", "-c", "/dev/null", "--rootdir", str(Path(module.__file__).parent)]
-    status = pytest.main([*options, module.__file__], plugins=[verdicts])
+    profile = settings.get_current_profile_name()
+    settings.register_profile("biting", phases=[Phase.generate])  # Nobody reads the smallest example.
+    settings.load_profile("biting")
+    try:
+        status = pytest.main([*options, module.__file__], plugins=[verdicts])
+    finally:
+        settings.load_profile(profile)
     assert status == pytest.ExitCode.TESTS_FAILED, f"{module.__name__}: {status!r}"
     return verdicts
 

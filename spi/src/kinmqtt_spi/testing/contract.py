@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from itertools import chain
+from typing import Literal, TypeVar
 
 import pytest
+from hypothesis import strategies as st
 
 from kinmqtt_spi.errors import SpiError
 from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.testing.driving import AsyncioDriver, Driver, TurningDriver
 from kinmqtt_spi.values import Maybe
+
+X = TypeVar("X")
+
+
+def many(steps: st.SearchStrategy[X]) -> st.SearchStrategy[list[X]]:
+    """Lists of steps that are long as a rule: those of hypothesis have some five items, however many are allowed."""
+    return st.lists(st.lists(steps, max_size=10), max_size=10).map(lambda runs: list(chain.from_iterable(runs)))
 
 
 class Contract:

@@ -17,7 +17,7 @@ from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.event import Consumer, Event, EventKind, EventLog, EventVersion, Recorded, Start
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import NOW, event
-from kinmqtt_spi.testing.contract import StoreContract
+from kinmqtt_spi.testing.contract import StoreContract, many
 from kinmqtt_spi.testing.driving import LIMIT_S, AsyncioDriver, Driver
 from kinmqtt_spi.values import Maybe
 
@@ -586,9 +586,9 @@ class EventLogContract(StoreContract):
         examples = iter(range(1_000_000))
 
         @settings(
-            max_examples=25, database=None, suppress_health_check=list(HealthCheck), print_blob=False, deadline=None
+            max_examples=50, database=None, suppress_health_check=list(HealthCheck), print_blob=False, deadline=None
         )
-        @given(st.lists(_steps(), max_size=25))
+        @given(_steps())
         def run(steps: list[tuple[str, int]]) -> None:
             prefix = f"{next(examples)}-"
             handled: list[Recorded] = []
@@ -727,6 +727,6 @@ def _by_client(its: Event) -> str:
     return its.client_id
 
 
-def _steps() -> st.SearchStrategy[tuple[str, int]]:
+def _steps() -> st.SearchStrategy[list[tuple[str, int]]]:
     """What happens, and to whom, how often or for how long."""
-    return st.tuples(st.sampled_from(("append", "append", "join", "leave", "turn")), st.integers(0, 5))
+    return many(st.tuples(st.sampled_from(("append", "append", "join", "leave", "turn")), st.integers(0, 5)))

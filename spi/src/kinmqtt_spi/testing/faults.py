@@ -8,13 +8,17 @@ store, and say what is to go wrong::
     faults.halve()                    # of the next batch one half is done, and the call fails
     faults.repeat()                   # the next call is made twice
     faults.hold(); ...; faults.go()   # calls answer when they are let go, in their order
+
+What waits for a held call in Twisted's way needs Deferreds to wait for: see :class:`Faults`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final, TypeVar, cast
+from contextlib import suppress
+from inspect import iscoroutinefunction
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from kinmqtt_spi.errors import ServiceUnavailable
 
@@ -23,17 +27,24 @@ S = TypeVar("S")
 _BATCHES: Final = frozenset({"apply", "put", "append"})
 """Methods that take a batch as their first argument."""
 
+Wait: TypeAlias = Callable[[], tuple[Awaitable[Any], Callable[[], object]]]
+"""Makes something to wait for, and the call that ends the wait."""
+
 _Fault = Callable[[Callable[..., Any], str, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Held(Awaitable[Any]):
     """The answer of a call that was held: nothing until it is let go, then what the call answered."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, call: Callable[[], Any], wait: Wait | None = None) -> None:
         self._call = call
         self._went = False
         self._answer: Any = None
         self._error: BaseException | None = None
+        self._gate: Awaitable[Any] | None = None
+        self._open: Callable[[], object] = _nothing
+        if wait is not None:
+            self._gate, self._open = wait()
 
     def done(self) -> bool:
         """Whether it was let go."""
@@ -46,8 +57,11 @@ class Held(Awaitable[Any]):
         except Exception as error:
             self._error = error
         self._went = True
+        self._open()
 
     def __await__(self) -> Generator[Any, None, Any]:
+        if self._gate is not None:
+            yield from self._gate.__await__()
         while not self._went:
             yield
         if self._error is not None:
@@ -60,20 +74,27 @@ class Held(Awaitable[Any]):
 class Faults:
     """What is to go wrong, in order; a call for which nothing is said goes through."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait: Wait | None = None) -> None:
+        """``wait`` makes what a held call is waited for with, and the call that ends the wait.
+
+        Nothing is needed where asyncio or a driver of the kit waits. A Twisted program can wait for Deferreds only::
+
+            def wait():
+                deferred = Deferred()
+                return deferred, lambda: deferred.callback(None)
+        """
         self.calls: list[str] = []
         """The names of the methods called, in order."""
         self._next: deque[_Fault] = deque()
         self._held: deque[Held] | None = None
+        self._wait = wait
 
     def fail(self, times: int = 1, error: Exception | None = None, *, done: bool = False) -> None:
         """Fail the next calls with ``error``, or ServiceUnavailable; ``done`` makes them, and loses the answer."""
         raised = ServiceUnavailable("a fault was injected") if error is None else error
 
         def fault(call: Callable[..., Any], name: str, arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:
-            if done:
-                call(*arguments, **more)
-            raise raised
+            return _failed(call(*arguments, **more) if done else None, raised)
 
         self._next.extend([fault] * times)
 
@@ -81,19 +102,26 @@ class Faults:
         """Do the first half of the next batch, then fail; a call without a batch is not made, and fails."""
 
         def fault(call: Callable[..., Any], name: str, arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:
-            if name in _BATCHES and arguments:
-                batch, *others = arguments
-                call(batch[: len(batch) // 2], *others, **more)
-            raise ServiceUnavailable("a fault was injected: the batch was done by half")
+            answer = None
+            if name in _BATCHES:
+                # Whoever names the batch hands it over first, too.
+                batch, *others = arguments or more.values()
+                half = batch[: len(batch) // 2]
+                if half:
+                    answer = call(half, *others, **(more if arguments else {}))
+            return _failed(answer, ServiceUnavailable("a fault was injected: the batch was done by half"))
 
         self._next.append(fault)
 
     def repeat(self) -> None:
-        """Make the next call twice; what it answers is the second's answer."""
+        """Make the next call twice; what it answers is the second's answer, whatever becomes of the first."""
 
         def fault(call: Callable[..., Any], name: str, arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:
-            call(*arguments, **more)
-            return call(*arguments, **more)
+            first = None
+            with suppress(Exception):
+                first = call(*arguments, **more)
+            second = call(*arguments, **more)
+            return _both(first, second) if isinstance(first, Awaitable) else second
 
         self._next.append(fault)
 
@@ -103,60 +131,106 @@ class Faults:
             self._held = deque()
 
     def go(self, calls: int | None = None) -> None:
-        """Let the oldest calls go; without a number all, and those to come are not held any more."""
-        held = self._held or deque()
-        for _ in range(len(held) if calls is None else calls):
-            held.popleft().go()
-        if calls is None:
-            self._held = None
+        """Let the oldest calls go; without a number all, and those to come are not held any more.
 
-    def through(self, name: str, call: Callable[..., Any], arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:
-        """Make one call, with what is to go wrong."""
+        Raises ``ValueError`` where fewer are held.
+        """
+        held = deque() if self._held is None else self._held
+        if calls is None:
+            while held:  # Whoever is answered may make other calls, which come behind.
+                held.popleft().go()
+            self._held = None
+            return
+        if calls > len(held):
+            raise ValueError(f"{calls} calls can't be let go: {len(held)} are held")
+        for _ in range(calls):
+            held.popleft().go()
+
+    def through(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        more: dict[str, Any],
+        *,
+        waits: bool = True,
+    ) -> Any:
+        """Make one call, with what is to go wrong; it is held only where its answer may be waited for."""
         self.calls.append(name)
         fault = self._next.popleft() if self._next else None
 
         def make() -> Any:
             return call(*arguments, **more) if fault is None else fault(call, name, arguments, more)
 
-        if self._held is None:
+        if self._held is None or not waits:
             return make()
-        held = Held(make)
+        held = Held(make, self._wait)
         self._held.append(held)
         return held
 
 
 def faulty(service: S, interface: type[S], faults: Faults, *methods: str) -> S:
-    """The service with faults in front of ``methods``, or of all the interface's that may be waited for.
+    """The service with faults in front of ``methods``, or of all it must implement that may be waited for.
 
     What must answer without waiting (``count``, ``sizes`` and their like) is never held, and goes through as it is
-    unless it is named. Raises ``ValueError`` for a method that the interface does not have.
+    unless it is named; so does ``commit``. Raises ``ValueError`` for a method that the interface does not have, and
+    where none is named of an interface that is never waited for.
     """
-    waited_for = {name for name in _abstract(interface) if name not in _AT_ONCE}
-    unknown = set(methods) - set(_abstract(interface)) - {"commit", "release"}
+    names = {name for name in dir(interface) if not name.startswith("_")}
+    calls = {name for name in names if callable(getattr(interface, name))}
+    waits = {name for name in calls if _may_be_waited_for(getattr(interface, name))}
+    unknown = set(methods) - calls
     if unknown:
         raise ValueError(f"{interface.__name__} has no method {', '.join(sorted(unknown))}")
-    concerned = set(methods) or waited_for
+    concerned = set(methods) or waits & _abstract(interface)
+    if not concerned:
+        raise ValueError(f"nothing of {interface.__name__} is waited for: name the methods that are to go wrong")
 
     def method(name: str) -> Callable[..., Any]:
         def call(self: Any, *arguments: Any, **more: Any) -> Any:
             made = getattr(service, name)
-            return faults.through(name, made, arguments, more) if name in concerned else made(*arguments, **more)
+            if name not in concerned:
+                return made(*arguments, **more)
+            return faults.through(name, made, arguments, more, waits=name in waits)
 
         return call
 
-    names = {name for name in dir(interface) if not name.startswith("_") and callable(getattr(interface, name))}
-    body: dict[str, Any] = {name: method(name) for name in names}
+    def attribute(name: str) -> property:
+        return property(lambda self: getattr(service, name))
+
+    body: dict[str, Any] = {name: method(name) if name in calls else attribute(name) for name in names}
     body["__getattr__"] = lambda self, name: getattr(service, name)
-    if hasattr(interface, "transaction"):
-        body["transaction"] = property(lambda self: service.transaction)  # type: ignore[attr-defined]
-    if hasattr(interface, "generation"):
-        body["generation"] = property(lambda self: service.generation)  # type: ignore[attr-defined]
-    if hasattr(interface, "guarantees"):
-        body["guarantees"] = property(lambda self: service.guarantees)  # type: ignore[attr-defined]
     return cast(S, type(f"Faulty{interface.__name__}", (interface,), body)())
 
 
-_AT_ONCE: Final = frozenset({"count", "sizes", "totals", "size_bytes", "filters", "members", "link", "consume"})
+def _failed(answer: Any, error: Exception) -> Any:
+    """Raise the error, once what was done is done."""
+    if not isinstance(answer, Awaitable):
+        raise error
+
+    async def wait() -> None:
+        await answer
+        raise error
+
+    return wait()
+
+
+async def _both(first: Awaitable[Any], second: Any) -> Any:
+    with suppress(Exception):
+        await first
+    return await second if isinstance(second, Awaitable) else second
+
+
+def _nothing() -> None:
+    pass
+
+
+_WAITED_FOR: Final = ("Maybe", "Commit", "Awaitable", "Coroutine")
+
+
+def _may_be_waited_for(method: Callable[..., Any]) -> bool:
+    said = str(getattr(method, "__annotations__", {}).get("return", ""))
+    return iscoroutinefunction(method) or any(word in said for word in _WAITED_FOR)
 
 
 def _abstract(interface: type[Any]) -> frozenset[str]:

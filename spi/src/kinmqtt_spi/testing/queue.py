@@ -30,7 +30,7 @@ from kinmqtt_spi.services.queue import (
 )
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import NOW, entry, message
-from kinmqtt_spi.testing.contract import StoreContract
+from kinmqtt_spi.testing.contract import StoreContract, many
 from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.values import MessageId, Publisher
 
@@ -682,7 +682,7 @@ class QueueStoreContract(StoreContract):
         @settings(
             max_examples=50, database=None, suppress_health_check=list(HealthCheck), print_blob=False, deadline=None
         )
-        @given(st.lists(_steps(), max_size=40))
+        @given(_steps())
         def run(steps: list[tuple[Any, ...]]) -> None:
             model = _Model(f"{next(examples)}-")
             for step in steps:
@@ -871,8 +871,8 @@ class _Model:
         return sorted(entries)[number % len(entries)] if entries else None
 
 
-def _steps() -> st.SearchStrategy[tuple[Any, ...]]:
-    """The sort of a step with the client, a number and perhaps another; or when to expire what."""
+def _steps() -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    """Of each step the sort with the client, a number and perhaps another; or when to expire what."""
     sorts = ("append", "append", "append", "send", "send", "release", "remove", "requeue")
     writes = st.tuples(
         st.sampled_from((*sorts, "inbound_open", "inbound_close")),
@@ -880,4 +880,4 @@ def _steps() -> st.SearchStrategy[tuple[Any, ...]]:
         st.integers(1, 9),
         st.none() | st.integers(0, 100),
     )
-    return writes | st.tuples(st.just("expire"), st.integers(0, 110))
+    return many(writes | st.tuples(st.just("expire"), st.integers(0, 110)))

@@ -16,7 +16,7 @@ from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.retain import RetainStore, RetainVersion, RetainWrite
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import NOW, message
-from kinmqtt_spi.testing.contract import StoreContract
+from kinmqtt_spi.testing.contract import StoreContract, many
 from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.values import Message, MessageId, Publisher
 
@@ -539,7 +539,7 @@ class RetainStoreContract(StoreContract):
         @settings(
             max_examples=50, database=None, suppress_health_check=list(HealthCheck), print_blob=False, deadline=None
         )
-        @given(st.lists(_steps(), max_size=30), st.integers(1, 5))
+        @given(_steps(), st.integers(1, 5))
         def run(steps: list[tuple[Any, ...]], limit: int) -> None:
             prefix = f"{next(examples)}"
             held: dict[str, RetainWrite] = {}
@@ -664,8 +664,8 @@ def _sorted(writes: Iterable[RetainWrite]) -> list[RetainWrite]:
     return sorted(writes, key=lambda write: write.message.topic)
 
 
-def _steps() -> st.SearchStrategy[tuple[Any, ...]]:
-    """A write's topic, version, payload and expiry; or when to expire what."""
+def _steps() -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    """Of each write the topic, version, payload and expiry; or when to expire what."""
     writes = st.tuples(
         st.just("put"),
         st.sampled_from(("a", "b", "a/b", "/", "a/")),
@@ -673,4 +673,4 @@ def _steps() -> st.SearchStrategy[tuple[Any, ...]]:
         st.sampled_from((b"", b"x", b"yy")),
         st.none() | st.integers(0, 100),
     )
-    return writes | st.tuples(st.just("expire"), st.integers(0, 110))
+    return many(writes | st.tuples(st.just("expire"), st.integers(0, 110)))

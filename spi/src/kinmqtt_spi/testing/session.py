@@ -27,7 +27,7 @@ from kinmqtt_spi.services.session import (
 )
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import HERE, NOW, THERE, session, subscription, will
-from kinmqtt_spi.testing.contract import StoreContract
+from kinmqtt_spi.testing.contract import StoreContract, many
 from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.values import NodeIdentity, Will
 
@@ -440,7 +440,7 @@ class SessionStoreContract(StoreContract):
         @settings(
             max_examples=50, database=None, suppress_health_check=list(HealthCheck), print_blob=False, deadline=None
         )
-        @given(st.lists(_steps(), min_size=10, max_size=30))
+        @given(many(_steps()))
         def run(steps: list[tuple[str, Callable[[str, int], SessionWrite] | NodeIdentity]]) -> None:
             prefix = f"{next(examples)}-"
             model = _Model()

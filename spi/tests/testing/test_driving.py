@@ -1,0 +1,187 @@
+"""Drivers wait for whatever a service answers, and say when it never comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from turning import Gate
+
+from kinmqtt_spi.reference.plugin import Completed, TurnableClock
+from kinmqtt_spi.testing.driving import AsyncioDriver, Driver, NoAnswer, TurningDriver
+
+
+def fail() -> Any:
+    raise KeyError("mine")
+
+
+async def value(result: Any) -> Any:
+    return result
+
+
+async def failing() -> Any:
+    return fail()
+
+
+@pytest.fixture
+def on_asyncio() -> Iterator[AsyncioDriver]:
+    driver = AsyncioDriver(limit_s=20.0)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(params=["turning", "asyncio"])
+def drive(request: pytest.FixtureRequest) -> Driver:
+    driver: Driver = TurningDriver() if request.param == "turning" else request.getfixturevalue("on_asyncio")
+    return driver
+
+
+@pytest.mark.parametrize("result", [None, 0, "text", (1, 2)])
+def test_values_are_answers(drive: Driver, result: Any) -> None:
+    """What a service answers at once is the answer, and what is awaited has its result."""
+    assert drive(result) is result
+    assert drive(value(result)) is result
+    assert drive(Completed(lambda: result)) is result
+
+
+def test_errors_are_raised(drive: Driver) -> None:
+    """What an answer fails with is raised."""
+    for answer in (failing(), Completed(fail)):
+        with pytest.raises(KeyError, match="mine"):
+            drive(answer)
+
+
+def test_an_error_of_the_services_own_is_no_missing_answer(drive: Driver) -> None:
+    """A service may raise a TimeoutError, which is its own."""
+
+    async def late() -> None:
+        raise TimeoutError("the service's")
+
+    with pytest.raises(TimeoutError, match="the service's"):
+        drive(late())
+
+
+def test_the_clock_is_turned_while_an_answer_is_waited_for() -> None:
+    """What a service has put off to a later turn happens; its clock stands still all the same."""
+    clock = TurnableClock()
+    gate = Gate()
+    clock.later(0.0, lambda: clock.later(0.0, gate.go))
+
+    async def answer() -> str:
+        await gate
+        return "there"
+
+    assert TurningDriver(clock)(answer()) == "there"
+    assert clock.monotonic() == 0.0
+
+
+def test_another_turn_may_be_given() -> None:
+    """What is to be called between looks can be said."""
+    gate = Gate()
+    turns: list[None] = []
+
+    def turn() -> None:
+        turns.append(None)
+        if len(turns) == 3:
+            gate.go()
+
+    TurningDriver(turn=turn)(gate)
+
+    assert len(turns) == 3
+
+
+def test_an_answer_that_never_comes_is_told() -> None:
+    """A test fails, and does not hang, where the answer stays away."""
+    with pytest.raises(NoAnswer, match="10000 turns"):
+        TurningDriver()(Gate())
+
+
+def test_an_answer_that_never_comes_is_told_by_the_event_loop() -> None:
+    """The same on asyncio, after a limit in real time; what is left over is cancelled with the driver."""
+    driver = AsyncioDriver(limit_s=0.01)
+    left = driver.loop.create_task(value_after(driver.loop.create_future()))
+
+    with pytest.raises(NoAnswer, match=r"within 0\.01 s"):
+        driver(driver.loop.create_future())
+    driver.close()
+
+    assert left.cancelled() and driver.loop.is_closed()
+
+
+async def value_after(future: asyncio.Future[Any]) -> Any:
+    return await future
+
+
+def test_futures_and_tasks_are_waited_for(on_asyncio: AsyncioDriver) -> None:
+    """The event loop runs until a future or a task of it has its result, and the tasks beside it run, too."""
+    future: asyncio.Future[str] = on_asyncio.loop.create_future()
+    on_asyncio.loop.call_soon(lambda: on_asyncio.loop.call_soon(future.set_result, "there"))
+
+    assert on_asyncio(future) == "there"
+    assert on_asyncio(on_asyncio.loop.create_task(value_after(future))) == "there"
+    assert on_asyncio(value_after(future)) == "there"
+    with pytest.raises(KeyError):
+        on_asyncio(on_asyncio.loop.create_task(failing()))
+
+
+class StandIn:
+    """As much of a Deferred as a driver needs: it may be awaited again and again, and becomes a future."""
+
+    def __init__(self) -> None:
+        self._results: list[Any] = []
+        self._callbacks: list[Callable[[Any], object]] = []
+
+    def callback(self, result: Any) -> None:
+        self._results.append(result)
+        for each in self._callbacks:
+            each(result)
+
+    def asFuture(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Any]:
+        future = loop.create_future()
+        self._callbacks.append(future.set_result)
+        for result in self._results:
+            future.set_result(result)
+        return future
+
+    def __await__(self) -> Any:
+        return self
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if self._results:
+            raise StopIteration(self._results[0])
+        return self
+
+
+def twisted() -> Any:
+    return pytest.importorskip("twisted.internet.defer", reason="needs Twisted").Deferred()
+
+
+@pytest.mark.parametrize("deferred", [StandIn, twisted])
+def test_deferreds_are_waited_for(deferred: Callable[[], Any]) -> None:
+    """A Deferred, or a coroutine that awaits one, is waited for while the clock is turned."""
+    clock = TurnableClock()
+    drive = TurningDriver(clock)
+    first, second, fired = deferred(), deferred(), deferred()
+    clock.later(0.0, lambda: first.callback(1))
+    clock.later(0.0, lambda: clock.later(0.0, lambda: second.callback(2)))
+    fired.callback(3)
+
+    async def waiting() -> Any:
+        return await second
+
+    assert [drive(first), drive(waiting()), drive(fired)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("deferred", [StandIn, twisted])
+def test_deferreds_are_waited_for_on_asyncio(deferred: Callable[[], Any], on_asyncio: AsyncioDriver) -> None:
+    """A Deferred becomes a future where an event loop runs."""
+    first, fired = deferred(), deferred()
+    on_asyncio.loop.call_soon(first.callback, 1)
+    fired.callback(2)
+
+    assert [on_asyncio(first), on_asyncio(fired)] == [1, 2]
