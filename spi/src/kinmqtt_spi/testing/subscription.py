@@ -17,7 +17,7 @@ from kinmqtt_spi.reference.subscription import NaiveIndex
 from kinmqtt_spi.services.subscription import Matches, Subscriber, SubscriptionIndex
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import subscription
-from kinmqtt_spi.testing.contract import Contract
+from kinmqtt_spi.testing.contract import Contract, many
 from kinmqtt_spi.values import Subscription
 
 
@@ -318,7 +318,7 @@ class SubscriptionIndexContract(Contract):
         @settings(
             max_examples=100, database=None, suppress_health_check=list(HealthCheck), print_blob=False, deadline=None
         )
-        @given(st.lists(_steps(self.wildcards, self.shared), min_size=10, max_size=30))
+        @given(many(_steps(self.wildcards, self.shared)))
         def run(steps: list[tuple[str, bool, Subscription]]) -> None:
             plain = NaiveIndex()
             held = set()
