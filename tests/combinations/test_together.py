@@ -1,5 +1,128 @@
-"""The plugins that are installed here, found by their entry points and put together in one broker."""
+"""The plugins that are installed here, found by their entry points and at work in one broker of its own process."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import pytest
+from combination import PLUGINS, Installed
+from processes import BrokerProcess, environment, free_port, run_command, running_broker
+from wire import wire
+
+from kinmqtt.mqtt.packets import V5, Connack, Puback
+from kinmqtt_spi.reasons import ReasonCode
+
+HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
+
+SECTIONS = {
+    "auth_file": '[plugins.auth_file]\npassword_file = "passwords"\nacl_file = "acl"\n',
+    "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
+    "sentinel_limiter": (
+        '[[plugins.sentinel_limiter.flow]]\nname = "few"\nkind = "publish"\nper = "client"\ncount = 3\nburst = 3\n'
+    ),
+}
+"""A section for each plugin of this repository, under which it can be seen to act."""
+
+
+def write_settings(plugins: Sequence[str], folder: Path) -> None:
+    """Write kinmqtt.toml for some plugins, and the files that it names."""
+    if "auth_file" in plugins:
+        command = ["passwd", "--create", "--password-stdin", "passwords", "ada"]
+        done = run_command(*command, cwd=folder, input="secret\n", env=environment())
+        assert done.returncode == 0, done.stderr
+        (folder / "acl").write_text("pattern readwrite open/#\npattern readwrite guarded/#\n")
+    (folder / "kinmqtt.toml").write_text("".join(SECTIONS[name] for name in plugins))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the settings and their files are."""
+    folder = tmp_path_factory.mktemp("together")
+    write_settings(HERE, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def broker(folder: Path) -> Iterator[BrokerProcess]:
+    """A broker with every plugin that is installed here."""
+    with running_broker("-c", "kinmqtt.toml", cwd=folder) as process:
+        yield process
+
+
+def _puback(broker: BrokerProcess, topic: str, times: int = 1) -> ReasonCode:
+    """How the last of so many messages is answered, from a client that may come in."""
+    who = {"username": "ada", "password": b"secret"} if "auth_file" in HERE else {}
+    with wire(broker.port, "publisher", V5, **who) as client:
+        for number in range(1, times + 1):
+            client.publish(topic, b"x", 1, packet_id=number)
+        return [client.expect(Puback).reason for _ in range(times)][-1]
+
+
+def test_each_plugin_has_a_section_here() -> None:
+    """A plugin that is added must be seen to act in a combination."""
+    assert set(SECTIONS) == set(PLUGINS)
+
+
+def test_every_installed_plugin_is_chosen(folder: Path) -> None:
+    """`kinmqtt plugins` shows those of the environment's name as active, and no others of ours."""
+    done = run_command("plugins", "-c", "kinmqtt.toml", cwd=folder)
+
+    shown = [line for line in done.stdout.splitlines() if line[:1] in "+-" and "(built-in)" not in line]
+    assert done.returncode == 0, done.stderr
+    assert sorted(line.split()[1] for line in shown) == sorted(HERE)
+    assert all(line.startswith("+ ") for line in shown)
+
+
+def test_the_settings_are_sound(folder: Path) -> None:
+    """`kinmqtt check` takes all the sections together."""
+    done = run_command("check", "-c", "kinmqtt.toml", "-l", f"127.0.0.1:{free_port()}", cwd=folder)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("the settings are sound\n")
+
+
+def test_what_nobody_forbids_passes(broker: BrokerProcess) -> None:
+    """All of them together let pass what each of them lets pass."""
+    assert _puback(broker, "open/door") is ReasonCode.NO_MATCHING_SUBSCRIBERS
+
+
+@pytest.mark.skipif("auth_file" not in HERE, reason="auth_file is not installed in this combination")
+def test_auth_file_acts(broker: BrokerProcess) -> None:
+    """Who does not know the password stays outside, and who does may not go everywhere."""
+    with wire(broker.port, version=V5) as client:
+        connack: Connack = client.connect("x", username="ada", password=b"guess")
+
+    assert connack.reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+    assert _puback(broker, "elsewhere") is ReasonCode.NOT_AUTHORIZED
+
+
+@pytest.mark.skipif("auth_file" in HERE, reason="auth_file is installed in this combination")
+def test_without_auth_file_everybody_comes_in(broker: BrokerProcess) -> None:
+    """On loopback nobody is asked who he is."""
+    with wire(broker.port, version=V5) as client:
+        assert client.connect("x", username="ada", password=b"guess").reason is ReasonCode.SUCCESS
+
+
+@pytest.mark.skipif("example_guard" not in HERE, reason="example_guard is not installed in this combination")
+def test_example_guard_acts(broker: BrokerProcess) -> None:
+    """It refuses what the others would let pass."""
+    assert _puback(broker, "guarded/door") is ReasonCode.NOT_AUTHORIZED
+
+
+@pytest.mark.skipif("sentinel_limiter" not in HERE, reason="sentinel_limiter is not installed in this combination")
+def test_sentinel_limiter_acts(broker: BrokerProcess) -> None:
+    """A client that publishes too much is told so, whoever else looks at its messages."""
+    assert _puback(broker, "open/door", 50) is ReasonCode.QUOTA_EXCEEDED
+
+
+def test_a_client_is_explained(folder: Path) -> None:
+    """`kinmqtt explain` has a line of each plugin that answers such questions."""
+    options = ["--client", "c", "--user", "ada", "--publish", "elsewhere", "-c", "kinmqtt.toml"]
+
+    done = run_command("explain", *options, cwd=folder)
+
+    assert done.returncode == 0, done.stderr
+    for name in set(HERE) & {"auth_file", "sentinel_limiter"}:
+        assert f"  {name} " in done.stdout
+    assert ("example_guard (publish_received)" in done.stdout) is ("example_guard" in HERE)
