@@ -20,12 +20,12 @@ PAGE = ROOT / "docs" / "writing-a-plugin.md"
 
 def environment_of(folder: Path) -> dict[str, str]:
     """A virtual environment of a reader's own, in which everything that is installed here is there already."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     [site] = folder.glob("lib/python*/site-packages")
     here = sysconfig.get_path("purelib")
     (site / "zz_installed_here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
     scripts = sysconfig.get_path("scripts")
-    for name in ("kinmqtt", "pytest"):
+    for name in ("kinmqtt", "pip", "pytest"):
         program = folder / "bin" / name
         text = (Path(scripts) / name).read_text().split("\n", 1)[1]
         program.write_text(f"#!{folder / 'bin' / 'python'}\n{text}")
@@ -56,7 +56,7 @@ def test_the_page_has_something_to_follow() -> None:
     """An empty list of steps would let the test above pass."""
     found = list(steps(PAGE.read_text(encoding="utf-8")))
 
-    assert sum(isinstance(step, File) for step in found) == 4
+    assert sum(isinstance(step, File) for step in found) == 5
     assert sum(isinstance(step, Command) for step in found) >= 12
 
 

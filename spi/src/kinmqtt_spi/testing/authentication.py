@@ -380,8 +380,11 @@ def _near(request: ConnectRequest) -> list[bytes]:
 
 def _secrets(case: AuthenticationCase) -> Iterator[tuple[ConnectRequest, bytes | None]]:
     """Requests, each with the right password of its user."""
-    for request in _some(_everybody(case), "clients"):
+    for request in [*case.accepted, *case.foreign]:
         yield request, None
+    for request in case.refused:
+        # A case's wrong password may be a word that stands in many an answer.
+        yield request if request.password is None else evolve(request, password=b"certainly wrong"), None
     for request in case.accepted:
         yield evolve(request, password=b"certainly wrong"), request.password
         yield evolve(request, username=STRANGER, password=b"certainly wrong"), request.password

@@ -58,7 +58,7 @@ class AuthorizerContract(Contract):
         raise NotImplementedError(f"{type(self).__name__} does not override the fixture authorization")
 
     def change_rules(self, case: AuthorizationCase) -> AuthorizationRequest:
-        """Change the rules, and answer one of the case's allowed questions that is now denied."""
+        """Change the rules, and answer one of the case's allowed or foreign questions that is now denied."""
         raise NotImplementedError(f"{type(self).__name__} sets changes_rules, and does not override change_rules")
 
     def failing(self, case: AuthorizationCase) -> None:
@@ -190,12 +190,13 @@ class AuthorizerContract(Contract):
         """When rules change the new ones hold, and the broker is told whose cached answers are stale."""
         context = authorization.context
         assert context is not None, "the case needs the plugin's context to see what it is told"
-        answers = [_ask(authorization, request, drive) for request in authorization.allowed]
+        passing = [*authorization.allowed, *authorization.foreign]
+        answers = [_ask(authorization, request, drive) for request in passing]
         request = self.change_rules(authorization)
         context.clock.advance()  # What was put off to a later turn may be told.
 
-        before = answers[list(authorization.allowed).index(request)]
-        assert _verdict(before) is Verdict.ALLOW
+        before = answers[passing.index(request)]
+        assert _verdict(before) is not Verdict.DENY
         assert _verdict(_ask(authorization, request, drive)) is Verdict.DENY
         if not (isinstance(before, Authorization) and before.cache is Cache.NEVER):
             assert any(scope.covers(request.client) for scope in context.authorization_changes)

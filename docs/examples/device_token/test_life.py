@@ -1,0 +1,25 @@
+"""What every plugin promises, whatever it does."""
+
+from __future__ import annotations
+
+import pytest
+from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
+
+from kinmqtt_device_token import DeviceToken
+
+
+class TestLife(PluginContract):
+    """From its settings to its end."""
+
+    reloads = True
+    refuses_settings = True
+
+    @pytest.fixture
+    def plugin(self) -> PluginCase:
+        return PluginCase(
+            DeviceToken,
+            section='key = "a key of thirty-two characters!!"',
+            changed='key = "another key of thirty characters."',
+            refused='key = "short"',
+            name="device_token",
+        )
