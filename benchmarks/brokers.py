@@ -118,8 +118,12 @@ def start(
     keeps: str = "memory",
     path: Path | None = None,
     wait: bool = True,
+    settings: str = "",
 ) -> Broker:
-    """Start a broker, which ends with the stack; with a ``path`` more Python distributions are found there."""
+    """Start a broker, which ends with the stack; with a ``path`` more Python distributions are found there.
+
+    ``settings`` are added to those of kinmqtt.
+    """
     folder = Path(
         stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{kind.name}-", ignore_cleanup_errors=True))
     )
@@ -131,9 +135,12 @@ def start(
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join([str(path), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     command = kind.command(folder, ports, keeps)
-    with log.open("wb") as file:
+    if settings:
+        with (folder / "kinmqtt.toml").open("a") as file:
+            file.write(settings)
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, cwd=folder, env=environment
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=folder, env=environment
         )
     broker = Broker(kind.name, process, ports, log)
     stack.callback(broker.stop)

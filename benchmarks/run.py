@@ -256,6 +256,34 @@ def part_plugins(bench: Bench) -> None:
     table(["CPU µs a message", *(broker.name for broker in brokers), "1 ÷ none", "5 ÷ none"], rows)
 
 
+FEW = 'name = "{}"\nkind = "publish"\nper = "client"\n'
+
+LIMITS: dict[str, str] = {
+    "none": "",
+    "rate_limits": "[[plugins.rate_limits.rules]]\n" + FEW.format("r") + 'rate_per_s = 1e9\nverdict = "reject"\n',
+    "sentinel_limiter": "[[plugins.sentinel_limiter.flow]]\n" + FEW.format("r") + "count = 1e9\n",
+    "ten rules": "".join(
+        "[[plugins.sentinel_limiter.flow]]\n" + FEW.format(f"r{number}") + "count = 1e9\n" for number in range(10)
+    ),
+    "auth_file": '[plugins.auth_file]\nacl_file = "{acl}"\n',
+}
+"""Settings under which every message is looked at, and none is stopped."""
+
+
+def part_limits(bench: Bench) -> None:
+    """What limiters and an access control list cost where they stop nothing: received per second, none ÷ with."""
+    scenarios = {name: SCENARIOS[name] for name in ("pairs_q0", "pairs_q1")}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "acl").write_text("topic readwrite #\n")
+        brokers = []
+        for name, settings in LIMITS.items():
+            broker = start(bench.ours, stack, settings=settings.replace("{acl}", str(folder / "acl")))
+            broker.name = name
+            brokers.append(broker)
+        compared([broker.name for broker in brokers], bench.compare("limits", brokers, scenarios))
+
+
 def _plugins(folder: Path, number: int) -> Path:
     """Distributions with so many plugins, as pip would have installed them."""
     names = [f"Watches{n}" for n in range(number)]
@@ -313,6 +341,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "doors": part_doors,
     "connections": part_connections,
     "plugins": part_plugins,
+    "limits": part_limits,
     "start": part_start,
     "growth": part_growth,
 }

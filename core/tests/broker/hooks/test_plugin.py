@@ -655,7 +655,9 @@ def test_hooks_are_left_out_one_by_one() -> None:
 
 def test_a_hook_that_is_none_can_not_be_left_out() -> None:
     """A misspelt name would leave the hook in."""
-    with pytest.raises(AssemblyError, match=r"'modest' can't be configured: .*authorise, which it does not implement"):
+    with pytest.raises(
+        AssemblyError, match=r"'modest' can't be configured: .*authorise, which it does not implement"
+    ):
         House(plugins={"modest": Modest("authorise")})
 
 
