@@ -294,6 +294,8 @@ class Broker:
         for connection in self.connections:
             if connection.session is not None and scope.covers(connection.session.client):
                 connection.routes = None
+        if self.runtime.hooks.authorize_receive.asks_one:
+            self.router.invalidate()
 
     # For connections
 

@@ -204,6 +204,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
     identity = _identity(decision)
     if identity.attributes:
         session.client = evolve(session.client, attributes=identity.attributes)
+        connection.broker.router.invalidate()
     connection.routes = None
     connection.broker.watch_identity(connection, identity)
     _send_auth(connection, ReasonCode.SUCCESS, getattr(decision, "data", None))

@@ -224,7 +224,7 @@ def _check_sort(call: Call, answer: object, sorts: tuple[type[Any], ...]) -> Non
 class Decide(Generic[P]):
     """The first answer that does not abstain, in order; a failure is a DENY with ``on_failure``."""
 
-    __slots__ = ("_calls", "_default", "_on_failure", "_sorts", "active")
+    __slots__ = ("_calls", "_default", "_on_failure", "_sorts", "active", "asks_one")
 
     def __init__(
         self,
@@ -239,6 +239,8 @@ class Decide(Generic[P]):
         self._default = Ruling(default, "")
         self._on_failure = on_failure
         self.active = bool(calls)
+        self.asks_one = len(calls) == 1
+        """Whether one plugin alone answers: what it says for good nobody else would have decided before it."""
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> Maybe[Ruling]:
         """Ask; the answer is awaitable only where an implementation's was."""

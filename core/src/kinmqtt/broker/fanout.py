@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
 from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.mqtt.packets import V5
-from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
 from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import Disconnect, Message, Subscription
 
@@ -21,11 +21,25 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.fanout")
 
+ASK: Final = 0
+MAY: Final = 1
+MAY_NOT: Final = 2
+"""What is known of a session's right to receive a topic: it is asked for each message, or was answered for all."""
+
 
 class Target:
     """One session that gets the messages of a topic, once for all of its overlapping filters (section 3.3.4)."""
 
-    __slots__ = ("identifiers", "no_local", "own", "qos", "retain_as_published", "session", "subscription")
+    __slots__ = (
+        "identifiers",
+        "no_local",
+        "own",
+        "qos",
+        "retain_as_published",
+        "right",
+        "session",
+        "subscription",
+    )
 
     def __init__(
         self,
@@ -46,6 +60,8 @@ class Target:
         self.identifiers = identifiers
         self.subscription = subscription
         """One of them, for hooks: that of the highest QoS."""
+        self.right = ASK
+        """Whether the session may receive the topic, where an authorizer answered that for good."""
         self.own = own
         """The target for its own messages, where ``no_local``: ``None`` if all of the filters ask for that."""
 
@@ -88,7 +104,17 @@ class Group:
 class Fanout:
     """Everybody who gets the messages of one topic, as of a generation of the index."""
 
-    __slots__ = ("_plain", "_runtime", "_shared", "generation", "groups", "is_simple", "targets")
+    __slots__ = (
+        "_denied",
+        "_plain",
+        "_runtime",
+        "_served",
+        "_shared",
+        "generation",
+        "groups",
+        "is_simple",
+        "targets",
+    )
 
     def __init__(
         self,
@@ -105,6 +131,10 @@ class Fanout:
         self.groups = tuple(groups)
         self._shared: list[tuple[int, list[Session]]] = []
         self._plain: list[Target] = []
+        self._served: tuple[Target, ...] = self.targets
+        """All but those who may not receive the topic, of which nobody wants to hear."""
+        self._denied = 0
+        """How many those are."""
         self._sort(watched)
         self.is_simple = bool(targets) and not groups and not self._plain and len(self._shared) == 1
         """Whether a QoS 0 packet that came in one version goes out to all as it is."""
@@ -121,8 +151,13 @@ class Fanout:
 
     def _sort(self, watched: bool) -> None:
         shared: dict[int, list[Session]] = {}
-        for target in self.targets:
-            if watched or not target.shares_bytes:
+        hooks = self._runtime.hooks
+        guarded = hooks.authorize_receive.active
+        if guarded and not watched and not hooks.authorization_refused.active:
+            self._served = tuple(target for target in self.targets if target.right != MAY_NOT)
+            self._denied = len(self.targets) - len(self._served)
+        for target in self._served:
+            if watched or (guarded and target.right != MAY) or not target.shares_bytes:
                 self._plain.append(target)
             else:
                 version = V5 if target.session.version == V5 else 4
@@ -139,9 +174,16 @@ class Fanout:
                 dirty.append(out)
             out.append(packet)
         self._runtime.statistics.messages_sent.value += len(sessions)
+        if self._denied:
+            self._count_denied()
+
+    def _count_denied(self) -> None:
+        self._runtime.statistics.dropped["not_authorized"].value += self._denied
 
     def best_effort(self, publication: Publication) -> None:
         """Deliver a QoS 0 message."""
+        if self._denied:
+            self._count_denied()
         for version, sessions in self._shared:
             head, tail = publication.parts(version, 0, False)
             packet = head + tail
@@ -159,11 +201,13 @@ class Fanout:
         """Deliver a message of QoS 1 or 2; ``False`` if a queue refused it."""
         accepted = True
         qos = publication.publish.qos
+        if self._denied:
+            self._count_denied()
         if self._plain:
-            for target in self.targets:
+            for target in self._served:
                 accepted &= deliver(self._runtime, target, publication)
             return accepted
-        for target in self.targets:
+        for target in self._served:
             granted = target.qos
             if granted:
                 accepted &= target.session.deliver(publication, qos if qos < granted else granted, False)
@@ -220,16 +264,8 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
     hooks = runtime.hooks
     session = target.session
     topic = publication.publish.topic
-    if hooks.authorize_receive.active:
-        request = AuthorizationRequest(
-            session.client, Action.RECEIVE, topic, publication.publish.qos, publication.publish.retain
-        )
-        ruling = hooks.authorize_receive.at_once(request)
-        if not ruling.decision.allowed:
-            if hooks.authorization_refused.active:
-                hooks.authorization_refused(request, ruling.by)
-            runtime.drop(session.client_id, publication.message, "not_authorized")
-            return None
+    if hooks.authorize_receive.active and target.right != MAY and not _may_receive(runtime, session, publication):
+        return None
     intercept = hooks.delivering.for_topic(topic)
     if intercept is None:
         return publication
@@ -247,6 +283,33 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
     if isinstance(outcome, Disconnect) and session.connection is not None:
         session.connection.fail(outcome.reason, outcome.text)
     return None
+
+
+def _may_receive(runtime: Runtime, session: Session, publication: Publication) -> bool:
+    """Ask whether a session may receive a message; one that may not is told of and counted."""
+    hooks = runtime.hooks
+    publish = publication.publish
+    request = AuthorizationRequest(session.client, Action.RECEIVE, publish.topic, publish.qos, publish.retain)
+    ruling = hooks.authorize_receive.at_once(request)
+    if ruling.decision.allowed:
+        return True
+    if hooks.authorization_refused.active:
+        hooks.authorization_refused(request, ruling.by)
+    runtime.drop(session.client_id, publication.message, "not_authorized")
+    return False
+
+
+def right_of(runtime: Runtime, session: Session, topic: str) -> int:
+    """Whether a session may receive a topic, where the only authorizer of deliveries answers that for good."""
+    authorize_receive = runtime.hooks.authorize_receive
+    if not authorize_receive.asks_one:
+        return ASK
+    ruling = authorize_receive.at_once(AuthorizationRequest(session.client, Action.RECEIVE, topic))
+    decision = ruling.decision
+    holds = isinstance(decision, Authorization) and decision.cache is Cache.SESSION and decision.expires_at is None
+    if not holds or ruling.failed:
+        return ASK
+    return MAY if decision.allowed else MAY_NOT
 
 
 def merge(subscribers: Sequence[Subscriber], session_of: Callable[[str], Session | None]) -> list[Target]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from kinmqtt.broker.fanout import Fanout, Group, deliver, deliver_when_kept, merge
+from kinmqtt.broker.fanout import Fanout, Group, deliver, deliver_when_kept, merge, right_of
 from kinmqtt.broker.publication import Publication
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
@@ -124,12 +124,12 @@ class Router:
         groups = [Group(name, filter, members) for (name, filter), members in matches.groups.items()]
         hooks = self._runtime.hooks
         watched = (
-            hooks.authorize_receive.active
-            or self._runtime.tells_delivered
-            or hooks.dropped.active
-            or hooks.delivering.for_topic(topic) is not None
+            self._runtime.tells_delivered or hooks.dropped.active or hooks.delivering.for_topic(topic) is not None
         )
         targets = merge(matches.subscribers, self._session_of)
+        if hooks.authorize_receive.asks_one:
+            for target in targets:
+                target.right = right_of(self._runtime, target.session, topic)
         fanout = Fanout(self._runtime, self.generation, targets, groups, watched)
         self._fanouts[topic] = fanout
         # A long topic takes as much as many targets.

@@ -9,7 +9,7 @@ import pytest
 from harness import House
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.mqtt.packets import V5, Puback, Will
+from kinmqtt.mqtt.packets import V5, V311, Puback, Will
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, ReasonCode, Verdict, deny, hookimpl
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache, Scope
 
@@ -344,7 +344,8 @@ def test_authorize_receive_is_asked_for_each_client(qos: int) -> None:
 
     house.connect("pub").publish("t", b"x", qos)
 
-    assert censor.asked == [("a", Action.RECEIVE, "t"), ("b", Action.RECEIVE, "t")]
+    # Once whether they answer for good, and as they don't, once for the message.
+    assert censor.asked == [("a", Action.RECEIVE, "t"), ("b", Action.RECEIVE, "t")] * 2
     assert (a.messages, b.messages) == ([("t", b"x", qos)], [])
 
 
@@ -381,7 +382,123 @@ def test_authorize_receive_that_fails_drops(answer: Callable[[AuthorizationReque
 
     assert sub.messages == []
     assert not sub.closed
-    assert house.assembly.metrics.sum("plugin.failures") == 1
+    assert house.assembly.metrics.sum("plugin.failures") == 2  # Also when it was asked whether it answers for good.
+
+
+FOR_GOOD = Authorization(Verdict.ALLOW)
+NEVER = Authorization(Verdict.DENY, ReasonCode.NOT_AUTHORIZED, "never")
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("version", [V311, V5])
+def test_authorize_receive_may_answer_for_good(qos: int, version: int) -> None:
+    """What holds for the session is asked once for each client and topic, and those denied are counted each time."""
+    censor = Censor(lambda request: NEVER if request.client.client_id == "b" else FOR_GOOD)
+    house = House(plugins={"censor": censor})
+    a = house.connect("a", version).subscribe("t", qos)
+    b = house.connect("b", version).subscribe("t", qos)
+    publisher = house.connect("pub", version)
+
+    for _ in range(5):
+        publisher.publish("t", b"x", qos)
+
+    assert sorted(censor.asked) == [("a", Action.RECEIVE, "t"), ("b", Action.RECEIVE, "t")]
+    assert (len(a.messages), b.messages) == (5, [])
+    assert house.broker.runtime.statistics.dropped["not_authorized"].value == 5
+
+
+def test_authorize_receive_for_good_ends_with_a_change() -> None:
+    """When rules change, or a client connects anew, it is asked again."""
+    answers = {"b": FOR_GOOD}
+    censor = Censor(lambda request: answers["b"])
+    house = House(plugins={"censor": censor})
+    b = house.connect("b").subscribe("t")
+    publisher = house.connect("pub")
+    publisher.publish("t", b"1")
+
+    answers["b"] = NEVER
+    publisher.publish("t", b"2")
+    house.assembly.contexts["censor"].authorization_changed(Scope())
+    publisher.publish("t", b"3")
+
+    assert [payload for _, payload, _ in b.messages] == [b"1", b"2"]
+    back = house.connect("b", clean_start=False).subscribe("t")
+    publisher.publish("t", b"4")
+    assert back.messages == []
+    assert len(censor.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Authorization(Verdict.ALLOW, cache=Cache.NEVER),
+        Authorization(Verdict.ALLOW, expires_at=2e9),
+        ALLOW,
+        None,
+    ],
+)
+def test_authorize_receive_is_asked_each_time_where_nothing_is_said(answer: Any) -> None:
+    """A plain answer, an abstention, or one with an end holds for one message."""
+    censor = Censor(lambda request: answer)
+    house = House(plugins={"censor": censor})
+    a = house.connect("a").subscribe("t")
+    publisher = house.connect("pub")
+
+    for _ in range(3):
+        publisher.publish("t", b"x")
+
+    assert len(censor.asked) >= 3
+    assert len(a.messages) == 3
+
+
+def test_authorize_receive_of_several_plugins_is_asked_each_time() -> None:
+    """What one says for good another before it may have decided otherwise."""
+    first, second = Censor(lambda request: None), Censor(lambda request: FOR_GOOD)
+    house = House(plugins={"a": first, "b": second})
+    house.connect("a").subscribe("t")
+    publisher = house.connect("pub")
+
+    for _ in range(3):
+        publisher.publish("t", b"x")
+
+    assert (len(first.asked), len(second.asked)) == (3, 3)
+
+
+def test_authorize_receive_for_good_is_told_to_who_wants_to_hear() -> None:
+    """Where a plugin hears of refusals or drops each one is told."""
+    witness = Witness()
+    house = House(plugins={"censor": Censor(lambda request: NEVER), "witness": witness})
+    house.connect("a").subscribe("t")
+    publisher = house.connect("pub")
+
+    publisher.publish("t", b"1").publish("t", b"2")
+
+    assert len(witness.told) == 2
+
+
+def test_authorize_receive_for_good_leaves_the_short_way_open() -> None:
+    """A message goes to those who may have it as it came."""
+    censor = Censor(lambda request: NEVER if request.client.client_id == "b" else FOR_GOOD)
+    house = House(plugins={"censor": censor})
+    for name in "ab":
+        house.connect(name).subscribe("t")
+    house.connect("pub").publish("t", b"1")
+
+    assert house.broker.router.fanout("t").is_simple
+
+
+@pytest.mark.parametrize("answer", [FOR_GOOD, NEVER])
+def test_authorize_receive_for_good_holds_for_shared_subscriptions_and_retained_messages(answer: Any) -> None:
+    """They are asked about as they come."""
+    house = House(plugins={"censor": Censor(lambda request: answer)})
+    publisher = house.connect("pub")
+    publisher.publish("r", b"old", retain=True)
+    shared = house.connect("a").subscribe("$share/g/t")
+    retained = house.connect("b").subscribe("r")
+
+    publisher.publish("t", b"x")
+
+    assert len(shared.messages) == len(retained.messages) == (1 if answer is FOR_GOOD else 0)
 
 
 # authorization_refused

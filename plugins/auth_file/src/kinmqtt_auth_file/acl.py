@@ -18,7 +18,8 @@ from attrs import frozen
 from kinmqtt_auth_file.passwords import has_control_characters, problem_with_user, raise_if_any, text_lines, trimmed
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.subscription import matches
-from kinmqtt_spi.values import ALLOW, Decision, deny
+from kinmqtt_spi.services.authorization import Authorization
+from kinmqtt_spi.values import Decision, Verdict
 
 CACHED_CLIENTS: Final = 4096
 """Whose patterns are kept with their names filled in."""
@@ -90,6 +91,14 @@ _Answers: TypeAlias = dict[tuple[str | None, str, str], Decision]
 """By user name, client id and topic."""
 
 
+_ALLOWED: Final = Authorization(Verdict.ALLOW)
+"""Rules know nothing of QoS and RETAIN: what they say of a topic holds until they change."""
+
+
+def _denied(text: str) -> Authorization:
+    return Authorization(Verdict.DENY, ReasonCode.NOT_AUTHORIZED, text)
+
+
 class Acl:
     """What an access control list says. Every answer comes from memory."""
 
@@ -134,15 +143,15 @@ class Acl:
 
     def _decide(self, username: str | None, client_id: str, access: Access, topic: str) -> Decision:
         if _is_closed(access, topic):
-            return deny(ReasonCode.NOT_AUTHORIZED, f"topics such as {topic[:40]!r} are the broker's own")
+            return _denied(f"topics such as {topic[:40]!r} are the broker's own")
         rule = self._topics.get(username, _NO_RULES).decide(access, topic)
         if rule is None and self._patterns:
             rule = self._patterns_for(username, client_id).decide(access, topic)
         if rule is None:
-            return deny(ReasonCode.NOT_AUTHORIZED, f"no rule of {self._name} allows it")
+            return _denied(f"no rule of {self._name} allows it")
         if rule.access is Access.DENY:
-            return deny(ReasonCode.NOT_AUTHORIZED, f"denied by {self._name}, line {rule.line}")
-        return ALLOW
+            return _denied(f"denied by {self._name}, line {rule.line}")
+        return _ALLOWED
 
     def _patterns_for(self, username: str | None, client_id: str) -> _Rules:
         key = (username, client_id)
