@@ -106,18 +106,21 @@ class TestConcurrency(LimiterContract):
 
     limits_rate = False
     limits_concurrency = True
-    kind = PUBLISH
 
     @pytest.fixture
     def limiter(self, clock: TurnableClock) -> LimiterCase:
-        rule = FlowSettings(name="r", count=4, grade="concurrency", kind=self.kind)
-        return LimiterCase(started(clock, flow=(rule,)), evolve(CLIENT, kind=self.kind), 4, FREE)
+        rule = FlowSettings(name="r", count=4, grade="concurrency")
+        return LimiterCase(started(clock, flow=(rule,)), CLIENT, 4, FREE)
 
 
 class TestConnectedClients(TestConcurrency):
-    """So many connections under one client id."""
+    """So many clients of a user, who leave it to the broker to name them."""
 
-    kind = CONNECT
+    @pytest.fixture
+    def limiter(self, clock: TurnableClock) -> LimiterCase:
+        rule = FlowSettings(name="r", count=4, grade="concurrency", kind=CONNECT, per="username")
+        nameless = evolve(CLIENT, kind=CONNECT, client_id=None)
+        return LimiterCase(started(clock, flow=(rule,)), nameless, 4, FREE)
 
 
 class TestPublishesInHand(LimiterContract):

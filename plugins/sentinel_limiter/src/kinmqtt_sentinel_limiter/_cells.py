@@ -374,3 +374,58 @@ class ConcurrencyCell(Cell):
 
     def _has_room(self, amount: int) -> bool:
         return self.in_use + amount <= self.count or not self.in_use
+
+
+class ClientsCell(ConcurrencyCell):
+    """Grade ``concurrency`` of ``connect``: so many clients, of which each may have several connections."""
+
+    __slots__ = ("connections",)
+
+    def __init__(self, rule: Rule, count: float) -> None:
+        super().__init__(rule, count)
+        self.connections: dict[str, int] = {}
+        """How many each client has, by its id."""
+
+
+class ClientCell(Cell):
+    """One client's face to a :class:`ClientsCell`, made for each question.
+
+    A client that comes again while its old connection is still open takes that one's place: it counts once, and a
+    rule that is used up does not lock it out.
+    """
+
+    __slots__ = ("_clients", "_id")
+
+    def __init__(self, rule: Rule, clients: ClientsCell, client_id: str) -> None:
+        super().__init__(rule)
+        self._clients = clients
+        self._id = client_id
+
+    def take(self, amount: int, now: float) -> float:
+        clients = self._clients
+        if self._id not in clients.connections and clients.take(1, now):
+            return REFUSED
+        self._count(amount)
+        return 0.0
+
+    def undo(self, amount: int) -> None:
+        self.give_back(amount, 0.0)
+
+    def overrun(self, amount: int) -> bool:
+        if self._id not in self._clients.connections:
+            self._clients.overrun(1)
+        self._count(amount)
+        return True
+
+    def give_back(self, amount: int, now: float) -> None:
+        connections = self._clients.connections
+        if self._id not in connections:
+            return
+        connections[self._id] -= amount
+        if connections[self._id] <= 0:
+            del connections[self._id]
+            self._clients.give_back(1, now)
+
+    def _count(self, amount: int) -> None:
+        connections = self._clients.connections
+        connections[self._id] = connections.get(self._id, 0) + amount
