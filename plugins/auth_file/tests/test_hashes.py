@@ -34,7 +34,7 @@ def test_what_mosquittos_tool_has_written_is_verified() -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.binary(max_size=40), st.binary(max_size=40))
+@given(st.binary(max_size=40).filter(lambda password: not password.endswith(b"\0")), st.binary(max_size=40))
 def test_a_hash_that_was_made_fits_its_password_only(password: bytes, other: bytes) -> None:
     """Also after it was written and read again."""
     for made in (Pbkdf2.of(password, 10), Argon2id.of(password, CHEAP)):
@@ -42,6 +42,20 @@ def test_a_hash_that_was_made_fits_its_password_only(password: bytes, other: byt
         assert again == made
         assert again.verify(password)
         assert again.verify(other) is (other == password)
+
+
+@pytest.mark.parametrize("hash", [parse_hash(OF_SECRET), parse_hash(OF_HUNTER), Argon2id.of(b"secret", CHEAP)])
+def test_zero_bytes_behind_a_password_are_wrong(hash: PasswordHash) -> None:
+    """Also where HMAC takes a key for the same as one with zeros behind it."""
+    [password] = [each for each in (b"secret", b"hunter") if hash.verify(each)]
+
+    assert not any(hash.verify(password + b"\0" * zeros) for zeros in (1, 2, 100, 122, 123))
+
+
+def test_no_hash_is_made_that_fits_two_passwords() -> None:
+    """A password that ends with a zero byte would be let in without it."""
+    with pytest.raises(ValueError, match="ends with a zero byte"):
+        Pbkdf2.of(b"secret\0", 10)
 
 
 @pytest.mark.parametrize("hash", [parse_hash(OF_SECRET), parse_hash(OF_HUNTER), Argon2id.of(b"secret", CHEAP)])

@@ -108,6 +108,7 @@ def test_plain_passwords_are_hashed(file: Path, capsys: pytest.CaptureFixture[st
         (["ann"], ["one", "two"], "two different passwords"),
         (["ann"], ["", ""], "the password is empty"),
         (["ann"], ["x" * 65536] * 2, "longer than MQTT can say"),
+        (["ann"], ["x\0"] * 2, "ends with a zero byte"),
         (["ann"], None, "no terminal to ask at; --password-stdin"),
         (["a:b"], None, "has a ':' in it"),
         (["a\nb"], None, "control characters"),

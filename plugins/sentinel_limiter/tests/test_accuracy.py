@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pytest
 
@@ -137,8 +138,53 @@ def test_pace_keeps_the_rate(pattern: Callable[[float], Arrivals], rate: float) 
 
     passed = harness.passed(pattern(rate))
 
-    read = (1.2 + 0.5) * rate if pattern is _mixed else 0.0
-    _is_close(f"pace {pattern.__name__} {rate:.0f}/s", passed, rate * SECONDS, read)
+    _is_close(f"pace {pattern.__name__} {rate:.0f}/s", passed, rate * SECONDS)
+
+
+@pytest.mark.parametrize("rate", [20.0, 100.0, 1000.0])
+def test_pace_is_never_far_ahead(rate: float) -> None:
+    """At no moment is more let in before its turn than 2 % of a minute's worth, or of the time gone by."""
+    harness = Harness(FlowSettings(name="r", count=rate, behaviour="pace"))
+    passed, most = 0, 0.0
+
+    for number in range(int(200 * 2 * rate)):
+        amount = int(1.2 * rate) if number % 490 == 250 else 1
+        harness.clock.advance(max(number / (2 * rate) - harness.clock.monotonic(), 0.0))
+        decision = harness.limiter.acquire(harness.resource, amount)
+        if decision is None or decision.verdict is LimitVerdict.DELAY:
+            passed += amount
+        now = harness.clock.monotonic()
+        most = max(most, passed - 2 - rate * now - WITHIN * rate * max(now, SECONDS))
+
+    print(f"pace {rate:.0f}/s: at most {most / rate:+.3f} s beyond that")
+    assert most <= 0
+
+
+@pytest.mark.parametrize("every_s", [0.25, 2.5, 20.0])
+@pytest.mark.parametrize("behaviour", ["pace", "warm_up_pace"])
+def test_large_reads_have_their_turn_among_paced_ones(behaviour: Any, every_s: float) -> None:
+    """However seldom they come among small ones that never end; and little of the rate is lost by that."""
+    rate, seconds, chance = 100.0, 600.0, random.Random(1)
+    harness = Harness(FlowSettings(name="r", count=rate, behaviour=behaviour))
+    passed = large = 0
+    at, next_large = 0.0, every_s
+
+    while at < seconds:
+        at += chance.expovariate(2 * rate)
+        amount = 1
+        if at >= next_large:
+            next_large += every_s
+            amount = int(1.2 * rate)
+        harness.clock.advance(at - harness.clock.monotonic())
+        decision = harness.limiter.acquire(harness.resource, amount)
+        if decision is None or decision.verdict is LimitVerdict.DELAY:
+            passed += amount
+            large += amount > 1
+    ideal = rate * seconds if behaviour == "pace" else WarmUp(rate, 10.0, 3.0).passed_by(seconds)
+
+    print(f"{behaviour}, one in {every_s} s: {large} of {seconds / every_s:.0f} large ones")
+    _is_close(behaviour, passed, ideal)
+    assert large >= 3
 
 
 @pytest.mark.parametrize("amount", [1, 7, 30])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_sentinel_limiter._cells import (
+    AHEAD_S,
     REFUSED,
     Cell,
     ConcurrencyCell,
@@ -80,16 +81,25 @@ def test_a_bucket_passes_no_more_than_it_holds_and_gets(
 
 @given(rates, st.sampled_from([0.0, 0.2, 1.0]), arrivals)
 def test_pacing_is_one_after_the_other(rate: float, max_queueing_s: float, steps: list[tuple[float, int]]) -> None:
-    """The turns of those that pass are as far apart as they are long; whose turn is too far away is refused."""
-    turn = -inf
+    """The turns of those that pass are as far apart as they are long; who would have to wait too long is refused.
+
+    A single packet is never refused where one more may wait, unless a large read was and has room kept for it.
+    """
+    turn, kept = -inf, False
     for now, amount, answer in _run(PaceCell(RULE, rate, max_queueing_s), steps):
         before_s = max(turn + 1 / rate - now, 0.0)
-        if before_s > max_queueing_s + 1e-5:
+        left_s = before_s + (amount - 1) / rate
+        nothing_waits = before_s <= min(1 / rate, max_queueing_s) + 1e-7
+        if before_s > max_queueing_s + 1e-5 and not nothing_waits:
             assert answer == REFUSED
-        elif before_s < max_queueing_s - 1e-5:
-            assert answer == pytest.approx(before_s + (amount - 1) / rate, abs=1e-4)
+        if left_s > max(AHEAD_S, max_queueing_s) + 1e-5 and not nothing_waits and now < 60:
+            assert answer == REFUSED
+        if nothing_waits or (left_s < max_queueing_s - 1e-5 and not kept):
+            assert answer != REFUSED
+        kept = kept or (answer == REFUSED and amount > 1)
         if answer != REFUSED:
-            turn = now + before_s + (amount - 1) / rate
+            assert answer == pytest.approx(left_s, abs=1e-4)
+            turn = now + left_s
 
 
 @given(rates, arrivals)

@@ -47,6 +47,10 @@ def _publish(client: str = "c", topic: str | None = None, **fields: Any) -> Reso
     return Resource(PUBLISH, client_id=client, topic=topic, **known)
 
 
+def _connect(client: str | None) -> Resource:
+    return Resource(CONNECT, "main", "192.0.2.1", client, "u")
+
+
 @pytest.mark.parametrize(
     ("match", "resource", "concerned"),
     [
@@ -165,7 +169,7 @@ def test_concurrency_in_the_shadow_counts_what_it_lets_pass() -> None:
 def test_what_is_over_makes_room(kind: ResourceKind) -> None:
     """For each kind: so many at once, and one more for each that is released, with an equal resource."""
     scene = Scene(FlowSettings(name="r", kind=kind, count=2, grade="concurrency", per="address"))
-    fields = {"client_id": "c"} if kind is not CONNECTION else {}
+    fields = {"client_id": "c"} if kind in (PUBLISH, SUBSCRIBE) else {}
 
     def one() -> Resource:
         return Resource(kind, "main", "192.0.2.1", **fields)
@@ -179,16 +183,55 @@ def test_a_new_concurrency_knows_who_is_there() -> None:
     """A rule that comes by a reload counts the connections that are open already."""
     old = FlowSettings(name="old", kind=CONNECT, count=100, grade="concurrency", per="all")
     scene = Scene(old)
-    client = Resource(CONNECT, "main", "192.0.2.1", "c", "u")
-    assert scene.passes(client, 3) == 3
-    scene.limiter.release(client, 1)
+    for there, passing, more in (([None] * 3, [None] * 3, [None] * 5), ("abc", "def", "ghijk")):
+        scene.take(old)
+        clients = [_connect(name) for name in there]
+        assert all(scene.ask(client) is None for client in clients)
+        scene.limiter.release(clients.pop(), 1)
 
-    scene.take(old, FlowSettings(name="new", kind=CONNECT, count=3, grade="concurrency", per="username"))
+        scene.take(old, FlowSettings(name="new", kind=CONNECT, count=3, grade="concurrency", per="username"))
 
-    assert scene.passes(client, 3) == 1
-    for _ in range(3):
-        scene.limiter.release(client, 1)
-    assert scene.passes(client, 5) == 3
+        passed = [client for client in map(_connect, passing) if scene.ask(client) is None]
+        assert len(passed) == 1
+        for client in clients + passed:
+            scene.limiter.release(client, 1)
+        passed = [client for client in map(_connect, more) if scene.ask(client) is None]
+        assert len(passed) == 3
+        for client in passed:
+            scene.limiter.release(client, 1)
+
+
+def test_a_client_that_comes_again_takes_its_own_place() -> None:
+    """A used up rule locks nobody out whose old connection is still open, and in the end nothing is lost or won."""
+    rule = FlowSettings(name="r", kind=CONNECT, count=2, grade="concurrency", per="username")
+    scene = Scene(rule, FlowSettings(name="all", kind=CONNECT, count=3, grade="concurrency", per="all"))
+
+    assert [scene.ask(_connect(name)) is None for name in "aabbac"] == [True] * 5 + [False]
+    for name in "aab":
+        scene.limiter.release(_connect(name), 1)
+    assert [scene.ask(_connect(name)) is None for name in "cab"] == [False, True, True]
+    for name in "aab":
+        scene.limiter.release(_connect(name), 1)
+    assert [scene.ask(_connect(name)) is None for name in "cd"] == [True, False]
+    for name in "bc":
+        scene.limiter.release(_connect(name), 1)
+
+    assert scene.passes(_connect(None), 5) == 2
+    assert scene.limiter._held_by == {_connect(None): 2}
+
+
+def test_a_client_that_comes_again_is_counted_once_in_the_shadow() -> None:
+    """What a rule in the shadow would have refused is given back, too."""
+    scene = Scene(FlowSettings(name="r", kind=CONNECT, count=1, grade="concurrency", per="all", shadow=True))
+
+    for name in "abba":
+        assert scene.ask(_connect(name)) is None
+    assert scene.count("shadow_blocked") == 1
+    for name in "abba":
+        scene.limiter.release(_connect(name), 1)
+    scene.ask(_connect("c"))
+
+    assert scene.count("shadow_blocked") == 1
 
 
 def test_a_reload_keeps_the_state_of_what_did_not_change() -> None:
@@ -236,17 +279,18 @@ def test_keys_are_bounded() -> None:
 
 def test_keys_that_are_held_stay() -> None:
     """A concurrency forgets nobody who has something to give back, however many there are."""
-    scene = Scene(FlowSettings(name="r", kind=CONNECT, count=1, grade="concurrency"), max_keys=8)
-    clients = [Resource(CONNECT, "main", "192.0.2.1", f"c{number}") for number in range(100)]
+    rule = FlowSettings(name="r", kind=CONNECT, count=1, grade="concurrency", per="username")
+    scene = Scene(rule, max_keys=8)
+    clients = [Resource(CONNECT, "main", "192.0.2.1", None, f"u{number}") for number in range(100)]
 
     assert sum(scene.passes(client, 2) for client in clients) == 100
     assert sum(scene.passes(client, 2) for client in clients) == 0
     for client in clients:
         scene.limiter.release(client, 1)
     scene.limiter._sweep(scene.clock.monotonic())
-    rule = scene.limiter._rules["r"]
-    assert isinstance(rule, FlowRule)
-    assert rule.table.cells == {}
+    held = scene.limiter._rules["r"]
+    assert isinstance(held, FlowRule)
+    assert held.table.cells == {}
     assert scene.limiter._held_by == {}
 
 

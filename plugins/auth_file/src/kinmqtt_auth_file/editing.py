@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kinmqtt_auth_file.hashes import PasswordHash, parse_hash
+from kinmqtt_auth_file.hashes import ENDS_WITH_ZERO, PasswordHash, parse_hash
 from kinmqtt_auth_file.passwords import problem_with_user
 from kinmqtt_spi.errors import SettingsError
 
@@ -70,6 +70,8 @@ def with_hashes(content: bytes, name: str, make: Callable[[bytes], PasswordHash]
             problems.append(f"{name}:{number}: the password of user {user.decode(errors='replace')!r} {what}")
         elif (problem := problem_with_user(user.decode(errors="surrogateescape"))) is not None:
             problems.append(f"{name}:{number}: {problem}")
+        elif plain.endswith(b"\0"):
+            problems.append(f"{name}:{number}: {ENDS_WITH_ZERO}")
         else:
             count += 1
             lines.append(user + b":" + str(make(plain)).encode() + _line_end(line))

@@ -32,6 +32,8 @@ MAX_ARGON2_BYTES: Final = 1 << 30
 PBKDF2_ITERATIONS: Final = 210_000
 """OWASP's for PBKDF2-HMAC-SHA512. Mosquitto's own tool writes 101, and its broker reads any number."""
 
+ENDS_WITH_ZERO: Final = "the password ends with a zero byte, which not every hash can tell from one without it"
+
 _ARGON2: Final = re.compile(
     r"\$argon2id\$v=19\$m=(\d{1,8}),t=(\d{1,8}),p=(\d{1,8})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)"
 )
@@ -117,13 +119,16 @@ class Pbkdf2(PasswordHash):
 
     @classmethod
     def of(cls, password: bytes, iterations: int = PBKDF2_ITERATIONS) -> Pbkdf2:
-        """The hash of a password, under a salt of its own."""
+        """The hash of a password, under a salt of its own; ``ValueError`` for one that ends with a zero byte."""
+        if password.endswith(b"\0"):
+            raise ValueError(ENDS_WITH_ZERO)
         salt = secrets.token_bytes(SALT_BYTES)
         return cls(iterations, salt, hashlib.pbkdf2_hmac("sha512", password, salt, iterations))
 
     def verify(self, password: bytes) -> bool:
         made = hashlib.pbkdf2_hmac("sha512", password, self.salt, self.iterations)
-        return hmac.compare_digest(made, self.digest)
+        # HMAC fills a short key up with zero bytes: a password with some behind it would pass for itself.
+        return hmac.compare_digest(made, self.digest) and not password.endswith(b"\0")
 
     def nobodys(self) -> Pbkdf2:
         return Pbkdf2(self.iterations, self.salt, secrets.token_bytes(SHA512_BYTES))

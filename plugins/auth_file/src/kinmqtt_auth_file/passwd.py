@@ -13,6 +13,7 @@ from kinmqtt_auth_file._plugin import AuthFileSettings
 from kinmqtt_auth_file.editing import locked, replace, users_in, with_hashes, with_user, without_user
 from kinmqtt_auth_file.files import counted
 from kinmqtt_auth_file.hashes import (
+    ENDS_WITH_ZERO,
     MAX_ITERATIONS,
     OWASP,
     PBKDF2_ITERATIONS,
@@ -173,6 +174,8 @@ class Passwd:
             raise UsageError("the password is empty")
         if len(password) > LONGEST_PASSWORD_BYTES:
             raise UsageError("the password is longer than MQTT can say")
+        if password.endswith(b"\0"):
+            raise UsageError(ENDS_WITH_ZERO)
         return password
 
 

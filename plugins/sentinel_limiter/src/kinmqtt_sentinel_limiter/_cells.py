@@ -33,6 +33,22 @@ PATIENCE_S: Final = 1.0
 """How long a large amount is refused for want of room before room is kept for it, and how long it is kept."""
 
 
+AHEAD_SHARE: Final = 0.02
+"""How far beyond a rate what passes in a minute may be, where that is not one read's doing alone."""
+
+AHEAD_S: Final = 60.0 * AHEAD_SHARE
+"""How much a paced read may leave waiting behind it: so much is that share of a minute."""
+
+KEPT_S: Final = 15.0
+"""How long room is kept for a large read in a queue of small ones, at most."""
+
+KEPT_LOSS_S: Final = 0.1
+"""How much time that may leave unused before no room is kept for a while, ..."""
+
+KEPT_LOSS_SHARE: Final = 0.01
+"""... which is so long that no more than this share of all time is lost."""
+
+
 class Cell:
     """One key's use by one rule."""
 
@@ -181,19 +197,87 @@ class DelayCell(RateCell):
         return super().spent(now) + self.cost_s
 
 
+class Queue:
+    """How long those may wait who are paced, and how far ahead of the rate a large read may be let in.
+
+    A read whose last packet's turn is within ``limit_s`` simply passes; any other is asked about. It passes where
+    nothing waits, or where its first packet need not wait too long and it leaves no more than :data:`AHEAD_S` behind.
+    A large one that was refused has room kept for it: until one as large passes, others let no more wait than leaves
+    that room. What comes too seldom for that passes in the end as well: what may be left behind grows with the time
+    since more than :data:`AHEAD_S` was.
+    """
+
+    __slots__ = (
+        "ahead_at",
+        "kept_until",
+        "largest_s",
+        "limit_s",
+        "lost_s",
+        "max_queueing_s",
+        "most_s",
+        "rests_until",
+        "slot_s",
+    )
+
+    def __init__(self, max_queueing_s: float, slot_s: float) -> None:
+        self.max_queueing_s = self.limit_s = max_queueing_s + SLACK_S
+        self.slot_s = min(slot_s, max_queueing_s) + SLACK_S
+        """What one packet takes: nothing waits where no more than one does."""
+        self.most_s = max(self.max_queueing_s, AHEAD_S)
+        self.largest_s = 0.0
+        """What the largest read is worth for which room is kept; 0 for none."""
+        self.kept_until = self.lost_s = 0.0
+        self.rests_until = -inf
+        self.ahead_at: float | None = None
+
+    def has_room(self, wait_s: float, own_s: float, now: float) -> bool:
+        """Whether a read passes whose first packet waits so long, and whose last so much longer."""
+        if self.ahead_at is None:
+            self.ahead_at = now
+        if self.largest_s and now >= self.kept_until:
+            self._keep(0.0)
+        most_s = max(self.most_s, AHEAD_SHARE * (now - self.ahead_at))
+        left_s = wait_s + own_s
+        if wait_s > self.slot_s:
+            if wait_s > self.max_queueing_s or left_s > most_s:
+                too_large = own_s > self.most_s - self.max_queueing_s
+                if too_large and own_s > self.largest_s and now >= self.rests_until:
+                    self._keep(own_s)
+                    self.kept_until, self.lost_s = now + KEPT_S, 0.0
+                return False
+            if self.largest_s > own_s and left_s > self.limit_s:
+                return False
+        if self.largest_s and own_s >= self.largest_s:
+            self._keep(0.0)
+        if left_s > self.most_s:
+            self.ahead_at = now
+        return True
+
+    def lost(self, idle_s: float, now: float) -> None:
+        """While room was kept so much time was not used: what is lost by that is to be little."""
+        self.lost_s += idle_s
+        if self.lost_s > KEPT_LOSS_S:
+            self._keep(0.0)
+            self.rests_until = now + self.lost_s / KEPT_LOSS_SHARE
+
+    def _keep(self, own_s: float) -> None:
+        self.largest_s = own_s
+        self.limit_s = min(self.max_queueing_s, max(self.most_s - own_s, self.slot_s))
+
+
 class PaceCell(Cell):
     """Control behaviour ``pace``: a leaky bucket, one after the other at even distances.
 
-    ``due`` is when the last one's turn is. Who is read from again only at its turn keeps the distance; a call whose
-    turn is more than ``max_queueing_s`` away is refused.
+    ``due`` is when the last one's turn is. Who is read from again only at its turn keeps the distance; whom the
+    queue has no room for is refused.
     """
 
-    __slots__ = ("cost_s", "due", "max_queueing_s")
+    __slots__ = ("cost_s", "due", "queue")
 
     def __init__(self, rule: Rule, count: float, max_queueing_s: float) -> None:
         super().__init__(rule)
         self.cost_s = 1.0 / count
-        self.max_queueing_s = max_queueing_s + SLACK_S
+        self.queue = Queue(max_queueing_s, self.cost_s)
         self.due = -inf
 
     def go(self) -> None:
@@ -203,13 +287,16 @@ class PaceCell(Cell):
     def take(self, amount: int, now: float) -> float:
         cost_s = self.cost_s
         floor = now - cost_s
-        due = self.due
+        due, queue = self.due, self.queue
         if due < floor:
+            if queue.largest_s:
+                queue.lost(floor - due, now)
             due = floor
-        if due - floor > self.max_queueing_s:
+        after = due + amount * cost_s
+        if after - now > queue.limit_s and not queue.has_room(due - floor, (amount - 1) * cost_s, now):
             return REFUSED
-        self.due = due = due + amount * cost_s
-        return due - now if due > now + SLACK_S else 0.0
+        self.due = after
+        return after - now if after > now + SLACK_S else 0.0
 
     def undo(self, amount: int) -> None:
         self.due -= amount * self.cost_s
@@ -287,3 +374,58 @@ class ConcurrencyCell(Cell):
 
     def _has_room(self, amount: int) -> bool:
         return self.in_use + amount <= self.count or not self.in_use
+
+
+class ClientsCell(ConcurrencyCell):
+    """Grade ``concurrency`` of ``connect``: so many clients, of which each may have several connections."""
+
+    __slots__ = ("connections",)
+
+    def __init__(self, rule: Rule, count: float) -> None:
+        super().__init__(rule, count)
+        self.connections: dict[str, int] = {}
+        """How many each client has, by its id."""
+
+
+class ClientCell(Cell):
+    """One client's face to a :class:`ClientsCell`, made for each question.
+
+    A client that comes again while its old connection is still open takes that one's place: it counts once, and a
+    rule that is used up does not lock it out.
+    """
+
+    __slots__ = ("_clients", "_id")
+
+    def __init__(self, rule: Rule, clients: ClientsCell, client_id: str) -> None:
+        super().__init__(rule)
+        self._clients = clients
+        self._id = client_id
+
+    def take(self, amount: int, now: float) -> float:
+        clients = self._clients
+        if self._id not in clients.connections and clients.take(1, now):
+            return REFUSED
+        self._count(amount)
+        return 0.0
+
+    def undo(self, amount: int) -> None:
+        self.give_back(amount, 0.0)
+
+    def overrun(self, amount: int) -> bool:
+        if self._id not in self._clients.connections:
+            self._clients.overrun(1)
+        self._count(amount)
+        return True
+
+    def give_back(self, amount: int, now: float) -> None:
+        connections = self._clients.connections
+        if self._id not in connections:
+            return
+        connections[self._id] -= amount
+        if connections[self._id] <= 0:
+            del connections[self._id]
+            self._clients.give_back(1, now)
+
+    def _count(self, amount: int) -> None:
+        connections = self._clients.connections
+        connections[self._id] = connections.get(self._id, 0) + amount

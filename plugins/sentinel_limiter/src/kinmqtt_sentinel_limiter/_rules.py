@@ -10,6 +10,8 @@ from attrs import frozen
 
 from kinmqtt_sentinel_limiter._cells import (
     Cell,
+    ClientCell,
+    ClientsCell,
     ConcurrencyCell,
     DelayCell,
     PaceCell,
@@ -29,7 +31,7 @@ from kinmqtt_sentinel_limiter._settings import (
 from kinmqtt_sentinel_limiter._table import KeyTable
 from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell, WarmUpPaceCell
 from kinmqtt_spi.reference.subscription import matches
-from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.services.metric import Metrics
 
 WARM_UP_SPAN_S: Final = 1.0
@@ -124,12 +126,19 @@ class FlowRule(Rule):
         self._attribute = _ATTRIBUTES.get(settings.per)
         self._make = _cell_maker(self, settings)
         self.table = KeyTable(surroundings.max_keys, self._make)
+        self._counts_clients = self.concurrency and settings.kind is ResourceKind.CONNECT
 
     def cell(self, resource: Resource, now: float) -> Cell | None:
         if not self._concerns(resource):
             return None
         key = "" if self._attribute is None else getattr(resource, self._attribute)
-        return None if key is None else self.table.cell(key, now)
+        if key is None:
+            return None
+        cell = self.table.cell(key, now)
+        if self._counts_clients and resource.client_id:
+            assert isinstance(cell, ClientsCell)
+            return ClientCell(self, cell, resource.client_id)
+        return cell
 
     def sweep(self, now: float) -> None:
         self.table.sweep(now, SWEPT_AT_ONCE)
@@ -148,7 +157,8 @@ def _cell_maker(rule: Rule, settings: FlowSettings) -> Callable[[float], Cell]:
     count = settings.count
     delays = settings.verdict == "delay"
     if settings.grade == "concurrency":
-        return lambda now: ConcurrencyCell(rule, count)
+        of = ClientsCell if settings.kind is ResourceKind.CONNECT else ConcurrencyCell
+        return lambda now: of(rule, count)
     if settings.behaviour == "reject":
         return lambda now: reject_cell(rule, count, settings.burst, delays)
     max_queueing_s = inf if delays and not settings.shadow else settings.max_queueing_s

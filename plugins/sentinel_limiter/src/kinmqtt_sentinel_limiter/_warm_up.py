@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, sqrt
 from typing import TYPE_CHECKING
 
-from kinmqtt_sentinel_limiter._cells import REFUSED, SLACK_S, Cell
+from kinmqtt_sentinel_limiter._cells import REFUSED, SLACK_S, Cell, Queue
 
 if TYPE_CHECKING:
     from kinmqtt_sentinel_limiter._rules import Rule
@@ -101,23 +101,29 @@ class WarmUpCell(Cell):
 class WarmUpPaceCell(WarmUpCell):
     """Control behaviour ``warm_up_pace``: even distances, which shrink as the key gets warm."""
 
-    __slots__ = ("max_queueing_s",)
+    __slots__ = ("queue",)
 
     def __init__(self, rule: Rule, curve: WarmUp, max_queueing_s: float, now: float) -> None:
         super().__init__(rule, curve, 0.0, now)
-        self.max_queueing_s = max_queueing_s + SLACK_S
+        self.queue = Queue(max_queueing_s, curve.one_s(curve.most))
         self.due = now - curve.one_s(curve.most)
 
     def take(self, amount: int, now: float) -> float:
-        curve = self.curve
-        if self.due + curve.one_s(self.stored) - now > self.max_queueing_s:
+        curve, queue = self.curve, self.queue
+        # What one costs may have passed before it came: only the time beyond is idle, and cools.
+        one_s = curve.one_s(self.stored)
+        idle_s = now - one_s - self.due
+        due, stored = self.due, self.stored
+        if idle_s > 0.0:
+            if queue.largest_s:
+                queue.lost(idle_s, now)
+            stored = min(curve.most, stored + idle_s * curve.refill_per_s)
+            one_s = curve.one_s(stored)
+            due = now - one_s
+        cost_s = curve.cost_of(stored, amount)
+        wait_s = due + cost_s - now
+        if wait_s > queue.limit_s and not queue.has_room(due + one_s - now, cost_s - one_s, now):
             return REFUSED
         self.before = (self.due, self.stored)
-        idle_s = now - curve.one_s(self.stored) - self.due
-        if idle_s > 0.0:
-            # What one costs may have passed before it came: only the time beyond cools.
-            self.stored = min(curve.most, self.stored + idle_s * curve.refill_per_s)
-            self.due = now - curve.one_s(self.stored)
-        self._spend(amount, self.due)
-        wait_s = self.due - now
+        self.due, self.stored = due + cost_s, max(stored - amount, 0.0)
         return wait_s if wait_s > SLACK_S else 0.0

@@ -52,6 +52,9 @@ class AuthorizerContract(Contract):
     can_fail = False
     """Whether the suite may make what is behind the plugin fail: override :meth:`failing`."""
 
+    odd_names: Sequence[str] = ODD_NAMES
+    """What clients call themselves to gain something: leave out what the plugin's documentation lets them gain."""
+
     @pytest.fixture
     def authorization(self) -> AuthorizationCase:
         """The plugin under test, and what it is asked."""
@@ -136,7 +139,7 @@ class AuthorizerContract(Contract):
         tried = 0
         for request in [*authorization.denied, *authorization.allowed]:
             names = {request.client.client_id, request.client.username} - {None, ""}
-            for odd in ODD_NAMES:
+            for odd in self.odd_names:
                 topics = {request.topic}
                 for name in names & set(request.topic.split("/")):
                     topics.add("/".join(odd if level == name else level for level in request.topic.split("/")))

@@ -104,7 +104,8 @@ class PluginContract(Contract):
     def probe(self, plugin: Any) -> object:
         """What shows which settings a plugin goes by: override it with something that they decide.
 
-        By itself it looks at ``health``, ``limiter_needs`` and the ``$SYS`` topics.
+        By itself it looks at ``health``, ``limiter_needs`` and the ``$SYS`` topics. Whoever tells there that a reload
+        was refused needs another.
         """
         hooks = Hooks(plugin)
         shown: list[object] = [hooks.call(hook) for hook in ("health", "limiter_needs") if hooks.has(hook)]
