@@ -462,7 +462,7 @@ def test_a_made_export_is_what_was_made(tmp_path: Path) -> None:
     ]
     assert of("inflight") == [
         {"kind": "inflight", "client_id": "a"} | to_plain(each)
-        for each in (sent, InflightEntry(9, 11, Stage.RELEASED, None))
+        for each in (InflightEntry(9, 11, Stage.RELEASED, None), sent)
     ]
     assert [line["sequence"] for line in of("queued", client_id="a")] == [6, 7, 8]
     assert of("retained")[3] == {"kind": "retained"} | to_plain(

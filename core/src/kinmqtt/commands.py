@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -29,22 +30,22 @@ def add_plugin_commands(commands: Any, taken: Sequence[str], wanted: str | None)
                 f"{source} brings a command {point.name!r}, and so does {owners[point.name]}; uninstall one of them"
             )
         owners[point.name] = source
-        command = _loaded(point, source)
-        if command is not None:
-            parser = commands.add_parser(point.name, help=command.summary, description=command.summary)
-            command.add_arguments(parser)
-            parser.set_defaults(command=command.run, parser=parser)
+        _add(commands, point, source)
     if wanted in KNOWN and wanted not in owners:
         raise AssemblyError(f"the command {wanted!r} comes with {KNOWN[wanted]}: pip install {KNOWN[wanted]}")
 
 
-def _loaded(point: EntryPoint, source: str) -> Command | None:
+def _add(commands: Any, point: EntryPoint, source: str) -> None:
+    """Add one command; what goes wrong in a plugin's code is told, and is no other command's harm."""
     try:
         command: Command = point.load()
         if not all(hasattr(command, name) for name in ("summary", "add_arguments", "run")):
             raise TypeError("it is no kinmqtt_spi.commands.Command")
+        # Tried on a parser of its own first: one that is half filled can't be taken back.
+        command.add_arguments(ArgumentParser())
+        parser = commands.add_parser(point.name, help=command.summary, description=command.summary)
+        command.add_arguments(parser)
+        parser.set_defaults(command=command.run, parser=parser)
     except Exception as error:
         text = f"the command {point.name!r} of {source} can't be loaded: {type(error).__name__}: {error}"
         print(f"kinmqtt: {text}", file=sys.stderr)
-        return None
-    return command

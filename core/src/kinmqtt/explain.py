@@ -18,6 +18,10 @@ from kinmqtt.broker.awaiting import as_deferred, limited
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.hooks import NOBODY_ANSWERED
 from kinmqtt.broker.listener import ListenerPlan
+from kinmqtt.broker.publication import KEPT_PREFIX
+from kinmqtt.broker.settings import LimitSettings
+from kinmqtt.mqtt.errors import RemoteError
+from kinmqtt.mqtt.topics import check_topic_name, split_shared
 from kinmqtt.plugins.manager import Implementation
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.reasons import ReasonCode
@@ -28,6 +32,13 @@ from kinmqtt_spi.values import ALLOW, Client, Decision, Verdict, deny
 
 ASKED: Final = ("connection_opened", "authenticate", "authorize", "authorize_receive", "acquire")
 """The hooks whose plugins are started."""
+
+_WORDS: Final = {
+    Action.PUBLISH: "publish to",
+    Action.SUBSCRIBE: "subscribe to",
+    Action.RECEIVE: "receive",
+    Action.WILL: "leave a will on",
+}
 
 _INTERCEPTS: Final = {
     Action.PUBLISH: ("publish_received",),
@@ -122,13 +133,16 @@ class _Explanation:
         asked -= set(self._assembly.providers.values())
         for implementation in manager.implementations("start"):
             plugin = implementation.plugin
-            if plugin in asked:
-                try:
-                    await self._answer("start", implementation, (self._assembly.contexts[plugin],))
-                except Exception as error:
-                    await self.stop()
-                    raise AssemblyError(f"plugin {plugin!r} could not start: {error}") from error
+            if plugin not in asked:
+                continue
             self._started.append(plugin)
+            try:
+                await self._answer("start", implementation, (self._assembly.contexts[plugin],))
+            except Exception as error:
+                await self.stop()
+                raise AssemblyError(f"plugin {plugin!r} could not start: {error}") from error
+        starting = {implementation.plugin for implementation in manager.implementations("start")}
+        self._started += sorted(asked - starting)
 
     async def stop(self) -> None:
         """Stop what was started."""
@@ -185,14 +199,16 @@ class _Explanation:
         question = self._question
         topic = question.topic
         votes: list[Vote] = []
+        text = f"May it {_WORDS[action]} {topic!r}?"
+        problem = _problem(topic, action, self._assembly.limits)
+        if problem is not None:
+            return Part(text, (), problem, "the broker itself")
         refusal = await self._limits_of(client, action, topic, votes)
         asked = AuthorizationRequest(client, action, *_shared(action, topic, question))
         hook = "authorize_receive" if action is Action.RECEIVE else "authorize"
         decision, by = await self._decide(hook, (asked,), votes, ALLOW)
         if decision.allowed and refusal is not None:
             decision, by = refusal
-        what = {"publish": "publish to", "subscribe": "subscribe to", "receive": "receive", "will": "leave a will on"}
-        text = f"May it {what[action.value]} {topic!r}?"
         return Part(text, _one_decides(votes, by), decision, by, self._intercepts(_INTERCEPTS[action]))
 
     async def _limits_of(
@@ -214,11 +230,12 @@ class _Explanation:
     async def _limited(self, resource: Resource, votes: list[Vote]) -> tuple[Decision, str] | None:
         """Ask those limiters that want to be asked; the first that refuses, if one does."""
         needs = self._assembly.limiter_needs
+        topics = any(each.topics for each in needs.values())
         refusal: tuple[Decision, str] | None = None
         for implementation in self._assembly.manager.implementations("acquire"):
             if resource.kind not in needs[implementation.plugin].kinds:
                 continue
-            seen = resource if needs[implementation.plugin].topics else evolve(resource, topic=None)
+            seen = resource if topics else evolve(resource, topic=None)
             began = perf_counter()
             try:
                 answer: LimitDecision | None = implementation.call(seen, 1)
@@ -322,9 +339,28 @@ def _known_as(client: Client, decision: Decision) -> Client:
 def _shared(action: Action, topic: str, question: Question) -> tuple[str, int, bool, str | None]:
     """Topic, QoS, RETAIN and share group of a question."""
     group = None
-    if action is Action.SUBSCRIBE and topic.startswith("$share/"):
-        _, group, topic = topic.split("/", 2)
+    if action is Action.SUBSCRIBE:
+        group, topic = split_shared(topic)
     return topic, question.qos, question.retain, group
+
+
+def _problem(topic: str, action: Action, limits: LimitSettings) -> Decision | None:
+    """Why the broker takes no such topic, before it asks anybody; ``None`` where it does."""
+    try:
+        if action is Action.SUBSCRIBE:
+            _, name = split_shared(topic)
+        else:
+            name = topic
+            check_topic_name(topic)
+    except RemoteError as error:
+        return deny(error.reason, error.text)
+    beyond = limits.problem_with(name)
+    if beyond is None and action in (Action.PUBLISH, Action.WILL) and name.startswith(KEPT_PREFIX):
+        beyond = "it is kept for plugins"
+    if beyond is None:
+        return None
+    is_filter = action is Action.SUBSCRIBE
+    return deny(ReasonCode.TOPIC_FILTER_INVALID if is_filter else ReasonCode.TOPIC_NAME_INVALID, beyond)
 
 
 def _failure(hook: str, error: Exception) -> Decision:

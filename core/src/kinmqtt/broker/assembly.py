@@ -268,10 +268,17 @@ def _configure_one(
 def _limiter_needs(manager: PluginManager) -> dict[str, LimiterNeeds]:
     """What each limiter wants to be asked for."""
     asked = {i.plugin: i.call for i in manager.implementations("limiter_needs")}
-    return {
+    needs = {
         plugin: _call(plugin, "limiter_needs", asked[plugin]) if plugin in asked else LimiterNeeds()
         for plugin in (implementation.plugin for implementation in manager.implementations("acquire"))
     }
+    for plugin, its in needs.items():
+        unasked = sorted(kind.value for kind in its.releases - its.kinds)
+        if unasked:
+            raise AssemblyError(
+                f"plugin {plugin!r}: limiter_needs has {', '.join(unasked)} in releases and not in kinds"
+            )
+    return needs
 
 
 def _call(plugin: str, hook: str, call: Callable[[], T]) -> T:

@@ -294,8 +294,11 @@ class Broker:
         for connection in self.connections:
             if connection.session is not None and scope.covers(connection.session.client):
                 connection.routes = None
-        if self.runtime.hooks.authorize_receive.asks_one:
-            self.router.invalidate()
+        for session in self.sessions.by_id.values():
+            # Those whose clients are away have rights, too: what comes for them is queued.
+            if session.receive_rights is not None and scope.covers(session.client):
+                session.receive_rights = None
+        self.router.invalidate()
 
     # For connections
 

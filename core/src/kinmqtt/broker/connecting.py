@@ -204,6 +204,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
     identity = _identity(decision)
     if identity.attributes:
         session.client = evolve(session.client, attributes=identity.attributes)
+        session.receive_rights = None
         connection.broker.router.invalidate()
     connection.routes = None
     connection.broker.watch_identity(connection, identity)
@@ -226,7 +227,7 @@ def _ask_limiters(connection: Connection, packet: Connect) -> None:
     resource = Resource(
         ResourceKind.CONNECT, link.listener.name, link.address.host, packet.client_id or None, packet.username
     )
-    limit = connection.acquire(resource, 1)
+    limit = connection.acquire_for_good(resource)
     if limit.verdict is LimitVerdict.DELAY:
         connection.pause_for(limit.delay_s)
     elif limit.verdict is not LimitVerdict.ALLOW:

@@ -46,23 +46,25 @@ _NOBODY: Final = CLOSED
 Frame = tuple[bytes, int]
 
 
-class Read:
+class PendingRead:
     """Packets of a read that are still to be carried out, and what limiters said of its PUBLISH packets."""
 
-    __slots__ = ("frames", "limit", "publishes", "was_asked")
+    __slots__ = ("frames", "refusal", "was_asked")
 
-    def __init__(self, frames: list[Frame], limit: LimitDecision | None, publishes: int, was_asked: bool) -> None:
+    def __init__(self, frames: list[Frame], refusal: LimitDecision | None, was_asked: bool) -> None:
         self.frames = frames
-        self.limit = limit
+        self.refusal = refusal
         """Why its PUBLISH packets are refused; ``None`` where they are not."""
-        self.publishes = publishes
-        """How many limiters were asked for, those that are carried out already among them."""
         self.was_asked = was_asked
         """Whether limiters were asked at all: they are not asked twice for one packet."""
 
-    def after(self, frames: list[Frame]) -> Read:
+    def after(self, frames: list[Frame]) -> PendingRead:
         """The same read, of which these are left."""
-        return Read(frames, self.limit, self.publishes, self.was_asked)
+        return PendingRead(frames, self.refusal, self.was_asked)
+
+
+Grant = tuple[Resource, int]
+"""What limiters granted, and want to be told the end of."""
 
 
 class Link(Protocol):
@@ -97,11 +99,13 @@ class Connection:
         "_beyond",
         "_due",
         "_goodbye",
-        "_grants",
         "_handlers",
         "_held",
         "_impatience",
+        "_lasting_grants",
+        "_packet_grant",
         "_pauses",
+        "_read_grant",
         "_rest",
         "_waiting",
         "_waits",
@@ -114,6 +118,7 @@ class Connection:
         "good_until",
         "heard",
         "keep_alive_s",
+        "limited_by",
         "limited_to",
         "limits",
         "link",
@@ -148,10 +153,14 @@ class Connection:
         self._held: list[Frame] | None = None
         self._beyond: list[Frame] | None = None
         """Packets that came with CONNECT and were too large for a client that was not let in."""
-        self._rest: Read | None = None
+        self._rest: PendingRead | None = None
         """What is left of the read whose packet is waited for; it goes before what is held."""
-        self._grants: list[tuple[Resource, int]] | None = None
-        """What limiters granted and want to be told the end of."""
+        self._lasting_grants: list[Grant] | None = None
+        """Until the connection is gone: the connection itself, and its CONNECT."""
+        self._read_grant: Grant | None = None
+        """Until the PUBLISH packets of the read in hand are carried out."""
+        self._packet_grant: Grant | None = None
+        """Until the packet in hand is carried out: packets are carried out one by one."""
         self._waits = 0
         """How many things are waited for before the client's next packet."""
         self._pauses = 0
@@ -177,6 +186,8 @@ class Connection:
         self.wants_problems = True
         """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
         self.limited_to: Resource | None = None
+        self.limited_by: set[str] | None = None
+        """The rules by which PUBLISH packets were refused without a word to the client."""
 
     # What the transport tells
 
@@ -193,7 +204,7 @@ class Connection:
             self._turn_away(full)
             return
         resource = Resource(ResourceKind.CONNECTION, link.listener.name, link.address.host)
-        limit = self.acquire(resource, 1)
+        limit = self.acquire_for_good(resource)
         ruling = broker.runtime.hooks.connection_opened.at_once(link.address, link.listener.name)
         if limit.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY):
             self._turn_away(f"limited by {limit.rule}")
@@ -253,27 +264,40 @@ class Connection:
         self._rest = None
         self.out = CLOSED
         self.broker.lost(self)
-        grants, self._grants = self._grants, None
+        self._packet_is_done()
+        self._read_is_done()
+        grants, self._lasting_grants = self._lasting_grants, None
         for resource, amount in grants or ():
             self.broker.limiting.release(resource, amount)
         self._tell_room()
 
-    def acquire(self, resource: Resource, amount: int) -> LimitDecision:
-        """Ask the limiters; what they grant and want to know the end of ends with the connection at the latest."""
-        limiting = self.broker.limiting
-        limit = limiting.ask(resource, amount)
-        if limiting.is_held(resource, limit):
-            if self._grants is None:
-                self._grants = []
-            self._grants.append((resource, amount))
+    # What limiters grant
+
+    def acquire_for_good(self, resource: Resource) -> LimitDecision:
+        """Ask the limiters for something that is in use until the connection is gone."""
+        limit = self.broker.limiting.ask(resource, 1)
+        if self.broker.limiting.is_held(resource, limit):
+            if self._lasting_grants is None:
+                self._lasting_grants = []
+            self._lasting_grants.append((resource, 1))
         return limit
 
-    def release(self, resource: Resource, amount: int) -> None:
-        """What was acquired is over; nothing happens where it was not granted, or was released already."""
-        grant = (resource, amount)
-        if self._grants and grant in self._grants:
-            self._grants.remove(grant)
-            self.broker.limiting.release(resource, amount)
+    def acquire_for_packet(self, resource: Resource, amount: int) -> LimitDecision:
+        """Ask the limiters for something that is in use until the packet in hand is carried out."""
+        limit = self.broker.limiting.ask(resource, amount)
+        if self.broker.limiting.is_held(resource, limit):
+            self._packet_grant = (resource, amount)
+        return limit
+
+    def _packet_is_done(self) -> None:
+        grant, self._packet_grant = self._packet_grant, None
+        if grant is not None:
+            self.broker.limiting.release(*grant)
+
+    def _read_is_done(self) -> None:
+        grant, self._read_grant = self._read_grant, None
+        if grant is not None:
+            self.broker.limiting.release(*grant)
 
     def watch(self, patience_s: int | None) -> None:
         """Be asked by the wheel in that many seconds, or when the client's identity is no longer good."""
@@ -533,26 +557,29 @@ class Connection:
         if self._carry_out(self._asked_about(frames)) and self.framer.error is not None:
             self.refuse(self.framer.error)
 
-    def _asked_about(self, frames: list[Frame]) -> Read:
+    def _asked_about(self, frames: list[Frame]) -> PendingRead:
         """Ask the limiters once for all PUBLISH packets of a read."""
         resource = self.limited_to
         if resource is None or not self.broker.limiting.publishes:
-            return Read(frames, None, 0, False)
+            return PendingRead(frames, None, False)
         publishes = sum(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
-        return Read(frames, self._limit_on(resource, publishes), publishes, True)
+        return PendingRead(frames, self._refusal_of(resource, publishes), True)
 
-    def _carry_out(self, read: Read) -> bool:
+    def _carry_out(self, read: PendingRead) -> bool:
         """Carry out packets; ``False`` where what follows them must wait, or there is nobody left for it."""
         remaining = iter(read.frames)
         state_handlers = self._handlers
-        limit = read.limit
-        handlers = state_handlers if limit is None else over_limit(state_handlers, limit)
+        refusal = read.refusal
+        handlers = state_handlers if refusal is None else over_limit(state_handlers, refusal)
+        counts_packets = self.broker.limiting.holds_packets
         try:
             for frame, body in remaining:
                 if handlers[frame[0] >> 4](self, frame, body):
                     if self._held is not None:
                         self._rest = read.after(list(remaining))
                     return False
+                if counts_packets:
+                    self._packet_is_done()
                 if self._handlers is not state_handlers:
                     beyond, self._beyond = self._beyond, None
                     rest = [*remaining, *(beyond or ())]
@@ -565,8 +592,7 @@ class Connection:
             log.failure("{name}: a packet could not be handled", name=self.name)
             self.fail(ReasonCode.UNSPECIFIED_ERROR, "an internal error")
             return False
-        if self._grants and read.publishes and self.limited_to is not None:
-            self.release(self.limited_to, read.publishes)
+        self._read_is_done()
         return True
 
     def _go_on(self) -> None:
@@ -574,6 +600,7 @@ class Connection:
         self._waits -= 1
         if self._waits:
             return
+        self._packet_is_done()
         held, self._held = [*(self._held or ()), *(self._beyond or ())], None
         self._beyond = None
         rest, self._rest = self._rest, None
@@ -612,11 +639,14 @@ class Connection:
         if not self._pauses and self._held is None and not self.congested and self.state is not State.CLOSED:
             self.link.resume_reading()
 
-    def _limit_on(self, resource: Resource, publishes: int) -> LimitDecision | None:
+    def _refusal_of(self, resource: Resource, publishes: int) -> LimitDecision | None:
         """Ask once for all PUBLISH packets of a read; ``None`` where they may all go on."""
         if not publishes:
             return None
-        limit = self.acquire(resource, publishes)
+        limiting = self.broker.limiting
+        limit = limiting.ask(resource, publishes)
+        if limiting.is_held(resource, limit):
+            self._read_grant = (resource, publishes)
         if limit.verdict is LimitVerdict.DELAY:
             self.pause_for(limit.delay_s)
             return None

@@ -99,6 +99,8 @@ class GuardedCall(Call):
     """A call that other plugins' guards may stop, and are told the end of."""
 
     guards: tuple[Guard, ...]
+    sorts: tuple[type[Any], ...]
+    """What the implementation may answer besides ``None``: anything else is a failure for the guards, too."""
 
     def __call__(self, *arguments: Any) -> Any:
         """As :class:`Call`; raises :class:`~kinmqtt_spi.errors.CallStopped` where a guard lets nobody in."""
@@ -117,11 +119,11 @@ class GuardedCall(Call):
             raise
         if is_pending(answer):
             return answer.addBoth(self._arrived, let_in, began)
-        self._left(let_in, self.clock.monotonic() - began, None)
+        self._left(let_in, self.clock.monotonic() - began, _wrong_sort(self, answer, self.sorts))
         return answer
 
     def _arrived(self, result: Any, let_in: list[Guard], began: float) -> Any:
-        error = result.value if isinstance(result, Failure) else None
+        error = result.value if isinstance(result, Failure) else _wrong_sort(self, result, self.sorts)
         self._left(let_in, self.clock.monotonic() - began, error)
         return result
 
@@ -158,11 +160,17 @@ class CallFactory:
         self._metrics = metrics
         self._guards = tuple(self._bind("guard_calls", _GUARDING, guard) for guard in guards)
 
-    def bind(self, hook: str, traits: HookTraits, implementations: Sequence[Implementation]) -> tuple[Call, ...]:
-        """One call for each implementation, in order."""
+    def bind(
+        self,
+        hook: str,
+        traits: HookTraits,
+        implementations: Sequence[Implementation],
+        sorts: tuple[type[Any], ...] = (object,),
+    ) -> tuple[Call, ...]:
+        """One call for each implementation, in order; ``sorts`` are what they may answer besides ``None``."""
         guardable = traits.kind in (Kind.DECIDE, Kind.INTERCEPT) and not traits.synchronous
         return tuple(
-            self._guarded(hook, traits, implementation)
+            self._guarded(hook, traits, implementation, sorts)
             if guardable and self._guards
             else self._bind(hook, traits, implementation)
             for implementation in implementations
@@ -171,7 +179,9 @@ class CallFactory:
     def _bind(self, hook: str, traits: HookTraits, implementation: Implementation) -> Call:
         return Call(hook, implementation, traits, self._clock, *self._counters(hook, implementation.plugin))
 
-    def _guarded(self, hook: str, traits: HookTraits, implementation: Implementation) -> Call:
+    def _guarded(
+        self, hook: str, traits: HookTraits, implementation: Implementation, sorts: tuple[type[Any], ...]
+    ) -> Call:
         plugin = implementation.plugin
         found = [
             Guard(call, guard)
@@ -181,7 +191,7 @@ class CallFactory:
         if not found:
             return self._bind(hook, traits, implementation)
         counters = self._counters(hook, plugin)
-        return GuardedCall(hook, implementation, traits, self._clock, *counters, guards=tuple(found))
+        return GuardedCall(hook, implementation, traits, self._clock, *counters, guards=tuple(found), sorts=sorts)
 
     def _counters(self, hook: str, plugin: str) -> tuple[Counter, Counter, Counter]:
         labels = {"plugin": plugin, "hook": hook}
@@ -216,9 +226,16 @@ class Ruling(NamedTuple):
 
 def _check_sort(call: Call, answer: object, sorts: tuple[type[Any], ...]) -> None:
     """Raise ``TypeError`` for an answer that nobody could make sense of further on."""
-    if answer is not None and not isinstance(answer, sorts):
-        wanted = ", ".join(sort.__name__ for sort in sorts)
-        raise TypeError(f"{call.hook} answered a {type(answer).__name__}; expected None or one of {wanted}")
+    error = _wrong_sort(call, answer, sorts)
+    if error is not None:
+        raise error
+
+
+def _wrong_sort(call: Call, answer: object, sorts: tuple[type[Any], ...]) -> TypeError | None:
+    if answer is None or isinstance(answer, sorts):
+        return None
+    wanted = ", ".join(sort.__name__ for sort in sorts)
+    return TypeError(f"{call.hook} answered a {type(answer).__name__}; expected None or one of {wanted}")
 
 
 class Decide(Generic[P]):
@@ -318,7 +335,7 @@ class Intercept(Generic[P, T]):
         ``on_failure`` is ``None`` to pass unchanged.
         """
         self._calls = tuple(calls)
-        self._sorts = (sort, *_STOPS)
+        self._sorts = (sort, *STOPS)
         self._fold = fold
         self._on_failure = on_failure
         self._bound: dict[str, Intercept[P, T] | None] = {}
@@ -354,7 +371,7 @@ class Intercept(Generic[P, T]):
             except FAILURES as error:
                 call.failed(error)
                 answer = self._on_failure
-            if isinstance(answer, _STOPS):
+            if isinstance(answer, STOPS):
                 return answer
             if answer is not None:
                 values[self._fold] = answer
@@ -374,7 +391,7 @@ class Intercept(Generic[P, T]):
             except FAILURES as error:
                 call.failed(error)
                 answer = self._on_failure
-            if isinstance(answer, _STOPS):
+            if isinstance(answer, STOPS):
                 return answer
             if answer is not None:
                 values[self._fold] = answer
@@ -504,7 +521,8 @@ class Notify(Generic[P]):
             listener.offer(arguments)
 
 
-_STOPS: Final = (Drop, Reject, Disconnect)
+STOPS: Final = (Drop, Reject, Disconnect)
+"""What an intercept may answer besides a value."""
 
 
 def failure_outcome(traits: HookTraits, reason: ReasonCode) -> Reject | None:

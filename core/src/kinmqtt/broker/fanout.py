@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.fanout")
 
-ASK: Final = 0
-MAY: Final = 1
-MAY_NOT: Final = 2
-"""What is known of a session's right to receive a topic: it is asked for each message, or was answered for all."""
+CACHED_RIGHTS: Final = 1024
+"""Topics of which it is remembered whether a session may receive them."""
 
 
 class Target:
@@ -32,11 +30,11 @@ class Target:
 
     __slots__ = (
         "identifiers",
+        "may_receive",
         "no_local",
         "own",
         "qos",
         "retain_as_published",
-        "right",
         "session",
         "subscription",
     )
@@ -60,8 +58,8 @@ class Target:
         self.identifiers = identifiers
         self.subscription = subscription
         """One of them, for hooks: that of the highest QoS."""
-        self.right = ASK
-        """Whether the session may receive the topic, where an authorizer answered that for good."""
+        self.may_receive: bool | None = None
+        """Whether the session may receive the topic; ``None`` where an authorizer is asked for each message."""
         self.own = own
         """The target for its own messages, where ``no_local``: ``None`` if all of the filters ask for that."""
 
@@ -110,6 +108,8 @@ class Fanout:
         "_runtime",
         "_served",
         "_shared",
+        "_topic",
+        "_unknown",
         "generation",
         "groups",
         "is_simple",
@@ -120,12 +120,16 @@ class Fanout:
         self,
         runtime: Runtime,
         generation: int,
+        topic: str,
         targets: Sequence[Target],
         groups: Sequence[Group],
         watched: bool,
     ) -> None:
         """``watched`` is true where a hook must see each delivery of this topic."""
         self._runtime = runtime
+        self._topic = topic
+        self._unknown: list[Session] = []
+        """Sessions of which it may be learned whether they may receive the topic."""
         self.generation = generation
         self.targets = tuple(targets)
         self.groups = tuple(groups)
@@ -153,11 +157,16 @@ class Fanout:
         shared: dict[int, list[Session]] = {}
         hooks = self._runtime.hooks
         guarded = hooks.authorize_receive.active
-        if guarded and not watched and not hooks.authorization_refused.active:
-            self._served = tuple(target for target in self.targets if target.right != MAY_NOT)
-            self._denied = len(self.targets) - len(self._served)
+        if guarded:
+            for target in self.targets:
+                target.may_receive = known_right(target.session, self._topic)
+            if not watched and not hooks.authorization_refused.active:
+                self._served = tuple(target for target in self.targets if target.may_receive is not False)
+                self._denied = len(self.targets) - len(self._served)
+            if hooks.authorize_receive.asks_one:
+                self._unknown = [target.session for target in self._served if target.may_receive is None]
         for target in self._served:
-            if watched or (guarded and target.right != MAY) or not target.shares_bytes:
+            if watched or (guarded and not target.may_receive) or not target.shares_bytes:
                 self._plain.append(target)
             else:
                 version = V5 if target.session.version == V5 else 4
@@ -196,6 +205,13 @@ class Fanout:
             self._runtime.statistics.messages_sent.value += len(sessions)
         for target in self._plain:
             deliver(self._runtime, target, publication)
+        if self._unknown:
+            self._learn()
+
+    def _learn(self) -> None:
+        """Where authorizers have answered for good, this fan-out gives way to one that need not ask."""
+        if any(known_right(session, self._topic) is not None for session in self._unknown):
+            self.generation = -1
 
     def assured(self, publication: Publication) -> bool:
         """Deliver a message of QoS 1 or 2; ``False`` if a queue refused it."""
@@ -206,6 +222,8 @@ class Fanout:
         if self._plain:
             for target in self._served:
                 accepted &= deliver(self._runtime, target, publication)
+            if self._unknown:
+                self._learn()
             return accepted
         for target in self._served:
             granted = target.qos
@@ -264,7 +282,7 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
     hooks = runtime.hooks
     session = target.session
     topic = publication.publish.topic
-    if hooks.authorize_receive.active and target.right != MAY and not _may_receive(runtime, session, publication):
+    if hooks.authorize_receive.active and not _may_receive(runtime, session, publication):
         return None
     intercept = hooks.delivering.for_topic(topic)
     if intercept is None:
@@ -286,30 +304,38 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
 
 
 def _may_receive(runtime: Runtime, session: Session, publication: Publication) -> bool:
-    """Ask whether a session may receive a message; one that may not is told of and counted."""
+    """Whether a session may receive a message; one that may not is told of and counted."""
     hooks = runtime.hooks
     publish = publication.publish
-    request = AuthorizationRequest(session.client, Action.RECEIVE, publish.topic, publish.qos, publish.retain)
-    ruling = hooks.authorize_receive.at_once(request)
-    if ruling.decision.allowed:
+    known = known_right(session, publish.topic)
+    if known:
         return True
-    if hooks.authorization_refused.active:
-        hooks.authorization_refused(request, ruling.by)
+    request = AuthorizationRequest(session.client, Action.RECEIVE, publish.topic, publish.qos, publish.retain)
+    if known is None or hooks.authorization_refused.active:
+        ruling = hooks.authorize_receive.at_once(request)
+        decision = ruling.decision
+        if isinstance(decision, Authorization) and decision.cache is Cache.TOPIC:
+            if hooks.authorize_receive.asks_one and decision.expires_at is None:
+                _remember_right(session, publish.topic, decision.allowed)
+        if decision.allowed:
+            return True
+        if hooks.authorization_refused.active:
+            hooks.authorization_refused(request, ruling.by)
     runtime.drop(session.client_id, publication.message, "not_authorized")
     return False
 
 
-def right_of(runtime: Runtime, session: Session, topic: str) -> int:
-    """Whether a session may receive a topic, where the only authorizer of deliveries answers that for good."""
-    authorize_receive = runtime.hooks.authorize_receive
-    if not authorize_receive.asks_one:
-        return ASK
-    ruling = authorize_receive.at_once(AuthorizationRequest(session.client, Action.RECEIVE, topic))
-    decision = ruling.decision
-    holds = isinstance(decision, Authorization) and decision.cache is Cache.SESSION and decision.expires_at is None
-    if not holds or ruling.failed:
-        return ASK
-    return MAY if decision.allowed else MAY_NOT
+def known_right(session: Session, topic: str) -> bool | None:
+    """Whether a session may receive a topic; ``None`` where that is not known."""
+    rights = session.receive_rights
+    return None if rights is None else rights.get(topic)
+
+
+def _remember_right(session: Session, topic: str, right: bool) -> None:
+    rights = session.receive_rights
+    if rights is None or len(rights) >= CACHED_RIGHTS:
+        rights = session.receive_rights = {}
+    rights[topic] = right
 
 
 def merge(subscribers: Sequence[Subscriber], session_of: Callable[[str], Session | None]) -> list[Target]:

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kinmqtt.broker.dispatch import CallFactory, Collect, Decide, Intercept, Mailbox, Notify, Poll, failure_outcome
+from kinmqtt.broker.dispatch import (
+    STOPS,
+    CallFactory,
+    Collect,
+    Decide,
+    Intercept,
+    Mailbox,
+    Notify,
+    Poll,
+    failure_outcome,
+)
 from kinmqtt.plugins.manager import PluginManager
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -42,15 +52,18 @@ class Hooks:
         self._bind_collecting()
         self._bind_telling()
 
-    def _calls(self, hook: str) -> Any:
-        return self._factory.bind(hook, self._manager.traits(hook), self._manager.implementations(hook))
+    def _calls(self, hook: str, *sorts: type[Any]) -> Any:
+        implementations = self._manager.implementations(hook)
+        return self._factory.bind(hook, self._manager.traits(hook), implementations, sorts or (object,))
 
     def _intercept(
         self, hook: str, sort: type[Any], reason: ReasonCode = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
     ) -> Any:
         traits = self._manager.traits(hook)
         parameters = self._manager.parameters(hook)
-        return Intercept(self._calls(hook), parameters.index(traits.folds), failure_outcome(traits, reason), sort)
+        return Intercept(
+            self._calls(hook, sort, *STOPS), parameters.index(traits.folds), failure_outcome(traits, reason), sort
+        )
 
     def _notify(self, hook: str) -> Any:
         return Notify(self._calls(hook), self._mailbox_of, self._metrics)
@@ -63,12 +76,12 @@ class Hooks:
         forbidden = ReasonCode.NOT_AUTHORIZED
         self.connection_opened: Decide[[Address, str]] = Decide(self._calls("connection_opened"), ALLOW, unavailable)
         self.authenticate: Decide[[ConnectRequest]] = Decide(
-            self._calls("authenticate"), NOBODY_ANSWERED, unavailable
+            self._calls("authenticate", Decision), NOBODY_ANSWERED, unavailable
         )
         self.exchange: Decide[[ExchangeStep]] = Decide(
-            self._calls("exchange"), UNKNOWN_METHOD, unavailable, (Decision, Continue)
+            self._calls("exchange", Decision, Continue), UNKNOWN_METHOD, unavailable, (Decision, Continue)
         )
-        self.authorize: Decide[[AuthorizationRequest]] = Decide(self._calls("authorize"), ALLOW, forbidden)
+        self.authorize: Decide[[AuthorizationRequest]] = Decide(self._calls("authorize", Decision), ALLOW, forbidden)
         self.authorize_receive: Decide[[AuthorizationRequest]] = Decide(
             self._calls("authorize_receive"), ALLOW, forbidden
         )

@@ -62,7 +62,7 @@ class Route:
         self.cacheable = not ruling.failed
         self.expires_at: float | None = None
         if isinstance(decision, Authorization):
-            self.cacheable = decision.cache is Cache.SESSION
+            self.cacheable = decision.cache is not Cache.NEVER
             self.expires_at = decision.expires_at
         self.fanout: Fanout | None = None
         self.intercept: Intercept[[Client, Message], Message] | None = None
@@ -113,6 +113,11 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
         _resolve_alias(connection, packet)
     if packet.qos and not _admit(connection, session, packet):
         return None
+    if broker.limiting.topics and connection.limited_to is not None:
+        # Before anybody else is asked: a flood must not reach authorizers either.
+        stopped = _limited(connection, session, packet, connection.limited_to)
+        if stopped is not None:
+            return stopped
     key = packet.topic.encode() if packet.properties is not NO_PROPERTIES else frame[body + 2 : packet.topic_end]
     route = routes.get(key) if routes else None
     if route is None or (route.expires_at is not None and route.expires_at <= broker.runtime.clock.now()):
@@ -135,32 +140,12 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
     if fanout is None or fanout.generation != broker.router.generation:
         route.refresh(connection)
         fanout = route.fanout
-    resource: Resource | None = None
-    if broker.limiting.topics and connection.limited_to is not None:
-        resource = evolve(connection.limited_to, topic=packet.topic)
-        stopped = _limited(connection, session, packet, resource)
-        if stopped is not None:
-            return stopped
     runtime = broker.runtime
     publication = Publication(packet, connection.version, session.publisher, runtime.now(), runtime.mint)
     if route.intercept is not None:
         outcome = route.intercept(session.client, publication.message)
-        if isinstance(outcome, Awaitable):
-            work = run(_intercepted_later(connection, session, packet, publication, outcome))
-            if resource is not None:
-                work.addBoth(_no_longer_used, connection, resource)
-            return connection.wait_for(work)
-        answer = _intercepted(connection, session, packet, publication, outcome)
-    else:
-        answer = _take(connection, session, packet, publication, fanout)
-    if resource is not None:
-        connection.release(resource, 1)
-    return answer
-
-
-def _no_longer_used(result: Any, connection: Connection, resource: Resource) -> Any:
-    connection.release(resource, 1)
-    return result
+        return _intercepted(connection, session, packet, publication, outcome)
+    return _take(connection, session, packet, publication, fanout)
 
 
 async def _publish_later(
@@ -249,7 +234,7 @@ def _admit(connection: Connection, session: Session, packet: Publish) -> bool:
 
 def _limited(connection: Connection, session: Session, packet: Publish, resource: Resource) -> bool | None:
     """Ask a limiter that looks at topics; ``None`` to go on."""
-    limit = connection.acquire(resource, 1)
+    limit = connection.acquire_for_packet(evolve(resource, topic=packet.topic), 1)
     if limit.verdict is LimitVerdict.ALLOW:
         return None
     if limit.verdict is LimitVerdict.DELAY:
@@ -265,12 +250,29 @@ def _stop_by_limit(connection: Connection, session: Session, packet: Publish, li
     if limit.verdict is LimitVerdict.DROP:
         _acknowledge(connection, session, packet, _SUCCESS)
     else:
+        if connection.version != V5:
+            _tell_silently_limited(connection, limit.rule)
         _refuse(connection, session, packet, limit.reason, f"limited by {limit.rule}")
     return False
 
 
+def _tell_silently_limited(connection: Connection, rule: str) -> None:
+    """A line in the log, once for each connection and rule: no packet of MQTT 3 can tell its client."""
+    told = connection.limited_by
+    if told is None:
+        told = connection.limited_by = set()
+    if rule not in told:
+        told.add(rule)
+        log.info(
+            "{client}: a PUBLISH is limited by {rule}; it goes to nobody, and its publisher can't be told",
+            client=connection.name,
+            rule=rule,
+        )
+
+
 def publish_over_limit(connection: Connection, frame: bytes, body: int, limit: LimitDecision) -> bool:
     """A PUBLISH of a read that a limiter has refused; ``True`` where the connection is closed for it."""
+    connection.broker.runtime.statistics.messages_received.value += 1
     session = _session(connection)
     packet = decode_publish(frame, body, connection.version)
     if packet.properties is not NO_PROPERTIES:
@@ -284,6 +286,8 @@ def _intercepted(
     connection: Connection, session: Session, packet: Publish, publication: Publication, outcome: Any
 ) -> bool | None:
     """Go on with what the intercepts made of a message."""
+    if isinstance(outcome, Awaitable):
+        return connection.wait_for(run(_intercepted_later(connection, session, packet, publication, outcome)))
     if isinstance(outcome, Message):
         if outcome is not publication.message:
             try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Limiting:
     """The face of all limiters together."""
 
-    __slots__ = ("_calls", "_hooks", "_kinds", "_limited", "_releases", "publishes", "topics")
+    __slots__ = ("_calls", "_hooks", "_kinds", "_limited", "_releases", "holds_packets", "publishes", "topics")
 
     def __init__(self, hooks: Hooks, needs: Mapping[str, LimiterNeeds], metrics: Metrics) -> None:
         """``needs`` are those of each limiter, by plugin."""
@@ -41,6 +41,10 @@ class Limiting:
         for call in hooks.release.each():
             for kind in needs[call.plugin].releases if call.plugin in needs else ():
                 self._releases.setdefault(kind, []).append(call)
+        self.holds_packets = ResourceKind.SUBSCRIBE in self._releases or (
+            self.topics and ResourceKind.PUBLISH in self._releases
+        )
+        """Whether somebody wants to know when a single packet is carried out."""
         self._limited = metrics.counter("limiter.limited", "requests")
 
     def ask(self, resource: Resource, amount: int) -> LimitDecision:

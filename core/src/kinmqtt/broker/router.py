@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from kinmqtt.broker.fanout import Fanout, Group, deliver, deliver_when_kept, merge, right_of
+from kinmqtt.broker.fanout import Fanout, Group, deliver, deliver_when_kept, merge
 from kinmqtt.broker.publication import Publication
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
@@ -127,10 +127,7 @@ class Router:
             self._runtime.tells_delivered or hooks.dropped.active or hooks.delivering.for_topic(topic) is not None
         )
         targets = merge(matches.subscribers, self._session_of)
-        if hooks.authorize_receive.asks_one:
-            for target in targets:
-                target.right = right_of(self._runtime, target.session, topic)
-        fanout = Fanout(self._runtime, self.generation, targets, groups, watched)
+        fanout = Fanout(self._runtime, self.generation, topic, targets, groups, watched)
         self._fanouts[topic] = fanout
         # A long topic takes as much as many targets.
         self._cached_targets += len(targets) + len(topic) // TARGET_BYTES

@@ -56,6 +56,7 @@ class Session:
         "max_packet_bytes",
         "out",
         "outgoing",
+        "receive_rights",
         "sequence",
         "subscriptions",
         "version",
@@ -96,6 +97,8 @@ class Session:
     def identify(self, client: Client) -> None:
         """Take what is known of the client that now uses the session."""
         self.client = client
+        self.receive_rights: dict[str, bool] | None = None
+        """By topic: whether the client may receive it, where the only authorizer of deliveries said so for good."""
         self.version = client.protocol_version
         self._publisher: Publisher | None = None
 

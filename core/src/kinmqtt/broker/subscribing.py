@@ -93,22 +93,9 @@ async def subscribe_initially(connection: Connection, session: Session) -> Made:
 
 
 async def _subscribe(connection: Connection, session: Session, packet: Subscribe) -> None:
-    resource = _resource(session)
-    amount = len(packet.requests)
-    refused = _limited(connection, resource, amount)
-    error: BaseException | None = None
-    try:
-        await _carry_out(connection, session, packet, refused)
-    except BaseException as raised:
-        error = raised
-    connection.release(resource, amount)
-    if error is not None:
-        raise error
-
-
-async def _carry_out(connection: Connection, session: Session, packet: Subscribe, refused: ReasonCode | None) -> None:
     reasons: list[ReasonCode] = []
     made: Made = []
+    refused = _limited(connection, session, len(packet.requests))
     identifiers = packet.properties.subscription_identifier
     for request in packet.requests:
         if refused is not None:
@@ -252,13 +239,12 @@ def _make(connection: Connection, session: Session, subscription: Subscription) 
     return new
 
 
-def _resource(session: Session) -> Resource:
+def _limited(connection: Connection, session: Session, amount: int) -> ReasonCode | None:
     client = session.client
-    return Resource(ResourceKind.SUBSCRIBE, client.listener, client.address.host, client.client_id, client.username)
-
-
-def _limited(connection: Connection, resource: Resource, amount: int) -> ReasonCode | None:
-    limit = connection.acquire(resource, amount)
+    resource = Resource(
+        ResourceKind.SUBSCRIBE, client.listener, client.address.host, client.client_id, client.username
+    )
+    limit = connection.acquire_for_packet(resource, amount)
     if limit.verdict is LimitVerdict.DELAY:
         connection.pause_for(limit.delay_s)
         return None

@@ -18,7 +18,7 @@ from attrs import frozen
 from kinmqtt_auth_file.passwords import has_control_characters, problem_with_user, raise_if_any, text_lines, trimmed
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.subscription import matches
-from kinmqtt_spi.services.authorization import Authorization
+from kinmqtt_spi.services.authorization import Authorization, Cache
 from kinmqtt_spi.values import Decision, Verdict
 
 CACHED_CLIENTS: Final = 4096
@@ -91,12 +91,12 @@ _Answers: TypeAlias = dict[tuple[str | None, str, str], Decision]
 """By user name, client id and topic."""
 
 
-_ALLOWED: Final = Authorization(Verdict.ALLOW)
+_ALLOWED: Final = Authorization(Verdict.ALLOW, cache=Cache.TOPIC)
 """Rules know nothing of QoS and RETAIN: what they say of a topic holds until they change."""
 
 
 def _denied(text: str) -> Authorization:
-    return Authorization(Verdict.DENY, ReasonCode.NOT_AUTHORIZED, text)
+    return Authorization(Verdict.DENY, ReasonCode.NOT_AUTHORIZED, text, Cache.TOPIC)
 
 
 class Acl:

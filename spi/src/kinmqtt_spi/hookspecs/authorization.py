@@ -28,9 +28,8 @@ def authorize_receive(request: AuthorizationRequest) -> Decision | None:
     """Whether a client may receive a message of this topic; ``None`` abstains.
 
     Called: for each client a message is about to be queued or sent to, where a plugin implements it. Where it is the
-    only one that does, an ``Authorization`` with ``Cache.SESSION`` and no end holds for all messages of the topic to
-    this client, whatever their QoS and RETAIN, until it connects anew or the plugin calls ``authorization_changed``:
-    then the question comes without a message, and deliveries cost nothing more.
+    only one that does, an ``Authorization`` with ``Cache.TOPIC`` is not asked for again until the client connects
+    anew or the plugin calls ``authorization_changed``: such deliveries cost nothing more.
     Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
     If it raises: counts as DENY: the message is dropped for this client.
     Threading: reactor thread, synchronous: answer from memory.

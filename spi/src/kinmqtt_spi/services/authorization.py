@@ -33,20 +33,25 @@ class AuthorizationRequest:
 
 
 class Cache(Enum):
-    """How long an answer of ``authorize`` may be reused for the same session, action and topic."""
+    """How long an answer of an authorizer may be reused."""
 
     NEVER = "never"
     SESSION = "session"
-    """Until the connection ends or the plugin calls ``context.authorization_changed``."""
+    """For the same session, action and topic, until the connection ends or the plugin calls
+    ``context.authorization_changed``. Of ``authorize_receive`` it is not reused."""
+    TOPIC = "topic"
+    """As SESSION; and of ``authorize_receive``, for all messages of the topic to this client, whatever their QoS and
+    RETAIN."""
 
 
 @frozen(slots=True)
 class Authorization(Decision):
-    """A decision of ``authorize`` that says how long it holds; a plain ``Decision`` holds for the session."""
+    """A decision that says how long it holds; a plain ``Decision`` of ``authorize`` holds for the session."""
 
     cache: Cache = Cache.SESSION
     expires_at: float | None = field(default=None, converter=optional(float))
-    """Seconds since the epoch, UTC, until which a SESSION answer holds at the longest."""
+    """Seconds since the epoch, UTC, until which an answer of ``authorize`` holds at the longest; one of
+    ``authorize_receive`` with an end is not reused."""
 
 
 @frozen(slots=True)

@@ -70,4 +70,4 @@ class LimiterNeeds:
     topics: bool = False
     """Whether PUBLISH is asked for each packet with its topic, rather than once a read for all it holds."""
     releases: frozenset[ResourceKind] = frozenset()
-    """Of which kinds the plugin's ``release`` wants to hear: what is limited by how much of it there is at once."""
+    """Of which of the kinds the plugin's ``release`` wants to hear: what is limited by how much there is at once."""
