@@ -73,6 +73,20 @@ def test_a_command_that_can_not_be_loaded_costs_no_other(surroundings: Surroundi
     assert run_command("version", env=surroundings.environment).stderr == ""
 
 
+def test_a_command_whose_arguments_fail_costs_no_other(surroundings: Surroundings) -> None:
+    """Also where it got as far as declaring some."""
+    source = "summary = 'x'\nrun = print\ndef add_arguments(parser):\n    parser.add_argument('a')\n    1 / 0"
+    surroundings.install("greetings", GREET, {"greet": "greetings"}, "kinmqtt.commands")
+    surroundings.install("broken", source, {"smash": "broken"}, "kinmqtt.commands")
+
+    done = run_command("--help", env=surroundings.environment)
+
+    assert done.returncode == 0
+    assert "greet somebody" in done.stdout
+    assert "smash" not in done.stdout
+    assert "the command 'smash' of broken 1.0 can't be loaded: ZeroDivisionError" in done.stderr
+
+
 @pytest.mark.parametrize("source", ["summary = 'x'", "def run(parsed): return 0"])
 def test_a_command_must_be_one(surroundings: Surroundings, source: str) -> None:
     """What lacks a part is said to be no command."""

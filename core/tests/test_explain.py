@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from harness import House
 from processes import run_command
 from surroundings import Surroundings
@@ -13,10 +14,10 @@ from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.settings import ListenerSettings
 from kinmqtt.explain import Part, Question, Vote, explain, plan_named
-from kinmqtt_spi import ABSTAIN, ALLOW, Decision, deny, hookimpl
+from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, deny, hookimpl, on_topics
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as
+from kinmqtt_spi.services.authentication import ConnectRequest, Identity, Redirect, allow_as
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
 from kinmqtt_spi.values import Address, Client
@@ -90,7 +91,8 @@ def test_everybody_is_asked_in_order_and_the_first_decides() -> None:
         ("b", "ALLOW", False),
     ]
     assert (part.decision, part.by) == (no, "a")
-    assert part.looked_at_by == ("c (publish_received)", "a (publish_received)", "b (publish_received)")
+    watchers = "c (publish_received), a (publish_received), b (publish_received)"
+    assert part.notes == (f"may still be changed or refused by {watchers}",)
 
 
 def test_nobody_decides() -> None:
@@ -100,7 +102,7 @@ def test_nobody_decides() -> None:
 
     assert (publish.decision.allowed, publish.by) == (True, "")
     assert connect.decision.reason is ReasonCode.NOT_AUTHORIZED
-    assert connect.lines()[-1].endswith("no authenticator spoke for the client (nobody decides, which is the rule)")
+    assert connect.lines()[-1].endswith("no authenticator spoke for the client (no plugin decides)")
 
 
 def test_who_is_let_in_under_another_name_is_asked_about_under_that() -> None:
@@ -208,6 +210,37 @@ def test_plugins_are_started_and_stopped() -> None:
     with pytest.raises(AssemblyError, match="'bad' could not start: division by zero"):
         asked({"good": good, "bad": bad})
     assert good.life == ["start", "stop"] * 2
+    assert bad.life == ["start", "stop"]
+
+
+def test_plugins_that_are_not_asked_are_left_alone() -> None:
+    """Nobody is stopped who was not started, but who has no start of its own."""
+
+    class Elsewhere:
+        def __init__(self) -> None:
+            self.life: list[str] = []
+
+        @hookimpl
+        def start(self) -> None:
+            self.life.append("start")
+
+        @hookimpl
+        def stop(self) -> None:
+            self.life.append("stop")
+
+    class Unstarted(Elsewhere):
+        start = None  # type: ignore[assignment]
+
+        @hookimpl
+        def authorize(self) -> None:
+            """It is asked."""
+
+    elsewhere, unstarted = Elsewhere(), Unstarted()
+
+    asked({"elsewhere": elsewhere, "unstarted": unstarted})
+
+    assert elsewhere.life == []
+    assert unstarted.life == ["stop"]
 
 
 def test_only_the_authenticators_of_the_listener_are_asked() -> None:
@@ -220,6 +253,132 @@ def test_only_the_authenticators_of_the_listener_are_asked() -> None:
     [part] = house.result(explain(house.broker, Question(request, True)))
 
     assert votes(part, "authenticate") == [("b", "ALLOW", True)]
+
+
+def explained(house: House, question: Question) -> list[Part]:
+    """The explanation of a harness."""
+    parts: list[Part] = house.result(explain(house.broker, question))
+    return parts
+
+
+def test_who_is_banned_may_not_connect() -> None:
+    """What refuses a CONNECT or a client is asked as well, the built-in plugins included."""
+    config = 'plugins.bans.entries = [{client_id = "c", why = "nonsense"}]'
+    house = House(config=config, start=False)
+    request = ConnectRequest("c", address=Address("192.0.2.1", 0), listener=plan_named(house.assembly, None).name)
+
+    [part] = explained(house, Question(request, True, Action.PUBLISH, "t"))
+
+    assert part.lines()[-1] == "  => DENY 0x8A BANNED: nonsense (bans)"
+    assert ("bans", "DENY 0x8A BANNED: nonsense", True) in votes(part, "connect_received")
+
+
+class Changing:
+    """Names clients anew, and sends some elsewhere."""
+
+    @hookimpl
+    def connect_received(self, request: ConnectRequest) -> ConnectRequest:
+        return evolve(request, username="renamed")
+
+    @hookimpl
+    def choose_server(self, client: Client) -> Redirect | None:
+        return Redirect("other:1883") if client.client_id == "elsewhere" else None
+
+
+def test_what_changes_a_connect_is_taken_over() -> None:
+    """Those behind it are asked about what became of it; a redirection is a refusal."""
+    opinion = Opinion(authenticate=ALLOW)
+
+    def about(client_id: str) -> Part:
+        house = House(plugins={"changing": Changing(), "opinion": opinion}, start=False)
+        listener = plan_named(house.assembly, None).name
+        [part] = explained(
+            house, Question(ConnectRequest(client_id, address=Address("192.0.2.1", 0), listener=listener), True)
+        )
+        return part
+
+    assert about("c").decision.allowed
+    assert [each.username for each in opinion.asked if isinstance(each, ConnectRequest)] == ["renamed"]
+    assert about("elsewhere").decision.reason is ReasonCode.USE_ANOTHER_SERVER
+
+
+def test_a_missing_password_is_told() -> None:
+    """An existing user without one must not look like an unknown one."""
+    house = House(plugins={"a": Opinion(authenticate=deny())}, start=False)
+    listener = plan_named(house.assembly, None).name
+    without = ConnectRequest("c", "u", None, Address("192.0.2.1", 0), listener)
+
+    [part] = explained(house, Question(without, True))
+
+    assert "  (no password was given: --password-stdin reads one)" in part.lines()
+
+
+def test_enhanced_authentication_is_named() -> None:
+    """Who lets clients in by a method of its own is not asked, and must not be forgotten."""
+
+    class Exchanging:
+        @hookimpl
+        def exchange(self) -> None:
+            """Knows no method."""
+
+    house = House(plugins={"exchanging": Exchanging()}, start=False)
+    request = ConnectRequest("c", address=Address("192.0.2.1", 0), listener=plan_named(house.assembly, None).name)
+
+    [part] = explained(house, Question(request, True))
+
+    assert any(note.startswith("exchanging: ") for note in part.notes)
+
+
+@pytest.mark.parametrize(
+    ("action", "topic", "reason"),
+    [
+        (Action.PUBLISH, "a/#", ReasonCode.TOPIC_NAME_INVALID),
+        (Action.PUBLISH, "", ReasonCode.TOPIC_NAME_INVALID),
+        (Action.PUBLISH, "$plugin/x/y", ReasonCode.TOPIC_NAME_INVALID),
+        (Action.SUBSCRIBE, "a/#/b", ReasonCode.TOPIC_FILTER_INVALID),
+        (Action.SUBSCRIBE, "$share/g", ReasonCode.TOPIC_FILTER_INVALID),
+        (Action.RECEIVE, "a/+", ReasonCode.TOPIC_NAME_INVALID),
+        (Action.PUBLISH, "/" * 1000, ReasonCode.TOPIC_NAME_INVALID),
+    ],
+)
+def test_what_the_broker_itself_refuses_nobody_is_asked_about(action: Action, topic: str, reason: ReasonCode) -> None:
+    """A topic that is none is why some clients are refused."""
+    opinion = Opinion(authorize=ALLOW)
+
+    [part] = asked({"a": opinion}, action, topic)
+
+    assert (part.decision.reason, part.by) == (reason, "the broker itself")
+    assert opinion.asked == [None]  # It was started.
+
+
+def test_what_looks_at_other_topics_is_not_named() -> None:
+    """Only who concerns the topic may still change it, the built-in plugins included."""
+
+    class Narrow:
+        @hookimpl
+        @on_topics("a/#")
+        def publish_received(self, message: Message) -> None:
+            """Only those."""
+
+    [a] = asked({"narrow": Narrow()}, Action.PUBLISH, "a/b")
+    [b] = asked({"narrow": Narrow()}, Action.PUBLISH, "b")
+
+    assert any("narrow (publish_received)" in note for note in a.notes)
+    assert b.notes == ()
+
+
+def test_who_receives_is_another_question() -> None:
+    """A filter may be granted whose messages are not."""
+
+    class Censor:
+        @hookimpl
+        def authorize_receive(self, request: AuthorizationRequest) -> Decision:
+            return deny()
+
+    [part] = asked({"censor": Censor()}, Action.SUBSCRIBE, "#")
+
+    assert part.decision.allowed
+    assert any("--receive TOPIC" in note for note in part.notes)
 
 
 def test_an_unknown_listener_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 import secrets
 import sys
@@ -248,6 +249,10 @@ def _explain(parsed: argparse.Namespace) -> int:
     from kinmqtt_spi.services.authorization import Action
     from kinmqtt_spi.values import Address
 
+    try:
+        ipaddress.ip_address(parsed.address)
+    except ValueError as error:
+        raise AssemblyError(f"--address: {error}") from error
     password = sys.stdin.buffer.readline().rstrip(b"\r\n") if parsed.password_stdin else None
     settings = _settings(parsed)
     reactor = _reactor(settings)

@@ -1,7 +1,7 @@
 """``kinmqtt explain``: what each plugin answers about a client and what it wants, in order, and how long it took.
 
 The plugins are configured and started as a broker's are, and asked one by one; no listener opens, and no store is
-touched. Intercepts are named and not called: they may act on what they are handed.
+touched. What intercepts a message is named and not called: it may act on what it is handed.
 """
 
 from __future__ import annotations
@@ -21,17 +21,25 @@ from kinmqtt.broker.listener import ListenerPlan
 from kinmqtt.broker.publication import KEPT_PREFIX
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.errors import RemoteError
-from kinmqtt.mqtt.topics import check_topic_name, split_shared
+from kinmqtt.mqtt.topics import check_topic_name, matches, split_shared
 from kinmqtt.plugins.manager import Implementation
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest
+from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Redirect
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
-from kinmqtt_spi.values import ALLOW, Client, Decision, Verdict, deny
+from kinmqtt_spi.values import ALLOW, Client, Decision, Disconnect, Drop, Reject, Verdict, deny
 
-ASKED: Final = ("connection_opened", "authenticate", "authorize", "authorize_receive", "acquire")
-"""The hooks whose plugins are started."""
+ASKED: Final = (
+    "connection_opened",
+    "connect_received",
+    "authenticate",
+    "choose_server",
+    "authorize",
+    "authorize_receive",
+    "acquire",
+)
+"""The hooks that are asked; their plugins are started."""
 
 _WORDS: Final = {
     Action.PUBLISH: "publish to",
@@ -80,7 +88,8 @@ class Part:
     votes: tuple[Vote, ...]
     decision: Decision
     by: str
-    looked_at_by: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
+    """What else there is to know."""
 
     def lines(self) -> list[str]:
         """The part as text."""
@@ -94,10 +103,8 @@ class Part:
         ]
         if not self.votes:
             lines.append("  no plugin is asked")
-        if self.looked_at_by:
-            lines.append(f"  may still be changed or refused by {', '.join(self.looked_at_by)}")
-        who = self.by or "nobody decides, which is the rule"
-        lines.append(f"  => {_described(self.decision)} ({who})")
+        lines += [f"  ({note})" for note in self.notes]
+        lines.append(f"  => {_described(self.decision)} ({self.by or 'no plugin decides'})")
         return lines
 
 
@@ -157,14 +164,7 @@ class _Explanation:
         """Everything that is asked, up to what is denied."""
         question = self._question
         request = question.request
-        client = Client(
-            request.client_id,
-            request.username,
-            request.address,
-            request.listener,
-            request.protocol_version,
-            request.certificate_subject,
-        )
+        client = _client_of(request)
         parts = []
         if question.connects:
             part, decision = await self._connects(request)
@@ -177,23 +177,62 @@ class _Explanation:
         return parts
 
     async def _connects(self, request: ConnectRequest) -> tuple[Part, Decision]:
+        """Ask as a CONNECT is, in its order; what comes behind a refusal is asked all the same, to be seen."""
         host = request.address.host
         votes: list[Vote] = []
-        limits = [
-            Resource(ResourceKind.CONNECTION, request.listener, host),
-            Resource(ResourceKind.CONNECT, request.listener, host, request.client_id, request.username),
+        verdicts: list[tuple[Decision, str] | None] = [
+            await self._decide("connection_opened", (request.address, request.listener), votes, ALLOW)
         ]
-        opened = await self._decide("connection_opened", (request.address, request.listener), votes, ALLOW)
-        for resource in limits:
-            refusal = await self._limited(resource, votes)
-            if opened[0].allowed and refusal is not None:
-                opened = refusal
+        connection = Resource(ResourceKind.CONNECTION, request.listener, host)
+        connect = Resource(ResourceKind.CONNECT, request.listener, host, request.client_id, request.username)
+        verdicts += [await self._limited(connection, votes), await self._limited(connect, votes)]
+        request, refusal = await self._folded("connect_received", (request,), votes)
+        verdicts.append(refusal)
         authenticators = self._authenticators(request.listener)
         decided = await self._decide("authenticate", (request,), votes, NOBODY_ANSWERED, authenticators)
-        decision, by = decided if opened[0].allowed else opened
-        intercepts = self._intercepts(("connect_received", "choose_server"))
-        part = Part("May it connect?", _one_decides(votes, by), decision, by, intercepts)
-        return part, decision
+        verdicts.append(decided)
+        client = _known_as(_client_of(request), decided[0])
+        _, refusal = await self._folded("choose_server", (client, None), votes)
+        verdicts.append(refusal)
+        decision, by = next((v for v in verdicts if v is not None and not v[0].allowed), decided)
+        notes = self._connect_notes(request, authenticators)
+        return Part("May it connect?", _one_decides(votes, by), decision, by, notes), decided[0]
+
+    def _connect_notes(self, request: ConnectRequest, authenticators: Sequence[str] | None) -> tuple[str, ...]:
+        notes = []
+        if request.password is None and request.username is not None:
+            notes.append("no password was given: --password-stdin reads one")
+        exchanging = [each.plugin for each in self._assembly.manager.implementations("exchange")]
+        names = [name for name in exchanging if authenticators is None or name in authenticators]
+        if names:
+            notes.append(
+                f"{', '.join(names)}: answers clients that name an authentication method, and is not asked here"
+            )
+        return tuple(notes)
+
+    async def _folded(
+        self, hook: str, arguments: tuple[Any, ...], votes: list[Vote]
+    ) -> tuple[Any, tuple[Decision, str] | None]:
+        """Ask what intercepts a CONNECT: the first argument as they leave it, and who refuses."""
+        values = list(arguments)
+        place = self._assembly.manager.parameters(hook).index(self._assembly.manager.traits(hook).folds)
+        refusal: tuple[Decision, str] | None = None
+        for implementation in self._assembly.manager.implementations(hook):
+            began = perf_counter()
+            try:
+                answer = await self._answer(hook, implementation, tuple(values))
+            except Exception as error:
+                answer = Reject(ReasonCode.SERVER_UNAVAILABLE, f"it fails: {type(error).__name__}: {error}")
+            took_ms = (perf_counter() - began) * 1000
+            text = "leaves it as it is" if answer is None or answer == values[place] else "changes it"
+            decision = _stopping(answer)
+            if decision is not None:
+                text = _described(decision)
+                refusal = refusal or (decision, implementation.plugin)
+            elif answer is not None:
+                values[place] = answer
+            votes.append(Vote(hook, implementation.plugin, text, took_ms))
+        return values[0], refusal
 
     async def _acts(self, client: Client, action: Action) -> Part:
         question = self._question
@@ -209,7 +248,7 @@ class _Explanation:
         decision, by = await self._decide(hook, (asked,), votes, ALLOW)
         if decision.allowed and refusal is not None:
             decision, by = refusal
-        return Part(text, _one_decides(votes, by), decision, by, self._intercepts(_INTERCEPTS[action]))
+        return Part(text, _one_decides(votes, by), decision, by, self._notes(action, topic))
 
     async def _limits_of(
         self, client: Client, action: Action, topic: str, votes: list[Vote]
@@ -288,16 +327,20 @@ class _Explanation:
         plan = next(plan for plan in self._assembly.listeners if plan.name == listener)
         return plan.settings.authenticators or self._assembly.default_authenticators
 
-    def _intercepts(self, hooks: Sequence[str]) -> tuple[str, ...]:
+    def _notes(self, action: Action, topic: str) -> tuple[str, ...]:
         manager = self._assembly.manager
-        return tuple(
-            dict.fromkeys(
-                f"{each.plugin} ({hook})"
-                for hook in hooks
-                for each in manager.implementations(hook)
-                if not manager.is_builtin(each.plugin)
-            )
-        )
+        notes = []
+        names = [
+            f"{each.plugin} ({hook})"
+            for hook in _INTERCEPTS[action]
+            for each in manager.implementations(hook)
+            if each.topics is None or any(matches(filter, topic) for filter in each.topics)
+        ]
+        if names:
+            notes.append(f"may still be changed or refused by {', '.join(names)}")
+        if action is Action.SUBSCRIBE and manager.implementations("authorize_receive"):
+            notes.append("what it may receive by that is asked topic by topic: --receive TOPIC")
+        return tuple(notes)
 
 
 def plan_named(assembly: Assembly, name: str | None) -> ListenerPlan:
@@ -321,6 +364,29 @@ def run_once(reactor: Any, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     if hasattr(outcome[0], "raiseException"):
         outcome[0].raiseException()
     return outcome[0]
+
+
+def _client_of(request: ConnectRequest) -> Client:
+    """The client as CONNECT names it."""
+    return Client(
+        request.client_id,
+        request.username,
+        request.address,
+        request.listener,
+        request.protocol_version,
+        request.certificate_subject,
+    )
+
+
+def _stopping(answer: object) -> Decision | None:
+    """What an intercept's answer refuses; ``None`` where it does not."""
+    if isinstance(answer, Redirect):
+        return deny(answer.reason, f"sent to {answer.server_reference}")
+    if isinstance(answer, Drop):
+        return deny(ReasonCode.NOT_AUTHORIZED, answer.text)
+    if isinstance(answer, Reject | Disconnect):
+        return deny(answer.reason, answer.text)
+    return None
 
 
 def _known_as(client: Client, decision: Decision) -> Client:

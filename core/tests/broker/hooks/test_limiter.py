@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from harness import House, Peer
 from twisted.internet.defer import Deferred, succeed
+from twisted.logger import globalLogPublisher
 
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Disconnect, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
-from kinmqtt_spi import ReasonCode, hookimpl
+from kinmqtt_spi import ReasonCode, deny, hookimpl
 from kinmqtt_spi.errors import AssemblyError
+from kinmqtt_spi.services.authorization import AuthorizationRequest
 from kinmqtt_spi.services.limiter import (
     WITHIN_LIMITS,
     LimitDecision,
@@ -727,3 +730,102 @@ def test_acquire_refuses_packets_that_wait_as_it_said() -> None:
 
     assert [ack.reason for ack in peer.of(Puback)] == [ReasonCode.QUOTA_EXCEEDED] * 2
     assert len(limiter.asked) == 1
+
+
+def test_acquire_by_topic_is_asked_before_authorizers() -> None:
+    """A flood of messages that nobody may publish reaches neither authorizers nor further than the limit."""
+    asked: list[str] = []
+
+    class Authorizer:
+        @hookimpl
+        def authorize(self, request: AuthorizationRequest) -> Any:
+            asked.append(request.topic)
+            return deny()
+
+    answers = iter([None] * 5)
+    limiter = Limiter(ResourceKind.PUBLISH, lambda: next(answers, DISCONNECT), topics=True)
+    house = House(plugins={"limiter": limiter, "authorizer": Authorizer()})
+    peer = house.connect("a", V5)
+
+    for number in range(20):
+        peer.publish(f"t/{number}", b"x", qos=1)
+
+    assert peer.closed
+    assert len(limiter.asked) == 6
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize("topics", [False, True])
+@pytest.mark.parametrize("hook", ["publish_received", "retaining", "authorize"])
+def test_release_of_a_publish_waits_for_whatever_it_waits_for(topics: bool, hook: str) -> None:
+    """A message whose retaining is still asked about is not carried out yet."""
+    holder = Holder(ResourceKind.PUBLISH, topics=topics)
+    pending: list[Deferred[Any]] = []
+
+    class Slow:
+        def _wait(self, its: str) -> Any:
+            if its != hook:
+                return None
+            pending.append(Deferred())
+            return pending[-1]
+
+        @hookimpl
+        def publish_received(self) -> Any:
+            return self._wait("publish_received")
+
+        @hookimpl
+        def retaining(self) -> Any:
+            return self._wait("retaining")
+
+        @hookimpl
+        def authorize(self) -> Any:
+            return self._wait("authorize")
+
+    house = House(plugins={"holder": holder, "slow": Slow()})
+    peer = house.connect("a", V5).publish("t", b"x", qos=1, retain=True)
+    assert (holder.used, peer.of(Puback)) == (1, [])
+
+    pending[0].callback(None)
+    house.settle()
+
+    assert holder.used == 0
+    assert len(peer.of(Puback)) == 1
+
+
+def test_release_of_what_is_not_asked_for_stops_the_assembly() -> None:
+    """A limiter would hear the end of what never began."""
+
+    class Confused(Limiter):
+        @hookimpl
+        def limiter_needs(self) -> LimiterNeeds:
+            return LimiterNeeds(frozenset({ResourceKind.PUBLISH}), releases=frozenset({ResourceKind.CONNECTION}))
+
+    with pytest.raises(AssemblyError, match="'confused': limiter_needs has connection in releases and not in kinds"):
+        House(plugins={"confused": Confused(ResourceKind.PUBLISH, None)})
+
+
+@pytest.mark.parametrize("topics", [False, True])
+def test_refused_publishes_of_mqtt_3_are_in_the_log(topics: bool) -> None:
+    """Their publisher can't be told: a line says so, once for each connection and rule; they count as received."""
+    limiter = Limiter(ResourceKind.PUBLISH, REJECT, topics)
+    house = House(plugins={"limiter": limiter})
+    peer = house.connect("a")
+
+    with capture_logs() as events:
+        for _ in range(3):
+            peer.publish("t", b"x", qos=1)
+
+    lines = [event for event in events if "its publisher can't be told" in event["log_format"]]
+    assert [event["rule"] for event in lines] == ["enough"]
+    assert house.broker.runtime.statistics.messages_received.value == 3
+
+
+@contextmanager
+def capture_logs() -> Iterator[list[dict[str, Any]]]:
+    """What goes into Twisted's log meanwhile."""
+    events: list[dict[str, Any]] = []
+    globalLogPublisher.addObserver(events.append)
+    try:
+        yield events
+    finally:
+        globalLogPublisher.removeObserver(events.append)

@@ -808,3 +808,15 @@ def test_guard_calls_that_answers_no_guard_stops_the_assembly(guard: Any) -> Non
     """Found when the broker is put together."""
     with pytest.raises(AssemblyError, match=r"'guarding' failed in guard_calls: TypeError: .* no CallGuard"):
         House(plugins={"guarding": Guarding(guard), "auth": Authenticator()})
+
+
+@pytest.mark.parametrize("answer", [lambda: "yes", lambda: succeed("yes")])
+def test_guard_calls_hears_of_an_answer_that_is_none(answer: Callable[[], Any]) -> None:
+    """What counts as failed for the broker is no success for a guard."""
+    guarding = Guarding()
+    house = House(plugins={"guarding": guarding, "auth": Authenticator(answer)})
+
+    peer = house.connect("a", V5)
+
+    assert peer.connack.reason is ReasonCode.SERVER_UNAVAILABLE
+    assert [error for _, error in guarding.guard.left] == ["TypeError"]
