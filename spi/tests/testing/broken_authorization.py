@@ -11,7 +11,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.authorization import Rule, StaticRules
 from kinmqtt_spi.reference.plugin import BareContext, Completed
 from kinmqtt_spi.reference.subscription import matches
-from kinmqtt_spi.services.authorization import EVERYBODY, Action, Authorization, AuthorizationRequest, Scope
+from kinmqtt_spi.services.authorization import EVERYBODY, Action, Authorization, AuthorizationRequest, Cache, Scope
 from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContract
 from kinmqtt_spi.testing.build import authorization, client
 from kinmqtt_spi.values import ALLOW, Decision, Verdict, deny
@@ -208,3 +208,14 @@ class TestAUTHORIZATION_13_AbstainsWhenItFails(SoundRules):
         @hookimpl
         def authorize_receive(self, request: AuthorizationRequest) -> Any:
             return None if self.down else self._decide(request)
+
+
+class TestAUTHORIZATION_14_AnswersForGoodAndLooksAtQoS(SoundRules):
+    class double(Rules):
+        @hookimpl
+        def authorize_receive(self, request: AuthorizationRequest) -> Any:
+            answer = self._decide(request)
+            if answer is None or answer.verdict is Verdict.ABSTAIN:
+                return answer
+            verdict = Verdict.DENY if request.qos == 2 else answer.verdict
+            return Authorization(verdict, ReasonCode.NOT_AUTHORIZED, cache=Cache.TOPIC)

@@ -220,6 +220,22 @@ class AuthorizerContract(Contract):
                 continue  # Counts as DENY.
             assert _verdict(answer) is Verdict.DENY
 
+    @behaviour("AUTHORIZATION-14", needs="receives")
+    def test_authorization_14_what_holds_for_a_topic_is_about_it_alone(
+        self, authorization: AuthorizationCase, drive: Driver
+    ) -> None:
+        """An answer to RECEIVE that is to be reused (``Cache.TOPIC``) is the same for every QoS and RETAIN."""
+        everything = [*authorization.allowed, *authorization.denied, *authorization.foreign]
+        for request in everything:
+            if request.action is not Action.RECEIVE:
+                continue
+            for qos in (0, 1, 2):
+                for retain in (False, True):
+                    answer = _ask(authorization, evolve(request, qos=qos, retain=retain), drive)
+                    if isinstance(answer, Authorization) and answer.cache is Cache.TOPIC:
+                        other = _ask(authorization, evolve(request, qos=2 - qos, retain=not retain), drive)
+                        assert _verdict(other) is _verdict(answer)
+
 
 def _some(examples: Sequence[Any], what: str) -> Sequence[Any]:
     if not examples:
