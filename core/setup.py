@@ -35,6 +35,7 @@ COMPILED = (
     "kinmqtt/broker/overload.py",
     "kinmqtt/broker/publication.py",
     "kinmqtt/broker/publishing.py",
+    "kinmqtt/broker/receiving.py",
     "kinmqtt/broker/router.py",
     "kinmqtt/broker/runtime.py",
     "kinmqtt/broker/session.py",

@@ -27,7 +27,7 @@ from kinmqtt.mqtt.packets import (
     SubscribeRequest,
     Will,
 )
-from kinmqtt_spi import Decision, hookimpl
+from kinmqtt_spi import Decision, Message, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.subscription import NaiveIndex
 from kinmqtt_spi.services.authentication import ConnectRequest
@@ -489,3 +489,47 @@ def test_the_connect_limit_ends_with_connack() -> None:
 
     assert client.connack.reason is ReasonCode.SUCCESS
     assert not client.closed
+
+
+# Answers that are there at once, and lead to others that are not
+
+
+class Prompt:
+    """Is asked as if it took time, and answers at once."""
+
+    @hookimpl
+    async def authorize(self) -> None:
+        return None
+
+
+class SlowOnSome:
+    """Thinks about messages below slow/."""
+
+    def __init__(self) -> None:
+        self.pending: list[Deferred[None]] = []
+
+    @hookimpl
+    def publish_received(self, message: Message) -> Deferred[None] | None:
+        if not message.topic.startswith("slow/"):
+            return None
+        self.pending.append(Deferred())
+        return self.pending[-1]
+
+
+@pytest.mark.parametrize("prompt", [False, True])
+@pytest.mark.parametrize("version", [V311, V5])
+def test_packets_stay_in_order_behind_an_answer_that_led_to_another(prompt: bool, version: int) -> None:
+    """What is done at once may have begun something that is waited for: what follows waits with it."""
+    slow = SlowOnSome()
+    house = House(plugins={"slow": slow, **({"prompt": Prompt()} if prompt else {})})
+    subscriber = house.connect("s").subscribe("#")
+    peer = house.connect("p", version)
+    frames = [Publish.build(topic, b"x") for topic in ("slow/1", "fast/2")]
+    peer.send_bytes(b"".join(encode(each, version) for each in [*frames, Disconnect()]))
+    assert subscriber.messages == []
+
+    slow.pending[0].callback(None)
+    house.settle()
+
+    assert [topic for topic, _, _ in subscriber.messages] == ["slow/1", "fast/2"]
+    assert peer.closed

@@ -500,7 +500,8 @@ class Connection:
             self.link.pause_reading()
             work.addCallback(lambda _: self._go_on())
             return True
-        return self.state is State.CLOSED or None
+        # What is done already may have led to something else that is waited for: what follows waits with it.
+        return self.state is State.CLOSED or self._held is not None or None
 
     def pause_for(self, delay_s: float) -> None:
         """Read nothing for a while: a limiter's DELAY."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
 from kinmqtt.broker.publication import Publication, check_message
+from kinmqtt.broker.receiving import known_right, may_receive
 from kinmqtt.mqtt.packets import V5
-from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
 from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import Disconnect, Message, Subscription
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 
 log = Logger("kinmqtt.fanout")
-
-CACHED_RIGHTS: Final = 1024
-"""Topics of which it is remembered whether a session may receive them."""
 
 
 class Target:
@@ -282,7 +279,7 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
     hooks = runtime.hooks
     session = target.session
     topic = publication.publish.topic
-    if hooks.authorize_receive.active and not _may_receive(runtime, session, publication):
+    if hooks.authorize_receive.active and not may_receive(runtime, session, publication.stored):
         return None
     intercept = hooks.delivering.for_topic(topic)
     if intercept is None:
@@ -301,41 +298,6 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
     if isinstance(outcome, Disconnect) and session.connection is not None:
         session.connection.fail(outcome.reason, outcome.text)
     return None
-
-
-def _may_receive(runtime: Runtime, session: Session, publication: Publication) -> bool:
-    """Whether a session may receive a message; one that may not is told of and counted."""
-    hooks = runtime.hooks
-    publish = publication.publish
-    known = known_right(session, publish.topic)
-    if known:
-        return True
-    request = AuthorizationRequest(session.client, Action.RECEIVE, publish.topic, publish.qos, publish.retain)
-    if known is None or hooks.authorization_refused.active:
-        ruling = hooks.authorize_receive.at_once(request)
-        decision = ruling.decision
-        if isinstance(decision, Authorization) and decision.cache is Cache.TOPIC:
-            if hooks.authorize_receive.asks_one and decision.expires_at is None:
-                _remember_right(session, publish.topic, decision.allowed)
-        if decision.allowed:
-            return True
-        if hooks.authorization_refused.active:
-            hooks.authorization_refused(request, ruling.by)
-    runtime.drop(session.client_id, publication.message, "not_authorized")
-    return False
-
-
-def known_right(session: Session, topic: str) -> bool | None:
-    """Whether a session may receive a topic; ``None`` where that is not known."""
-    rights = session.receive_rights
-    return None if rights is None else rights.get(topic)
-
-
-def _remember_right(session: Session, topic: str, right: bool) -> None:
-    rights = session.receive_rights
-    if rights is None or len(rights) >= CACHED_RIGHTS:
-        rights = session.receive_rights = {}
-    rights[topic] = right
 
 
 def merge(subscribers: Sequence[Subscriber], session_of: Callable[[str], Session | None]) -> list[Target]:

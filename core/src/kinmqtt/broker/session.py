@@ -14,6 +14,7 @@ from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.outbox import Discard, Outbox
 from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.receiving import may_receive
 from kinmqtt.broker.settings import NEVER_EXPIRES
 from kinmqtt.broker.waiting import Ended, WaitingHere, WaitingInStore
 from kinmqtt.mqtt.aliases import OutgoingAliases
@@ -179,15 +180,24 @@ class Session:
         self._resumed = True
         self.out = connection.out
         owed: dict[Delivery, int] = {}
-        for packet_id, delivery in self.outgoing:
+        for packet_id, delivery in list(self.outgoing):
             if delivery.stage is Stage.PUBCOMP:
                 connection.send(bytes((0x62, 2)) + packet_id.to_bytes(2, "big"))
-            elif delivery.committed:
+            elif delivery.committed and not self._is_denied(packet_id, delivery):
                 owed[delivery] = packet_id
         if owed:
             self._owed = owed
             self._pay()
         self.wants_pump()
+
+    def _is_denied(self, packet_id: int, delivery: Delivery) -> bool:
+        """Take out of the window what the client that is there now may not receive."""
+        runtime = self._runtime
+        if not runtime.hooks.authorize_receive.active or may_receive(runtime, self, delivery.publication.stored):
+            return False
+        self.outgoing.forget(packet_id)
+        self.settled(delivery)
+        return True
 
     # Delivery
 

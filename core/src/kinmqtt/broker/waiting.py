@@ -20,6 +20,7 @@ from kinmqtt.broker import full_queue
 from kinmqtt.broker.awaiting import as_deferred
 from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.full_queue import Fate
+from kinmqtt.broker.receiving import may_receive
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.queue import Entry, QueueSizes
 from kinmqtt_spi.values import Message
@@ -187,13 +188,14 @@ class WaitingHere(Waiting):
         session = self._session
         deliveries = self.deliveries
         now = self._runtime.clock.now()
+        guarded = self._runtime.hooks.authorize_receive.active
         while deliveries and session.can_send:
             delivery = deliveries.popleft()
             message = delivery.publication.stored
             self.leaves(message)
             if message.has_expired(now):
                 self._expired(message)
-            else:
+            elif not guarded or may_receive(self._runtime, session, message):
                 session.transmit(session.outgoing.assign(delivery), delivery)
 
     def _make_room(self, fate: Fate) -> None:
@@ -284,6 +286,7 @@ class WaitingInStore(Waiting):
         session = self._session
         batch = self._runtime.turn.batch
         now = self._runtime.clock.now()
+        guarded = self._runtime.hooks.authorize_receive.active
         for entry in entries:
             if not session.can_send:
                 break
@@ -294,6 +297,9 @@ class WaitingInStore(Waiting):
             if entry.message.has_expired(now):
                 self._remove(entry)
                 self._expired(entry.message)
+                continue
+            if guarded and not may_receive(self._runtime, session, entry.message):
+                self._remove(entry)
                 continue
             delivery = Delivery.of(entry)
             packet_id = session.outgoing.assign(delivery)

@@ -9,8 +9,8 @@ import pytest
 from harness import House
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.mqtt.packets import V5, V311, Puback, Will
-from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, ReasonCode, Verdict, deny, hookimpl
+from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Will
+from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, Properties, ReasonCode, Verdict, deny, hookimpl
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache, Scope
 
 NO = deny(text="not yours")
@@ -503,8 +503,9 @@ def test_authorize_receive_for_good_is_forgotten_for_those_who_are_away() -> Non
     house.assembly.contexts["censor"].authorization_changed(Scope("b"))
     publisher.publish("t", b"2", 1)
 
+    assert house.broker.runtime.stores.queue.totals().queued == 1
     back = house.connect("b", V5, clean_start=False, expiry_s=60)
-    assert [payload for _, payload, _ in back.messages] == [b"1"]
+    assert back.messages == []  # What was queued before is asked about again, as it leaves.
 
 
 @pytest.mark.parametrize("answer", [FOR_GOOD, NEVER])
@@ -521,6 +522,52 @@ def test_authorize_receive_for_good_holds_for_shared_subscriptions_and_retained_
 
     assert (len(shared.messages), len(retained.messages)) == ((2, 1) if answer is FOR_GOOD else (0, 0))
     assert len(censor.asked) == 2
+
+
+def by_user(request: AuthorizationRequest) -> Any:
+    """What ann may have nobody else may."""
+    return FOR_GOOD if request.client.username == "ann" else NEVER
+
+
+@pytest.mark.parametrize("window", [1, 10])
+def test_authorize_receive_is_asked_again_for_what_waited(window: int) -> None:
+    """A queue, and what is in flight, goes to nobody else who comes by the same client id."""
+    censor = Censor(by_user)
+    house = House(plugins={"censor": censor})
+    properties = Properties(receive_maximum=window)
+    first = house.connect("c", V5, expiry_s=60, username="ann", properties=properties, silent=True)
+    first.subscribe("t", 1)
+    publisher = house.connect("pub")
+    for number in range(4):
+        publisher.publish("t", b"%d" % number, 1)
+    assert len(first.messages) == min(window, 4)
+    first.drop()
+    publisher.publish("t", b"4", 1)
+
+    other = house.connect("c", V5, clean_start=False, expiry_s=60, username="bob")
+    assert other.connack.session_present
+    assert other.messages == []
+    assert house.broker.runtime.statistics.dropped["not_authorized"].value == 5
+    assert house.broker.runtime.stores.queue.totals().queued == 0
+    assert len(house.broker.sessions.by_id["c"].outgoing) == 0
+
+
+@pytest.mark.parametrize("expiry_s", [0, 60])
+def test_authorize_receive_is_asked_again_when_rules_change_while_messages_wait(expiry_s: int) -> None:
+    """What the window had no room for is held to the rules of the moment in which it leaves the queue."""
+    answers = {"now": FOR_GOOD}
+    house = House(plugins={"censor": Censor(lambda request: answers["now"])})
+    slow = house.connect("c", V5, expiry_s=expiry_s, properties=Properties(receive_maximum=1), silent=True)
+    slow.subscribe("t", 1)
+    publisher = house.connect("pub")
+    for number in range(3):
+        publisher.publish("t", b"%d" % number, 1)
+
+    answers["now"] = NEVER
+    house.assembly.contexts["censor"].authorization_changed(Scope())
+    slow.send(Puback(slow.of(Publish)[0].packet_id))
+
+    assert [payload for _, payload, _ in slow.messages] == [b"0"]
 
 
 # authorization_refused
