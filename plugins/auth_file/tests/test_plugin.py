@@ -316,7 +316,6 @@ def test_a_reload_overtakes_a_look(tmp_path: Path, late: str) -> None:
     bench.look(1)
     bench.context.finish()
     bench.look(1)
-    bench.context.finish()
     reading = bench.context.calls.pop()
     reloading = Deferred.fromCoroutine(bench.plugin.reload(bench.settings))
     late_call = reading[0]

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from attrs import frozen
 from twisted.internet.defer import Deferred
 
-from kinmqtt_auth_file.files import Contents, Files, Settling, counted
+from kinmqtt_auth_file.files import Contents, Files, counted
 from kinmqtt_auth_file.hashes import Argon2id, Argon2Settings
 from kinmqtt_auth_file.passwords import Passwords
 from kinmqtt_auth_file.users import Users
@@ -17,6 +17,7 @@ from kinmqtt_auth_file.verifying import Line, TooBusy, Verified, Verifier
 from kinmqtt_spi import Client, Decision, Message, Reject, deny, hookimpl
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.reference.files import FileWatch
 from kinmqtt_spi.services.authentication import ConnectRequest, allow_as
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, AuthorizationRequest
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
@@ -84,8 +85,8 @@ class AuthFile:
     def __init__(self) -> None:
         self._settings = AuthFileSettings()
         self._files = Files(None, None)
-        self._contents = Contents(None, None, ())
-        self._settling = Settling(())
+        self._contents = Contents(None, None)
+        self._watch: FileWatch[Contents] | None = None
         self._left_out: set[str] = set()
         self._problem: str | None = None
         self._timer: Timer | None = None
@@ -108,12 +109,12 @@ class AuthFile:
         """Read the files, so that `kinmqtt check` tells what is wrong with them."""
         settings: AuthFileSettings = context.settings
         files = _files_of(settings)
-        contents = files.read(settings.argon2)
+        watch = files.watch(settings.argon2)
+        contents = watch.read_now()
         self._left_out = _idle(settings)
         context.leave_out(*sorted(self._left_out))
         self._context = context
-        self._settings, self._files, self._contents = settings, files, contents
-        self._settling = Settling(contents.looks)
+        self._settings, self._files, self._contents, self._watch = settings, files, contents, watch
         metrics = context.metrics
         self._right = metrics.counter("verified", "clients")
         self._refused = metrics.counter("refused", "clients")
@@ -141,16 +142,16 @@ class AuthFile:
     async def reload(self, settings: AuthFileSettings) -> Sequence[str]:
         """Take new settings and read the files at once; raises, and keeps what holds, where they are wrong."""
         files = _files_of(settings)
+        watch = files.watch(settings.argon2)
         try:
-            contents = await self._context.in_thread(lambda: files.read(settings.argon2))
+            contents = await self._context.in_thread(watch.read_now)
         except SettingsError as error:
             self._failures.value += 1
             self._problem = "; ".join(error.problems)
             raise
         self._verified.bound(settings.cache_entries, settings.cache_s)
         self._line.resize(settings.verify_at_once, settings.verify_waiting)
-        self._settings, self._files = settings, files
-        self._settling = Settling(contents.looks)
+        self._settings, self._files, self._watch = settings, files, watch
         self._take(contents)
         self._look_later()
         late = self._left_out - _idle(settings)
@@ -259,26 +260,18 @@ class AuthFile:
         return Deferred.fromCoroutine(self._look_once())
 
     async def _look_once(self) -> None:
-        files, settling, argon2 = self._files, self._settling, self._settings.argon2
+        watch = self._watch
+        assert watch is not None
         try:
-            looks = await self._context.in_thread(files.look)
-            if settling.is_due(looks) and settling is self._settling:
-                await self._read(files, settling, argon2)
-        except Exception as error:
-            self._context.log.error("can't look at {names}: {error}", names=_names(files), error=error)
-        self._looking = False
-
-    async def _read(self, files: Files, settling: Settling, argon2: Argon2Settings) -> None:
-        try:
-            contents = await self._context.in_thread(lambda: files.read(argon2))
+            contents = await self._context.in_thread(watch.look)
+            if contents is not None and watch is self._watch:  # else a reload has read them since
+                self._take(contents)
         except SettingsError as error:
-            if settling is self._settling:
-                settling.wrong()
+            if watch is self._watch:
                 self._failed(error)
-            return
-        if settling is self._settling:  # else a reload has read them since
-            settling.taken(contents.looks)
-            self._take(contents)
+        except Exception as error:
+            self._context.log.error("can't look at {names}: {error}", names=_names(self._files), error=error)
+        self._looking = False
 
     def _failed(self, error: SettingsError) -> None:
         self._failures.value += 1
