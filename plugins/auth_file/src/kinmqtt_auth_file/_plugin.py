@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from attrs import frozen
 from twisted.internet.defer import Deferred
 
 from kinmqtt_auth_file.files import Contents, Files, counted
-from kinmqtt_auth_file.hashes import Argon2id, Argon2Settings
+from kinmqtt_auth_file.hashes import Argon2id
 from kinmqtt_auth_file.passwords import Passwords
-from kinmqtt_auth_file.users import Users
+from kinmqtt_auth_file.settings import AuthFileSettings
+from kinmqtt_auth_file.users import Seals, Users
 from kinmqtt_auth_file.verifying import Line, TooBusy, Verified, Verifier
 from kinmqtt_spi import Client, Decision, Message, Reject, deny, hookimpl
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.files import FileWatch
-from kinmqtt_spi.services.authentication import ConnectRequest, allow_as
+from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, AuthorizationRequest
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
-from kinmqtt_spi.settings import setting
 from kinmqtt_spi.values import ALLOW
 
 REFUSED: Final = deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password")
@@ -30,53 +29,14 @@ BUSY: Final = deny(ReasonCode.SERVER_BUSY, "too many passwords are being verifie
 NEEDED: Final = {
     "authenticate": "password_file",
     "authorize": "acl_file",
-    "authenticated": "disconnect_removed",
+    "connected": "disconnect_removed",
 }
 """Hooks, and the settings without which they are left out."""
 
+VERIFIED: Final = "auth_file.verified"
+"""A client's attribute: which hash its password was verified by, under a seal."""
+
 NOBODY: Final = Passwords({}, Argon2id.costing())
-
-
-@frozen(slots=True)
-class AuthFileSettings:
-    """``[plugins.auth_file]``."""
-
-    password_file: Path | None = setting(
-        None, help="users and their hashes, as Mosquitto's `password_file`; left out, it authenticates nobody"
-    )
-    acl_file: Path | None = setting(
-        None, help="who may do what with which topics, as Mosquitto's `acl_file`; left out, it authorizes nothing"
-    )
-    watch_s: float = setting(
-        3.0,
-        help="how often to look whether a file has changed; 0 for at a reload (SIGHUP) only",
-        unit="s",
-        minimum=0,
-        maximum=86_400,
-    )
-    disconnect_removed: bool = setting(
-        False, help="whether clients are disconnected whose user is removed or gets another password hash"
-    )
-    denied_wills: Literal["drop", "refuse"] = setting(
-        "drop",
-        help="a will that no rule allows: `drop` lets the client in and never publishes it, as Mosquitto does; "
-        "`refuse` refuses the client",
-    )
-    cache_entries: int = setting(
-        10_000, help="right passwords that are remembered, by a keyed digest; 0 for none", minimum=0
-    )
-    cache_s: float = setting(
-        300.0, help="for how long a right password is remembered", unit="s", minimum=0, maximum=86_400
-    )
-    verify_at_once: int = setting(2, help="threads that verify passwords at the same time", minimum=1, maximum=64)
-    verify_waiting: int = setting(
-        200,
-        help="clients that may wait for theirs, a quarter of them from one address; more are refused as too busy",
-        minimum=1,
-    )
-    argon2: Argon2Settings = setting(
-        factory=Argon2Settings, help="what a new password's hash costs, for `kinmqtt passwd -c`"
-    )
 
 
 class AuthFile:
@@ -127,6 +87,7 @@ class AuthFile:
             self._line, self._verified, self._passwords, metrics.counter("cache_hits", "clients")
         )
         self._users = Users(context)
+        self._seals = Seals()
         metrics.gauge("cached", "passwords", lambda: len(self._verified))
         metrics.gauge("waiting", "clients", lambda: len(self._line))
         for note in contents.notes:
@@ -191,13 +152,29 @@ class AuthFile:
             self._refused.value += 1
             return REFUSED
         self._right.value += 1
-        return allow_as()
+        if not self._settings.disconnect_removed:
+            return allow_as()
+        # With no wait since it was verified: the hash is the one that was.
+        return allow_as(Identity(attributes={VERIFIED: self._seals.of(username, self._passwords().get(username))}))
 
     @hookimpl
-    def authenticated(self, client: Client) -> None:
-        """Remember whose client it is, where that may have to be asked."""
-        if self._settings.disconnect_removed and client.username in self._passwords().users:
+    def connected(self, client: Client, session_present: bool) -> None:
+        """Remember whose client it is, or send it away where its user was changed since its password was verified.
+
+        Much may happen in between: other plugins and stores are asked, and may take their time.
+        """
+        if not self._settings.disconnect_removed or client.username is None:
+            return
+        hash = self._passwords().users.get(client.username)
+        verified = client.attributes.get(VERIFIED)
+        if verified is None:
+            if hash is not None:  # Another plugin let it in, under the name of a user of ours.
+                self._users.add(client)
+        elif hash is not None and verified == self._seals.of(client.username, hash):
             self._users.add(client)
+        elif self._context.client(client.client_id) == client:  # and no newer one of that id
+            self._context.disconnect(client.client_id)
+            self._context.log.info("client {client!r} disconnected: its user was changed", client=client.client_id)
 
     # What they may do
 
@@ -307,7 +284,7 @@ def _idle(settings: AuthFileSettings) -> set[str]:
     if settings.password_file is None:
         idle.add("authenticate")
     if settings.password_file is None or not settings.disconnect_removed:
-        idle.add("authenticated")
+        idle.add("connected")
     if settings.acl_file is None:
         idle |= {"authorize", "authorize_receive", "will_publishing"}
     return idle
