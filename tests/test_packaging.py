@@ -129,16 +129,6 @@ def test_the_changelog_knows_the_version() -> None:
     assert f"## [{umbrella()['metadata']['version']}]" in changelog
 
 
-def test_the_lowest_versions_are_tried() -> None:
-    """tox's environment `lowest` pins exactly the lower bounds that spi and core promise."""
-    needs = [need for folder in (ROOT / "spi", ROOT / "core") for need in project(folder)["dependencies"]]
-    bounds = {need.replace(">=", "==") for need in needs if ">=" in need}
-    tox = configparser.ConfigParser(interpolation=None)
-    tox.read(ROOT / "tox.ini", encoding="utf-8")
-
-    assert bounds <= set(tox["testenv:lowest"]["deps"].split())
-
-
 def test_the_npm_lock_names_no_registry() -> None:
     """MQTT.js comes from whichever registry npm is set up for."""
     lock = (ROOT / "tests" / "interop" / "package-lock.json").read_text(encoding="utf-8")
