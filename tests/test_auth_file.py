@@ -18,10 +18,15 @@ from typing import NamedTuple
 import pytest
 from processes import BrokerProcess, Process, free_port, needed, run_command, running_broker, wait_until
 from smallclient import SmallClient
+from twisted.internet.defer import Deferred
 
+from kinmqtt.testing import BrokerHarness
+from kinmqtt_auth_file import AuthFile
 from kinmqtt_auth_file.hashes import Kind
 from kinmqtt_auth_file.passwd import Passwd
 from kinmqtt_auth_file.passwords import parse_passwords
+from kinmqtt_spi import Client, hookimpl
+from kinmqtt_spi.services.authentication import Redirect
 
 QUESTIONS = 1000
 SEEDS = (1, 2, 3, 2011)
@@ -489,3 +494,40 @@ def test_a_section_without_files_is_refused(tmp_path: Path) -> None:
     said = checked(tmp_path, "watch_s = 1")
 
     assert "plugins.auth_file has neither password_file nor acl_file" in said
+
+
+class SlowRedirect:
+    """A plugin that takes its time to say that a client may stay here."""
+
+    def __init__(self) -> None:
+        self.answers: list[Deferred[None]] = []
+
+    @hookimpl
+    def choose_server(self, client: Client, redirect: Redirect | None) -> Deferred[None]:
+        """To be answered by the test."""
+        self.answers.append(Deferred())
+        return self.answers[-1]
+
+
+@pytest.mark.parametrize(("left", "stays"), [(f"{BOB}\n", False), (f"{ANN}\n", True)])
+def test_who_is_removed_while_connecting_is_sent_away(tmp_path: Path, left: str, stays: bool) -> None:
+    """A client that another plugin keeps waiting slips past no change of the file; others go as well."""
+    slow, passwords = SlowRedirect(), tmp_path / "passwords"
+    passwords.write_text(f"{ANN}\n{BOB}\n", encoding="utf-8")
+    config = f'[plugins.auth_file]\npassword_file = "{passwords}"\ndisconnect_removed = true\nwatch_s = 1\n'
+    scene = BrokerHarness(plugins={"auth_file": AuthFile(), "slow": slow}, config=config)
+    quick = scene.connect("quick", username="ann", password=b"secret")
+    slow.answers[0].callback(None)
+    scene.settle()
+    waiting = scene.connect("waiting", username="ann", password=b"secret")
+
+    passwords.write_text(left, encoding="utf-8")
+    for _ in range(3):
+        scene.advance(1)
+    slow.answers[1].callback(None)
+    scene.settle()
+    for client in (quick, waiting):
+        client.collect()
+
+    assert len(slow.answers) == 2
+    assert [client.closed for client in (quick, waiting)] == [not stays] * 2

@@ -23,6 +23,8 @@ import twisted.plugins
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
+from kinmqtt.new_plugin import OURS
+
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN_FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 FOLDERS = [ROOT / "spi", ROOT / "core", *PLUGIN_FOLDERS]
@@ -165,6 +167,13 @@ def test_entry_points_load(folder: Path) -> None:
     assert all(point.load() is not None for point in points)
     if folder in PLUGIN_FOLDERS:
         assert folder.name in {point.name for point in points}
+
+
+def test_no_new_plugin_takes_a_name_of_ours() -> None:
+    """`kinmqtt new-plugin` knows every distribution of this repository, installed or not."""
+    ours = {str(project(folder)["name"]).removeprefix("kinmqtt-").replace("-", "_") for folder in FOLDERS}
+
+    assert ours <= OURS
 
 
 def test_no_two_plugins_share_a_name() -> None:

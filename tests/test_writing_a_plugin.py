@@ -12,7 +12,7 @@ import pytest
 from processes import free_port, run_command
 from walkthrough import Command, File, Walk, agrees, steps
 
-from kinmqtt.__main__ import FAMILIES
+from kinmqtt_spi.services import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "writing-a-plugin.md"

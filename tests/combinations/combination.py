@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -15,6 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 PLUGINS = tuple(folder.name for folder in FOLDERS)
 """The plugins of this repository, by the names of their folders, which are those of their entry points."""
+
+_FOLDERS = {
+    "kinmqtt": ROOT,
+    "kinmqtt-spi": ROOT / "spi",
+    "kinmqtt-core": ROOT / "core",
+    **{f"kinmqtt-{folder.name.replace('_', '-')}": folder for folder in FOLDERS},
+}
+"""Where each distribution of this repository is made."""
 
 OLDEST = ROOT / "tests" / "combinations" / "oldest.txt"
 """The oldest releases that are promised to work, as constraints for pip."""
@@ -86,6 +96,46 @@ def problems(wanted: Combination, there: Installed, oldest: Mapping[str, str]) -
             if name in there.versions and there.versions[name] != version
         ]
     return found
+
+
+def strangers(found: Iterable[metadata.Distribution], wheels: Path | None) -> list[str]:
+    """Which of ours are not what is here, one sentence each: installed from this checkout, or from those wheels."""
+    return [
+        f"{each.name} {each.version} in {each.locate_file('')}: {why}"
+        for each in found
+        if each.name and re.match(r"kinmqtt($|[-_.])", each.name.lower())
+        for why in [_is_strange(each, wheels)]
+        if why is not None
+    ]
+
+
+def _is_strange(distribution: metadata.Distribution, wheels: Path | None) -> str | None:
+    folder = _FOLDERS.get(re.sub(r"[-_.]+", "-", distribution.name.lower()))
+    if folder is None:
+        return "no distribution of this checkout has that name"
+    if Path(str(distribution.locate_file(""))).resolve() in (folder, folder / "src"):
+        return None  # What is found beside the sources, where they are on the path.
+    came_from = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if wheels is None:
+        editable = came_from.get("dir_info", {}).get("editable", False)
+        if not editable or came_from["url"].rstrip("/") != folder.as_uri():
+            return f"not installed as editable from {folder}"
+        return None
+    if came_from.get("dir_info", {}).get("editable", False):
+        return "editable, and not from a wheel"
+    stem = f"{distribution.name.lower().replace('-', '_')}-{distribution.version}"
+    built = list(wheels.glob(f"{stem}-*.whl"))
+    if len(built) != 1:
+        return f"{len(built)} wheels of it are in {wheels}"
+    with zipfile.ZipFile(built[0]) as wheel:
+        record = wheel.read(f"{stem}.dist-info/RECORD").decode()
+    missing = _hashed(record) - _hashed(distribution.read_text("RECORD") or "")
+    return f"not as in {built[0]}: {', '.join(sorted(missing)[:3])}" if missing else None
+
+
+def _hashed(record: str) -> set[str]:
+    """The lines of a record that have a hash."""
+    return {line for line in record.splitlines() if line and not line.endswith(",,")}
 
 
 def oldest_releases(text: str) -> dict[str, str]:

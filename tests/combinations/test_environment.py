@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
-import sys
 import tomllib
-from itertools import combinations
+import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
-from combination import OLDEST, PLUGINS, ROOT, Combination, Installed, oldest_releases, problems
+from combination import OLDEST, ROOT, Combination, Installed, oldest_releases, problems, strangers
 
 NAME = os.environ.get("KINMQTT_COMBINATION", "all")
 """The tox environment; outside of tox, everything is installed."""
@@ -28,11 +28,11 @@ def test_the_environment_is_what_its_name_says() -> None:
 
 def test_ours_come_from_this_checkout_or_its_wheels() -> None:
     """A release of ours from elsewhere would be tested in place of what is here."""
-    import kinmqtt_spi
+    wheels = os.environ.get("KINMQTT_WHEELS")
 
-    assert kinmqtt_spi.__file__ is not None
-    places = (ROOT, Path(sys.prefix))
-    assert any(Path(kinmqtt_spi.__file__).is_relative_to(place) for place in places)
+    found = strangers(metadata.distributions(), None if wheels is None else Path(wheels))
+
+    assert found == []
 
 
 def test_the_oldest_releases_are_those_of_the_metadata() -> None:
@@ -92,37 +92,68 @@ def test_pins_are_read() -> None:
     assert oldest_releases("# why\nTwisted==24.7.0\n\nattrs==23.2.0\n") == {"twisted": "24.7.0", "attrs": "23.2.0"}
 
 
-# tox
+class Files(metadata.Distribution):
+    """What is installed of a distribution, by its files."""
+
+    def __init__(self, place: Path, **files: str) -> None:
+        self._place = place
+        self._files = {"METADATA": "Name: kinmqtt-spi\nVersion: 0.1.0\n", **files}
+
+    def read_text(self, filename: str) -> str | None:
+        """A file's text."""
+        return self._files.get(filename.replace(".", "_") if filename == "direct_url.json" else filename)
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Path:
+        """Where one is."""
+        return self._place / path
 
 
-@pytest.fixture(scope="module")
-def listed() -> dict[str, str]:
-    """The environments that `tox list` tells of, each with its description."""
-    pytest.importorskip("tox", reason="combinations are listed where tox is installed")
-    done = subprocess.run([sys.executable, "-m", "tox", "list"], cwd=ROOT, capture_output=True, text=True, check=True)
-    pairs = (line.partition(" -> ") for line in done.stdout.splitlines() if " -> " in line)
-    return {name.strip(): text.strip() for name, _, text in pairs}
+def editable(folder: Path, *, really: bool = True) -> str:
+    """What pip writes of where a distribution came from."""
+    return json.dumps({"url": folder.as_uri(), "dir_info": {"editable": really}})
 
 
-def test_tox_has_every_distribution_alone_every_pair_and_the_whole(listed: dict[str, str]) -> None:
-    """A plugin that is added stands in all of them."""
-    expected = {"spi", "core", "oldest", "newest", "wheels", *(f"alone-{plugin}" for plugin in PLUGINS)}
-    for count in (1, 2, len(PLUGINS)):
-        for chosen in combinations(PLUGINS, count):
-            expected |= {"-".join((python, *chosen)) for python in ("py311", "py312", "py313")}
-
-    assert expected - set(listed) == set()
-
-
-def test_tox_explains_each(listed: dict[str, str]) -> None:
-    """`tox list` is a document: no environment without a sentence."""
-    unexplained = [name for name, text in listed.items() if len(text) < 10 or text == "[no description]"]
-
-    assert unexplained == []
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A folder with the SPI's wheel."""
+    with zipfile.ZipFile(tmp_path / "kinmqtt_spi-0.1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(
+            "kinmqtt_spi-0.1.0.dist-info/RECORD", "a.py,sha256=x,1\nkinmqtt_spi-0.1.0.dist-info/RECORD,,\n"
+        )
+    return tmp_path
 
 
-def test_tox_names_no_combination_that_is_none(listed: dict[str, str]) -> None:
-    """Every part of a combination's name means something."""
-    for name in listed:
-        if "-" in name or name in ("oldest", "newest"):
-            Combination.named(name)
+def test_what_is_editable_must_be_this_checkouts(tmp_path: Path) -> None:
+    """A release from an index has no place of its own to name, and another checkout is another."""
+    site = tmp_path / "site-packages"
+    there = {
+        "here": Files(site, direct_url_json=editable(ROOT / "spi")),
+        "its source": Files(ROOT / "spi" / "src"),
+        "released": Files(site),
+        "elsewhere": Files(site, direct_url_json=editable(tmp_path)),
+        "a copy": Files(site, direct_url_json=editable(ROOT / "spi", really=False)),
+        "another folder": Files(site, direct_url_json=editable(ROOT / "core")),
+        "unknown": Files(site, METADATA="Name: kinmqtt-other\nVersion: 1\n"),
+        "foreign": Files(site, METADATA="Name: attrs\nVersion: 1\n"),
+    }
+
+    found = {name: bool(strangers([each], None)) for name, each in there.items()}
+
+    assert [name for name, strange in found.items() if not strange] == ["here", "its source", "foreign"]
+
+
+def test_what_is_from_a_wheel_must_be_the_wheels_that_were_built(wheels: Path) -> None:
+    """Every file of it, as its record has them; what pip adds beside is no matter."""
+    same = "a.py,sha256=x,1\nkinmqtt_spi-0.1.0.dist-info/INSTALLER,sha256=y,4\n"
+    site = wheels / "site-packages"
+    there = {
+        "same": Files(site, RECORD=same),
+        "other content": Files(site, RECORD=same.replace("x", "z")),
+        "other version": Files(site, RECORD=same, METADATA="Name: kinmqtt-spi\nVersion: 0.1.1\n"),
+        "no record": Files(site),
+        "editable": Files(site, RECORD=same, direct_url_json=editable(ROOT / "spi")),
+    }
+
+    found = {name: bool(strangers([each], wheels)) for name, each in there.items()}
+
+    assert [name for name, strange in found.items() if not strange] == ["same"]

@@ -15,20 +15,7 @@ from kinmqtt.commands import add_plugin_commands
 from kinmqtt.config import Overrides, Settings, load
 from kinmqtt.tap import install_asyncio_reactor
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
-
-FAMILIES = (
-    "authentication",
-    "authorization",
-    "subscription",
-    "queue",
-    "retain",
-    "session",
-    "event",
-    "cluster",
-    "metric",
-    "limiter",
-)
-"""What `kinmqtt new-plugin` can begin."""
+from kinmqtt_spi.services import FAMILIES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from importlib import metadata
@@ -198,3 +200,12 @@ def test_defaults_are_sound(tmp_path: Path) -> None:
     assert made.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     assert parse_hash(made).verify(b"x")
     assert parsed.iterations >= 210_000
+
+
+def test_the_command_needs_little() -> None:
+    """Neither the plugin nor Twisted is imported for it: a password is set in no time."""
+    code = "import sys, kinmqtt_auth_file.passwd; print(*{'twisted', 'kinmqtt_auth_file._plugin'} & set(sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "\n"

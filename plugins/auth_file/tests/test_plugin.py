@@ -18,7 +18,7 @@ from kinmqtt_spi import Client, Decision, Message
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import BareContext
-from kinmqtt_spi.services.authentication import ConnectRequest
+from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, AuthorizationRequest
 from kinmqtt_spi.services.plugin import HealthState, Requirements
 from kinmqtt_spi.settings import Document, parse
@@ -156,8 +156,8 @@ def test_one_file_alone_answers_for_one_thing(tmp_path: Path) -> None:
     assert passwords_only.connect("ann", b"secret") is not None
     assert acl_only.connect("ann", b"secret") is None
     assert acl_only.may(Action.PUBLISH, "a/c") is Verdict.ALLOW
-    assert passwords_only.context.left_out == {"authenticated", "authorize", "authorize_receive", "will_publishing"}
-    assert acl_only.context.left_out == {"authenticate", "authenticated"}
+    assert passwords_only.context.left_out == {"connected", "authorize", "authorize_receive", "will_publishing"}
+    assert acl_only.context.left_out == {"authenticate", "connected"}
 
 
 def test_without_a_file_it_is_not_configured() -> None:
@@ -316,7 +316,6 @@ def test_a_reload_overtakes_a_look(tmp_path: Path, late: str) -> None:
     bench.look(1)
     bench.context.finish()
     bench.look(1)
-    bench.context.finish()
     reading = bench.context.calls.pop()
     reloading = Deferred.fromCoroutine(bench.plugin.reload(bench.settings))
     late_call = reading[0]
@@ -359,12 +358,82 @@ def test_clients_of_removed_users_are_sent_away_where_that_is_asked_for(
     bench = Bench(tmp_path, ANN + BOB + ANN.replace("ann", "carl"), disconnect_removed=asked)
     for client_id, user in (("bob", "bob"), ("changed", "ann"), ("carl", "carl"), ("other", "stranger")):
         bench.context.clients[client_id] = Client(client_id, user)
-        bench.plugin.authenticated(bench.context.clients[client_id])
+        bench.plugin.connected(bench.context.clients[client_id], False)
 
     bench.write("passwords", NEW_ANN + ANN.replace("ann", "carl"))
     bench.look()
 
     assert sorted(client_id for client_id, _ in bench.context.disconnected) == expected
+
+
+def verified(bench: Bench, client_id: str, user: str = "ann", password: bytes = b"secret") -> Client:
+    """A client whose password was verified, and that is not connected yet."""
+    decision = done(bench.plugin.authenticate(ConnectRequest(client_id, user, password)))
+    assert isinstance(decision, Authenticated)
+    return Client(client_id, user, attributes=decision.identity.attributes)
+
+
+def connected(bench: Bench, client: Client) -> None:
+    """It is, and the plugin hears of it."""
+    bench.context.clients[client.client_id] = client
+    bench.plugin.connected(client, False)
+
+
+@pytest.mark.parametrize(("later", "stays"), [(BOB, False), (NEW_ANN, False), (ANN + BOB, True)])
+def test_who_is_removed_while_connecting_is_sent_away(tmp_path: Path, later: str, stays: bool) -> None:
+    """Between its password and its CONNACK other plugins may take their time: what counts is the file by then."""
+    bench = Bench(tmp_path, disconnect_removed=True)
+    client = verified(bench, "c")
+    bench.write("passwords", later)
+    done(bench.plugin.reload(bench.settings))
+
+    connected(bench, client)
+
+    assert [client_id for client_id, _ in bench.context.disconnected] == ([] if stays else ["c"])
+    if stays:
+        bench.write("passwords", BOB)
+        done(bench.plugin.reload(bench.settings))
+        assert [client_id for client_id, _ in bench.context.disconnected] == ["c"]
+
+
+def test_a_newer_client_of_the_same_id_is_not_sent_away(tmp_path: Path) -> None:
+    """The notice of the one before comes late; the newer one has shown the new password."""
+    bench = Bench(tmp_path, disconnect_removed=True)
+    old = verified(bench, "c")
+    bench.write("passwords", NEW_ANN)
+    done(bench.plugin.reload(bench.settings))
+    new = verified(bench, "c")
+
+    bench.context.clients["c"] = new
+    bench.plugin.connected(old, False)
+    bench.plugin.connected(new, False)
+
+    assert bench.context.disconnected == []
+    assert old.attributes != new.attributes
+
+
+def test_many_who_connect_slowly_are_not_forgotten(tmp_path: Path) -> None:
+    """Who is let in and not connected yet looks like one who has left: only those connected are counted."""
+    bench = Bench(tmp_path, disconnect_removed=True)
+    clients = [verified(bench, f"c{number}") for number in range(1100)]
+
+    for client in clients:
+        connected(bench, client)
+    bench.write("passwords", BOB)
+    done(bench.plugin.reload(bench.settings))
+
+    assert len(bench.context.disconnected) == 1100
+
+
+def test_what_others_can_see_tells_nothing_of_the_hash(tmp_path: Path) -> None:
+    """A seal under a key of its own, and only where it is asked for."""
+    one, two = Bench(tmp_path, disconnect_removed=True), Bench(tmp_path, disconnect_removed=True)
+    without = Bench(tmp_path)
+
+    attributes = [verified(bench, "c").attributes for bench in (one, one, two, without)]
+
+    assert attributes[0] == attributes[1] != attributes[2]
+    assert attributes[3] == {}
 
 
 def test_a_pattern_for_everybody_is_told_of(tmp_path: Path) -> None:

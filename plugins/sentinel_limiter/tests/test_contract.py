@@ -49,9 +49,9 @@ class TestRate(LimiterContract):
 
     def size(self, case: LimiterCase) -> int:
         """Whom the rule knows, and whose cells were looked for."""
-        rule = case.plugin._rules["r"]
+        rule = case.plugin._limits._rules["r"]
         assert len(rule.table.cells) <= KEYS
-        return len(rule.table.cells) + len(case.plugin._plans)
+        return len(rule.table.cells) + len(case.plugin._limits._plans)
 
 
 class TestBucket(TestRate):
@@ -154,7 +154,7 @@ class TestHotClients(LimiterContract):
 
     def size(self, case: LimiterCase) -> int:
         """The values that are remembered, and whose cells were looked for."""
-        return len(case.plugin._rules["r"].values) + len(case.plugin._plans)
+        return len(case.plugin._limits._rules["r"].values) + len(case.plugin._limits._plans)
 
 
 class TestHotTopics(TestHotClients):
@@ -226,7 +226,7 @@ class TestSentinelLimiter(PluginContract):
         passed = [sum(plugin.acquire(resource, 1) is None for _ in range(10)) for resource in (CLIENT, FREE)]
         plugin._context.clock.advance(5)
         topics = {each.topic: each.read() for each in plugin.sys_topics()}
-        return passed, sorted(plugin._rules), topics["$SYS/sentinel_limiter/rules"]
+        return passed, sorted(plugin._limits._rules), topics["$SYS/sentinel_limiter/rules"]
 
 
 class TestItsTopics(MetricPluginContract):

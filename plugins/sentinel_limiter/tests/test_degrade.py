@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kinmqtt_sentinel_limiter._degrade import BreakerState, Guard, Guards
 from kinmqtt_sentinel_limiter._settings import DegradeSettings
+from kinmqtt_spi.errors import CallStopped
 from kinmqtt_spi.reference.plugin import BareContext
 
 BY_COUNT = DegradeSettings(name="b", strategy="error_count", count=2, min_request_amount=1)
@@ -167,6 +168,53 @@ def test_a_probe_that_another_breaker_stops_is_not_lost() -> None:
     scene.clock.advance(10)
     assert scene.call()
     assert not scene.guards.open()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [BY_COUNT, DegradeSettings(name="b", strategy="error_ratio", ratio=0.7, min_request_amount=1)],
+)
+def test_a_call_that_another_guard_stops_is_none(rule: DegradeSettings) -> None:
+    """It neither fails nor is well: a closed breaker does not count it, whatever it counts."""
+    scene = Scene(rule)
+
+    for _ in range(9):
+        scene.call(CallStopped())
+    answers = [scene.call(ERROR) for _ in range(4)]
+
+    assert answers == ([True] * 3 + [False] if rule is BY_COUNT else [True] + [False] * 3)
+
+
+def test_a_probe_that_another_guard_stops_is_withdrawn() -> None:
+    """The next call probes, however often it happens, and the log has it once."""
+    scene = Scene(BY_COUNT)
+    for _ in range(3):
+        scene.call(ERROR)
+    scene.clock.advance(10)
+
+    for _ in range(5):
+        assert scene.guard.enter()
+        scene.clock.advance(1e-5)  # Clocks go on, also within a turn.
+        scene.guard.leave(0.0, CallStopped())
+
+    assert scene.state() is BreakerState.OPEN
+    assert len(scene.context.log.texts()) == 3
+    assert scene.call()
+    assert scene.state() is BreakerState.CLOSED
+
+
+def test_a_probe_under_way_is_not_withdrawn_for_another_call() -> None:
+    """In the shadow others go on beside the probe: one of them that is stopped says nothing of it."""
+    rule = DegradeSettings(name="b", strategy="error_count", count=2, min_request_amount=1, shadow=True)
+    scene = Scene(rule)
+    for _ in range(3):
+        scene.call(ERROR)
+    scene.clock.advance(10)
+    scene.guard.enter()
+
+    scene.call(CallStopped())
+
+    assert scene.state() is BreakerState.HALF_OPEN
 
 
 def test_in_the_shadow_all_calls_go_on() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings, _limits
 from kinmqtt_sentinel_limiter._rules import FlowRule
-from kinmqtt_sentinel_limiter._settings import FlowSettings, ParamSettings, Rules
+from kinmqtt_sentinel_limiter._settings import FlowSettings, ParamSettings, Rules, SystemSettings
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
@@ -35,7 +35,7 @@ class Scene:
 
     def take(self, *flow: FlowSettings) -> list[str]:
         """Go by other rules."""
-        return self.limiter._take(Rules(flow=flow))
+        return self.limiter._limits.take(Rules(flow=flow))
 
     def count(self, name: str) -> float:
         """A metric's sum."""
@@ -201,6 +201,115 @@ def test_a_new_concurrency_knows_who_is_there() -> None:
             scene.limiter.release(client, 1)
 
 
+@pytest.mark.parametrize("kind", [PUBLISH, SUBSCRIBE])
+@pytest.mark.parametrize("topic", [None, "t"])
+def test_a_changed_concurrency_knows_what_is_in_hand(kind: ResourceKind, topic: str | None) -> None:
+    """What was taken before a reload is counted by the rule that comes with it, and given back to that one."""
+    fields: dict[str, Any] = {"kind": kind, "count": 2, "grade": "concurrency"}
+    scene = Scene(FlowSettings(name="r", **fields), watch_topics=True)
+    resource = Resource(kind, "main", "192.0.2.1", "c", "u", topic if kind is PUBLISH else None)
+    other = Resource(kind, "main", "192.0.2.1", "d", "u", topic if kind is PUBLISH else None)
+    assert scene.passes(resource, 3) == 2
+    assert scene.passes(other, 3) == 2
+
+    scene.take(FlowSettings(name="r", reason="server_busy", **fields))
+
+    assert scene.passes(resource, 2) == 0
+    scene.limiter.release(resource, 1)
+    assert scene.passes(resource, 2) == 1
+    for _ in range(2):
+        scene.limiter.release(resource, 1)
+    assert scene.passes(resource, 5) == 2
+    assert scene.limiter._limits.in_use() == {resource: 2, other: 2}
+
+
+def test_a_concurrency_that_comes_back_knows_what_is_in_hand() -> None:
+    """Also what came while it was not there; and what is over by then does not count."""
+    rule = FlowSettings(name="r", count=3, grade="concurrency")
+    scene = Scene(rule)
+    resource = _publish()
+    scene.ask(resource, 2)
+    scene.take()
+    scene.ask(resource, 2)
+    scene.limiter.release(resource, 2)
+
+    scene.take(rule)
+
+    assert scene.passes(resource, 3) == 1
+    scene.limiter.release(resource, 2)
+    assert scene.passes(resource, 3) == 2
+
+
+def test_a_new_system_rule_knows_what_is_in_hand() -> None:
+    """A bound for all packets together, and what the broker is able to do."""
+    scene = Scene(FlowSettings(name="r", count=100, grade="concurrency"))
+    resource = _publish()
+    scene.ask(resource, 3)
+
+    scene.limiter._limits.take(
+        Rules(
+            flow=(FlowSettings(name="r", count=100, grade="concurrency"),),
+            system=(
+                SystemSettings(name="s", metric="publish_concurrency", threshold=5, kinds=(PUBLISH,)),
+                SystemSettings(name="a", metric="cpu", threshold=0.5, kinds=(PUBLISH,), adaptive=True),
+            ),
+        )
+    )
+
+    assert scene.limiter._limits._load.in_hand == 3
+    assert scene.passes(resource, 9) == 2
+    for amount in (3, 1, 1):
+        scene.limiter.release(resource, amount)
+    assert scene.limiter._limits._load.in_hand == 0
+    assert scene.passes(resource, 9) == 5
+
+
+def test_what_is_in_use_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that came and went, and those that were refused, are in no book."""
+    monkeypatch.setattr(_limits, "MAX_PLANS", 4)
+    rules = [
+        FlowSettings(name=kind.value, kind=kind, count=1, grade="concurrency", per="all") for kind in ResourceKind
+    ]
+    scene = Scene(*rules)
+    for number in range(50):
+        for resource in (_publish(f"c{number}"), _publish(f"c{number}", "t"), _connect(f"c{number}")):
+            if scene.ask(resource) is None:
+                scene.limiter.release(resource, 1)
+    held = [_publish("held"), _connect("held")]
+    assert [scene.ask(resource) for resource in held] == [None, None]
+
+    for number in range(50):
+        for resource in (_publish(f"c{number}"), _publish(f"c{number}", "t"), _connect(f"c{number}")):
+            assert scene.ask(resource) is not None
+
+    assert len(scene.limiter._limits._book) <= 12
+    assert scene.limiter._limits.in_use() == dict.fromkeys(held, 1)
+
+
+def test_another_bound_for_keys_holds_for_rules_that_stay() -> None:
+    """More are remembered, or fewer at once: those with the least use go, and what is held stays."""
+    held = FlowSettings(name="held", kind=CONNECT, count=1, grade="concurrency", per="username")
+    scene = Scene(FlowSettings(name="r", count=1), held, max_keys=8)
+    rules = scene.limiter._limits._rules
+    rule, holding = rules["r"], rules["held"]
+    assert isinstance(rule, FlowRule) and isinstance(holding, FlowRule)
+    users = [Resource(CONNECT, "main", "192.0.2.1", None, f"u{number}") for number in range(20)]
+    clients = [_publish(f"c{number}") for number in range(40)]
+
+    scene.limiter._limits.resize(32)
+    for number, client in enumerate(clients[:32]):
+        scene.ask(client, 1 + number)
+    for user in users:
+        scene.ask(user)
+    wide = len(rule.table.cells)
+    scene.limiter._limits.resize(8)
+
+    assert wide == 32
+    assert set(rule.table.cells) == {f"c{number}" for number in range(24, 32)}
+    assert len(holding.table.cells) == 20
+    assert [scene.ask(client) is None for client in (clients[31], clients[0])] == [False, True]
+
+
 def test_a_client_that_comes_again_takes_its_own_place() -> None:
     """A used up rule locks nobody out whose old connection is still open, and in the end nothing is lost or won."""
     rule = FlowSettings(name="r", kind=CONNECT, count=2, grade="concurrency", per="username")
@@ -217,7 +326,7 @@ def test_a_client_that_comes_again_takes_its_own_place() -> None:
         scene.limiter.release(_connect(name), 1)
 
     assert scene.passes(_connect(None), 5) == 2
-    assert scene.limiter._held_by == {_connect(None): 2}
+    assert scene.limiter._limits.in_use() == {_connect(None): 2}
 
 
 def test_a_client_that_comes_again_is_counted_once_in_the_shadow() -> None:
@@ -266,7 +375,7 @@ def test_rules_that_are_not_asked_for_wait() -> None:
 def test_keys_are_bounded() -> None:
     """A flood of clients never makes a rule remember more than ``max_keys``, and who is in debt stays."""
     scene = Scene(FlowSettings(name="r", count=1), max_keys=64)
-    rule = scene.limiter._rules["r"]
+    rule = scene.limiter._limits._rules["r"]
     assert isinstance(rule, FlowRule)
     scene.ask(_publish("heavy"), 1000)
 
@@ -287,23 +396,23 @@ def test_keys_that_are_held_stay() -> None:
     assert sum(scene.passes(client, 2) for client in clients) == 0
     for client in clients:
         scene.limiter.release(client, 1)
-    scene.limiter._sweep(scene.clock.monotonic())
-    held = scene.limiter._rules["r"]
+    scene.limiter._limits.sweep(scene.clock.monotonic())
+    held = scene.limiter._limits._rules["r"]
     assert isinstance(held, FlowRule)
     assert held.table.cells == {}
-    assert scene.limiter._held_by == {}
+    assert scene.limiter._limits.in_use() == {}
 
 
 def test_idle_keys_are_forgotten() -> None:
     """A sweep drops what is as good as new, and who comes again finds the same as before."""
     scene = Scene(FlowSettings(name="r", count=2))
     resource = _publish()
-    rule = scene.limiter._rules["r"]
+    rule = scene.limiter._limits._rules["r"]
     assert isinstance(rule, FlowRule)
     scene.passes(resource, 5)
     scene.clock.advance(5)
 
-    scene.limiter._sweep(scene.clock.monotonic())
+    scene.limiter._limits.sweep(scene.clock.monotonic())
 
     assert rule.table.cells == {}
     assert scene.passes(resource, 5) == 2
@@ -321,15 +430,15 @@ def test_who_shares_a_key_shares_it_after_it_was_forgotten(behaviour: Any) -> No
     scene.ask(second)
     scene.clock.advance(60)
 
-    scene.limiter._sweep(scene.clock.monotonic())
-    cells = [rule.table.cells for rule in scene.limiter._rules.values() if isinstance(rule, FlowRule)]
+    scene.limiter._limits.sweep(scene.clock.monotonic())
+    cells = [rule.table.cells for rule in scene.limiter._limits._rules.values() if isinstance(rule, FlowRule)]
     swept, before = [len(of_rule) for of_rule in cells], scene.count("passed")
     scene.ask(first)
     scene.ask(second)
 
     assert swept == [0, 0]
-    assert scene.limiter._plans[id(first)] == scene.limiter._plans[id(second)]
-    assert scene.limiter._plans[id(first)] == (cells[0][""], cells[1]["u"])
+    assert scene.limiter._limits._plans[id(first)] == scene.limiter._limits._plans[id(second)]
+    assert scene.limiter._limits._plans[id(first)] == (cells[0][""], cells[1]["u"])
     assert cells[0][""].spent(60.0) * 1000 == pytest.approx(scene.count("passed") - before, abs=0.01)
 
 
@@ -340,8 +449,8 @@ def test_what_was_taken_before_a_forgotten_key_is_given_back() -> None:
     scene.ask(resource)
     scene.clock.advance(2.5)
     scene.ask(other)
-    scene.limiter._sweep(scene.clock.monotonic())
-    rule = scene.limiter._rules["all"]
+    scene.limiter._limits.sweep(scene.clock.monotonic())
+    rule = scene.limiter._limits._rules["all"]
     assert isinstance(rule, FlowRule)
 
     answer = scene.ask(resource)
@@ -357,12 +466,12 @@ def test_a_long_table_is_swept_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(25):
         scene.ask(_publish(f"c{number}"))
     scene.clock.advance(60)
-    rule = scene.limiter._rules["r"]
+    rule = scene.limiter._limits._rules["r"]
     assert isinstance(rule, FlowRule)
 
     left = []
     for _ in range(3):
-        scene.limiter._sweep(scene.clock.monotonic())
+        scene.limiter._limits.sweep(scene.clock.monotonic())
         left.append(len(rule.table.cells))
 
     assert left == [15, 5, 0]
@@ -378,8 +487,8 @@ def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [scene.ask(resource) for _ in range(3) for resource in clients + topics]
 
     assert [answer is None for answer in answers] == [True] * 30 + [False] * 30
-    assert len(scene.limiter._plans) <= 4
-    assert len(scene.limiter._topic_plans) <= 4
+    assert len(scene.limiter._limits._plans) <= 4
+    assert len(scene.limiter._limits._topic_plans) <= 4
 
 
 def test_hot_parameters_are_limited_each() -> None:

@@ -146,6 +146,18 @@ def test_a_reload_takes_new_rules() -> None:
     assert scene.passes() == 2
 
 
+def test_a_reload_takes_the_bound_for_keys() -> None:
+    """Also for rules that did not change."""
+    scene = Scene(flow=(_flow(),), max_keys=1000)
+    for number in range(100):
+        scene.limiter.acquire(Resource(PUBLISH, "main", "192.0.2.1", f"c{number}"), 1)
+
+    answer = scene.reload(flow=(_flow(),), max_keys=50)
+
+    assert answer == []
+    assert len(scene.limiter._limits._rules["r"].table.cells) == 50  # type: ignore[attr-defined]
+
+
 def test_a_reload_says_what_needs_a_restart() -> None:
     """Rules that can't be asked for, and settings that are only looked at in the beginning; health tells too."""
     scene = Scene(flow=(_flow(),))
@@ -284,7 +296,7 @@ def test_idle_keys_go_with_the_timer() -> None:
 
     scene.clock.advance(30)
 
-    assert scene.limiter._rules["r"].table.cells == {}  # type: ignore[attr-defined]
+    assert scene.limiter._limits._rules["r"].table.cells == {}  # type: ignore[attr-defined]
     assert scene.clock.pending() == 1
 
 

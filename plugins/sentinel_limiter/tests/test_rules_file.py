@@ -10,6 +10,7 @@ import pytest
 from kinmqtt_sentinel_limiter import _rules_file
 from kinmqtt_sentinel_limiter._rules_file import RulesFile
 
+TWO = '[[flow]]\nname = "a"\ncount = 1\n\n[[flow]]\nname = "b"\ncount = 2\n'
 RULE = '[[flow]]\nname = "a"\ncount = 1\n'
 
 
@@ -38,11 +39,30 @@ def test_a_file_that_changed_is_found_once(tmp_path: Path) -> None:
     (tmp_path / "new").rename(file.path)
 
     file.look()
+    file.look()
     found = file.take_found()
 
     assert found is not None and found.rules is not None
     assert found.rules.flow[0].count == 7
     assert file.take_found() is None
+
+
+def test_a_file_that_is_cut_between_two_tables_is_not_taken(tmp_path: Path) -> None:
+    """What is there of a file that is being written may be sound, and would drop the rules that are not."""
+    file = _file(tmp_path / "limits.toml", TWO)
+    file.path.write_text(RULE)
+    file.look()
+    cut = file.take_found()
+    file.path.write_text(TWO + "# changed\n")
+
+    found = []
+    for _ in range(2):
+        file.look()
+        found.append(file.take_found())
+
+    assert cut is None and found[0] is None
+    assert found[1] is not None and found[1].rules is not None
+    assert [rule.name for rule in found[1].rules.flow] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +79,7 @@ def test_what_is_wrong_is_found_once(tmp_path: Path, text: str, problem: str) ->
     file.path.write_text(text + "\n# longer\n")
 
     file.look()
+    file.look()
     found = file.take_found()
     file.look()
 
@@ -72,9 +93,11 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
     file = _file(tmp_path / "limits.toml")
     file.path.unlink()
     file.look()
+    file.look()
     gone = file.take_found()
     file.path.write_text(RULE)
 
+    file.look()
     file.look()
     back = file.take_found()
 
@@ -91,6 +114,7 @@ def test_whatever_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(_rules_file, "read_rules", fail)
+    file.look()
     file.look()
     found = file.take_found()
 

@@ -1,5 +1,21 @@
 """Users and topic rights from Mosquitto's files, and the command that writes passwords."""
 
-from kinmqtt_auth_file._plugin import AuthFile, AuthFileSettings
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kinmqtt_auth_file.settings import AuthFileSettings
+
+if TYPE_CHECKING:
+    from kinmqtt_auth_file._plugin import AuthFile
 
 __all__ = ["AuthFile", "AuthFileSettings"]
+
+
+def __getattr__(name: str) -> Any:
+    """The plugin is imported where it is asked for: `kinmqtt passwd` does without it, and so without Twisted."""
+    if name != "AuthFile":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kinmqtt_auth_file._plugin import AuthFile
+
+    return AuthFile

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from attrs import frozen
 from twisted.internet.defer import Deferred
 
-from kinmqtt_auth_file.files import Contents, Files, Settling, counted
-from kinmqtt_auth_file.hashes import Argon2id, Argon2Settings
+from kinmqtt_auth_file.files import Contents, Files, counted
+from kinmqtt_auth_file.hashes import Argon2id
 from kinmqtt_auth_file.passwords import Passwords
-from kinmqtt_auth_file.users import Users
+from kinmqtt_auth_file.settings import AuthFileSettings
+from kinmqtt_auth_file.users import Seals, Users
 from kinmqtt_auth_file.verifying import Line, TooBusy, Verified, Verifier
 from kinmqtt_spi import Client, Decision, Message, Reject, deny, hookimpl
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.authentication import ConnectRequest, allow_as
+from kinmqtt_spi.reference.files import FileWatch
+from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, AuthorizationRequest
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
-from kinmqtt_spi.settings import setting
 from kinmqtt_spi.values import ALLOW
 
 REFUSED: Final = deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password")
@@ -29,53 +29,14 @@ BUSY: Final = deny(ReasonCode.SERVER_BUSY, "too many passwords are being verifie
 NEEDED: Final = {
     "authenticate": "password_file",
     "authorize": "acl_file",
-    "authenticated": "disconnect_removed",
+    "connected": "disconnect_removed",
 }
 """Hooks, and the settings without which they are left out."""
 
+VERIFIED: Final = "auth_file.verified"
+"""A client's attribute: which hash its password was verified by, under a seal."""
+
 NOBODY: Final = Passwords({}, Argon2id.costing())
-
-
-@frozen(slots=True)
-class AuthFileSettings:
-    """``[plugins.auth_file]``."""
-
-    password_file: Path | None = setting(
-        None, help="users and their hashes, as Mosquitto's `password_file`; left out, it authenticates nobody"
-    )
-    acl_file: Path | None = setting(
-        None, help="who may do what with which topics, as Mosquitto's `acl_file`; left out, it authorizes nothing"
-    )
-    watch_s: float = setting(
-        3.0,
-        help="how often to look whether a file has changed; 0 for at a reload (SIGHUP) only",
-        unit="s",
-        minimum=0,
-        maximum=86_400,
-    )
-    disconnect_removed: bool = setting(
-        False, help="whether clients are disconnected whose user is removed or gets another password hash"
-    )
-    denied_wills: Literal["drop", "refuse"] = setting(
-        "drop",
-        help="a will that no rule allows: `drop` lets the client in and never publishes it, as Mosquitto does; "
-        "`refuse` refuses the client",
-    )
-    cache_entries: int = setting(
-        10_000, help="right passwords that are remembered, by a keyed digest; 0 for none", minimum=0
-    )
-    cache_s: float = setting(
-        300.0, help="for how long a right password is remembered", unit="s", minimum=0, maximum=86_400
-    )
-    verify_at_once: int = setting(2, help="threads that verify passwords at the same time", minimum=1, maximum=64)
-    verify_waiting: int = setting(
-        200,
-        help="clients that may wait for theirs, a quarter of them from one address; more are refused as too busy",
-        minimum=1,
-    )
-    argon2: Argon2Settings = setting(
-        factory=Argon2Settings, help="what a new password's hash costs, for `kinmqtt passwd -c`"
-    )
 
 
 class AuthFile:
@@ -84,8 +45,8 @@ class AuthFile:
     def __init__(self) -> None:
         self._settings = AuthFileSettings()
         self._files = Files(None, None)
-        self._contents = Contents(None, None, ())
-        self._settling = Settling(())
+        self._contents = Contents(None, None)
+        self._watch: FileWatch[Contents] | None = None
         self._left_out: set[str] = set()
         self._problem: str | None = None
         self._timer: Timer | None = None
@@ -108,12 +69,12 @@ class AuthFile:
         """Read the files, so that `kinmqtt check` tells what is wrong with them."""
         settings: AuthFileSettings = context.settings
         files = _files_of(settings)
-        contents = files.read(settings.argon2)
+        watch = files.watch(settings.argon2)
+        contents = watch.read_now()
         self._left_out = _idle(settings)
         context.leave_out(*sorted(self._left_out))
         self._context = context
-        self._settings, self._files, self._contents = settings, files, contents
-        self._settling = Settling(contents.looks)
+        self._settings, self._files, self._contents, self._watch = settings, files, contents, watch
         metrics = context.metrics
         self._right = metrics.counter("verified", "clients")
         self._refused = metrics.counter("refused", "clients")
@@ -126,6 +87,7 @@ class AuthFile:
             self._line, self._verified, self._passwords, metrics.counter("cache_hits", "clients")
         )
         self._users = Users(context)
+        self._seals = Seals()
         metrics.gauge("cached", "passwords", lambda: len(self._verified))
         metrics.gauge("waiting", "clients", lambda: len(self._line))
         for note in contents.notes:
@@ -141,16 +103,16 @@ class AuthFile:
     async def reload(self, settings: AuthFileSettings) -> Sequence[str]:
         """Take new settings and read the files at once; raises, and keeps what holds, where they are wrong."""
         files = _files_of(settings)
+        watch = files.watch(settings.argon2)
         try:
-            contents = await self._context.in_thread(lambda: files.read(settings.argon2))
+            contents = await self._context.in_thread(watch.read_now)
         except SettingsError as error:
             self._failures.value += 1
             self._problem = "; ".join(error.problems)
             raise
         self._verified.bound(settings.cache_entries, settings.cache_s)
         self._line.resize(settings.verify_at_once, settings.verify_waiting)
-        self._settings, self._files = settings, files
-        self._settling = Settling(contents.looks)
+        self._settings, self._files, self._watch = settings, files, watch
         self._take(contents)
         self._look_later()
         late = self._left_out - _idle(settings)
@@ -190,13 +152,29 @@ class AuthFile:
             self._refused.value += 1
             return REFUSED
         self._right.value += 1
-        return allow_as()
+        if not self._settings.disconnect_removed:
+            return allow_as()
+        # With no wait since it was verified: the hash is the one that was.
+        return allow_as(Identity(attributes={VERIFIED: self._seals.of(username, self._passwords().get(username))}))
 
     @hookimpl
-    def authenticated(self, client: Client) -> None:
-        """Remember whose client it is, where that may have to be asked."""
-        if self._settings.disconnect_removed and client.username in self._passwords().users:
+    def connected(self, client: Client, session_present: bool) -> None:
+        """Remember whose client it is, or send it away where its user was changed since its password was verified.
+
+        Much may happen in between: other plugins and stores are asked, and may take their time.
+        """
+        if not self._settings.disconnect_removed or client.username is None:
+            return
+        hash = self._passwords().users.get(client.username)
+        verified = client.attributes.get(VERIFIED)
+        if verified is None:
+            if hash is not None:  # Another plugin let it in, under the name of a user of ours.
+                self._users.add(client)
+        elif hash is not None and verified == self._seals.of(client.username, hash):
             self._users.add(client)
+        elif self._context.client(client.client_id) == client:  # and no newer one of that id
+            self._context.disconnect(client.client_id)
+            self._context.log.info("client {client!r} disconnected: its user was changed", client=client.client_id)
 
     # What they may do
 
@@ -259,26 +237,18 @@ class AuthFile:
         return Deferred.fromCoroutine(self._look_once())
 
     async def _look_once(self) -> None:
-        files, settling, argon2 = self._files, self._settling, self._settings.argon2
+        watch = self._watch
+        assert watch is not None
         try:
-            looks = await self._context.in_thread(files.look)
-            if settling.is_due(looks) and settling is self._settling:
-                await self._read(files, settling, argon2)
-        except Exception as error:
-            self._context.log.error("can't look at {names}: {error}", names=_names(files), error=error)
-        self._looking = False
-
-    async def _read(self, files: Files, settling: Settling, argon2: Argon2Settings) -> None:
-        try:
-            contents = await self._context.in_thread(lambda: files.read(argon2))
+            contents = await self._context.in_thread(watch.look)
+            if contents is not None and watch is self._watch:  # else a reload has read them since
+                self._take(contents)
         except SettingsError as error:
-            if settling is self._settling:
-                settling.wrong()
+            if watch is self._watch:
                 self._failed(error)
-            return
-        if settling is self._settling:  # else a reload has read them since
-            settling.taken(contents.looks)
-            self._take(contents)
+        except Exception as error:
+            self._context.log.error("can't look at {names}: {error}", names=_names(self._files), error=error)
+        self._looking = False
 
     def _failed(self, error: SettingsError) -> None:
         self._failures.value += 1
@@ -314,7 +284,7 @@ def _idle(settings: AuthFileSettings) -> set[str]:
     if settings.password_file is None:
         idle.add("authenticate")
     if settings.password_file is None or not settings.disconnect_removed:
-        idle.add("authenticated")
+        idle.add("connected")
     if settings.acl_file is None:
         idle |= {"authorize", "authorize_receive", "will_publishing"}
     return idle

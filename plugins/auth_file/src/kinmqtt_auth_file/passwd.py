@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from kinmqtt_auth_file._plugin import AuthFileSettings
 from kinmqtt_auth_file.editing import locked, replace, users_in, with_hashes, with_user, without_user
 from kinmqtt_auth_file.files import counted
 from kinmqtt_auth_file.hashes import (
@@ -24,6 +23,7 @@ from kinmqtt_auth_file.hashes import (
     Pbkdf2,
 )
 from kinmqtt_auth_file.passwords import parse_passwords, problem_with_user
+from kinmqtt_auth_file.settings import AuthFileSettings
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.settings import Document, parse
 

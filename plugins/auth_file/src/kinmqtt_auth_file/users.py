@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import hmac
+import secrets
 from typing import Final
 
+from kinmqtt_auth_file.hashes import PasswordHash
 from kinmqtt_auth_file.passwords import Passwords
 from kinmqtt_spi.services.plugin import Context
 from kinmqtt_spi.values import Client
 
 SWEEP_AT_LEAST: Final = 1024
+
+
+class Seals:
+    """What stands for a user's hash where others can see it: a digest under a key of this process."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def of(self, username: str, hash: PasswordHash) -> str:
+        """The seal of the two."""
+        # No hash has a zero byte in it.
+        told = f"{username}\0{hash}".encode(errors="surrogatepass")
+        return hmac.digest(self._key, told, "sha256").hex()
 
 
 class Users:
@@ -23,7 +39,7 @@ class Users:
         return len(self._clients)
 
     def add(self, client: Client) -> None:
-        """A client was let in."""
+        """A client is connected."""
         if client.username is None:
             return
         self._clients[client.client_id] = client.username

@@ -8,6 +8,7 @@ from typing import Final
 
 from kinmqtt_sentinel_limiter._leap_array import LeapArray
 from kinmqtt_sentinel_limiter._settings import DegradeSettings, names_of
+from kinmqtt_spi.errors import CallStopped
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.plugin import CallGuard, Log
 
@@ -40,6 +41,10 @@ class Breaker:
         self._until = 0.0
         """When an open breaker lets a probe in, and when a probe is given up."""
         self._probed_at = 0.0
+        self._last_probes = False
+        """Whether the call that was asked for last is the probe."""
+        self._withdrawn = False
+        """Whether the last probe was withdrawn: while that goes on, the log does not say it of every call."""
         self._log = log
         labels = {"rule": settings.name}
         self._blocked = metrics.counter("limiter.blocked", "requests", labels)
@@ -60,8 +65,9 @@ class Breaker:
         """Whether a call may be made; where the time has come, it is the probe."""
         if self.state is BreakerState.CLOSED:
             return True
-        if now >= self._until:
-            self._change(BreakerState.HALF_OPEN, "a call is tried")
+        self._last_probes = now >= self._until
+        if self._last_probes:
+            self._change(BreakerState.HALF_OPEN, "a call is tried", told=not self._withdrawn)
             self._probed_at = now
             self._until = now + self.settings.open_s
             return True
@@ -72,10 +78,11 @@ class Breaker:
         return False
 
     def withdraw(self, now: float) -> None:
-        """The call that was let in is not made: another breaker stops it."""
-        if self.state is BreakerState.HALF_OPEN and self._probed_at == now:
-            self._change(BreakerState.OPEN, "another breaker stopped the call")
+        """The call that was let in last is not made, as something else stops it: if it was the probe, the next is."""
+        if self.state is BreakerState.HALF_OPEN and self._last_probes:
+            self._change(BreakerState.OPEN, "something else stopped the call", told=not self._withdrawn)
             self._until = now
+            self._withdrawn = True
 
     def leave(self, now: float, duration_s: float, failed: bool) -> None:
         """A call has ended."""
@@ -91,6 +98,7 @@ class Breaker:
                 self._trip(now)
 
     def _decide(self, now: float, bad: bool) -> None:
+        self._withdrawn = False
         if bad:
             self._open(now, "the probe was slow" if self.settings.strategy == "slow_ratio" else "the probe failed")
         else:
@@ -118,10 +126,12 @@ class Breaker:
         self._until = now + self.settings.open_s
         self._change(BreakerState.OPEN, why)
 
-    def _change(self, state: BreakerState, why: str) -> None:
+    def _change(self, state: BreakerState, why: str, *, told: bool = True) -> None:
         if state is self.state:
             return
         before, self.state = self.state, state
+        if not told:
+            return
         tell = self._log.warn if state is BreakerState.OPEN else self._log.info
         tell(
             "breaker {title}: {before} to {after}: {why}{shadow}",
@@ -158,10 +168,16 @@ class Guard(CallGuard):
         return True
 
     def leave(self, duration_s: float, error: BaseException | None) -> None:
-        if self.breakers:
-            now = self._monotonic()
+        if not self.breakers:
+            return
+        now = self._monotonic()
+        if isinstance(error, CallStopped):
+            # Nothing was called, so nothing is known: guards are asked in one go, so it is the call let in last.
             for breaker in self.breakers:
-                breaker.leave(now, duration_s, error is not None)
+                breaker.withdraw(now)
+            return
+        for breaker in self.breakers:
+            breaker.leave(now, duration_s, error is not None)
 
 
 class Guards:

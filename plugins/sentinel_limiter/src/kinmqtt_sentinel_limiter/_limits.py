@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
+from attrs import evolve
+
 from kinmqtt_sentinel_limiter._cells import Cell
-from kinmqtt_sentinel_limiter._needs import kinds_of, unmet
+from kinmqtt_sentinel_limiter._needs import kinds_of, releases_of, unmet
 from kinmqtt_sentinel_limiter._rules import FlowRule, ParamRule, Rule, Surroundings
 from kinmqtt_sentinel_limiter._settings import AnswerSettings, FlowSettings, ParamSettings, Rules, SystemSettings
 from kinmqtt_sentinel_limiter._system import Load, LoadCell, SystemRule
-from kinmqtt_spi import hookimpl
-from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.services.metric import Metrics
 
@@ -20,28 +20,48 @@ Cells: TypeAlias = tuple[Cell, ...]
 MAX_PLANS: Final = 50_000
 """For how many resources it is remembered which cells concern them."""
 
-_LASTING: Final = frozenset((ResourceKind.CONNECTION, ResourceKind.CONNECT))
 _PUBLISH: Final = ResourceKind.PUBLISH
+"""A name of the module's own, as it is looked at for each packet."""
 
 
 class Ledger(Cell):
-    """Who holds how many connections, for rules that come while they are open; no rule's own."""
+    """How much one resource has in use, for rules that come while it does; no rule's own.
 
-    __slots__ = ("held_by", "resource")
+    It is in the book while it has anything in use, and longer where plans hold it.
+    """
 
-    def __init__(self, held_by: dict[Resource, int], resource: Resource) -> None:
+    __slots__ = ("book", "in_use", "resource")
+
+    def __init__(self, book: dict[Resource, Ledger], resource: Resource) -> None:
         self.gone = False
-        self.held_by = held_by
+        self.in_use = 0
+        self.book = book
         self.resource = resource
 
     def take(self, amount: int, now: float) -> float:
-        self.held_by[self.resource] = self.held_by.get(self.resource, 0) + amount
+        if not self.in_use:
+            self.book[self.resource] = self
+        self.in_use += amount
         return 0.0
 
     def give_back(self, amount: int, now: float) -> None:
-        left = self.held_by.pop(self.resource, 0) - amount
-        if left > 0:
-            self.held_by[self.resource] = left
+        self.in_use -= amount
+        if self.in_use <= 0:
+            self.in_use = 0
+            self.book.pop(self.resource, None)
+
+
+class PlannedLedger(Ledger):
+    """A ledger that plans hold, and that stays in the book with them: packets come and go without looking it up."""
+
+    __slots__ = ()
+
+    def take(self, amount: int, now: float) -> float:
+        self.in_use += amount
+        return 0.0
+
+    def give_back(self, amount: int, now: float) -> None:
+        self.in_use -= amount
 
 
 class Limits:
@@ -51,18 +71,18 @@ class Limits:
     one and the same resource, so its cells are found by the resource's identity: the resource is held, and its
     identity nobody else's, until the plans are dropped, as when a rule changes. A cell whose key was forgotten
     says so when it is asked, and the resource's cells are looked for anew.
+
+    Where the broker tells when something is over, a ledger has what is in use, by resource: a rule that comes later
+    counts all of it, and what is given back then is what it has counted.
     """
 
-    def __init__(self) -> None:
-        self._begin(MetricRegistry(), lambda: 0.0, 8)
-
-    def _begin(self, metrics: Metrics, monotonic: Callable[[], float], max_keys: int) -> None:
-        """Have no rules yet."""
+    def __init__(self, metrics: Metrics, monotonic: Callable[[], float], max_keys: int, asked: LimiterNeeds) -> None:
+        """Have no rules yet; ``asked`` is what the broker was asked to tell."""
         self._monotonic = monotonic
         self._passed = metrics.counter("limiter.passed", "requests")
-        self._blocked = self._shadow_blocked = self._delayed = 0
+        self.blocked = self.shadow_blocked = self.delayed = 0
         self._surroundings = Surroundings(metrics, max_keys)
-        self._asked = LimiterNeeds(frozenset())
+        self._asked = asked
         self._rules: dict[str, Rule] = {}
         self._settings: dict[str, AnswerSettings] = {}
         self._by_kind: Mapping[ResourceKind, tuple[Rule, ...]] = {}
@@ -71,14 +91,22 @@ class Limits:
         self._load = Load()
         self._counts_load = False
         """Whether some rule wants to know what the broker is able to do."""
-        self._held_by: dict[Resource, int] = {}
+        self._book: dict[Resource, Ledger] = {}
         self._plans: dict[int, Cells] = {}
         self._topic_plans: dict[Resource, Cells] = {}
         self._returns: dict[int, Cells] = {}
         self._pinned: list[Resource] = []
         """The resources whose identities are keys of plans."""
 
-    @hookimpl
+    @property
+    def passed(self) -> int:
+        """How much was let in, delayed or not."""
+        return self._passed.value
+
+    def in_use(self) -> dict[Resource, int]:
+        """How much each resource has in use, of the kinds whose end the broker tells of."""
+        return {resource: ledger.in_use for resource, ledger in self._book.items() if ledger.in_use > 0}
+
     def acquire(self, resource: Resource, amount: int) -> LimitDecision | None:
         """Take ``amount`` by every rule that concerns the resource, or by none where one refuses."""
         cells = self._plans.get(id(resource))
@@ -96,7 +124,6 @@ class Limits:
         self._passed.value += amount
         return None
 
-    @hookimpl
     def release(self, resource: Resource, amount: int) -> None:
         """Give back what is limited by how much of it there is at once."""
         cells = self._returns.get(id(resource))
@@ -127,10 +154,10 @@ class Limits:
                     for other in taken:
                         other.undo(amount)
                     cell.rule.blocked.value += amount
-                    self._blocked += amount
+                    self.blocked += amount
                     return cell.rule.refusal
                 cell.rule.shadow_blocked.value += amount
-                self._shadow_blocked += amount
+                self.shadow_blocked += amount
                 if cell.overrun(amount):
                     taken.append(cell)
             else:
@@ -145,7 +172,7 @@ class Limits:
         if slowest is None:
             return None
         slowest.delayed.value += amount
-        self._delayed += amount
+        self.delayed += amount
         return LimitDecision(LimitVerdict.DELAY, slowest.name, longest_s, slowest.reason)
 
     # Which cells
@@ -157,26 +184,32 @@ class Limits:
         if resource.topic is not None:
             cells = self._topic_plans.get(resource)
             if cells is None:
-                cells = self._cells(resource)
                 if len(self._topic_plans) >= MAX_PLANS:
-                    self._topic_plans.clear()
-                self._topic_plans[resource] = cells
+                    self._drop_plans()
+                cells = self._topic_plans[resource] = self._cells(resource)
             return cells
-        cells = self._cells(resource)
         self._pin(resource)
-        self._plans[id(resource)] = cells
+        cells = self._plans[id(resource)] = self._cells(resource)
         return cells
 
     def _cells(self, resource: Resource) -> Cells:
         now = self._monotonic()
         rules = self._by_kind.get(resource.kind, ())
         cells = [cell for cell in (rule.cell(resource, now) for rule in rules) if cell is not None]
-        if resource.kind is _PUBLISH:
-            if self._counts_load:
-                cells.append(LoadCell(self._load))
-        elif resource.kind in _LASTING and resource.kind in self._asked.releases:
-            cells.append(Ledger(self._held_by, resource))
+        if resource.kind is _PUBLISH and self._counts_load:
+            cells.append(LoadCell(self._load))
+        if resource.kind in self._asked.releases:
+            cells.append(self._ledger(resource))
         return tuple(cells)
+
+    def _ledger(self, resource: Resource) -> Ledger:
+        """The resource's ledger; behind all cells that may refuse, so that nothing is ever undone in it."""
+        ledger = self._book.get(resource)
+        if ledger is None:
+            if resource.kind is not _PUBLISH:
+                return Ledger(self._book, resource)
+            ledger = self._book[resource] = PlannedLedger(self._book, resource)
+        return ledger
 
     def _return_plan(self, resource: Resource) -> Cells:
         """The cells that something is given back to."""
@@ -197,10 +230,13 @@ class Limits:
         self._returns.clear()
         self._topic_plans.clear()
         self._pinned.clear()
+        # In place: ledgers know the book.
+        for resource in [resource for resource, ledger in self._book.items() if ledger.in_use <= 0]:
+            del self._book[resource]
 
     # Which rules
 
-    def _take(self, rules: Rules) -> list[str]:
+    def take(self, rules: Rules) -> list[str]:
         """Go by these rules; those that did not change keep their state. Answers what must wait for a restart."""
         sentences = []
         taken: list[tuple[Rule, AnswerSettings]] = []
@@ -222,21 +258,31 @@ class Limits:
         self._index()
         return sentences
 
+    def resize(self, max_keys: int) -> None:
+        """Let each rule remember so many keys, those in force too."""
+        self._surroundings = evolve(self._surroundings, max_keys=max_keys)
+        now = self._monotonic()
+        for rule in self._rules.values():
+            if isinstance(rule, FlowRule):
+                rule.table.resize(max_keys, now)
+
     def _made(self, settings: AnswerSettings) -> Rule:
+        rule: Rule
         if isinstance(settings, SystemSettings):
-            return SystemRule(settings, self._surroundings.metrics, self._load)
-        if isinstance(settings, ParamSettings):
-            return ParamRule(settings, self._surroundings)
-        assert isinstance(settings, FlowSettings)
-        rule = FlowRule(settings, self._surroundings)
-        if rule.concurrency:
-            self._count_held(rule)
+            rule = SystemRule(settings, self._surroundings.metrics, self._load)
+        elif isinstance(settings, ParamSettings):
+            rule = ParamRule(settings, self._surroundings)
+        else:
+            assert isinstance(settings, FlowSettings)
+            rule = FlowRule(settings, self._surroundings)
+        if releases_of(settings):
+            self._count_in_use(rule)
         return rule
 
-    def _count_held(self, rule: FlowRule) -> None:
-        """Let a new rule know of the connections that are open already."""
+    def _count_in_use(self, rule: Rule) -> None:
+        """Let a new rule know of what is in use already: it will be given that back."""
         now = self._monotonic()
-        for resource, amount in self._held_by.items():
+        for resource, amount in self.in_use().items():
             cell = rule.cell(resource, now)
             if cell is not None:
                 cell.overrun(amount)
@@ -248,28 +294,32 @@ class Limits:
             for kind in kinds_of(self._settings[name]):
                 by_kind.setdefault(kind, []).append(rule)
         self._by_kind = {kind: tuple(rules) for kind, rules in by_kind.items()}
-        self._counts_load = any(rule.settings.adaptive for rule in self._system_rules())
-        self._shut_gates()
+        counted_load = self._counts_load
+        self._counts_load = any(rule.settings.adaptive for rule in self.system_rules())
+        if self._counts_load and not counted_load:
+            in_hand = sum(amount for resource, amount in self.in_use().items() if resource.kind is _PUBLISH)
+            self._load.begin(in_hand, self._monotonic())
+        self.shut_gates()
         self._drop_plans()
 
-    def _system_rules(self) -> Iterable[SystemRule]:
+    def system_rules(self) -> Iterable[SystemRule]:
         return [rule for rule in self._rules.values() if isinstance(rule, SystemRule)]
 
-    def _shut_gates(self) -> None:
+    def shut_gates(self) -> None:
         """Put the gates of shut rules before everything else."""
         shut: dict[ResourceKind, Cells] = {}
-        for rule in self._system_rules():
+        for rule in self.system_rules():
             if rule.shut:
                 for kind, gate in rule.gates.items():
                     shut[kind] = (*shut.get(kind, ()), gate)
         self._shut = shut
 
-    def _sweep(self, now: float) -> None:
+    def sweep(self, now: float) -> None:
         """Forget keys that are as good as new, some at a time."""
         for rule in self._rules.values():
             rule.sweep(now)
 
-    def _age(self, now: float) -> None:
+    def age(self, now: float) -> None:
         """Let hot values get lighter."""
         for rule in self._rules.values():
             rule.age(now)

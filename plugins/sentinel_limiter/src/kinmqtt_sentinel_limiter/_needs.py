@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kinmqtt_sentinel_limiter._settings import (
+    COUNTED,
     AnswerSettings,
     FlowSettings,
     MatchSettings,
@@ -12,7 +13,6 @@ from kinmqtt_sentinel_limiter._settings import (
     SentinelSettings,
     SystemSettings,
 )
-from kinmqtt_sentinel_limiter._system import COUNTED
 from kinmqtt_spi.services.limiter import LimiterNeeds, ResourceKind
 
 _PUBLISH: Final = ResourceKind.PUBLISH

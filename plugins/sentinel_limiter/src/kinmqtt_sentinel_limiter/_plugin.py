@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from attrs import evolve
-
 from kinmqtt_sentinel_limiter._degrade import Guard, Guards
 from kinmqtt_sentinel_limiter._limits import Limits
 from kinmqtt_sentinel_limiter._needs import needs_of
@@ -15,7 +13,7 @@ from kinmqtt_sentinel_limiter._settings import Rules, SentinelSettings, joined
 from kinmqtt_sentinel_limiter._system import Gauges, MachineGauges, Measures
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
-from kinmqtt_spi.services.limiter import LimiterNeeds
+from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, Resource
 from kinmqtt_spi.services.metric import SysTopic
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
 
@@ -38,11 +36,10 @@ IDLE_TICK_S: Final = 1.0
 _SHORTEST_TICK_S: Final = 0.1
 
 
-class SentinelLimiter(Limits):
+class SentinelLimiter:
     """Limits by rules after Sentinel's model."""
 
     def __init__(self, gauges: Gauges | None = None) -> None:
-        super().__init__()
         self._gauges = gauges
         self._timer: Timer | None = None
         self._file: RulesFile | None = None
@@ -69,11 +66,11 @@ class SentinelLimiter(Limits):
             raise NotConfigured("plugins.sentinel_limiter has no rules and no rules file")
         self._context = context
         clock = context.clock
-        self._begin(context.metrics, clock.monotonic, settings.max_keys)
         self._guards = Guards(context.metrics, context.log, clock.monotonic)
         self._measures = Measures(MachineGauges() if self._gauges is None else self._gauges)
         file, rules = _file_and_rules(settings)
         self._asked = needs_of(joined(settings, rules), settings)
+        self._limits = Limits(context.metrics, clock.monotonic, settings.max_keys, self._asked)
         if sentences := self._adopt(settings, file, rules):
             raise AssemblyError(f"plugins.sentinel_limiter: {'; '.join(sentences)}")
 
@@ -81,6 +78,16 @@ class SentinelLimiter(Limits):
     def limiter_needs(self) -> LimiterNeeds:
         """What the rules look at; with a rules file, what those that may come are likely to."""
         return self._asked
+
+    @hookimpl
+    def acquire(self, resource: Resource, amount: int) -> LimitDecision | None:
+        """Take so much by every rule that concerns the resource, or by none where one refuses."""
+        return self._limits.acquire(resource, amount)
+
+    @hookimpl
+    def release(self, resource: Resource, amount: int) -> None:
+        """Give back what is limited by how much of it there is at once."""
+        self._limits.release(resource, amount)
 
     @hookimpl
     def guard_calls(self, plugin: str, hook: str) -> Guard:
@@ -108,7 +115,7 @@ class SentinelLimiter(Limits):
         for key in ("watch_topics", "watch_concurrency"):
             if getattr(settings, key) != getattr(self._settings_now, key):
                 sentences.append(f"{key} needs a restart")
-        self._surroundings = evolve(self._surroundings, max_keys=settings.max_keys)
+        self._limits.resize(settings.max_keys)
         return sentences + self._adopt(settings, file, rules)
 
     @hookimpl
@@ -116,13 +123,13 @@ class SentinelLimiter(Limits):
         """What was refused and delayed, how many breakers are open, and how loaded the broker is."""
         readings = {
             "rules": lambda: len(self._rules_now.all()),
-            "passed": lambda: self._passed.value,
-            "blocked": lambda: self._blocked,
-            "shadow_blocked": lambda: self._shadow_blocked,
-            "delayed": lambda: self._delayed,
+            "passed": lambda: self._limits.passed,
+            "blocked": lambda: self._limits.blocked,
+            "shadow_blocked": lambda: self._limits.shadow_blocked,
+            "delayed": lambda: self._limits.delayed,
             "calls_refused": lambda: self._guards.refused(),
             "breakers_open": lambda: len(self._guards.open()),
-            "system_rules_shut": lambda: sum(rule.shut for rule in self._system_rules()),
+            "system_rules_shut": lambda: sum(rule.shut for rule in self._limits.system_rules()),
             "lag_ms": lambda: round(self._measures.lag_s * 1000.0, 1),
         }
         return [
@@ -137,7 +144,7 @@ class SentinelLimiter(Limits):
             return Health(HealthState.DEGRADED, f"old rules are in force: {'; '.join(self._problems)}")
         if self._waiting:
             return Health(HealthState.DEGRADED, "; ".join(self._waiting))
-        text = f"{len(self._rules_now.all())} rules, {self._blocked} requests refused"
+        text = f"{len(self._rules_now.all())} rules, {self._limits.blocked} requests refused"
         if breakers := self._guards.open():
             text += f"; not closed: {', '.join(breaker.title for breaker in breakers)}"
         return Health(HealthState.HEALTHY, text)
@@ -153,9 +160,9 @@ class SentinelLimiter(Limits):
 
     def _go_by(self, rules: Rules) -> list[str]:
         self._rules_now = rules
-        self._waiting = self._take(rules)
+        self._waiting = self._limits.take(rules)
         self._guards.take(rules.degrade)
-        measured = (rule.settings.metric for rule in self._system_rules() if rule.measured)
+        measured = (rule.settings.metric for rule in self._limits.system_rules() if rule.measured)
         self._wanted = frozenset(measured)
         for name, unit in _UNITS.items():
             if name in self._wanted:
@@ -197,10 +204,10 @@ class SentinelLimiter(Limits):
         try:
             self._measure(now)
             self._watch(now)
-            self._sweep(now)
+            self._limits.sweep(now)
             if now - self._aged_at >= AGE_S:
                 self._aged_at = now
-                self._age(now)
+                self._limits.age(now)
         finally:
             self._arm(now)
 
@@ -208,14 +215,14 @@ class SentinelLimiter(Limits):
         """Shut and open system rules by what is measured now."""
         self._measures.take(self._wanted)
         changed = False
-        for rule in self._system_rules():
+        for rule in self._limits.system_rules():
             if not rule.measured:
                 continue
             changed |= rule.look(self._measures.values[rule.settings.metric])
             if rule.has_news(now):
                 self._tell(rule.name, rule.settings.metric, rule.value, rule.settings.threshold, rule.shut)
         if changed:
-            self._shut_gates()
+            self._limits.shut_gates()
 
     def _tell(self, name: str, metric: str, value: float, threshold: float, shut: bool) -> None:
         log = self._context.log

@@ -1,19 +1,16 @@
-"""A rules file of its own: looked at in a thread, read again when it has changed."""
+"""A rules file of its own: looked at in a thread, read again when it has changed and that has settled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
 
 from attrs import frozen
 
 from kinmqtt_sentinel_limiter._settings import Rules
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.reference.files import FileWatch
 from kinmqtt_spi.settings import Document, parse
-
-Signature: TypeAlias = tuple[int, int, int] | None
-"""What tells one version of a file from another; ``None`` where there is none."""
 
 
 def read_rules(path: Path, taken: Iterable[str] = ()) -> Rules:
@@ -50,25 +47,23 @@ class RulesFile:
     """One file; ``look`` runs in a thread and leaves what it found to be picked up by ``take_found``."""
 
     def __init__(self, path: Path, taken: Iterable[str]) -> None:
+        """``taken`` has the names of the rules in the settings."""
         self.path = path
-        self._taken = tuple(taken)
-        """The names of the rules in the settings."""
-        self._signature: Signature = None
+        names = tuple(taken)
+        self._watch = FileWatch([path], lambda: read_rules(path, names))
         self._found: Found | None = None
         self.looking = False
 
     def read(self) -> Rules:
         """The rules, whether the file has changed or not; ``SettingsError`` says what is wrong."""
-        self._signature = self._stat()
-        return read_rules(self.path, self._taken)
+        return self._watch.read_now()
 
     def look(self) -> None:
-        """Read the file if it has changed since the last time. Never raises: nobody waits for the answer."""
+        """Read the file if it has changed and that has settled. Never raises: nobody waits for the answer."""
         try:
-            signature = self._stat()
-            if signature != self._signature:
-                self._signature = signature
-                self._found = Found(read_rules(self.path, self._taken))
+            rules = self._watch.look()
+            if rules is not None:
+                self._found = Found(rules)
         except SettingsError as error:
             self._found = Found(None, error.problems)
         except Exception as error:  # whatever it is, the old rules hold, and somebody must be told
@@ -80,10 +75,3 @@ class RulesFile:
         """What was found since the last time, once."""
         found, self._found = self._found, None
         return found
-
-    def _stat(self) -> Signature:
-        try:
-            status = self.path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino

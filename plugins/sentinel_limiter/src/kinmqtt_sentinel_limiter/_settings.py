@@ -22,6 +22,9 @@ REASONS: Final[Mapping[str, ReasonCode]] = {
     "server_busy": ReasonCode.SERVER_BUSY,
 }
 
+COUNTED: Final = ("publish_rate", "publish_concurrency")
+"""What system rules count packet by packet, and do not measure."""
+
 
 class RuleError(ValueError):
     """The settings of a rule do not go together."""
@@ -190,8 +193,7 @@ class SystemSettings(AnswerSettings):
     delay_s: float = setting(1.0, help='for `verdict = "delay"`: how long', unit="s", minimum=0.001)
 
     def __attrs_post_init__(self) -> None:
-        counts = self.metric in ("publish_rate", "publish_concurrency")
-        if counts and self.adaptive:
+        if self.metric in COUNTED and self.adaptive:
             raise RuleError("adaptive is for lag, processors and memory")
         if self.metric == "publish_concurrency" and self.verdict == "delay":
             raise RuleError("a concurrency can't delay: what is delayed is carried out all the same")

@@ -11,7 +11,7 @@ import psutil
 from kinmqtt_sentinel_limiter._cells import REFUSED, Cell, ConcurrencyCell
 from kinmqtt_sentinel_limiter._leap_array import LeapArray
 from kinmqtt_sentinel_limiter._rules import Rule, reject_cell
-from kinmqtt_sentinel_limiter._settings import SystemSettings
+from kinmqtt_sentinel_limiter._settings import COUNTED, SystemSettings
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
 from kinmqtt_spi.services.metric import Metrics
 
@@ -20,9 +20,6 @@ LAG_WINDOW_S: Final = 1.0
 
 TELL_EVERY_S: Final = 10.0
 """How often the log has a line about one rule, at most."""
-
-COUNTED: Final = ("publish_rate", "publish_concurrency")
-"""What is counted packet by packet, and not measured."""
 
 
 class Gauges(Protocol):
@@ -72,6 +69,11 @@ class Load:
         self._window = LeapArray(samples, interval_s, fields=2)
         self.in_hand = 0
         self._at = 0.0
+
+    def begin(self, in_hand: int, now: float) -> None:
+        """So many are in hand, whatever was counted until now: nobody has told what began and was done."""
+        self._window.clear()
+        self.in_hand, self._at = in_hand, now
 
     def began(self, amount: int, now: float) -> None:
         """So many more are in hand."""
@@ -167,10 +169,10 @@ class SystemRule(Rule):
 
     def _counter(self) -> Cell | None:
         settings = self.settings
+        if settings.metric not in COUNTED:
+            return None
         if settings.metric == "publish_concurrency":
             return ConcurrencyCell(self, settings.threshold)
-        if settings.metric != "publish_rate":
-            return None
         return reject_cell(self, settings.threshold, None, bool(self.delay_s))
 
 

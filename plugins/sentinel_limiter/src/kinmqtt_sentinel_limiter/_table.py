@@ -40,6 +40,15 @@ class KeyTable:
             cell = self.cells[key] = self._make(now)
         return cell
 
+    def resize(self, max_keys: int, now: float) -> None:
+        """Another bound, which holds at once: those with the least use go."""
+        self.max_keys = max_keys
+        surplus = len(self.cells) - max_keys
+        if surplus > 0:
+            spent = {key: cell.spent(now) for key, cell in self.cells.items() if not cell.held}
+            for key in nsmallest(surplus, spent, key=spent.__getitem__):
+                self._drop(key)
+
     def sweep(self, now: float, keys: int) -> None:
         """Drop those of the next so many keys that are as good as new."""
         if not self._round:

@@ -19,20 +19,10 @@ from typing import Final
 
 import pytest
 
-FAMILIES: Final = (
-    "authentication",
-    "authorization",
-    "subscription",
-    "queue",
-    "retain",
-    "session",
-    "event",
-    "cluster",
-    "metric",
-    "limiter",
-    "plugin",
-)
+from kinmqtt_spi.services import FAMILIES
+
+SUITES: Final = (*FAMILIES, "plugin")
 """The modules that have suites."""
 
 # Assertions of an installed package are rewritten only where this is said before it is imported.
-pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in (*FAMILIES, "contract", "hooks")))
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in (*SUITES, "contract", "hooks")))
