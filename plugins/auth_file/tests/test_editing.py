@@ -180,3 +180,12 @@ def test_many_at_once_lose_nothing(tmp_path: Path) -> None:
         thread.join(30)
 
     assert len(users_in(path.read_bytes())) == 40
+
+
+def test_what_is_no_regular_file_is_not_edited(tmp_path: Path) -> None:
+    """Nothing waits for a FIFO, and none is locked."""
+    os.mkfifo(tmp_path / "fifo")
+
+    with pytest.raises(SettingsError, match="it is a FIFO, not a regular file"):
+        with locked(tmp_path / "fifo"):
+            pass

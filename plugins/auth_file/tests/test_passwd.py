@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -150,6 +151,17 @@ def test_what_is_no_file_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(SettingsError, match="can't be read: Is a directory"):
         run(tmp_path / "passwords", "--list")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ann"], ["--list"], ["ann", "--check"], ["ann", "--delete"], ["--hash-plain"]]
+)
+def test_a_fifo_is_told(file: Path, arguments: list[str]) -> None:
+    """Nobody waits for somebody who writes to it."""
+    os.mkfifo(file)
+
+    with pytest.raises(SettingsError, match="it is a FIFO, not a regular file"):
+        run(file, *arguments)
 
 
 def test_who_is_not_there_can_not_be_removed(file: Path) -> None:

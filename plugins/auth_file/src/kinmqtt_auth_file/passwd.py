@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from kinmqtt_auth_file.editing import locked, replace, users_in, with_hashes, with_user, without_user
+from kinmqtt_auth_file.editing import NO_SUCH_FILE, locked, replace, users_in, with_hashes, with_user, without_user
 from kinmqtt_auth_file.files import counted
 from kinmqtt_auth_file.hashes import (
     ENDS_WITH_ZERO,
@@ -25,7 +25,7 @@ from kinmqtt_auth_file.hashes import (
 from kinmqtt_auth_file.passwords import parse_passwords, problem_with_user
 from kinmqtt_auth_file.settings import AuthFileSettings
 from kinmqtt_spi.errors import SettingsError
-from kinmqtt_spi.settings import Document, parse
+from kinmqtt_spi.settings import Document, parse, read_file
 
 LONGEST_PASSWORD_BYTES: Final = 65535
 """What CONNECT can carry (section 3.1.3.6)."""
@@ -135,7 +135,7 @@ class Passwd:
 
     def _delete(self, parsed: Namespace) -> int:
         with locked(parsed.file) as path:
-            left = without_user(path.read_bytes(), parsed.user)
+            left = without_user(_content(path), parsed.user)
             if left is None:
                 raise SettingsError([f"{parsed.file}: there is no user {parsed.user!r}"])
             replace(path, left)
@@ -144,7 +144,7 @@ class Passwd:
     def _hash_plain(self, parsed: Namespace) -> int:
         make = _maker(parsed)
         with locked(parsed.file) as path:
-            content, count = with_hashes(path.read_bytes(), str(parsed.file), make)
+            content, count = with_hashes(_content(path), str(parsed.file), make)
             if count:
                 replace(path, content)
         print(f"{counted(count, 'password')} hashed")
@@ -156,7 +156,7 @@ class Passwd:
             _content(parsed.file)  # Nobody types a password twice for a file that isn't there.
         hash = make(self._password(parsed, again=True))
         with locked(parsed.file, create=parsed.create) as path:
-            replace(path, with_user(path.read_bytes(), parsed.user, hash))
+            replace(path, with_user(_content(path), parsed.user, hash))
         return 0
 
     def _password(self, parsed: Namespace, *, again: bool) -> bytes:
@@ -211,12 +211,7 @@ def _argon2(parsed: Namespace) -> Argon2Settings:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise SettingsError([f"{path}: there is no such file; --create makes one"]) from None
-    except OSError as error:
-        raise SettingsError([f"{path}: can't be read: {error.strerror or error}"]) from None
+    return read_file(path, missing=NO_SUCH_FILE)
 
 
 command = Passwd()
