@@ -114,7 +114,8 @@ def _is_hash(text: bytes) -> bool:
 def locked(path: Path, *, create: bool = False) -> Iterator[Path]:
     """The file behind all symbolic links, while nobody else edits it; raises ``SettingsError``.
 
-    What is no regular file is refused. The lock is on the file itself. Whoever waited for it may hold one that was replaced meanwhile, and tries again.
+    What is no regular file is refused. The lock is on the file itself. Whoever waited for it may hold one that was
+    replaced meanwhile, and tries again.
     """
     path = Path(os.path.realpath(path))
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (os.O_CREAT | os.O_EXCL if create else 0)

@@ -28,8 +28,8 @@ def read_file(
 ) -> bytes:
     """The content of a regular file; raises ``SettingsError`` with one problem where there is none.
 
-    It never waits, as the opening of a FIFO that nobody writes to would: what is no regular file is refused, and so is
-    one of more than ``max_bytes``. ``missing`` is what to say where there is no file.
+    It never waits, as the opening of a FIFO that nobody writes to would: what is no regular file is refused, and so
+    is one of more than ``max_bytes``. ``missing`` is what to say where there is no file.
     """
     name = os.fspath(path)
     try:
