@@ -27,6 +27,13 @@ def users_in(content: bytes) -> list[str]:
     return list(dict.fromkeys(name.decode(errors="backslashreplace") for name in names if name))
 
 
+def shown(name: str) -> str:
+    """A name as a terminal may show it: what is no letter, digit or sign is escaped."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in name
+    )
+
+
 def with_user(content: bytes, user: str, hash: PasswordHash) -> bytes:
     """The content with this hash for the user, at the place of the user's line or at the end.
 
