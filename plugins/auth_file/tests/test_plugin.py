@@ -433,6 +433,24 @@ def test_a_newer_client_of_the_same_id_is_not_sent_away(tmp_path: Path) -> None:
     assert old.attributes != new.attributes
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_who_is_refused_in_the_end_hides_nobody(tmp_path: Path, told: bool) -> None:
+    """Bob shows his password under the client id of Ann's client and is refused by another plugin: hers is known.
+
+    Nor does it matter if the notice of a connection of his, which is over, comes late.
+    """
+    bench = Bench(tmp_path, ANN + BOB, disconnect_removed=True)
+    connected(bench, verified(bench, "c"))
+    refused = verified(bench, "c", "bob", b"hunter2")
+    if told:
+        bench.plugin.connected(refused, False)
+
+    bench.write("passwords", BOB)
+    done(bench.plugin.reload(bench.settings))
+
+    assert [client_id for client_id, _ in bench.context.disconnected] == ["c"]
+
+
 def test_many_who_connect_slowly_are_not_forgotten(tmp_path: Path) -> None:
     """Who is let in and not connected yet looks like one who has left: only those connected are counted."""
     bench = Bench(tmp_path, disconnect_removed=True)
