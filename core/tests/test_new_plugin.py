@@ -138,3 +138,19 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         write("door", "event", tmp_path / "file")
 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    """Before any file is named after it; the longest there is can be written."""
+    with pytest.raises(AssemblyError, match=r"^'a{20}'… can't name a plugin: it has more than 100 characters$"):
+        write("a" * 300, "limiter", tmp_path / "new")
+    write("a" * 100, "limiter", tmp_path / f"kinmqtt-{'a' * 100}")
+
+    assert [path.name for path in tmp_path.iterdir()] == [f"kinmqtt-{'a' * 100}"]
+
+
+def test_a_directory_that_can_not_be_is_told(tmp_path: Path) -> None:
+    """In the system's words."""
+    with pytest.raises(AssemblyError, match="can't be written: File name too long"):
+        write("roof", "limiter", tmp_path / ("a" * 300))
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -368,6 +369,29 @@ def test_intercept_forgets_topics_beyond_its_cache(desk: Desk, monkeypatch: pyte
 
     assert found == [True, False, True, False, True]
     assert len(intercept._bound) <= 2
+
+
+def test_long_topics_are_not_remembered(desk: Desk) -> None:
+    """Thousands of the longest would hold hundreds of megabytes; what concerns them is found all the same."""
+    told: list[str] = []
+    some = Implementation("some", add("s"), ("a/#",))
+    calls = CallFactory(desk.clock, desk.metrics).bind("hook", HookTraits(Kind.INTERCEPT), [some])
+    intercept: Intercept[Any, str] = Intercept(calls, 1, None)
+    notify = desk.notify(Implementation("some", told.append, ("a/#",)), hook="notice")
+    topics = [f"a/{number:060000}" for number in range(200)]
+
+    tracemalloc.start()
+    try:
+        found = [intercept.for_topic(topic + "/long") is intercept for topic in topics]
+        for topic in topics:
+            notify.about(topic + "/long", "told")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    desk.clock.advance()
+
+    assert all(found) and len(told) == len(topics)
+    assert kept < 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -180,3 +180,24 @@ def test_many_at_once_lose_nothing(tmp_path: Path) -> None:
         thread.join(30)
 
     assert len(users_in(path.read_bytes())) == 40
+
+
+def test_what_is_no_regular_file_is_not_edited(tmp_path: Path) -> None:
+    """Nothing waits for a FIFO, and none is locked."""
+    os.mkfifo(tmp_path / "fifo")
+
+    with pytest.raises(SettingsError, match="it is a FIFO, not a regular file"):
+        with locked(tmp_path / "fifo"):
+            pass
+
+
+def test_a_hard_link_is_cut(tmp_path: Path) -> None:
+    """Its other names keep the old content."""
+    (tmp_path / "one").write_bytes(b"old")
+    (tmp_path / "other").hardlink_to(tmp_path / "one")
+
+    with locked(tmp_path / "one") as path:
+        replace(path, b"new")
+
+    assert (tmp_path / "one").read_bytes() == b"new"
+    assert (tmp_path / "other").read_bytes() == b"old"

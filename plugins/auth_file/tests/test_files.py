@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,13 @@ def test_how_much_there_is_in_words(tmp_path: Path) -> None:
 
     assert Files(tmp_path / "passwords", tmp_path / "acl").read(OWASP).words() == "0 users and 2 rules"
     assert Files(None, tmp_path / "acl").read(OWASP).words() == "2 rules"
+
+
+@pytest.mark.parametrize("which", ["passwords", "acl"])
+def test_a_fifo_is_no_file(tmp_path: Path, which: str) -> None:
+    """Nobody waits for somebody who writes to it."""
+    os.mkfifo(tmp_path / which)
+    files = Files(tmp_path / which, None) if which == "passwords" else Files(None, tmp_path / which)
+
+    with pytest.raises(SettingsError, match=r"can't be read: it is a FIFO, not a regular file"):
+        files.read(OWASP)

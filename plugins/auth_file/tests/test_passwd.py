@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from importlib import metadata
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,70 @@ def test_users_are_listed(file: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "bob\nann\n"
 
 
+def test_what_a_terminal_would_obey_is_escaped(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file from somewhere else may have names that clear the screen, or look like others."""
+    file.write_text("a\x1b[2J:x\nb\r\x07:y\nc\u202ed:z\nj\u00f6rg x:z\n")
+
+    assert run(file, "--list") == 0
+    assert capsys.readouterr().out.splitlines() == ["a\\x1b[2J", "b\\r\\x07", "c\\u202ed", "j\u00f6rg x"]
+
+
+@pytest.mark.parametrize("piped", [b"one\ntwo", b"one\n\n", b"one\r\ntwo\n"])
+def test_more_than_one_line_is_no_password(file: Path, capsys: pytest.CaptureFixture[str], piped: bytes) -> None:
+    """Which of them was meant is not guessed."""
+    file.touch()
+
+    assert run(file, "ann", piped=piped) == 2
+    assert "more than one line on standard input" in capsys.readouterr().err
+    assert file.read_bytes() == b""
+
+
+def pipe_with(first: bytes, *later: bytes, ends: bool) -> Iterator[FileIO]:
+    """The end to read from of a pipe that has the first part, and gets others as soon as it was read from."""
+    reading, writing = os.pipe()
+    os.write(writing, first)
+    pieces = list(later)
+
+    class Pipe(FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            piece = super().read(size)
+            if pieces:
+                os.write(writing, pieces.pop(0))
+            return piece
+
+    with Pipe(reading) as stream:
+        if ends:
+            os.close(writing)
+        yield stream
+        if not ends:
+            os.close(writing)
+
+
+@pytest.mark.parametrize(
+    ("parts", "ends", "status"),
+    [
+        ((b"secret\n",), False, 0),  # who wrote it keeps the pipe open: the end is not waited for
+        ((b"se", b"cret\r", b"\n"), False, 0),
+        ((b"secret\n",), True, 0),
+        ((b"secret",), True, 0),
+        ((b"secret\n", b"more"), False, 2),
+    ],
+)
+def test_a_line_from_a_pipe_is_enough(file: Path, parts: tuple[bytes, ...], ends: bool, status: int) -> None:
+    """It may come in parts."""
+    for stream in pipe_with(*parts, ends=ends):
+        passwd = Passwd(standard_input=lambda stream=stream: stream)  # type: ignore[misc]
+        parser = ArgumentParser()
+        passwd.add_arguments(parser)
+        settings = ["-c", str(file.with_name("kinmqtt.toml"))]
+        parsed = parser.parse_args([str(file), "ann", "--create", "--password-stdin", *settings])
+
+        assert passwd.run(parsed) == status
+
+    if not status:
+        assert parse_passwords(file.read_bytes(), "passwords").users["ann"].verify(b"secret")
+
+
 def test_plain_passwords_are_hashed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As `mosquitto_passwd -U` does, but that hashes stay as they are."""
     file.write_text("ann:secret\n")
@@ -150,6 +216,17 @@ def test_what_is_no_file_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(SettingsError, match="can't be read: Is a directory"):
         run(tmp_path / "passwords", "--list")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ann"], ["--list"], ["ann", "--check"], ["ann", "--delete"], ["--hash-plain"]]
+)
+def test_a_fifo_is_told(file: Path, arguments: list[str]) -> None:
+    """Nobody waits for somebody who writes to it."""
+    os.mkfifo(file)
+
+    with pytest.raises(SettingsError, match="it is a FIFO, not a regular file"):
+        run(file, *arguments)
 
 
 def test_who_is_not_there_can_not_be_removed(file: Path) -> None:

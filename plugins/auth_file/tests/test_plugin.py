@@ -256,6 +256,27 @@ def test_a_file_that_is_gone_leaves_the_old_rules(tmp_path: Path) -> None:
     assert bench.may(Action.PUBLISH, "a/c") is Verdict.ALLOW
 
 
+@pytest.mark.parametrize("name", ["passwords", "acl"])
+def test_a_fifo_in_a_files_place_leaves_the_old_rules(tmp_path: Path, name: str) -> None:
+    """It is told once; the looking goes on, and finds the file that takes the FIFO's place."""
+    bench = Bench(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    os.replace(tmp_path / "fifo", tmp_path / name)
+
+    bench.look(5)
+    health = bench.plugin.health()
+    failures = bench.counted("reload_failures")
+    may = bench.may(Action.PUBLISH, "a/c")
+    bench.write(name, ANN if name == "passwords" else ACL)
+    bench.look()
+
+    assert health.state is HealthState.DEGRADED
+    assert f"{tmp_path / name}: can't be read: it is a FIFO, not a regular file" in health.text
+    assert failures == 1
+    assert may is Verdict.ALLOW
+    assert bench.plugin.health().state is HealthState.HEALTHY
+
+
 def test_nothing_looks_where_that_is_asked_for(tmp_path: Path) -> None:
     """With 0 the files are read at a reload only; a stopped plugin leaves no timer either."""
     silent, stopped = Bench(tmp_path, watch_s=0.0), Bench(tmp_path)
@@ -410,6 +431,24 @@ def test_a_newer_client_of_the_same_id_is_not_sent_away(tmp_path: Path) -> None:
 
     assert bench.context.disconnected == []
     assert old.attributes != new.attributes
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_who_is_refused_in_the_end_hides_nobody(tmp_path: Path, told: bool) -> None:
+    """Bob shows his password under the client id of Ann's client and is refused by another plugin: hers is known.
+
+    Nor does it matter if the notice of a connection of his, which is over, comes late.
+    """
+    bench = Bench(tmp_path, ANN + BOB, disconnect_removed=True)
+    connected(bench, verified(bench, "c"))
+    refused = verified(bench, "c", "bob", b"hunter2")
+    if told:
+        bench.plugin.connected(refused, False)
+
+    bench.write("passwords", BOB)
+    done(bench.plugin.reload(bench.settings))
+
+    assert [client_id for client_id, _ in bench.context.disconnected] == ["c"]
 
 
 def test_many_who_connect_slowly_are_not_forgotten(tmp_path: Path) -> None:

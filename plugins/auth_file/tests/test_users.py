@@ -35,6 +35,21 @@ def test_who_is_removed_or_changed_is_disconnected() -> None:
     assert [client_id for client_id, _ in context.disconnected] == ["1", "2"]
 
 
+def test_another_user_of_the_same_client_id_hides_nobody() -> None:
+    """Neither one that is told of and not there, nor one that was there before."""
+    context = BareContext()
+    users = Users(context)
+    connected(context, users, "c", "ann")
+    users.add(Client("c", "bob"))
+    before = Passwords.of({"ann": ONE, "bob": ONE})
+
+    bobs = users.disconnect_changed(before, Passwords.of({"ann": ONE}))
+    anns = users.disconnect_changed(Passwords.of({"ann": ONE}), Passwords.of({}))
+
+    assert (bobs, anns) == (0, 1)
+    assert [client_id for client_id, _ in context.disconnected] == ["c"]
+
+
 def test_who_has_left_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that come and go do not fill the memory."""
     monkeypatch.setattr(users_module, "SWEEP_AT_LEAST", 10)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -465,6 +467,7 @@ def test_a_long_table_is_swept_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> No
     scene = Scene(FlowSettings(name="r", count=1))
     for number in range(25):
         scene.ask(_publish(f"c{number}"))
+    scene.limiter._limits.sweep(scene.clock.monotonic())  # Nothing has come since, so there is no hurry.
     scene.clock.advance(60)
     rule = scene.limiter._limits._rules["r"]
     assert isinstance(rule, FlowRule)
@@ -513,3 +516,106 @@ def test_paced_parameters_delay() -> None:
 
     assert decision is not None
     assert decision.delay_s == pytest.approx(0.1)
+
+
+def _kept_bytes(scene: Scene, resources: Iterable[Resource], ends: bool = False) -> int:
+    """What is remembered of resources that ask once each, and perhaps come to their end."""
+    tracemalloc.start()
+    try:
+        for resource in resources:
+            scene.ask(resource)
+            if ends:
+                scene.limiter.release(resource, 1)
+        del resource
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("per", ["total", "client", "topic"])
+def test_long_topics_are_not_kept(per: str) -> None:
+    """They are limited as others are, and no more than a digest is remembered of them."""
+    scene = Scene(FlowSettings(name="r", count=1, topic="#", per=per))
+
+    kept = _kept_bytes(scene, (_publish(topic=f"{number:060000}") for number in range(300)))
+
+    assert kept < 1_000_000
+    assert scene.passes(_publish(topic=f"{7:060000}"), 1) == 0
+
+
+@pytest.mark.parametrize("grade", ["rate", "concurrency"])
+def test_long_topics_whose_end_is_told_are_not_kept(grade: str) -> None:
+    """What they have in use is given back, and then nothing is left of them."""
+    settings = FlowSettings(name="r", count=1, topic="#", grade=grade, per="topic")
+    scene = Scene(settings, FlowSettings(name="s", count=1, grade="concurrency", topic="#", per="client"))
+    topics = [f"{number:060000}" for number in range(300)]
+
+    kept = _kept_bytes(scene, (_publish(topic=topic + "/x") for topic in topics), ends=True)
+    scene.clock.advance(10.0)
+
+    assert kept < 1_000_000
+    assert scene.limiter._limits.in_use() == {}
+    assert scene.passes(_publish(topic=topics[0]), 2) == 1
+
+
+@pytest.mark.parametrize("kind", [CONNECT, PUBLISH])
+def test_long_client_ids_are_keyed_by_a_digest(kind: ResourceKind) -> None:
+    """Nobody knows yet who sends them; each still counts for itself."""
+    flow = FlowSettings(name="r", kind=kind, count=1, per="client")
+    param = ParamSettings(name="p", kind=kind, count=1, param="client", behaviour="reject")
+    scene = Scene(flow, param=(param,))
+
+    def resource(number: int) -> Resource:
+        return Resource(kind, "main", "192.0.2.1", f"{number:060000}", "u")
+
+    kept = _kept_bytes(scene, (resource(number) for number in range(300)))
+
+    assert kept < 1_000_000
+    assert [scene.passes(resource(number), 2) for number in (299, 300)] == [0, 1]
+
+
+def test_clients_with_long_ids_are_counted_once() -> None:
+    """Where a rule counts clients, by a digest as well."""
+    scene = Scene(FlowSettings(name="r", kind=CONNECT, count=1, grade="concurrency", per="address"))
+    long = "x" * 60_000
+
+    assert scene.passes(_connect(long), 2) == 2
+    assert scene.passes(_connect(long + "y"), 1) == 0
+
+
+def test_exceptions_may_have_long_names() -> None:
+    """They are found by the same digest."""
+    long = "x" * 1000
+    param = ParamSettings(name="p", count=1, param="username", items={long: 3.0}, behaviour="reject")
+    scene = Scene(param=(param,))
+
+    assert scene.passes(_publish(username=long), 9) == 3
+
+
+def test_plans_are_bounded_in_bytes() -> None:
+    """Names that are just short enough to be remembered take no more than they may together."""
+    scene = Scene(FlowSettings(name="r", count=1, topic="#"))
+
+    kept = _kept_bytes(scene, (_publish(topic=f"\U0001f600{number:01000}") for number in range(12_000)))
+
+    assert kept < 1.5 * _limits.MAX_PLANNED_BYTES
+
+
+def test_idle_plans_are_dropped() -> None:
+    """Of topics and of connections; what is in use is still known."""
+    scene = Scene(FlowSettings(name="r", count=100, grade="concurrency", topic="#"))
+    limits = scene.limiter._limits
+    for number in range(100):
+        scene.ask(_publish(topic=f"t/{number}"))
+        scene.ask(_publish(f"c{number}"))
+    scene.limiter.release(_publish(topic="t/7"), 1)
+
+    scene.clock.advance(30)
+    limits.age(scene.clock.monotonic())
+    young = len(limits._topic_plans)
+    scene.clock.advance(30)
+    limits.age(scene.clock.monotonic())
+
+    assert young == 100
+    assert not limits._topic_plans and not limits._pinned and not limits._plans
+    assert len(limits.in_use()) == len(limits._book) == 199

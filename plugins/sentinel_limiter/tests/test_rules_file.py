@@ -119,3 +119,22 @@ def test_whatever_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = file.take_found()
 
     assert found is not None and found.problems == (f"{file.path}: no memory",)
+
+
+def test_a_fifo_is_told(tmp_path: Path) -> None:
+    """Nobody waits for somebody who writes to it, and the file that takes its place is read."""
+    file = _file(tmp_path / "limits.toml")
+    file.path.unlink()
+    os.mkfifo(file.path)
+    file.look()
+    file.look()
+    found = file.take_found()
+    file.path.unlink()
+    file.path.write_text(RULE)
+
+    file.look()
+    file.look()
+    back = file.take_found()
+
+    assert found is not None and found.problems == (f"{file.path}: can't be read: it is a FIFO, not a regular file",)
+    assert back is not None and back.rules is not None

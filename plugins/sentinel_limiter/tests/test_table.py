@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kinmqtt_sentinel_limiter._cells import ConcurrencyCell, WindowCell
 from kinmqtt_sentinel_limiter._rules import FlowRule, Surroundings
 from kinmqtt_sentinel_limiter._settings import FlowSettings
-from kinmqtt_sentinel_limiter._table import KeyTable
+from kinmqtt_sentinel_limiter._table import KeyTable, key_of
 from kinmqtt_spi.reference.metric import MetricRegistry
 
 RULE = FlowRule(FlowSettings(name="r", count=1), Surroundings(MetricRegistry(), 100))
@@ -59,3 +59,26 @@ def test_what_is_held_stays() -> None:
 
     assert held == 100
     assert len(table.cells) <= 50
+
+
+def test_a_digest_is_no_name() -> None:
+    """Nobody can name a client so that it shares another's key."""
+    names = ["", "a", "a" * 128, "a" * 129, "b" * 129, "\ud800" * 200]
+
+    keys = [key_of(name) for name in names]
+
+    assert keys[:3] == names[:3]
+    assert len(set(keys)) == len(keys)
+    assert all(key.startswith("\0") and len(key) == 65 for key in keys[3:])
+
+
+def test_a_sweep_keeps_up_with_what_comes() -> None:
+    """However many keys that is: those of a few seconds are there at most."""
+    table = KeyTable(100_000, lambda now: WindowCell(RULE, 1.0))
+
+    for second in range(20):
+        for number in range(1000):
+            table.cell(f"{second}-{number}", float(second)).take(1, float(second))
+        table.sweep(float(second), 10)
+
+    assert len(table.cells) <= 8000

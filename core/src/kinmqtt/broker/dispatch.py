@@ -35,6 +35,8 @@ log = Logger("kinmqtt.hooks")
 MAILBOX_LIMIT: Final = 10_000
 """Notices of one hook that may wait for one plugin."""
 CACHED_TOPICS: Final = 4096
+CACHED_TOPIC_LENGTH: Final = 1024
+"""What concerns longer topics is found anew each time: a cache of them could hold hundreds of megabytes."""
 FAILURES: Final = (Exception, CancelledError)
 """What an implementation may raise; asyncio's cancellation is no ``Exception``, and ends nothing but the call."""
 
@@ -349,14 +351,15 @@ class Intercept(Generic[P, T]):
             return self._bound[topic]
         except KeyError:
             pass
-        if len(self._bound) >= CACHED_TOPICS:
-            self._bound.clear()
         concerned = [call for call in self._calls if _concerns(call.implementation, topic)]
         bound: Intercept[P, T] | None = None
         if concerned:
             same = len(concerned) == len(self._calls)
             bound = self if same else Intercept(concerned, self._fold, self._on_failure, self._sorts[0])
-        self._bound[topic] = bound
+        if len(topic) <= CACHED_TOPIC_LENGTH:
+            if len(self._bound) >= CACHED_TOPICS:
+                self._bound.clear()
+            self._bound[topic] = bound
         return bound
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> Maybe[T | Drop | Reject | Disconnect]:
@@ -513,10 +516,11 @@ class Notify(Generic[P]):
         """Tell those whom the topic concerns."""
         concerned = self._wanted.get(topic)
         if concerned is None:
-            if len(self._wanted) >= CACHED_TOPICS:
-                self._wanted.clear()
             concerned = tuple(one for one in self._listeners if _concerns(one.call.implementation, topic))
-            self._wanted[topic] = concerned
+            if len(topic) <= CACHED_TOPIC_LENGTH:
+                if len(self._wanted) >= CACHED_TOPICS:
+                    self._wanted.clear()
+                self._wanted[topic] = concerned
         for listener in concerned:
             listener.offer(arguments)
 

@@ -28,6 +28,9 @@ SUFFIX = ".in"
 OURS: Final = frozenset({"auth_file", "core", "example_guard", "metrics", "sentinel_limiter", "spi"})
 """Names whose distributions are kinmqtt's own, installed or not."""
 
+LONGEST_NAME: Final = 100
+"""Files, folders and wheels are named after the plugin, and have 255 bytes for that and what they add."""
+
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _WORDS = re.compile("plugin_name|plugin-name|PluginName|plugin_family")
 
@@ -39,7 +42,11 @@ def write(name: str, family: str, directory: Path) -> list[str]:
     have or that is taken, and for a directory in use.
     """
     _check(name)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    try:
+        in_use = directory.exists() and (not directory.is_dir() or any(directory.iterdir()))
+    except OSError as error:
+        raise AssemblyError(f"{directory} can't be written: {error.strerror or error}") from error
+    if in_use:
         raise AssemblyError(f"{directory} exists already and is not empty; name another with --directory")
     target = directory.resolve()
     beside = target.parent / f".{target.name}.{token_hex(4)}"
@@ -109,6 +116,8 @@ def _named(text: str, name: str, family: str) -> str:
 def _check(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise AssemblyError(f"{name!r} can't name a plugin: use small letters, digits and _, beginning with a letter")
+    if len(name) > LONGEST_NAME:
+        raise AssemblyError(f"{name[:20]!r}… can't name a plugin: it has more than {LONGEST_NAME} characters")
     if name in RESERVED_NAMES or name in BUILTINS or keyword.iskeyword(name):
         raise AssemblyError(f"{name!r} can't name a plugin: the broker, or Python, uses it for something else")
     distribution = f"kinmqtt-{name.replace('_', '-')}"

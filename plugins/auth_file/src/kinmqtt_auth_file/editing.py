@@ -12,16 +12,26 @@ from pathlib import Path
 from kinmqtt_auth_file.hashes import ENDS_WITH_ZERO, PasswordHash, parse_hash
 from kinmqtt_auth_file.passwords import problem_with_user
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.settings import check_regular
 
 _WHITE = b" \t\n\v\f\r"
 
 NEW_MODE = 0o600
+
+NO_SUCH_FILE = "there is no such file; --create makes one"
 
 
 def users_in(content: bytes) -> list[str]:
     """The user names in a file's content, in order, each once."""
     names = (_user_of(line) for line in _lines(content))
     return list(dict.fromkeys(name.decode(errors="backslashreplace") for name in names if name))
+
+
+def shown(name: str) -> str:
+    """A name as a terminal may show it: what is no letter, digit or sign is escaped."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in name
+    )
 
 
 def with_user(content: bytes, user: str, hash: PasswordHash) -> bytes:
@@ -111,15 +121,17 @@ def _is_hash(text: bytes) -> bool:
 def locked(path: Path, *, create: bool = False) -> Iterator[Path]:
     """The file behind all symbolic links, while nobody else edits it; raises ``SettingsError``.
 
-    The lock is on the file itself. Whoever waited for it may hold one that was replaced meanwhile, and tries again.
+    What is no regular file is refused. The lock is on the file itself. Whoever waited for it may hold one that was
+    replaced meanwhile, and tries again.
     """
     path = Path(os.path.realpath(path))
-    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (os.O_CREAT | os.O_EXCL if create else 0)
     while True:
         with _explained(path):
             descriptor = os.open(path, flags, NEW_MODE)
         flags &= ~(os.O_CREAT | os.O_EXCL)
         try:
+            check_regular(descriptor, str(path))
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if _is_still(path, descriptor):
                 yield path
@@ -167,6 +179,6 @@ def _explained(path: Path) -> Iterator[None]:
     except FileExistsError:
         raise SettingsError([f"{path}: the file exists already; leave out --create to add to it"]) from None
     except FileNotFoundError:
-        raise SettingsError([f"{path}: there is no such file; --create makes one"]) from None
+        raise SettingsError([f"{path}: {NO_SUCH_FILE}"]) from None
     except OSError as error:
         raise SettingsError([f"{path}: {error.strerror or error}"]) from None

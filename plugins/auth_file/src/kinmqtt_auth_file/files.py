@@ -13,6 +13,7 @@ from kinmqtt_auth_file.hashes import Argon2Settings
 from kinmqtt_auth_file.passwords import Passwords, parse_passwords
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.reference.files import FileWatch
+from kinmqtt_spi.settings import read_file
 
 
 @frozen(slots=True)
@@ -34,12 +35,12 @@ class Files:
         acl: Acl | None = None
         if self.passwords is not None:
             try:
-                passwords = parse_passwords(_content(self.passwords), str(self.passwords), argon2)
+                passwords = parse_passwords(read_file(self.passwords), str(self.passwords), argon2)
             except SettingsError as error:
                 problems.extend(error.problems)
         if self.acl is not None:
             try:
-                acl = parse_acl(_content(self.acl), str(self.acl), self.acl.name)
+                acl = parse_acl(read_file(self.acl), str(self.acl), self.acl.name)
             except SettingsError as error:
                 problems.extend(error.problems)
         if problems:
@@ -80,12 +81,3 @@ def _is_everybodys(path: Path) -> bool:
         return bool(os.stat(path).st_mode & 0o007)
     except OSError:
         return False
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise SettingsError([f"{path}: there is no such file"]) from None
-    except OSError as error:
-        raise SettingsError([f"{path}: can't be read: {error.strerror or error}"]) from None

@@ -35,7 +35,7 @@ PBKDF2_ITERATIONS: Final = 210_000
 ENDS_WITH_ZERO: Final = "the password ends with a zero byte, which not every hash can tell from one without it"
 
 _ARGON2: Final = re.compile(
-    r"\$argon2id\$v=19\$m=(\d{1,8}),t=(\d{1,8}),p=(\d{1,8})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)"
+    r"\$argon2id\$v=19\$m=(0|[1-9][0-9]{0,7}),t=(0|[1-9][0-9]{0,7}),p=(0|[1-9][0-9]{0,7})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)"
 )
 
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import getpass
+import select
 import sys
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final, Protocol
 
-from kinmqtt_auth_file.editing import locked, replace, users_in, with_hashes, with_user, without_user
+from kinmqtt_auth_file.editing import (
+    NO_SUCH_FILE,
+    locked,
+    replace,
+    shown,
+    users_in,
+    with_hashes,
+    with_user,
+    without_user,
+)
 from kinmqtt_auth_file.files import counted
 from kinmqtt_auth_file.hashes import (
     ENDS_WITH_ZERO,
@@ -25,7 +35,7 @@ from kinmqtt_auth_file.hashes import (
 from kinmqtt_auth_file.passwords import parse_passwords, problem_with_user
 from kinmqtt_auth_file.settings import AuthFileSettings
 from kinmqtt_spi.errors import SettingsError
-from kinmqtt_spi.settings import Document, parse
+from kinmqtt_spi.settings import Document, parse, read_file
 
 LONGEST_PASSWORD_BYTES: Final = 65535
 """What CONNECT can carry (section 3.1.3.6)."""
@@ -37,6 +47,21 @@ class UsageError(Exception):
     """A mistake in how the command was called."""
 
 
+class Pipe(Protocol):
+    """What a password is read from: a raw stream, whose ``read`` answers what is there already, if only a part."""
+
+    def read(self, size: int, /) -> bytes | None: ...
+
+    def fileno(self) -> int: ...
+
+
+def _standard_input() -> Pipe:
+    try:
+        return open(0, "rb", buffering=0, closefd=False)
+    except OSError:
+        raise UsageError("standard input is closed") from None
+
+
 class Passwd:
     """The command. What talks to the person at the terminal is handed in, so that tests can."""
 
@@ -45,7 +70,7 @@ class Passwd:
     def __init__(
         self,
         ask: Callable[[str], str] = getpass.getpass,
-        standard_input: Callable[[], BinaryIO] = lambda: sys.stdin.buffer,
+        standard_input: Callable[[], Pipe] = _standard_input,
         is_terminal: Callable[[], bool] = lambda: sys.stdin.isatty(),
     ) -> None:
         self._ask = ask
@@ -79,7 +104,9 @@ class Passwd:
             metavar="N",
             help=f"what pbkdf2-sha512 costs, {PBKDF2_ITERATIONS} where it is left out",
         )
-        parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+        parser.add_argument(
+            "--password-stdin", action="store_true", help="read the password from standard input: one line"
+        )
         parser.add_argument(
             "-c",
             "--config",
@@ -120,7 +147,7 @@ class Passwd:
 
     def _list(self, parsed: Namespace) -> int:
         for user in users_in(_content(parsed.file)):
-            print(user)
+            print(shown(user))
         return 0
 
     def _check(self, parsed: Namespace) -> int:
@@ -135,7 +162,7 @@ class Passwd:
 
     def _delete(self, parsed: Namespace) -> int:
         with locked(parsed.file) as path:
-            left = without_user(path.read_bytes(), parsed.user)
+            left = without_user(_content(path), parsed.user)
             if left is None:
                 raise SettingsError([f"{parsed.file}: there is no user {parsed.user!r}"])
             replace(path, left)
@@ -144,7 +171,7 @@ class Passwd:
     def _hash_plain(self, parsed: Namespace) -> int:
         make = _maker(parsed)
         with locked(parsed.file) as path:
-            content, count = with_hashes(path.read_bytes(), str(parsed.file), make)
+            content, count = with_hashes(_content(path), str(parsed.file), make)
             if count:
                 replace(path, content)
         print(f"{counted(count, 'password')} hashed")
@@ -156,13 +183,12 @@ class Passwd:
             _content(parsed.file)  # Nobody types a password twice for a file that isn't there.
         hash = make(self._password(parsed, again=True))
         with locked(parsed.file, create=parsed.create) as path:
-            replace(path, with_user(path.read_bytes(), parsed.user, hash))
+            replace(path, with_user(_content(path), parsed.user, hash))
         return 0
 
     def _password(self, parsed: Namespace, *, again: bool) -> bytes:
         if parsed.password_stdin:
-            password = self._standard_input().read(LONGEST_PASSWORD_BYTES + 3)
-            password = password.removesuffix(b"\n").removesuffix(b"\r")
+            password = _one_line(self._standard_input())
         elif self._is_terminal():
             typed = self._ask("Password: ")
             if again and self._ask("Once more: ") != typed:
@@ -196,6 +222,33 @@ def _without(user: Action) -> type[Action]:
     return WithoutUser
 
 
+def _one_line(stream: Pipe) -> bytes:
+    """The first line, which is not waited for longer than to its end; that there is more is a mistake."""
+    limit = LONGEST_PASSWORD_BYTES + 3
+    read = b""
+    while b"\n" not in read and len(read) < limit:
+        piece = stream.read(limit - len(read))
+        if piece is None:  # Somebody made the stream one that does not wait.
+            select.select([stream], [], [])
+        elif piece:
+            read += piece
+        else:
+            break
+    line, end, more = read.partition(b"\n")
+    if end and (more or _has_more(stream)):
+        raise UsageError("there is more than one line on standard input")
+    return line.removesuffix(b"\r")
+
+
+def _has_more(stream: Pipe) -> bool:
+    """Whether there is something else already. A writer that says no more, and does not end, is not waited for."""
+    try:
+        ready, _, _ = select.select([stream], [], [], 0)
+    except (OSError, ValueError):  # It is no file of the system's, and does not wait.
+        return bool(stream.read(1))
+    return bool(ready and stream.read(1))
+
+
 def _maker(parsed: Namespace) -> Callable[[bytes], PasswordHash]:
     if parsed.hash == Kind.PBKDF2_SHA512.value:
         return lambda password: Pbkdf2.of(password, parsed.iterations)
@@ -211,12 +264,7 @@ def _argon2(parsed: Namespace) -> Argon2Settings:
 
 
 def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise SettingsError([f"{path}: there is no such file; --create makes one"]) from None
-    except OSError as error:
-        raise SettingsError([f"{path}: can't be read: {error.strerror or error}"]) from None
+    return read_file(path, missing=NO_SUCH_FILE)
 
 
 command = Passwd()

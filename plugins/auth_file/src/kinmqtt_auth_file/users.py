@@ -28,11 +28,15 @@ class Seals:
 
 
 class Users:
-    """Client ids by user. Who has left is forgotten now and then: twice the connected ones are kept at most."""
+    """Whose clients are connected. Who has left is forgotten now and then: twice the connected ones are kept at most.
+
+    A client id and its user belong together: what is told late of one user's client hides no other's of that id.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._clients: dict[str, str] = {}
+        self._clients: dict[tuple[str, str], None] = {}
+        """Client ids with their users, in the order of their coming."""
         self._sweep_at = SWEEP_AT_LEAST
 
     def __len__(self) -> int:
@@ -42,12 +46,12 @@ class Users:
         """A client is connected."""
         if client.username is None:
             return
-        self._clients[client.client_id] = client.username
+        self._clients[client.client_id, client.username] = None
         if len(self._clients) >= self._sweep_at:
             self._sweep()
 
     def _sweep(self) -> None:
-        self._clients = {each: user for each, user in self._clients.items() if self._is_here(each, user)}
+        self._clients = {each: None for each in self._clients if self._is_here(*each)}
         self._sweep_at = max(2 * len(self._clients), SWEEP_AT_LEAST)
 
     def _is_here(self, client_id: str, username: str) -> bool:
@@ -57,10 +61,10 @@ class Users:
     def disconnect_changed(self, before: Passwords, after: Passwords) -> int:
         """Disconnect the clients of users who are gone or have another hash; how many there were."""
         count = 0
-        for client_id, username in list(self._clients.items()):
+        for client_id, username in list(self._clients):
             if username not in before.users or before.users[username] == after.users.get(username):
                 continue
-            del self._clients[client_id]
+            del self._clients[client_id, username]
             if self._is_here(client_id, username):
                 count += self._context.disconnect(client_id)
         return count

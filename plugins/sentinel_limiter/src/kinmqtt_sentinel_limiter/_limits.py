@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from sys import getsizeof
 from typing import Final, TypeAlias
 
 from attrs import evolve
@@ -19,6 +20,15 @@ Cells: TypeAlias = tuple[Cell, ...]
 
 MAX_PLANS: Final = 50_000
 """For how many resources it is remembered which cells concern them."""
+
+MAX_PLANNED_BYTES: Final = 16 << 20
+"""What the names of those may take together."""
+
+LONGEST_PLANNED: Final = 1024
+"""In characters. A resource with a longer topic or name in it has its cells found for each packet."""
+
+PLANS_KEPT_S: Final = 60.0
+"""After so long they are found anew, so that those of who has left go."""
 
 _PUBLISH: Final = ResourceKind.PUBLISH
 """A name of the module's own, as it is looked at for each packet."""
@@ -97,6 +107,9 @@ class Limits:
         self._returns: dict[int, Cells] = {}
         self._pinned: list[Resource] = []
         """The resources whose identities are keys of plans."""
+        self._planned_bytes = 0
+        self._planned_at = monotonic()
+        """Since when there may be plans."""
 
     @property
     def passed(self) -> int:
@@ -179,16 +192,16 @@ class Limits:
 
     def _plan(self, resource: Resource) -> Cells:
         """The cells of a resource; remembered where it comes again."""
-        if resource.kind is not _PUBLISH:
+        if not _is_planned(resource):
             return self._cells(resource)
         if resource.topic is not None:
             cells = self._topic_plans.get(resource)
             if cells is None:
-                if len(self._topic_plans) >= MAX_PLANS:
-                    self._drop_plans()
+                self._make_room(len(self._topic_plans), resource)
                 cells = self._topic_plans[resource] = self._cells(resource)
             return cells
-        self._pin(resource)
+        self._make_room(len(self._pinned), resource)
+        self._pinned.append(resource)
         cells = self._plans[id(resource)] = self._cells(resource)
         return cells
 
@@ -206,7 +219,7 @@ class Limits:
         """The resource's ledger; behind all cells that may refuse, so that nothing is ever undone in it."""
         ledger = self._book.get(resource)
         if ledger is None:
-            if resource.kind is not _PUBLISH:
+            if not _is_planned(resource):
                 return Ledger(self._book, resource)
             ledger = self._book[resource] = PlannedLedger(self._book, resource)
         return ledger
@@ -220,12 +233,16 @@ class Limits:
             self._returns[id(resource)] = cells
         return cells
 
-    def _pin(self, resource: Resource) -> None:
-        if len(self._pinned) >= MAX_PLANS:
+    def _make_room(self, plans: int, resource: Resource) -> None:
+        """For one more than so many plans."""
+        wanted = sum(map(getsizeof, (resource.client_id, resource.username, resource.topic)))
+        if plans >= MAX_PLANS or self._planned_bytes + wanted > MAX_PLANNED_BYTES:
             self._drop_plans()
-        self._pinned.append(resource)
+        self._planned_bytes += wanted
 
     def _drop_plans(self) -> None:
+        self._planned_bytes = 0
+        self._planned_at = self._monotonic()
         self._plans.clear()
         self._returns.clear()
         self._topic_plans.clear()
@@ -320,6 +337,15 @@ class Limits:
             rule.sweep(now)
 
     def age(self, now: float) -> None:
-        """Let hot values get lighter."""
+        """Let hot values get lighter, and have all plans made anew now and then: nobody may need them any more."""
         for rule in self._rules.values():
             rule.age(now)
+        if now - self._planned_at >= PLANS_KEPT_S:
+            self._drop_plans()
+
+
+def _is_planned(resource: Resource) -> bool:
+    """Whether it is remembered which cells concern a resource: where it comes again, and is not large."""
+    if resource.kind is not _PUBLISH:
+        return False
+    return all(len(name or "") <= LONGEST_PLANNED for name in (resource.topic, resource.client_id, resource.username))

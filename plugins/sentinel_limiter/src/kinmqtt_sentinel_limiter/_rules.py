@@ -28,7 +28,7 @@ from kinmqtt_sentinel_limiter._settings import (
     ParamSettings,
     names_of,
 )
-from kinmqtt_sentinel_limiter._table import KeyTable
+from kinmqtt_sentinel_limiter._table import KeyTable, key_of
 from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell, WarmUpPaceCell
 from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
@@ -134,10 +134,10 @@ class FlowRule(Rule):
         key = "" if self._attribute is None else getattr(resource, self._attribute)
         if key is None:
             return None
-        cell = self.table.cell(key, now)
+        cell = self.table.cell(key_of(key), now)
         if self._counts_clients and resource.client_id:
             assert isinstance(cell, ClientsCell)
-            return ClientCell(self, cell, resource.client_id)
+            return ClientCell(self, cell, key_of(resource.client_id))
         return cell
 
     def sweep(self, now: float) -> None:
@@ -178,12 +178,12 @@ class ParamRule(Rule):
         self.settings = settings
         self._concerns = Matcher(settings)
         self._attribute = _ATTRIBUTES[settings.param]
-        pinned = {value: self._make(count) for value, count in settings.items.items()}
+        pinned = {key_of(value): self._make(count) for value, count in settings.items.items()}
         self.values = HotValues(settings.max_values, lambda: self._make(settings.count), pinned)
 
     def cell(self, resource: Resource, now: float) -> Cell | None:
         value = getattr(resource, self._attribute) if self._concerns(resource) else None
-        return None if value is None else HotCell(self, self.values, value)
+        return None if value is None else HotCell(self, self.values, key_of(value))
 
     def age(self, now: float) -> None:
         self.values.sweep(now)

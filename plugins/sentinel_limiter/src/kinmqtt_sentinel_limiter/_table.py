@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from heapq import nsmallest
 from itertools import islice
 from typing import Final
@@ -14,6 +15,20 @@ _LOOK_AT: Final = 64
 
 _DROP: Final = 8
 """How many of them go at least."""
+
+
+LONGEST_KEY: Final = 128
+"""In characters. A client id may have 64 kB, and is told before anybody knows who sends it."""
+
+_COMES_DOUBLE: Final = 2
+"""How many keys are looked at for each that came."""
+
+
+def key_of(name: str) -> str:
+    """What a name is remembered by: a digest where it is long, which no other name is, as none has a zero in it."""
+    if len(name) <= LONGEST_KEY:
+        return name
+    return "\0" + blake2b(name.encode(errors="surrogatepass"), digest_size=32).hexdigest()
 
 
 class KeyTable:
@@ -29,6 +44,8 @@ class KeyTable:
         self._make = make
         self._round: list[str] = []
         """The keys that this round of sweeping has not come to."""
+        self._came = 0
+        """How many are new since the last sweep."""
         self.cells: dict[str, Cell] = {}
 
     def cell(self, key: str, now: float) -> Cell:
@@ -38,6 +55,7 @@ class KeyTable:
             if len(self.cells) >= self.max_keys:
                 self._make_room(now)
             cell = self.cells[key] = self._make(now)
+            self._came += 1
         return cell
 
     def resize(self, max_keys: int, now: float) -> None:
@@ -50,7 +68,9 @@ class KeyTable:
                 self._drop(key)
 
     def sweep(self, now: float, keys: int) -> None:
-        """Drop those of the next so many keys that are as good as new."""
+        """Drop those of the next so many keys that are as good as new, of more where many came lately."""
+        keys = max(keys, _COMES_DOUBLE * self._came)
+        self._came = 0
         if not self._round:
             self._round = list(self.cells)
         for key in self._round[-keys:]:

@@ -16,6 +16,8 @@ class Look(NamedTuple):
     modified_ns: int
     size_bytes: int
     inode: int
+    changed_ns: int
+    """Of the inode: whoever writes into a file may set the time of its content back, but not this one."""
 
 
 Looks: TypeAlias = tuple[Look | None, ...]
@@ -77,4 +79,4 @@ def _look(path: Path) -> Look | None:
         status = os.stat(path)
     except OSError:
         return None
-    return Look(status.st_mtime_ns, status.st_size, status.st_ino)
+    return Look(status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns)

@@ -8,14 +8,18 @@ from kinmqtt_spi.settings._document import Document
 from kinmqtt_spi.settings._environment import unknown_environment
 from kinmqtt_spi.settings._examples import Row, as_toml, describe
 from kinmqtt_spi.settings._fields import setting
+from kinmqtt_spi.settings._files import MAX_FILE_BYTES, check_regular, read_file
 from kinmqtt_spi.settings._parse import parse, unknown_tables
 
 __all__ = [
+    "MAX_FILE_BYTES",
     "Document",
     "Row",
     "as_toml",
+    "check_regular",
     "describe",
     "parse",
+    "read_file",
     "setting",
     "unknown_environment",
     "unknown_tables",

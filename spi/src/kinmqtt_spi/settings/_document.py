@@ -6,10 +6,10 @@ import os
 import re
 import tomllib
 from bisect import bisect_right
-from pathlib import Path
 from typing import Any, Final
 
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.settings._files import read_file
 from kinmqtt_spi.settings._keys import KeyPath, KeyScanner
 
 _AT_LINE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
@@ -34,15 +34,10 @@ class Document:
     def read(cls, path: str | os.PathLike[str]) -> Document:
         """The document in a file, UTF-8 with or without a byte order mark.
 
-        Raises ``SettingsError`` with one problem if the file can't be read, is not UTF-8 or not TOML.
+        Raises ``SettingsError`` with one problem if it is no regular file or can't be read, is not UTF-8 or not TOML.
         """
         name = os.fspath(path)
-        try:
-            content = Path(path).read_bytes()
-        except FileNotFoundError:
-            raise SettingsError([f"{name}: there is no such file"]) from None
-        except OSError as error:
-            raise SettingsError([f"{name}: can't be read: {error.strerror or error}"]) from None
+        content = read_file(path)
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
