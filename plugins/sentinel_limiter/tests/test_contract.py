@@ -12,6 +12,7 @@ from kinmqtt_sentinel_limiter._limits import MAX_PLANS
 from kinmqtt_sentinel_limiter._settings import FlowSettings, ParamSettings, SystemSettings
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
+from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.limiter import LimiterCase, LimiterContract
 from kinmqtt_spi.testing.metric import MetricPluginContract
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
@@ -31,10 +32,21 @@ def started(clock: TurnableClock, **settings: Any) -> SentinelLimiter:
     return limiter
 
 
+class Reloaded(LimiterContract):
+    """A rule that stays as it is keeps its state when the settings are read again."""
+
+    reloads = keeps_use = True
+
+    def reload(self, case: LimiterCase, drive: Driver) -> None:
+        """Take the same settings again."""
+        plugin: SentinelLimiter = case.plugin
+        assert drive(plugin.reload(plugin._settings_now)) == []
+
+
 # Rates
 
 
-class TestRate(LimiterContract):
+class TestRate(Reloaded):
     """So many in each second, for each client."""
 
     bounded = True
@@ -84,10 +96,12 @@ class TestConnectRate(TestRate):
     @pytest.fixture
     def limiter(self, clock: TurnableClock) -> LimiterCase:
         plugin = started(clock, flow=(self.rule,), max_keys=KEYS)
-        return LimiterCase(plugin, evolve(CLIENT, kind=CONNECT), self.passes, FREE, self.rule.count)
+        connect = evolve(CLIENT, kind=CONNECT)
+        same, own = [evolve(connect, client_id="other")], [evolve(connect, address="192.0.2.10")]
+        return LimiterCase(plugin, connect, self.passes, FREE, self.rule.count, same, own)
 
 
-class TestPublishRateOfAll(LimiterContract):
+class TestPublishRateOfAll(Reloaded):
     """A system rule for all packets together."""
 
     per_client = False
@@ -101,7 +115,7 @@ class TestPublishRateOfAll(LimiterContract):
 # How much at once
 
 
-class TestConcurrency(LimiterContract):
+class TestConcurrency(Reloaded):
     """So many packets of a client in hand."""
 
     limits_rate = False
@@ -120,10 +134,11 @@ class TestConnectedClients(TestConcurrency):
     def limiter(self, clock: TurnableClock) -> LimiterCase:
         rule = FlowSettings(name="r", count=4, grade="concurrency", kind=CONNECT, per="username")
         nameless = evolve(CLIENT, kind=CONNECT, client_id=None)
-        return LimiterCase(started(clock, flow=(rule,)), nameless, 4, FREE)
+        same, own = [evolve(nameless, address="192.0.2.9")], [evolve(nameless, username="User")]
+        return LimiterCase(started(clock, flow=(rule,)), nameless, 4, FREE, same_share=same, own_share=own)
 
 
-class TestPublishesInHand(LimiterContract):
+class TestPublishesInHand(Reloaded):
     """A system rule for all packets in hand."""
 
     limits_rate = False
@@ -139,7 +154,7 @@ class TestPublishesInHand(LimiterContract):
 # Hot parameters
 
 
-class TestHotClients(LimiterContract):
+class TestHotClients(Reloaded):
     """So many a second for each of the heaviest clients."""
 
     bounded = True

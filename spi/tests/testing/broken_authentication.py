@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Hashable
+from fnmatch import fnmatchcase
 from typing import Any
+from unicodedata import normalize
 
 import pytest
+from attrs import evolve
 
 from kinmqtt_spi.markers import hookimpl
 from kinmqtt_spi.reasons import ReasonCode
@@ -14,7 +19,7 @@ from kinmqtt_spi.testing.authentication import AuthenticationCase, Authenticator
 from kinmqtt_spi.testing.build import connect_request
 from kinmqtt_spi.values import ALLOW, Decision, deny
 
-USERS = {"alice": b"Secret-1", "bob": b"Other-22"}
+USERS = {"alice": b"Secret-1", "bob": b"Other:22"}
 WRONG = deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password")
 
 
@@ -47,6 +52,29 @@ class Users:
         if USERS.get(step.state) != step.data or step.data is None:
             return WRONG
         return allow_as(Identity(username=step.state))
+
+
+class Remembering(Users):
+    """Remembers whom it has let in, by a key that leaves something out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[Hashable] = set()
+
+    @hookimpl
+    def authenticate(self, request: ConnectRequest) -> Any:
+        if request.username is None or request.password is None:
+            return super().authenticate(request)
+        key = self.key(request.username, request.password)
+        if key in self.seen:
+            return ALLOW
+        answer = super().authenticate(request)
+        if answer is ALLOW:
+            self.seen.add(key)
+        return answer
+
+    def key(self, username: str, password: bytes) -> Hashable:
+        return username, password
 
 
 def exchange(user: bytes, password: bytes) -> Exchange:
@@ -157,6 +185,22 @@ class TestAUTHENTICATION_07_IgnoresCase(SoundUsers):
             return ALLOW if right and (request.password or b"").lower() == right else super().authenticate(request)
 
 
+class TestAUTHENTICATION_07_StripsLineEnds(SoundUsers):
+    class double(Users):
+        @hookimpl
+        def authenticate(self, request: ConnectRequest) -> Any:
+            password = None if request.password is None else request.password.rstrip(b"\r\n")
+            return super().authenticate(evolve(request, password=password))
+
+
+class TestAUTHENTICATION_07_EndsAtANul(SoundUsers):
+    class double(Users):
+        @hookimpl
+        def authenticate(self, request: ConnectRequest) -> Any:
+            password = None if request.password is None else request.password.split(b"\0")[0]
+            return super().authenticate(evolve(request, password=password))
+
+
 class TestAUTHENTICATION_08_SaysWhoIsUnknown(SoundUsers):
     class double(Users):
         @hookimpl
@@ -217,6 +261,61 @@ class TestAUTHENTICATION_12_LocksOutForEver(SoundUsers):
             answer = super().authenticate(request)
             self.tries += answer is WRONG
             return WRONG if self.tries > 3 and answer is ALLOW else answer
+
+
+class TestAUTHENTICATION_12_KeepsTheFirstAnswer(SoundUsers):
+    class double(Users):
+        def __init__(self) -> None:
+            super().__init__()
+            self.answers: dict[str | None, Any] = {}
+
+        @hookimpl
+        def authenticate(self, request: ConnectRequest) -> Any:
+            return self.answers.setdefault(request.username, super().authenticate(request))
+
+
+class TestAUTHENTICATION_12_RemembersWhoWasRefused(SoundUsers):
+    class double(Users):
+        def __init__(self) -> None:
+            super().__init__()
+            self.refused: set[str | None] = set()
+
+        @hookimpl
+        def authenticate(self, request: ConnectRequest) -> Any:
+            answer = WRONG if request.username in self.refused else super().authenticate(request)
+            if answer is WRONG:
+                self.refused.add(request.username)
+            return answer
+
+
+class TestAUTHENTICATION_13_SharesItsDesk(SoundUsers):
+    class double(Users):
+        asking: ConnectRequest
+
+        @hookimpl
+        async def authenticate(self, request: ConnectRequest) -> Any:
+            self.asking = request
+            await asyncio.sleep(0)
+            return Users().authenticate(self.asking)
+
+
+class TestAUTHENTICATION_13_SharesItsDeskOnAsyncio(TestAUTHENTICATION_13_SharesItsDesk):
+    reactor = "asyncio"
+
+
+class TestAUTHENTICATION_13_AnswersAllThatWait(SoundUsers):
+    class double(Users):
+        waiting = 0
+        opened = False
+
+        @hookimpl
+        async def authenticate(self, request: ConnectRequest) -> Any:
+            self.waiting += 1
+            answer = Users().authenticate(request)
+            self.opened = (self.opened and self.waiting > 1) or answer is ALLOW
+            await asyncio.sleep(0)
+            self.waiting -= 1
+            return ALLOW if answer is WRONG and self.opened and self.waiting else answer
 
 
 class TestAUTHENTICATION_13_RemembersTheLastAsker(SoundUsers):
@@ -299,6 +398,17 @@ class TestAUTHENTICATION_18_RemembersOne(SoundUsers):
             return super().exchange(ExchangeStep(step.method, step.data, self.user, step.request))
 
 
+class TestAUTHENTICATION_18_SharesItsDesk(SoundUsers):
+    class double(Users):
+        data: bytes | None
+
+        @hookimpl
+        async def exchange(self, step: ExchangeStep) -> Any:
+            self.data = step.data
+            await asyncio.sleep(0)
+            return Users().exchange(evolve(step, data=self.data))
+
+
 class TestAUTHENTICATION_19_TakesNothingForRight(SoundUsers):
     class double(Users):
         @hookimpl
@@ -313,3 +423,128 @@ class TestAUTHENTICATION_20_LetsNobodyComeAgain(SoundUsers):
         @hookimpl
         def exchange(self, step: ExchangeStep) -> Any:
             return WRONG if step.reauthentication else super().exchange(step)
+
+
+class TestAUTHENTICATION_21_RemembersTheName(SoundUsers):
+    class double(Remembering):
+        def key(self, username: str, password: bytes) -> Hashable:
+            return username
+
+
+class TestAUTHENTICATION_21_RemembersTheBeginning(SoundUsers):
+    class double(Remembering):
+        def key(self, username: str, password: bytes) -> Hashable:
+            return username, password[:4]
+
+
+class TestAUTHENTICATION_21_RemembersNone(SoundUsers):
+    class double(Users):
+        last: str | None = None
+
+        @hookimpl
+        def authenticate(self, request: ConnectRequest) -> Any:
+            if request.username is not None and request.password is None and request.username == self.last:
+                return ALLOW
+            answer = super().authenticate(request)
+            self.last = request.username if answer is ALLOW else self.last
+            return answer
+
+
+class TestAUTHENTICATION_22_RemembersThePassword(SoundUsers):
+    class double(Remembering):
+        def key(self, username: str, password: bytes) -> Hashable:
+            return password
+
+
+class TestAUTHENTICATION_22_TakesAnybodysPassword(SoundUsers):
+    class double(Users):
+        @hookimpl
+        def authenticate(self, request: ConnectRequest) -> Any:
+            known = request.username in USERS and request.password in USERS.values()
+            return ALLOW if known else super().authenticate(request)
+
+
+class TestAUTHENTICATION_23_NamesHaveNoCase(SoundUsers):
+    class double(Users):
+        def known(self, username: str) -> bytes | None:
+            return USERS.get(username.lower())
+
+
+class TestAUTHENTICATION_23_NamesEndWithBlanks(SoundUsers):
+    class double(Users):
+        def known(self, username: str) -> bytes | None:
+            return USERS.get(username.rstrip(" "))
+
+
+class TestAUTHENTICATION_23_NamesEndAtANul(SoundUsers):
+    class double(Users):
+        def known(self, username: str) -> bytes | None:
+            return USERS.get(username.split("\0")[0])
+
+
+class TestAUTHENTICATION_23_NamesArePatterns(SoundUsers):
+    class double(Users):
+        def known(self, username: str) -> bytes | None:
+            return next((USERS[name] for name in USERS if fnmatchcase(name, username)), None)
+
+
+class TestAUTHENTICATION_23_NamesAreMadeAlike(SoundUsers):
+    class double(Users):
+        def known(self, username: str) -> bytes | None:
+            return USERS.get(normalize("NFKC", username))
+
+
+class TestAUTHENTICATION_23_RemembersNamesWithoutCase(SoundUsers):
+    class double(Remembering):
+        def key(self, username: str, password: bytes) -> Hashable:
+            return username.casefold(), password
+
+
+class TestAUTHENTICATION_24_JoinsNameAndPassword(SoundUsers):
+    class double(Remembering):
+        def key(self, username: str, password: bytes) -> Hashable:
+            return username.encode(errors="replace") + password
+
+
+class TestAUTHENTICATION_24_JoinsPasswordAndName(SoundUsers):
+    class double(Remembering):
+        def key(self, username: str, password: bytes) -> Hashable:
+            return password + username.encode(errors="replace")
+
+
+class TestAUTHENTICATION_24_JoinsThemByAColon(SoundUsers):
+    class double(Remembering):
+        def key(self, username: str, password: bytes) -> Hashable:
+            return username.encode(errors="replace") + b":" + password
+
+
+class TestAUTHENTICATION_25_RemembersTheName(SoundUsers):
+    class double(Users):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: set[object] = set()
+
+        @hookimpl
+        def exchange(self, step: ExchangeStep) -> Any:
+            if step.state is not None and step.state in self.seen:
+                return allow_as(Identity(username=str(step.state)))
+            answer = super().exchange(step)
+            if isinstance(answer, Decision) and answer.allowed:
+                self.seen.add(step.state)
+            return answer
+
+
+class TestAUTHENTICATION_25_RemembersTheClient(SoundUsers):
+    class double(Users):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: set[str] = set()
+
+        @hookimpl
+        def exchange(self, step: ExchangeStep) -> Any:
+            answer = super().exchange(step)
+            if answer is WRONG and step.state is not None and step.request.client_id in self.seen:
+                return allow_as()
+            if isinstance(answer, Decision) and answer.allowed:
+                self.seen.add(step.request.client_id)
+            return answer

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Hashable
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from kinmqtt_spi.markers import hookimpl
 from kinmqtt_spi.reasons import ReasonCode
@@ -14,13 +17,15 @@ from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, Authorization, AuthorizationRequest, Cache, Scope
 from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContract
 from kinmqtt_spi.testing.build import authorization, client
-from kinmqtt_spi.values import ALLOW, Decision, Verdict, deny
+from kinmqtt_spi.values import ALLOW, Client, Decision, Verdict, deny
 
-ALICE = client("alice", "alice")
+ALICE, BOB = client("alice", "alice"), client("bob", "bob")
 RULES = (
     Rule(Verdict.DENY, "secret/#"),
     Rule(Verdict.ALLOW, "users/%u/#"),
     Rule(Verdict.DENY, "users/#"),
+    Rule(Verdict.DENY, "notices/#", (Action.PUBLISH, Action.WILL)),
+    Rule(Verdict.ALLOW, "notices/#"),
 )
 
 
@@ -49,6 +54,23 @@ class Rules(StaticRules):
         self.context.authorization_changed(EVERYBODY)
 
 
+class Remembering(Rules):
+    """Remembers what it has answered, by a key that leaves something out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[Hashable, Decision] = {}
+
+    def _decide(self, request: AuthorizationRequest) -> Decision:
+        key = self.key(request, request.client)
+        if key not in self.answers:
+            self.answers[key] = super()._decide(request)
+        return self.answers[key]
+
+    def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+        return request
+
+
 class SoundRules(AuthorizerContract):
     """``double`` is the plugin, which breaks nothing here."""
 
@@ -62,10 +84,17 @@ class SoundRules(AuthorizerContract):
         plugin = self.double()
         return AuthorizationCase(
             plugin,
-            allowed=[authorization(action, "users/alice/x", ALICE) for action in Action],
+            allowed=[
+                *(authorization(action, "users/alice/x", ALICE) for action in Action),
+                authorization(Action.SUBSCRIBE, "notices/x", ALICE),
+                authorization(Action.RECEIVE, "notices/x", ALICE),
+            ],
             denied=[
                 *(authorization(action, "secret/x", ALICE) for action in Action),
                 authorization(Action.SUBSCRIBE, "users/bob/+", ALICE),
+                authorization(Action.PUBLISH, "notices/x", ALICE),
+                *(authorization(action, "users/alice/x", client("alice", "bob")) for action in Action),
+                *(authorization(action, "users/alice/x", BOB) for action in Action),
             ],
             foreign=[authorization(action, "open/x", ALICE) for action in Action],
             context=plugin.context,
@@ -127,6 +156,52 @@ class TestAUTHORIZATION_05_AllowsTheThird(SoundRules):
         def _decide(self, request: AuthorizationRequest) -> Decision:
             self.asked += 1
             return ALLOW if self.asked % 17 == 0 else super()._decide(request)
+
+
+class TestAUTHORIZATION_05_RemembersTheRefused(SoundRules):
+    class double(Rules):
+        def __init__(self) -> None:
+            super().__init__()
+            self.refused: set[Client] = set()
+
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            answer = deny() if request.client in self.refused else super()._decide(request)
+            if answer.verdict is Verdict.DENY:
+                self.refused.add(request.client)
+            return answer
+
+
+class TestAUTHORIZATION_06_SharesItsDesk(SoundRules):
+    class double(Rules):
+        asking: AuthorizationRequest
+
+        @hookimpl
+        async def authorize(self, request: AuthorizationRequest) -> Any:
+            self.asking = request
+            await asyncio.sleep(0)
+            return self._decide(self.asking)
+
+
+class TestAUTHORIZATION_06_SharesItsDeskOnAsyncio(TestAUTHORIZATION_06_SharesItsDesk):
+    reactor = "asyncio"
+
+
+class TestAUTHORIZATION_06_WaitsForAnothersAnswer(SoundRules):
+    class double(Rules):
+        """Asks once for many that come at one time, and takes them for the same by their topic."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.running: dict[str, Decision] = {}
+
+        @hookimpl
+        async def authorize(self, request: AuthorizationRequest) -> Any:
+            first = request.topic not in self.running
+            answer = self.running.setdefault(request.topic, self._decide(request))
+            await asyncio.sleep(0)
+            if first:
+                del self.running[request.topic]
+            return answer
 
 
 class TestAUTHORIZATION_06_RemembersTheLastQuestion(SoundRules):
@@ -219,3 +294,95 @@ class TestAUTHORIZATION_14_AnswersForGoodAndLooksAtQoS(SoundRules):
                 return answer
             verdict = Verdict.DENY if request.qos == 2 else answer.verdict
             return Authorization(verdict, ReasonCode.NOT_AUTHORIZED, cache=Cache.TOPIC)
+
+
+class TestAUTHORIZATION_15_ForgetsTheAction(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return client, request.topic
+
+
+class TestAUTHORIZATION_15_ForgetsTheActionOfTheAllowed(SoundRules):
+    class double(Rules):
+        def __init__(self) -> None:
+            super().__init__()
+            self.allowed: set[Hashable] = set()
+
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            if (request.client, request.topic) in self.allowed:
+                return ALLOW
+            answer = super()._decide(request)
+            if answer.verdict is Verdict.ALLOW:
+                self.allowed.add((request.client, request.topic))
+            return answer
+
+
+class TestAUTHORIZATION_16_ForgetsTheClient(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return request.action, request.topic
+
+
+class TestAUTHORIZATION_16_ForgetsTheUser(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return request.action, client.client_id, request.topic
+
+
+class TestAUTHORIZATION_17_ForgetsTheTopic(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return request.action, client
+
+
+class TestAUTHORIZATION_17_CountsTheLevels(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return request.action, client, request.topic.count("/") > 2
+
+
+class TestAUTHORIZATION_18_NamesHaveNoCase(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            return super()._decide(
+                evolve(request, client=evolve(request.client, username=(request.client.username or "").lower()))
+            )
+
+
+class TestAUTHORIZATION_18_RemembersNamesWithoutBlanks(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return request.action, client.client_id, (client.username or "").strip(), request.topic
+
+
+class TestAUTHORIZATION_18_LooksAtTheBeginning(SoundRules):
+    class double(Rules):
+        def _decide(self, request: AuthorizationRequest) -> Decision:
+            level = request.topic.split("/")[1:2]
+            if level and (request.client.username or "").startswith(level[0]):
+                return ALLOW
+            return super()._decide(request)
+
+
+class TestAUTHORIZATION_19_JoinsNameAndTopic(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return request.action, f"{client.username}{request.topic}"
+
+
+class TestAUTHORIZATION_19_JoinsThemByASlash(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return request.action, f"{client.username}/{request.topic}"
+
+
+class TestAUTHORIZATION_19_JoinsTheNames(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return request.action, f"{client.client_id}{client.username}", request.topic
+
+
+class TestAUTHORIZATION_19_JoinsTheNamesTheOtherWay(SoundRules):
+    class double(Remembering):
+        def key(self, request: AuthorizationRequest, client: Client) -> Hashable:
+            return request.action, f"{client.username}{client.client_id}", request.topic

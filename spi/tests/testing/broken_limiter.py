@@ -20,6 +20,7 @@ from kinmqtt_spi.services.limiter import (
     Resource,
     ResourceKind,
 )
+from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.limiter import LimiterCase, LimiterContract
 
 PUBLISH = Resource(ResourceKind.PUBLISH, "tcp:1883", "192.0.2.1", "client", "user")
@@ -28,10 +29,14 @@ DELAYING = Rule("publishes", ResourceKind.PUBLISH, 5, 8)
 BURST = 8
 
 
+BY_ADDRESS = Rule("publishes", ResourceKind.PUBLISH, 5, 8, "address")
+NEIGHBOUR = evolve(PUBLISH, address="192.0.2.10")
+
+
 class _Broken(LimiterContract):
     """``double`` is a limiter by rate."""
 
-    bounded = True
+    reloads = keeps_use = bounded = True
     bound = 1000
     rule = DELAYING
     double: type[TokenBuckets]
@@ -43,6 +48,22 @@ class _Broken(LimiterContract):
 
     def size(self, case: LimiterCase) -> int:
         return len(case.plugin)
+
+    def reload(self, case: LimiterCase, drive: Driver) -> None:
+        """Buckets have no settings to take: where a double has, it says so."""
+        getattr(case.plugin, "reload", lambda: None)()
+
+
+class _ByAddress(_Broken):
+    """The same for each address."""
+
+    rule = BY_ADDRESS
+
+    @pytest.fixture
+    def limiter(self, clock: TurnableClock) -> LimiterCase:
+        plugin = self.double([self.rule], clock.monotonic, buckets=self.bound)
+        others = [evolve(PUBLISH, client_id="other"), evolve(PUBLISH, client_id=None, username="other")]
+        return LimiterCase(plugin, PUBLISH, BURST, CONNECT, self.rule.rate_per_s, others, [NEIGHBOUR])
 
 
 class Slots:
@@ -223,6 +244,17 @@ class TestLIMITER_12_CountsCallsForTime(_Broken):
             return super()._bucket(number, key, now + self.calls)
 
 
+class TestLIMITER_12_RefusesForEver(_Broken):
+    class double(TokenBuckets):
+        refused: LimitDecision | None = None
+
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            answer = self.refused or super().acquire(resource, amount)
+            self.refused = None if answer is WITHIN_LIMITS else answer
+            return answer
+
+
 class TestLIMITER_12_NeverForgives(_Broken):
     class double(TokenBuckets):
         def _bucket(self, number: int, key: str, now: float) -> Any:
@@ -274,3 +306,94 @@ class TestLIMITER_16_BreaksInTheLongRun(SoundSlots):
         def release(self, resource: Resource, amount: int) -> None:
             self.rounds += 1
             super().release(resource, amount + (self.rounds % 100 == 0))
+
+
+class TestLIMITER_17_KnowsClientsById(_ByAddress):
+    rule = DELAYING
+    double = TokenBuckets
+
+
+class TestLIMITER_17_CountsEachUserOfAnAddress(_ByAddress):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            return super().acquire(evolve(resource, address=f"{resource.address} {resource.username}"), amount)
+
+
+class TestLIMITER_18_LooksAtTheBeginning(_ByAddress):
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            return super().acquire(evolve(resource, address=resource.address[:9]), amount)
+
+
+class TestLIMITER_19_KnowsTheLastOne(_Broken):
+    class double(TokenBuckets):
+        def _bucket(self, number: int, key: str, now: float) -> Any:
+            if (number, key) not in self._buckets:
+                self._buckets.clear()
+            return super()._bucket(number, key, now)
+
+
+class TestLIMITER_19_BeginsAnewAfterRefusals(_Broken):
+    class double(TokenBuckets):
+        refused = 0
+
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            answer = super().acquire(resource, amount)
+            self.refused += answer is not WITHIN_LIMITS
+            if self.refused == 10:
+                self._buckets.clear()
+            return answer
+
+
+class TestLIMITER_20_ReleasesTheLastOne(SoundSlots):
+    class double(Slots):
+        granted: list[Resource]
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.granted = []
+
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            answer = super().acquire(resource, amount)
+            if answer is WITHIN_LIMITS:
+                self.granted.append(resource)
+            return answer
+
+        @hookimpl
+        def release(self, resource: Resource, amount: int) -> None:
+            super().release(self.granted.pop(0), amount)
+
+
+class TestLIMITER_21_ForgetsItsRules(_Broken):
+    class double(TokenBuckets):
+        def reload(self) -> None:
+            self.rules = ()
+
+
+class TestLIMITER_21_AddsToItsRules(_Broken):
+    class double(TokenBuckets):
+        def reload(self) -> None:
+            self.rules = tuple(evolve(rule, burst=rule.burst + 1) for rule in self.rules)
+
+
+class TestLIMITER_22_ForgetsItsBuckets(_Broken):
+    class double(TokenBuckets):
+        def reload(self) -> None:
+            self._buckets.clear()
+
+
+class TestLIMITER_23_GivesUpOnWhoComesOften(_Broken):
+    class double(TokenBuckets):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self.refused: Counter[str | None] = Counter()
+
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            answer = super().acquire(resource, amount)
+            self.refused[resource.client_id] += answer is not WITHIN_LIMITS
+            return LimitDecision(LimitVerdict.DROP, "for ever") if self.refused[resource.client_id] > 30 else answer

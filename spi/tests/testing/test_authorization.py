@@ -11,7 +11,8 @@ from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContr
 from kinmqtt_spi.testing.build import authorization, client
 from kinmqtt_spi.values import Verdict
 
-ALICE = client("alice", "alice")
+ALICE, BOB = client("alice", "alice"), client("bob", "bob")
+WRITING = (Action.PUBLISH, Action.WILL)
 
 
 class TestStaticRules(AuthorizerContract):
@@ -21,13 +22,26 @@ class TestStaticRules(AuthorizerContract):
 
     @pytest.fixture
     def authorization(self) -> AuthorizationCase:
-        rules = [Rule(Verdict.DENY, "secret/#"), Rule(Verdict.ALLOW, "users/%u/#"), Rule(Verdict.DENY, "users/#")]
+        rules = [
+            Rule(Verdict.DENY, "secret/#"),
+            Rule(Verdict.ALLOW, "users/%u/#"),
+            Rule(Verdict.DENY, "users/#"),
+            Rule(Verdict.DENY, "notices/#", WRITING),
+            Rule(Verdict.ALLOW, "notices/#"),
+        ]
         return AuthorizationCase(
             StaticRules(rules),
-            allowed=[authorization(action, "users/alice/x", ALICE) for action in Action],
+            allowed=[
+                *(authorization(action, "users/alice/x", ALICE) for action in Action),
+                authorization(Action.SUBSCRIBE, "notices/x", ALICE),
+                authorization(Action.RECEIVE, "notices/x", ALICE),
+            ],
             denied=[
                 *(authorization(action, "secret/x", ALICE) for action in Action),
                 authorization(Action.SUBSCRIBE, "users/bob/+", ALICE),
+                authorization(Action.PUBLISH, "notices/x", ALICE),
+                *(authorization(action, "users/alice/x", client("alice", "bob")) for action in Action),
+                *(authorization(action, "users/alice/x", BOB) for action in Action),
             ],
             foreign=[authorization(action, "open/x", ALICE) for action in Action],
         )

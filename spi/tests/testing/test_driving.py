@@ -63,6 +63,70 @@ def test_an_error_of_the_services_own_is_no_missing_answer(drive: Driver) -> Non
         drive(late())
 
 
+def test_answers_go_on_together(drive: Driver) -> None:
+    """Coroutines that are waited for together go on by turns; their values come in the order of the answers."""
+    said: list[str] = []
+
+    async def speak(name: str, times: int) -> str:
+        for _ in range(times):
+            said.append(name)
+            await asyncio.sleep(0)
+        return name
+
+    found = drive.together([speak("a", 3), "at once", speak("b", 2), Completed(lambda: "later")])
+
+    assert found == ["a", "at once", "b", "later"]
+    assert said == ["a", "b", "a", "b", "a"]
+    assert drive.together([]) == []
+
+
+def test_one_may_wait_for_another(drive: Driver) -> None:
+    """What the first needs the second brings."""
+    brought: list[str] = []
+
+    async def first() -> str:
+        while not brought:
+            await asyncio.sleep(0)
+        return brought[0]
+
+    async def second() -> str:
+        brought.append("it")
+        return "brought"
+
+    assert drive.together([first(), second()]) == ["it", "brought"]
+
+
+def test_of_several_errors_the_first_is_raised(drive: Driver) -> None:
+    """Whatever fails, all others come to their end, and the first error by the order of the answers is raised."""
+    ended: list[str] = []
+
+    async def late() -> None:
+        await asyncio.sleep(0)
+        ended.append("late")
+        raise ValueError("the first")
+
+    async def well() -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        ended.append("well")
+
+    with pytest.raises(ValueError, match="the first"):
+        drive.together([late(), failing(), well()])
+
+    assert ended == ["late", "well"]
+
+
+def test_of_several_answers_none_may_stay_away() -> None:
+    """One that never comes is told, by either driver."""
+    with pytest.raises(NoAnswer, match=r"Gate.* 10000 turns"):
+        TurningDriver().together([value(1), Gate()])
+
+    driver = AsyncioDriver(limit_s=0.01)
+    with pytest.raises(NoAnswer, match=r"within 0\.01 s"):
+        driver.together([value(1), driver.loop.create_future()])
+    driver.close()
+
+
 def test_the_clock_is_turned_while_an_answer_is_waited_for() -> None:
     """What a service has put off to a later turn happens; its clock stands still all the same."""
     clock = TurnableClock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from broken_limiter import SoundSlots
 
 from kinmqtt_spi.reference.limiter import Rule, TokenBuckets
@@ -35,7 +36,9 @@ class TestRefusingBuckets(TestDelayingBuckets):
     @pytest.fixture
     def limiter(self, clock: TurnableClock) -> LimiterCase:
         rule = Rule("connects", ResourceKind.CONNECT, 0.5, 3, "address", verdict=LimitVerdict.REJECT)
-        return LimiterCase(TokenBuckets([rule], clock.monotonic, buckets=self.bound), CONNECT, 3, PUBLISH, 0.5)
+        plugin = TokenBuckets([rule], clock.monotonic, buckets=self.bound)
+        same, own = [evolve(CONNECT, client_id="other")], [evolve(CONNECT, address="192.0.2.10")]
+        return LimiterCase(plugin, CONNECT, 3, PUBLISH, 0.5, same, own)
 
 
 class TestSoundSlots(SoundSlots):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from kinmqtt.plugins.builtin.certificate import authenticate
 from kinmqtt.plugins.builtin.scram import METHOD, Secret
@@ -25,6 +26,7 @@ from kinmqtt_spi.testing.authentication import AuthenticationCase, Authenticator
 from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContract
 from kinmqtt_spi.testing.build import authorization, client, connect_request, message, subscription
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
+from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.hooks import Hooks
 from kinmqtt_spi.testing.limiter import LimiterCase, LimiterContract
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
@@ -182,14 +184,21 @@ verdict = "reject"
 class TestRateLimitsOfPublishes(LimiterContract):
     """Built-in buckets that delay."""
 
-    bounded = True
+    reloads = bounded = True
     bound = 100_000
 
     @pytest.fixture
     def limiter(self, clock: TurnableClock) -> LimiterCase:
         plugin, _ = configured("rate_limits", RULES, clock=clock)
         unlimited = Resource(ResourceKind.SUBSCRIBE, "tcp:1883", "192.0.2.1", "client")
-        return LimiterCase(plugin, PUBLISH, 8, unlimited, 5.0)
+        same, own = [evolve(PUBLISH, address="192.0.2.9")], [evolve(PUBLISH, client_id="Client")]
+        return LimiterCase(plugin, PUBLISH, 8, unlimited, 5.0, same, own)
+
+    def reload(self, case: LimiterCase, drive: Driver) -> None:
+        """The same rules again; it says that all buckets begin full then."""
+        hooks = Hooks(case.plugin)
+        settings = parse(hooks.call("settings_class"), Document.parse(RULES), ())
+        assert drive(hooks.call("reload", settings=settings)) == ()
 
     def size(self, case: LimiterCase) -> int:
         return len(case.plugin._buckets)
@@ -201,7 +210,9 @@ class TestRateLimitsOfConnects(TestRateLimitsOfPublishes):
     @pytest.fixture
     def limiter(self, clock: TurnableClock) -> LimiterCase:
         plugin, _ = configured("rate_limits", RULES, clock=clock)
-        return LimiterCase(plugin, CONNECT, 3, Resource(ResourceKind.SUBSCRIBE, "tcp:1883", "192.0.2.1"), 2.0)
+        same, own = [evolve(CONNECT, client_id="other", username="other")], [evolve(CONNECT, address="192.0.2.10")]
+        unlimited = Resource(ResourceKind.SUBSCRIBE, "tcp:1883", "192.0.2.1")
+        return LimiterCase(plugin, CONNECT, 3, unlimited, 2.0, same, own)
 
 
 # Any plugin's life

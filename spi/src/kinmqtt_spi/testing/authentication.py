@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ STEPS: Final = 10
 
 STRANGER: Final = "nobody-of-this-name"
 ODD_NAMES: Final = ("", "\0", "+/#", "%s {0} ${clientid}", "' OR 1=1 --", "*)(uid=*", "\U0001f600", "x" * 65_535)
+SEPARATORS: Final = (b":", b"/", b"|", b",", b";", b" ", b"\0", b"\n")
+"""By which a name and a password might be told apart in one string."""
 ODD_PASSWORDS: Final = (b"", b"\0", b"\xff\xfe", b"*", b"x" * 65_535)
 
 
@@ -66,6 +69,8 @@ class AuthenticatorContract(Contract):
     """Whether it decides by user name and password."""
     knows_every_name = True
     """False where it abstains for names that it does not know, so that another plugin may know them."""
+    exact_names = True
+    """False where another spelling is the same user: names without case, patterns, or none that is looked at."""
     exchanges = False
     """Whether it takes part in enhanced authentication: give the case ``exchanged`` and ``exchanged_in_vain``."""
     can_fail = False
@@ -186,24 +191,30 @@ class AuthenticatorContract(Contract):
 
     @behaviour("AUTHENTICATION-12")
     def test_authentication_12_the_answer_stays(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Who asks again is answered the same, whoever was refused or let in between."""
-        everybody = _some(_everybody(authentication), "clients")
-        first = [_verdict(_ask(authentication, request, drive)) for request in everybody]
-        for _ in range(3):
-            assert [_verdict(_ask(authentication, request, drive)) for request in everybody] == first
+        """Who asks again is answered as it should, whoever was refused or let in between."""
+        declared = _some(_declared(authentication), "clients")
+        for order in (declared, declared[::-1], declared):
+            for request, verdict in order:
+                assert _verdict(_ask(authentication, request, drive)) is verdict
+        for request, verdict in declared:
+            for other, its in declared:
+                assert _verdict(_ask(authentication, request, drive)) is verdict
+                assert _verdict(_ask(authentication, other, drive)) is its
 
     @behaviour("AUTHENTICATION-13")
     def test_authentication_13_each_gets_its_own_answer(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
         """Of many that are asked for before the first is answered each gets its own answer, in any order."""
-        everybody = _some(_everybody(authentication), "clients")
-        alone = [_verdict(_ask(authentication, request, drive)) for request in everybody]
+        asked = [each for each in _some(_declared(authentication), "clients") for _ in range(5)]
         hooks = Hooks(authentication.plugin)
-        answers = [hooks.call("authenticate", request=request) for request in everybody for _ in range(5)]
-        found = [_verdict(drive(answer)) for answer in reversed(answers)]
-
-        assert found == [verdict for verdict in reversed(alone) for _ in range(5)]
+        for order in (asked, asked[::-1]):
+            answers = [hooks.call("authenticate", request=request) for request, _ in order]
+            found = [_verdict(answer) for answer in drive.together(answers)]
+            assert found == [verdict for _, verdict in order]
+        answers = [hooks.call("authenticate", request=request) for request, _ in asked]
+        for answer, (_, verdict) in zip(reversed(answers), reversed(asked), strict=True):
+            assert _verdict(drive(answer)) is verdict
 
     @behaviour("AUTHENTICATION-14", needs="can_fail")
     def test_authentication_14_a_broken_guard_lets_nobody_in(
@@ -250,18 +261,22 @@ class AuthenticatorContract(Contract):
     @behaviour("AUTHENTICATION-18", needs="exchanges")
     def test_authentication_18_exchanges_do_not_mix(self, authentication: AuthenticationCase, drive: Driver) -> None:
         """Exchanges that go on at one time do not disturb each other: what one needs is in its own state."""
-        wanted = [*authentication.exchanged, *authentication.exchanged_in_vain, *authentication.exchanged]
-        expected = [_verdict(_run(authentication, exchange, drive)) for exchange in _some(wanted, "exchanged")]
-        running = [_steps(authentication, exchange, drive) for exchange in wanted]
-        found: dict[int, object] = {}
-        while len(found) < len(running):
-            for number, answers in enumerate(running):
-                if number not in found:
-                    answer = next(answers)
-                    if not isinstance(answer, Continue):
-                        found[number] = _verdict(answer)
-
-        assert [found[number] for number in range(len(running))] == expected
+        wanted = [(exchange, Verdict.ALLOW) for exchange in authentication.exchanged]
+        wanted += [(exchange, Verdict.DENY) for exchange in authentication.exchanged_in_vain]
+        _some(wanted, "exchanged")
+        for order in (wanted * 2, wanted[::-1] * 2):
+            talks = [_talk(authentication, exchange) for exchange, _ in order]
+            asked = {number: next(talk) for number, talk in enumerate(talks)}
+            found: dict[int, Verdict] = {}
+            while asked:
+                answers = dict(zip(asked, drive.together(list(asked.values())), strict=True))
+                asked = {}
+                for number, answer in answers.items():
+                    try:
+                        asked[number] = talks[number].send(answer)
+                    except StopIteration as end:
+                        found[number] = _verdict(end.value)
+            assert [found[number] for number in range(len(order))] == [verdict for _, verdict in order]
 
     @behaviour("AUTHENTICATION-19", needs="exchanges")
     def test_authentication_19_no_step_opens_alone(self, authentication: AuthenticationCase, drive: Driver) -> None:
@@ -292,6 +307,88 @@ class AuthenticatorContract(Contract):
             again = _run(authentication, evolve(exchange, request=request), drive, reauthentication=True)
             assert _verdict(again) is Verdict.ALLOW
 
+    # After somebody was let in
+
+    @behaviour("AUTHENTICATION-21", needs="passwords")
+    def test_authentication_21_no_other_password_is_right_then(
+        self, authentication: AuthenticationCase, drive: Driver
+    ) -> None:
+        """Once a user was let in every other password, and none, is refused as before; the right one stays right."""
+        for request in _some(authentication.accepted, "accepted"):
+            for password in [*_near(request), b"certainly wrong", None]:
+                assert _verdict(_ask(authentication, request, drive)) is Verdict.ALLOW
+                _check_refusal(_ask(authentication, evolve(request, password=password), drive))
+            assert _verdict(_ask(authentication, request, drive)) is Verdict.ALLOW
+
+    @behaviour("AUTHENTICATION-22", needs="passwords")
+    def test_authentication_22_a_password_is_one_users(
+        self, authentication: AuthenticationCase, drive: Driver
+    ) -> None:
+        """Once a user was let in its password lets in nobody else: no stranger, and no other user."""
+        for request in _some(authentication.accepted, "accepted"):
+            others = [each for each in authentication.accepted if each.password != request.password]
+            for other in [evolve(request, username=STRANGER), *others]:
+                stolen = evolve(other, password=request.password)
+                if not _is_accepted(authentication, stolen):
+                    assert _verdict(_ask(authentication, request, drive)) is Verdict.ALLOW
+                    assert _verdict(_ask(authentication, stolen, drive)) is not Verdict.ALLOW
+
+    @behaviour("AUTHENTICATION-23", needs="exact_names")
+    def test_authentication_23_a_near_name_is_anothers(
+        self, authentication: AuthenticationCase, drive: Driver
+    ) -> None:
+        """A user's password does not let in whoever has nearly its name, before it was let in and after.
+
+        In another case, with blanks around it, a sign more or less, or signs that look the same.
+        """
+        if not self.passwords:
+            pytest.skip("the plugin looks at no passwords")
+        accepted = _some(authentication.accepted, "accepted")
+        for _ in range(2):
+            for request in accepted:
+                for name in near_names(request.username or ""):
+                    near = evolve(request, username=name)
+                    if not _is_accepted(authentication, near):
+                        assert _verdict(_ask(authentication, near, drive)) is not Verdict.ALLOW, name
+            for request in accepted:
+                assert _verdict(_ask(authentication, request, drive)) is Verdict.ALLOW
+
+    @behaviour("AUTHENTICATION-24", needs="passwords")
+    def test_authentication_24_name_and_password_are_two(
+        self, authentication: AuthenticationCase, drive: Driver
+    ) -> None:
+        """Once a user was let in its name and password, parted at another place, let nobody in."""
+        for request in _some(authentication.accepted, "accepted"):
+            assert _verdict(_ask(authentication, request, drive)) is Verdict.ALLOW
+            for name, password in _parted(request):
+                other = evolve(request, username=name, password=password)
+                if not _is_accepted(authentication, other):
+                    assert _verdict(_ask(authentication, other, drive)) is not Verdict.ALLOW, name
+
+    @behaviour("AUTHENTICATION-25", needs="exchanges")
+    def test_authentication_25_no_exchange_opens_for_another(
+        self, authentication: AuthenticationCase, drive: Driver
+    ) -> None:
+        """Once an exchange has let a client in, who does not know the secret is refused in another all the same."""
+        for exchange in _some(authentication.exchanged, "exchanged"):
+            for other in _some(authentication.exchanged_in_vain, "exchanged_in_vain"):
+                assert _verdict(_run(authentication, exchange, drive)) is Verdict.ALLOW
+                _check_refusal(_run(authentication, other, drive))
+                _check_refusal(_run(authentication, evolve(other, request=exchange.request), drive))
+
+
+def near_names(name: str) -> list[str]:
+    """Names that are nearly this one, and another's."""
+    wide = "".join(chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else sign for sign in name)
+    near = [
+        *(name.upper(), name.lower(), name.swapcase(), name.capitalize()),
+        *(f"{name} ", f" {name}", f"{name}\t", f"{name}\n", f"{name}\0", f"{name}\0x", name.strip()),
+        *(f"{name}x", f"x{name}", name[:-1], name[1:], f"{name[:-1]}?", f"{name[:1]}*", f"{name[:-1]}_"),
+        *(f"./{name}", f"{name}/", f"{name}@", f"@{name}", f"\\{name}", f'"{name}"', f"{name}\u200b", wide),
+        f"{name[:-1]}{name[-1:]}\u0301",
+    ]
+    return [each for each in dict.fromkeys(near) if each not in ("", name)]
+
 
 def _some(examples: Sequence[Any], what: str) -> Sequence[Any]:
     if not examples:
@@ -303,6 +400,20 @@ def _everybody(case: AuthenticationCase) -> list[ConnectRequest]:
     return [*case.accepted, *case.refused, *case.foreign]
 
 
+def _declared(case: AuthenticationCase) -> list[tuple[ConnectRequest, Verdict]]:
+    """Everybody, with the verdict that the case declares."""
+    return [
+        *((request, Verdict.ALLOW) for request in case.accepted),
+        *((request, Verdict.DENY) for request in case.refused),
+        *((request, Verdict.ABSTAIN) for request in case.foreign),
+    ]
+
+
+def _is_accepted(case: AuthenticationCase, request: ConnectRequest) -> bool:
+    """Whether the case says that this name and password come in, whatever else is said."""
+    return (request.username, request.password) in [(each.username, each.password) for each in case.accepted]
+
+
 def _ask(case: AuthenticationCase, request: ConnectRequest, drive: Driver) -> Any:
     return drive(Hooks(case.plugin).call("authenticate", request=request))
 
@@ -311,24 +422,26 @@ def _step(case: AuthenticationCase, step: ExchangeStep, drive: Driver) -> Any:
     return drive(Hooks(case.plugin).call("exchange", step=step))
 
 
-def _steps(
-    case: AuthenticationCase, exchange: Exchange, drive: Driver, reauthentication: bool = False
-) -> Iterator[Any]:
-    """The plugin's answers, the last of which is no ``Continue``."""
+def _talk(case: AuthenticationCase, exchange: Exchange, reauthentication: bool = False) -> Generator[Any, Any, Any]:
+    """Yields what the plugin answers, to be waited for and sent back; returns the first that is no ``Continue``."""
     data, state = exchange.first, None
     for _ in range(STEPS):
         step = ExchangeStep(exchange.method, data, state, exchange.request, reauthentication)
-        answer = _step(case, step, drive)
-        yield answer
+        answer = yield Hooks(case.plugin).call("exchange", step=step)
         if not isinstance(answer, Continue):
-            return
+            return answer
         data, state = exchange.next(answer.data), answer.state
     raise AssertionError(f"the exchange by {exchange.method} had no end after {STEPS} steps")
 
 
 def _run(case: AuthenticationCase, exchange: Exchange, drive: Driver, reauthentication: bool = False) -> Any:
-    *_, last = _steps(case, exchange, drive, reauthentication)
-    return last
+    talk = _talk(case, exchange, reauthentication)
+    answer = next(talk)
+    while True:
+        try:
+            answer = talk.send(drive(answer))
+        except StopIteration as end:
+            return end.value
 
 
 def _noting(said: list[bytes | None], exchange: Exchange) -> Callable[[bytes | None], bytes | None]:
@@ -372,10 +485,28 @@ def _near(request: ConnectRequest) -> list[bytes]:
         right[:-1],
         right[1:],
         right[:-1] + bytes([right[-1] ^ 1]),
+        right + b"\0x",
         b" " + right,
+        right + b" ",
+        right + b"\n",
         b"",
     ]
     return [*near, *(other for other in (right.upper(), right.lower(), right.swapcase()) if other != right)]
+
+
+def _parted(request: ConnectRequest) -> Iterator[tuple[str, bytes]]:
+    """What the name and the password are together, one behind the other, parted at other places."""
+    name, password = (request.username or "").encode(), request.password or b""
+    pairs = [((name + password)[:place], (name + password)[place:]) for place in range(len(name + password) + 1)]
+    pairs += [((password + name)[place:], (password + name)[:place]) for place in range(len(name + password) + 1)]
+    for separator in SEPARATORS:
+        together = name + separator + password
+        places = [place for place in range(len(together)) if together[place : place + 1] == separator]
+        pairs += [(together[:place], together[place + 1 :]) for place in places]
+    for other, rest in pairs:
+        if (other, rest) != (name, password):
+            with suppress(UnicodeDecodeError):
+                yield other.decode(), rest
 
 
 def _secrets(case: AuthenticationCase) -> Iterator[tuple[ConnectRequest, bytes | None]]:

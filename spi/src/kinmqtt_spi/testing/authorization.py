@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from math import isfinite
 from typing import Any, Final
 
 import pytest
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
 from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
+from kinmqtt_spi.testing.authentication import near_names
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.contract import Contract
 from kinmqtt_spi.testing.driving import Driver, NoAnswer
 from kinmqtt_spi.testing.hooks import Hooks
-from kinmqtt_spi.values import Decision, Verdict
+from kinmqtt_spi.values import Client, Decision, Verdict
 
 STRANGER: Final = "nobody-of-this-name"
 ODD_NAMES: Final = ("+", "#", "a/#", "+/+", "/", "a/b", "")
@@ -45,6 +46,8 @@ class AuthorizerContract(Contract):
 
     guards_subscriptions = True
     """Whether it keeps clients from reading denied topics by subscribing to a wider filter."""
+    exact_names = True
+    """False where another spelling is the same client: names without case, or rules with patterns for names."""
     receives = False
     """Whether it implements ``authorize_receive``: give the case questions of RECEIVE."""
     changes_rules = False
@@ -102,22 +105,25 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-05")
     def test_authorization_05_the_answer_stays(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """The same question is answered the same, whatever was asked between."""
-        questions = _some(_all(authorization), "questions")
-        first = [_verdict(_ask(authorization, request, drive)) for request in questions]
-        for _ in range(3):
-            assert [_verdict(_ask(authorization, request, drive)) for request in questions] == first
+        """The same question is answered as it should, whatever was asked between."""
+        declared = _declared(authorization)
+        _some(declared, "questions")
+        for order in (declared, declared[::-1], declared, declared[::2] + declared[1::2]):
+            for request, verdict in order:
+                assert _verdict(_ask(authorization, request, drive)) is verdict, request
 
     @behaviour("AUTHORIZATION-06")
     def test_authorization_06_each_gets_its_own_answer(self, authorization: AuthorizationCase, drive: Driver) -> None:
         """Of many questions that are put before the first is answered each gets its own answer, in any order."""
-        questions = [each for each in _all(authorization) if each.action is not Action.RECEIVE]
-        alone = [_verdict(_ask(authorization, request, drive)) for request in _some(questions, "questions")]
+        asked = [each for each in _declared(authorization) if each[0].action is not Action.RECEIVE for _ in range(5)]
         hooks = Hooks(authorization.plugin)
-        answers = [hooks.call("authorize", request=request) for request in questions for _ in range(5)]
-        found = [_verdict(drive(answer)) for answer in reversed(answers)]
-
-        assert found == [verdict for verdict in reversed(alone) for _ in range(5)]
+        for order in (_some(asked, "questions"), asked[::-1]):
+            answers = [hooks.call("authorize", request=request) for request, _ in order]
+            found = [_verdict(answer) for answer in drive.together(answers)]
+            assert found == [verdict for _, verdict in order]
+        answers = [hooks.call("authorize", request=request) for request, _ in asked]
+        for answer, (_, verdict) in zip(reversed(answers), reversed(asked), strict=True):
+            assert _verdict(drive(answer)) is verdict
 
     # Ways around
 
@@ -179,12 +185,12 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-11", needs="receives")
     def test_authorization_11_each_delivery_is_answered(self, authorization: AuthorizationCase) -> None:
-        """Asked for each of many deliveries ``authorize_receive`` goes on answering the same."""
+        """Asked for each of many deliveries ``authorize_receive`` goes on answering as it should."""
         hooks = Hooks(authorization.plugin)
-        for request in _some(_received(_all(authorization)), "questions of RECEIVE"):
-            first = _verdict(hooks.call("authorize_receive", request=request))
+        declared = [each for each in _declared(authorization) if each[0].action is Action.RECEIVE]
+        for request, verdict in _some(declared, "questions of RECEIVE"):
             for _ in range(1000):
-                assert _verdict(hooks.call("authorize_receive", request=request)) is first
+                assert _verdict(hooks.call("authorize_receive", request=request)) is verdict
 
     # Over time
 
@@ -236,6 +242,73 @@ class AuthorizerContract(Contract):
                         other = _ask(authorization, evolve(request, qos=2 - qos, retain=not retain), drive)
                         assert _verdict(other) is _verdict(answer)
 
+    # What a question is
+
+    @behaviour("AUTHORIZATION-15")
+    def test_authorization_15_actions_are_told_apart(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """Questions that differ in the action alone are told apart, whichever of them is asked first."""
+        _told_apart(authorization, "action", drive)
+
+    @behaviour("AUTHORIZATION-16")
+    def test_authorization_16_clients_are_told_apart(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """Questions that differ in the client alone are told apart, whichever of them is asked first."""
+        _told_apart(authorization, "client", drive)
+
+    @behaviour("AUTHORIZATION-17")
+    def test_authorization_17_topics_are_told_apart(self, authorization: AuthorizationCase, drive: Driver) -> None:
+        """Questions that differ in the topic alone are told apart, whichever of them is asked first."""
+        _told_apart(authorization, "topic", drive)
+
+    @behaviour("AUTHORIZATION-18", needs="exact_names")
+    def test_authorization_18_a_near_name_gains_nothing(
+        self, authorization: AuthorizationCase, drive: Driver
+    ) -> None:
+        """Where a client was allowed something, one of nearly its name may do no more than any stranger.
+
+        In another case, with blanks around it, a sign more or less, or signs that look the same.
+        """
+        for request in _some(authorization.allowed, "allowed"):
+            for name in ("client_id", "username"):
+                own = getattr(request.client, name)
+                if own:
+                    near = (evolve(request.client, **{name: other}) for other in near_names(own))
+                    stranger = evolve(request.client, **{name: STRANGER})
+                    _gain_nothing(
+                        authorization, request, stranger, ((client, request.topic) for client in near), drive
+                    )
+
+    @behaviour("AUTHORIZATION-19", needs="exact_names")
+    def test_authorization_19_names_and_topics_are_apart(
+        self, authorization: AuthorizationCase, drive: Driver
+    ) -> None:
+        """Names and topic of an allowed question, parted at other places, gain no more than a stranger does.
+
+        Client id, user name and topic are three, however they are put together to remember an answer.
+        """
+        for request in _some(authorization.allowed, "allowed"):
+            client = request.client
+            for name in ("client_id", "username"):
+                own = getattr(client, name)
+                if own:
+                    parted = (
+                        (evolve(client, **{name: other}), topic)
+                        for other, topic in _parted(own, request.topic)
+                        if _sound(topic) and (request.action is Action.SUBSCRIBE or not set(topic) & set("+#"))
+                    )
+                    _gain_nothing(authorization, request, evolve(client, **{name: STRANGER}), parted, drive)
+            if client.client_id and client.username:
+                clients = [
+                    *((one, other) for one, other in _parted(client.client_id, client.username)),
+                    *((one, other) for other, one in _parted(client.username, client.client_id)),
+                ]
+                named = (
+                    (evolve(client, client_id=one, username=other), request.topic)
+                    for one, other in clients
+                    if one != client.client_id and other != client.username
+                )
+                stranger = evolve(client, client_id=STRANGER, username=STRANGER)
+                _gain_nothing(authorization, request, stranger, named, drive)
+
 
 def _some(examples: Sequence[Any], what: str) -> Sequence[Any]:
     if not examples:
@@ -247,13 +320,77 @@ def _all(case: AuthorizationCase) -> list[AuthorizationRequest]:
     return [*case.allowed, *case.denied, *case.foreign]
 
 
+def _declared(case: AuthorizationCase) -> list[tuple[AuthorizationRequest, Verdict]]:
+    """All questions, with the verdict that the case declares."""
+    return [
+        *((request, Verdict.ALLOW) for request in case.allowed),
+        *((request, Verdict.DENY) for request in case.denied),
+        *((request, Verdict.ABSTAIN) for request in case.foreign),
+    ]
+
+
+def _told_apart(case: AuthorizationCase, field: str, drive: Driver) -> None:
+    """Ask each pair of questions that differ in one field and in the verdict, in both orders."""
+    declared = _declared(case)
+    pairs = [
+        (one, other)
+        for one in declared
+        for other in declared
+        if one[1] is not other[1] and _differ(one[0], other[0]) == {field}
+    ]
+    for pair in _some(pairs, f"questions that differ in the {field} alone, and in the answer"):
+        for request, verdict in pair * 2:
+            assert _verdict(_ask(case, request, drive)) is verdict, request
+
+
+def _differ(one: AuthorizationRequest, other: AuthorizationRequest) -> set[str]:
+    ours, theirs = (asdict(request, recurse=False) for request in (one, other))
+    return {name for name, value in ours.items() if value != theirs[name]}
+
+
+def _gain_nothing(
+    case: AuthorizationCase,
+    request: AuthorizationRequest,
+    stranger: Client,
+    others: Iterator[tuple[Client, str]],
+    drive: Driver,
+) -> None:
+    """Check that none of the others is allowed what a stranger is not; ``request`` is allowed before each."""
+    hooks = Hooks(case.plugin)
+    known = [(each.client, each.topic) for each in case.allowed]
+    for client, topic in others:
+        if (client, topic) in known:
+            continue
+        strange = _put(hooks, evolve(request, client=stranger, topic=topic), drive)
+        assert _verdict(_put(hooks, request, drive)) is Verdict.ALLOW
+        if _verdict(strange) is not Verdict.ALLOW:
+            answer = _put(hooks, evolve(request, client=client, topic=topic), drive)
+            assert _verdict(answer) is not Verdict.ALLOW, (client, topic)
+
+
+def _parted(first: str, second: str) -> Iterator[tuple[str, str]]:
+    """What two texts are together, one behind the other or with a ``/`` between, parted at other places."""
+    together = first + second
+    for place in range(1, len(together)):
+        if place != len(first):
+            yield together[:place], together[place:]
+    together = f"{first}/{second}"
+    for place, sign in enumerate(together):
+        if sign == "/" and place != len(first):
+            yield together[:place], together[place + 1 :]
+
+
 def _received(questions: Sequence[AuthorizationRequest]) -> list[AuthorizationRequest]:
     return [request for request in questions if request.action is Action.RECEIVE]
 
 
 def _ask(case: AuthorizationCase, request: AuthorizationRequest, drive: Driver) -> Any:
+    return _put(Hooks(case.plugin), request, drive)
+
+
+def _put(hooks: Hooks, request: AuthorizationRequest, drive: Driver) -> Any:
     hook = "authorize_receive" if request.action is Action.RECEIVE else "authorize"
-    return drive(Hooks(case.plugin).call(hook, request=request))
+    return drive(hooks.call(hook, request=request))
 
 
 def _verdict(answer: Any) -> Verdict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from time import monotonic
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from kinmqtt_spi.reference.plugin import TurnableClock
@@ -29,6 +28,12 @@ class Driver(Protocol):
     def __call__(self, answer: Maybe[T]) -> T:
         """The value of an answer; raises what it fails with, and :class:`NoAnswer` where it never comes."""
 
+    def together(self, answers: Iterable[Maybe[T]]) -> list[T]:
+        """The values of several answers that go on side by side, coroutines too; when all are there.
+
+        Raises what the first of them fails with that fails, when all others have their end.
+        """
+
 
 class TurningDriver:
     """Turns a clock until the answer is there: for services that answer at once, or with Twisted's Deferreds.
@@ -42,18 +47,36 @@ class TurningDriver:
 
     def __call__(self, answer: Maybe[T]) -> T:
         """See :class:`Driver`."""
-        if not isinstance(answer, Awaitable):
-            return answer
-        coroutine = _await(answer)
+        [result] = self.together([answer])
+        return result
+
+    def together(self, answers: Iterable[Maybe[T]]) -> list[T]:
+        """See :meth:`Driver.together`: each coroutine goes on to where it waits, then the next one, and so on."""
+        waited = list(answers)
+        results: dict[int, T] = {}
+        errors: dict[int, Exception] = {}
+        pending: dict[int, Coroutine[Any, Any, T]] = {}
+        for number, answer in enumerate(waited):
+            if isinstance(answer, Awaitable):
+                pending[number] = _await(answer)
+            else:
+                results[number] = answer
         for _ in range(_TURNS):
-            try:
-                coroutine.send(None)
-            except StopIteration as end:
-                result: T = end.value
-                return result
+            for number, coroutine in list(pending.items()):
+                try:
+                    coroutine.send(None)
+                except StopIteration as end:
+                    results[number] = end.value
+                    del pending[number]
+                except Exception as error:
+                    errors[number] = error
+                    del pending[number]
+            if not pending:
+                return _results(results, errors)
             self._turn()
-        coroutine.close()
-        raise NoAnswer(f"{answer!r} had no result after {_TURNS} turns of the clock")
+        for coroutine in pending.values():
+            coroutine.close()
+        raise NoAnswer(f"{waited[min(pending)]!r} had no result after {_TURNS} turns of the clock")
 
 
 class AsyncioDriver:
@@ -65,15 +88,22 @@ class AsyncioDriver:
 
     def __call__(self, answer: Maybe[T]) -> T:
         """See :class:`Driver`."""
-        if not isinstance(answer, Awaitable):
-            return answer
-        try:
-            result: T = self.loop.run_until_complete(self._limited(answer))
-        except TimeoutError as error:
-            if monotonic() < self._until:
-                raise  # The service's own.
-            raise NoAnswer(f"{answer!r} had no result within {self._limit_s:g} s") from error
+        [result] = self.together([answer])
         return result
+
+    def together(self, answers: Iterable[Maybe[T]]) -> list[T]:
+        """See :meth:`Driver.together`: a task for each."""
+        results: dict[int, T] = {}
+        errors: dict[int, Exception] = {}
+        waited: dict[int, Awaitable[T]] = {}
+        for number, answer in enumerate(answers):
+            if isinstance(answer, Awaitable):
+                waited[number] = answer
+            else:
+                results[number] = answer
+        if waited:
+            self.loop.run_until_complete(self._gather(waited, results, errors))
+        return _results(results, errors)
 
     def close(self) -> None:
         """Cancel what is still running, and close the loop."""
@@ -85,13 +115,35 @@ class AsyncioDriver:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
+    async def _gather(
+        self, waited: dict[int, Awaitable[T]], results: dict[int, T], errors: dict[int, Exception]
+    ) -> None:
+        async def wait(number: int, answer: Awaitable[T]) -> None:
+            try:
+                results[number] = await self._limited(answer)
+            except Exception as error:
+                errors[number] = error
+
+        await asyncio.gather(*(wait(number, answer) for number, answer in waited.items()))
+
     async def _limited(self, answer: Awaitable[T]) -> T:
-        self._until = monotonic() + self._limit_s
+        shown = repr(answer)
         as_future = getattr(answer, "asFuture", None)
         if as_future is not None:  # A Deferred, which an asyncio task can't await.
             answer = cast("Awaitable[T]", as_future(self.loop))
-        async with asyncio.timeout(self._limit_s):
-            return await answer
+        try:
+            async with asyncio.timeout(self._limit_s) as limit:
+                return await answer
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # The service's own.
+            raise NoAnswer(f"{shown} had no result within {self._limit_s:g} s") from error
+
+
+def _results(results: dict[int, T], errors: dict[int, Exception]) -> list[T]:
+    if errors:
+        raise errors[min(errors)]
+    return [results[number] for number in range(len(results))]
 
 
 async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:

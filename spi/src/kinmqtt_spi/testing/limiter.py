@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from math import ceil, isfinite
 from typing import Any, Final
 
@@ -13,12 +13,15 @@ from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.contract import Contract
+from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.hooks import Hooks
 
 SPAN_S: Final = 60
 """How long a rate is watched, on the clock."""
 CLIENTS: Final = 100_000
 """How many clients a bounded limiter is shown."""
+OTHERS: Final = 20
+"""How many clients come while another's share is used up."""
 
 
 @frozen(slots=True)
@@ -35,6 +38,10 @@ class LimiterCase:
     """What is not limited."""
     rate_per_s: float = 0.0
     """How many of it pass each second in the long run; for the suite's ``limits_rate``."""
+    same_share: Sequence[Resource] = ()
+    """What is used by others, and taken from the share of ``limited``: from its address, say, by another client."""
+    own_share: Sequence[Resource] = ()
+    """What has a share of its own, as large, though it has much in common with ``limited``."""
 
 
 class LimiterContract(Contract):
@@ -46,6 +53,10 @@ class LimiterContract(Contract):
     """Whether the limited resource is limited by how much of it there is at once, until it is released."""
     per_client = True
     """Whether each client has its own share."""
+    reloads = False
+    """Whether its rules can be read again while it runs: override :meth:`reload`."""
+    keeps_use = False
+    """Whether what was used before a reload is used after it, where the rules stay as they are."""
     bounded = False
     """Whether the suite may see how many clients are remembered: override :meth:`size`, and set ``bound``."""
     bound = 0
@@ -59,6 +70,10 @@ class LimiterContract(Contract):
     def size(self, case: LimiterCase) -> int:
         """How many clients the plugin remembers now."""
         raise NotImplementedError(f"{type(self).__name__} sets bounded, and does not override size")
+
+    def reload(self, case: LimiterCase, drive: Driver) -> None:
+        """Make the plugin take the settings that it has once more."""
+        raise NotImplementedError(f"{type(self).__name__} sets reloads, and does not override reload")
 
     # Answers
 
@@ -240,9 +255,104 @@ class LimiterContract(Contract):
             assert not _allowed(_acquire(hooks, limiter.limited))
             hooks.call("release", resource=limiter.limited, amount=limiter.passes)
 
+    # Whose share it is
+
+    @behaviour("LIMITER-17")
+    def test_limiter_17_one_share_is_taken_together(self, limiter: LimiterCase) -> None:
+        """What is used by others of the same share is taken from it: nobody gains by another name."""
+        hooks = Hooks(limiter.plugin)
+        others = _some(limiter.same_share, "others of the same share")
+        _spend(hooks, limiter)
+        for other in others:
+            assert not _allowed(_acquire(hooks, other)), other
+
+    @behaviour("LIMITER-18")
+    def test_limiter_18_much_in_common_is_not_the_same(self, limiter: LimiterCase) -> None:
+        """Who has a share of its own has all of it, whatever is in common with a client whose share is used up."""
+        hooks = Hooks(limiter.plugin)
+        others = _some(limiter.own_share, "others with shares of their own")
+        _spend(hooks, limiter)
+        for other in others:
+            assert all(_allowed(_acquire(hooks, other)) for _ in range(limiter.passes))
+        assert not _allowed(_acquire(hooks, limiter.limited))
+
+    @behaviour("LIMITER-19", needs="per_client")
+    def test_limiter_19_others_bring_nothing_back(self, limiter: LimiterCase) -> None:
+        """Whose share is used up gains nothing by others that come, use theirs, and are refused."""
+        hooks = Hooks(limiter.plugin)
+        _spend(hooks, limiter)
+        for number in range(OTHERS):
+            other = _another(limiter.limited, number)
+            for _ in range(limiter.passes + 1):
+                _acquire(hooks, other)
+            assert not _allowed(_acquire(hooks, limiter.limited))
+
+    @behaviour("LIMITER-20", needs="limits_concurrency")
+    def test_limiter_20_a_release_is_its_clients(self, limiter: LimiterCase) -> None:
+        """What another client releases leaves a client's share used up, and can be used by that other."""
+        if not self.per_client:
+            pytest.skip("the limiter has one share for all clients")
+        hooks = Hooks(limiter.plugin)
+        other = _another(limiter.limited, 1)
+        _spend(hooks, limiter)
+        for _ in range(limiter.passes):
+            assert _allowed(_acquire(hooks, other))
+        for _ in range(limiter.passes):
+            hooks.call("release", resource=other, amount=1)
+            assert not _allowed(_acquire(hooks, limiter.limited))
+        assert all(_allowed(_acquire(hooks, other)) for _ in range(limiter.passes))
+        assert not _allowed(_acquire(hooks, other))
+
+    # A reload
+
+    @behaviour("LIMITER-21", needs="reloads")
+    def test_limiter_21_it_limits_after_a_reload(self, limiter: LimiterCase, drive: Driver) -> None:
+        """After a reload with the same settings as much passes at once as before, at the most."""
+        for _ in range(3):
+            self.reload(limiter, drive)
+        hooks = Hooks(limiter.plugin)
+
+        answers = [_allowed(_acquire(hooks, limiter.limited)) for _ in range(limiter.passes + 1)]
+
+        assert answers == [True] * limiter.passes + [False]
+
+    @behaviour("LIMITER-22", needs="keeps_use")
+    def test_limiter_22_a_reload_brings_nothing_back(self, limiter: LimiterCase, drive: Driver) -> None:
+        """What was used up before a reload with the same settings is used up after it."""
+        _spend(Hooks(limiter.plugin), limiter)
+        for _ in range(3):
+            self.reload(limiter, drive)
+            assert not _allowed(_acquire(Hooks(limiter.plugin), limiter.limited))
+
+    # After a refusal
+
+    @behaviour("LIMITER-23", needs="limits_rate")
+    def test_limiter_23_a_refusal_is_not_for_ever(self, limiter: LimiterCase, clock: TurnableClock) -> None:
+        """Who was refused or delayed is let through again when time has gone, however often that happened."""
+        hooks = Hooks(limiter.plugin)
+        for _ in range(20):
+            _spend(hooks, limiter)
+            for _ in range(3):
+                decision = _acquire(hooks, limiter.limited)
+            clock.advance(10 * (limiter.passes + 4) / limiter.rate_per_s + 1 + decision.delay_s)
+            assert _allowed(_acquire(hooks, limiter.limited))
+
 
 def _acquire(hooks: Hooks, resource: Resource, amount: int = 1) -> Any:
     return hooks.call("acquire", resource=resource, amount=amount)
+
+
+def _some(examples: Sequence[Any], what: str) -> Sequence[Any]:
+    if not examples:
+        pytest.skip(f"the case has no example of {what}")
+    return examples
+
+
+def _spend(hooks: Hooks, case: LimiterCase) -> None:
+    """Use the whole share of what is limited."""
+    for _ in range(case.passes):
+        _acquire(hooks, case.limited)
+    assert not _allowed(_acquire(hooks, case.limited))
 
 
 def _allowed(decision: Any) -> bool:
