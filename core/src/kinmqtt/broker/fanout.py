@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
+from kinmqtt.broker.denials import DENIALS
 from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
@@ -319,6 +320,7 @@ def _may_receive(runtime: Runtime, session: Session, publication: Publication) -
                 _remember_right(session, publish.topic, decision.allowed)
         if decision.allowed:
             return True
+        DENIALS.tell(request, ruling)
         if hooks.authorization_refused.active:
             hooks.authorization_refused(request, ruling.by)
     runtime.drop(session.client_id, publication.message, "not_authorized")
