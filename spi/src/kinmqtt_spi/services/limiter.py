@@ -18,7 +18,8 @@ class ResourceKind(Enum):
     CONNECT = "connect"
     """A CONNECT packet; amount 1."""
     PUBLISH = "publish"
-    """PUBLISH packets received; the amount is their number in one read, or 1 where a rule needs the topic."""
+    """PUBLISH packets received; the amount is their number in one read, which may be more than any limit allows, or 1
+    where a rule needs the topic."""
     SUBSCRIBE = "subscribe"
     """The topic filters of a SUBSCRIBE packet."""
 
