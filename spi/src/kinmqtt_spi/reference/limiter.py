@@ -80,9 +80,9 @@ class TokenBuckets:
 
     An amount passes while there is a token for the first of it, and what it takes beyond is owed: a read may hold
     more packets than any burst allows, and passes or is refused as a whole. Whoever is in debt waits until it is
-    paid back, so that the rate is kept, and at most one read passes too much at a time. What one rule refuses costs no
-    other rule's tokens. At most
-    ``buckets`` buckets are kept: a full one is as good as none and is dropped, then the one unused longest.
+    paid back, so that the rate is kept, and at most one read passes too much at a time. What one rule refuses
+    costs no other rule's tokens. At most ``buckets`` buckets are kept: a full one is as good as none and is dropped,
+    then the one unused longest.
     """
 
     def __init__(self, rules: Sequence[Rule], monotonic: Callable[[], float], *, buckets: int = 100_000) -> None:
