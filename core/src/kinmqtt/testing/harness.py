@@ -247,7 +247,8 @@ class BrokerHarness:
 
         A plugin's settings are an instance of its settings class in ``plugin_settings``, or a section of
         ``config``, which is TOML as in a settings file and holds ``[plugins.NAME]`` only. ``$SYS`` topics and
-        snapshots of the metrics come every ``sys_interval_s`` seconds; with 0 never. Raises what assembling a broker raises.
+        snapshots of the metrics come every ``sys_interval_s`` seconds; with 0 never. Raises what assembling a
+        broker raises.
         """
         self.clock = clock or TurnableClock()
         self.memory_bytes: int | None = 0
