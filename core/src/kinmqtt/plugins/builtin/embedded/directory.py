@@ -65,11 +65,7 @@ class DataDirectory:
                 segment.give_to_owner_of(path, self._lock)
             self._take_lock(self._lock)
         except OSError as error:
-            where = (
-                "" if path.is_absolute() else f"; a relative path starts where the broker is started, {Path.cwd()}"
-            )
-            problem = f"{path} can't be used as data directory: {error.strerror or error}{where}"
-            raise DataDirectoryError(problem) from error
+            raise DataDirectoryError(f"{path} can't be used as data directory: {error.strerror or error}") from error
 
     def _take_lock(self, lock: int) -> None:
         try:
