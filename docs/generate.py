@@ -13,6 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ from kinmqtt.plugins.builtin.topic_rewrite import RewriteSettings
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
 from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.services import authentication, authorization, limiter, metric, plugin
 from kinmqtt_spi.settings import describe
 from kinmqtt_spi.testing.behaviours import behaviours_of
+from kinmqtt_spi.values import Client
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -70,7 +73,9 @@ def included(source: str) -> str:
 
 
 def part(name: str) -> str:
-    """One generated part, by its name: ``hooks-FAMILY``, ``behaviours-FAMILY``, or a key of ``PARTS``."""
+    """One generated part, by its name: ``hooks-FAMILY``, ``behaviours-FAMILY``, ``types-PAGE``, or of ``PARTS``."""
+    if name.startswith("types-"):
+        return "\n" + "\n\n".join(described(cls).strip() for cls in TYPES[name.removeprefix("types-")]) + "\n\n"
     if name.startswith("behaviours-"):
         return behaviours(name.removeprefix("behaviours-"))
     if name.startswith("hooks-"):
@@ -86,7 +91,7 @@ def hooks(family: str) -> str:
 
 
 def behaviours(family: str) -> str:
-    """The numbered behaviours of a family's suites."""
+    """The numbered behaviours of a family's suites, with their flags and what their fixtures answer."""
     module = import_module(f"kinmqtt_spi.testing.{family}")
     parts = []
     for name, suite in vars(module).items():
@@ -96,7 +101,9 @@ def behaviours(family: str) -> str:
                 for each in behaviours_of(suite)
             ]
             header = ("number", "promise", "asked for with")
-            parts.append(f"`kinmqtt_spi.testing.{family}.{name}`\n{table(header, rows)}")
+            about = paragraphs(suite)[0]
+            parts.append(f"`kinmqtt_spi.testing.{family}.{name}`: {about}\n{flags(suite)}{table(header, rows)}")
+            parts += [fields(case) for case in cases_of(suite, module)]
     return "\n" + "".join(parts)
 
 
@@ -141,6 +148,106 @@ def settings(settings_class: type[Any]) -> Callable[[], str]:
     return lambda: table(("key", "type", "default", "meaning"), rows)
 
 
+def flags(suite: type[Any]) -> str:
+    """The flags of a suite, those that it inherits included."""
+    rows = [
+        (f"`{name}`", f"`{value}`", text)
+        for each in suite.__mro__
+        if each.__module__.startswith("kinmqtt_spi.testing.")
+        for name, _, value, text in declared(each)
+    ]
+    return table(("flag", "by itself", "meaning"), rows)
+
+
+def cases_of(suite: type[Any], module: Any) -> list[type[Any]]:
+    """The classes of which a suite's fixture answers one, and those within."""
+    source = inspect.getsource(suite)
+    found = [each for name, each in vars(module).items() if name.endswith("Case") and f"{name}:" in source]
+    inner = [
+        each
+        for name, each in vars(module).items()
+        for case in found
+        if isinstance(each, type) and each.__module__ == module.__name__ and f"[{name}]" in inspect.getsource(case)
+    ]
+    return found + list(dict.fromkeys(inner))
+
+
+def described(cls: type[Any]) -> str:
+    """A class under a heading of its own: what it is, its fields, and its methods."""
+    parts = [f"### `{cls.__name__}`", *paragraphs(cls), fields(cls, "").strip(), methods(cls).strip()]
+    return "\n\n".join(part for part in parts if part)
+
+
+def fields(cls: type[Any], title: str = "`{}`: {}\n") -> str:
+    """The fields of a class, or the members of an enumeration."""
+    about = title.format(cls.__name__, paragraphs(cls)[0])
+    if not (rows := declared(cls)):
+        return about
+    if issubclass(cls, Enum):
+        header = ("member", "value", "meaning")
+        return about + table(header, [(f"`{name}`", f"`{value}`", text) for name, _, value, text in rows])
+    return about + table(
+        ("field", "type", "default", "meaning"),
+        [(f"`{name}`", f"`{kind}`", f"`{value}`" if value else "", text) for name, kind, value, text in rows],
+    )
+
+
+def methods(cls: type[Any]) -> str:
+    """The methods that a class declares."""
+    rows = []
+    for node in _body(cls):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
+            returns = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
+            rows.append(
+                (f"`{node.name}({arguments}){returns}`", " ".join(plain(ast.get_docstring(node) or "").split()))
+            )
+    return table(("method", "does"), rows) if rows else ""
+
+
+def declared(cls: type[Any]) -> list[tuple[str, str, str, str]]:
+    """Name, type, default and meaning of what a class declares, in its own order."""
+    body = _body(cls)
+    found = []
+    for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name, kind = node.target.id, ast.unparse(node.annotation)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name, kind = node.targets[0].id, ""
+        else:
+            continue
+        is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        text = str(after.value.value) if is_text else ""  # type: ignore[attr-defined]
+        if not name.startswith("_"):
+            found.append((name, kind, _default(node.value), " ".join(plain(text).split())))
+    return found
+
+
+def _default(value: ast.expr | None) -> str:
+    """A field's default as it is written; of `field(default=…)` what stands there."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        given = {keyword.arg: keyword.value for keyword in value.keywords}
+        factory = f"{ast.unparse(given['factory'])}()" if "factory" in given else ""
+        return ast.unparse(given["default"]) if "default" in given else factory
+    return "" if value is None else ast.unparse(value)
+
+
+def _body(cls: type[Any]) -> list[ast.stmt]:
+    [node] = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(node, ast.ClassDef)
+    return node.body
+
+
+def paragraphs(cls: type[Any]) -> list[str]:
+    """A class's docstring."""
+    return [" ".join(part.split()) for part in plain(inspect.getdoc(cls) or "").split("\n\n")]
+
+
+def plain(text: str) -> str:
+    """A docstring's markup as Markdown's."""
+    return re.sub(r":\w+:`~?(?:kinmqtt_spi[\w.]*\.)?([\w.]+)`", r"`\1`", text).replace("``", "`")
+
+
 def connection_table() -> str:
     """What is done with each packet in each state."""
     received = [packet for packet in PacketType if any(packet in row for row in TABLE.values())]
@@ -181,6 +288,33 @@ def metrics() -> str:
     rows = [(f"`{s.name}`", f"`{label}`" if label else "", s.unit) for s, label in zip(samples, labels, strict=True)]
     return table(("counter", "labels", "unit"), rows)
 
+
+TYPES: dict[str, Sequence[type[Any]]] = {
+    "authentication": (
+        authentication.ConnectRequest,
+        authentication.Identity,
+        authentication.ExchangeStep,
+        authentication.Continue,
+    ),
+    "authorization": (
+        authorization.AuthorizationRequest,
+        authorization.Action,
+        Client,
+        authorization.Authorization,
+        authorization.Cache,
+        authorization.Scope,
+    ),
+    "limiter": (
+        limiter.Resource,
+        limiter.ResourceKind,
+        limiter.LimitDecision,
+        limiter.LimitVerdict,
+        limiter.LimiterNeeds,
+    ),
+    "metric": (metric.Metrics, metric.Counter, metric.Histogram),
+    "plugin": (plugin.Context,),
+}
+"""What is described on which page."""
 
 PARTS: dict[str, Callable[[], str]] = {
     "settings-broker": settings(BrokerSettings),

@@ -142,6 +142,26 @@ def test_bad_toml_is_located(file: Path) -> None:
     assert problem.startswith("k.toml:1:8: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "is_mosquittos"),
+    [
+        ("mosquitto.conf", "user mosquitto\n", True),
+        ("my-mosquitto.conf", "colour\n", True),
+        ("k.toml", "# hello\n\nlistener 1883\nallow_anonymous true\n", True),
+        ("k.toml", "[broker\n", False),
+        ("k.toml", "user = \n", False),
+    ],
+)
+def test_a_file_of_mosquittos_is_known(tmp_path: Path, name: str, text: str, is_mosquittos: bool) -> None:
+    """Whoever hands over what they have is told where it says what becomes of it."""
+    file = tmp_path / name
+
+    [problem] = problems(file, text)
+
+    hint = "; this looks like a settings file of Mosquitto: docs/from-mosquitto.md"
+    assert problem.endswith(hint) is is_mosquittos
+
+
 def test_all_mistakes_at_once(file: Path) -> None:
     """A person who made several mistakes hears of all of them."""
     found = problems(file, "[limits]\nmax_inflight = 0\n[brokr]\n[plugins]\norder = 3\n", KINMQTT__BROKER__LISTN="1")

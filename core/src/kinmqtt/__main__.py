@@ -181,9 +181,11 @@ def _run(parsed: argparse.Namespace) -> int:
         textFileLogObserver,
     )
 
+    from kinmqtt.broker.denials import DENIALS
     from kinmqtt.runner import build_service
 
     settings = _settings(parsed)
+    DENIALS.told = parsed.log_level == "debug"
     reactor = _reactor(settings)
     service = build_service(settings, reactor)
     level = LogLevel.levelWithName(parsed.log_level)

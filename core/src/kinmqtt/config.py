@@ -18,6 +18,43 @@ from kinmqtt_spi.settings import Document, parse, setting, unknown_environment, 
 
 TABLES: Final = ("broker", "limits", "listeners", "services", "plugins")
 
+_MOSQUITTO: Final = frozenset(
+    {
+        "acl_file",
+        "allow_anonymous",
+        "allow_zero_length_clientid",
+        "autosave_interval",
+        "bind_address",
+        "bind_interface",
+        "cafile",
+        "capath",
+        "certfile",
+        "connection",
+        "connection_messages",
+        "include_dir",
+        "keyfile",
+        "listener",
+        "log_dest",
+        "log_timestamp",
+        "log_type",
+        "max_inflight_messages",
+        "max_queued_messages",
+        "password_file",
+        "per_listener_settings",
+        "persistence",
+        "persistence_location",
+        "pid_file",
+        "plugin",
+        "port",
+        "protocol",
+        "require_certificate",
+        "socket_domain",
+        "sys_interval",
+        "user",
+    }
+)
+"""With which of its keywords a line of Mosquitto's settings begins, most often."""
+
 
 @frozen(slots=True)
 class ServiceSettings:
@@ -116,7 +153,7 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
     Raises :class:`SettingsError` with all mistakes, each with file, line, key, what was expected and the nearest
     spelling.
     """
-    document = Document.empty() if path is None else Document.read(path)
+    document = Document.empty() if path is None else _read(path)
     problems = list(unknown_tables(document, (), TABLES))
     classes = {"broker": BrokerSettings, "limits": LimitSettings, "services": ServiceSettings}
     parsed: dict[str, Any] = {}
@@ -148,6 +185,26 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
     broker = _overridden(parsed["broker"], overrides, environment)
     listeners = _listeners(document, broker, tables, overrides)
     return Settings(broker, parsed["limits"], selection, listeners, document, environment, path, overrides)
+
+
+def _read(path: Path) -> Document:
+    try:
+        return Document.read(path)
+    except SettingsError as error:
+        if _is_mosquittos(path):
+            hint = "; this looks like a settings file of Mosquitto: docs/from-mosquitto.md"
+            raise SettingsError([f"{problem}{hint}" for problem in error.problems]) from None
+        raise
+
+
+def _is_mosquittos(path: Path) -> bool:
+    """Whether a file that is no TOML is one of Mosquitto's: by its name, or by how its first setting begins."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    first = next((line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")), [""])
+    return path.name.endswith("mosquitto.conf") or (first[0] in _MOSQUITTO and first[1:2] != ["="])
 
 
 def _unplaced(listeners: Sequence[tuple[str, str, ListenerSettings]]) -> list[tuple[str, ListenerSettings]]:

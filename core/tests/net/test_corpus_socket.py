@@ -144,7 +144,7 @@ def test_the_log_has_one_line_for_each_closed_client(run: Run) -> None:
     others = [line for line in told if not any(word in line for word in expected)]
 
     assert len(others) == run.closed_by_broker
-    assert all(re.search(r" closed: .+ \(0x\w\w \w+\)$", line) for line in told)
+    assert all(re.search(r" (closed|refused( by \w+)?): .+ \(0x\w\w \w+\)$", line) for line in told)
 
 
 def test_the_log_has_no_secrets(run: Run) -> None:

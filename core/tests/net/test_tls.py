@@ -64,6 +64,18 @@ def test_a_mistake_in_a_file_is_named(authority: Authority, tmp_path: Path) -> N
         assert why in str(caught.value)
 
 
+def test_a_relative_path_says_where_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the broker is started, and not where the settings file is."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(AssemblyError) as caught:
+        TlsContext(TlsSettings(certificate=Path("a.pem"), private_key=Path("a.key")), "tls", "mqtt")
+
+    assert str(caught.value).endswith(
+        f"a.pem: No such file or directory; a relative path starts where the broker is started, {tmp_path}"
+    )
+
+
 def test_ciphers_that_do_not_exist(authority: Authority) -> None:
     """They are refused by name."""
     with pytest.raises(AssemblyError, match=r"tls\.ciphers: 'NONSENSE' can't be used"):

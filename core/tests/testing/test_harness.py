@@ -49,11 +49,32 @@ def test_settings_may_be_an_object_or_toml() -> None:
     assert noise.word == "other"
 
 
-@pytest.mark.parametrize("config", ["plugins.noise.wort = 'x'", "plugins.nose.word = 'x'", "limits.x = 1"])
+@pytest.mark.parametrize("config", ["plugins.noise.wort = 'x'", "plugins.nose.word = 'x'"])
 def test_settings_that_nobody_reads_are_a_mistake(config: str) -> None:
     """A misspelt key or section is not passed over."""
-    with pytest.raises(SettingsError, match=r"wort|'nose'|'limits'"):
+    with pytest.raises(SettingsError, match=r"wort|nobody reads plugins\.nose"):
         BrokerHarness(plugins={"noise": Noise()}, config=config)
+
+
+@pytest.mark.parametrize("table", ["limits", "broker"])
+def test_what_is_no_plugins_section_says_where_it_goes(table: str) -> None:
+    """Limits and the broker's own settings are handed over in other ways."""
+    why = "only [plugins.NAME] here: limits are keyword arguments, broker settings go in settings="
+
+    with pytest.raises(SettingsError) as caught:
+        BrokerHarness(config=f"{table}.x = 1")
+
+    assert caught.value.problems == (f"the harness's config: {table}: {why}",)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "hint"),
+    [("max_inflihgt", "did you mean 'max_inflight'"), ("colour", "docs/limits.md has those there are")],
+)
+def test_a_limit_that_is_none_is_a_mistake(keyword: str, hint: str) -> None:
+    """With the nearest that is one."""
+    with pytest.raises(TypeError, match=f"no keyword '{keyword}', and there is no such limit; {hint}"):
+        BrokerHarness(**{keyword: 1})
 
 
 def test_a_will_may_be_the_spis() -> None:

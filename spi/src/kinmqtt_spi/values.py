@@ -72,12 +72,17 @@ class Client:
     """A connected client as services see it."""
 
     client_id: str
+    """Its own, or the one an authenticator or the broker gave it."""
     username: str | None = None
+    """As the authenticator says, else as CONNECT did."""
     address: Address = Address("")
+    """Where it connects from: ``host`` and ``port``."""
     listener: str = ""
+    """The name of the listener it came to."""
     protocol_version: int = 4
     """The protocol level of CONNECT: 3 (MQTT 3.1), 4 (3.1.1) or 5."""
     certificate_subject: str | None = None
+    """Whom a verified client certificate was issued to (RFC 4514), where it has shown one."""
     attributes: Mapping[str, str] = NO_ATTRIBUTES
     """What an authenticator added, for authorizers and limiters to use."""
 

@@ -51,7 +51,7 @@ def test_a_delay_lasts_until_the_credit_is_paid_back() -> None:
 
 
 def test_an_amount_above_the_burst_is_not_refused_for_ever() -> None:
-    """A read that holds more packets than the burst passes with a full bucket, and is paid for afterwards."""
+    """A read that holds more packets than the burst passes, and is paid for afterwards."""
     clock = TurnableClock()
     rule = Rule("r", PUBLISH, rate_per_s=1, burst=2, verdict=LimitVerdict.DROP)
     limiter = TokenBuckets([rule], clock.monotonic)
@@ -63,6 +63,34 @@ def test_an_amount_above_the_burst_is_not_refused_for_ever() -> None:
     verdicts.append(limiter.acquire(publish(), 1).verdict)
 
     assert verdicts == [LimitVerdict.ALLOW, LimitVerdict.DROP, LimitVerdict.ALLOW]
+
+
+def test_a_read_passes_while_there_is_a_token_for_its_first_packet() -> None:
+    """The excess is owed, and nothing passes until it is paid back: in the long run no more than the rate."""
+    clock = TurnableClock()
+    rule = Rule("r", PUBLISH, rate_per_s=10, burst=10, verdict=LimitVerdict.REJECT)
+    limiter = TokenBuckets([rule], clock.monotonic)
+
+    passed = []
+    for _ in range(100):
+        passed.append(limiter.acquire(publish(), 40).verdict is LimitVerdict.ALLOW)
+        clock.advance(1.0)
+
+    assert passed[:5] == [True, False, False, False, True]
+    assert 10 * 100 <= 40 * sum(passed) <= 10 * 100 + 10 + 40
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5])
+def test_a_bucket_need_not_be_full(tokens: int) -> None:
+    """However few tokens are left, one is enough."""
+    rule = Rule("r", PUBLISH, rate_per_s=1, burst=5, verdict=LimitVerdict.REJECT)
+    limiter = TokenBuckets([rule], lambda: 0.0)
+    for _ in range(5 - tokens):
+        limiter.acquire(publish(), 1)
+
+    verdicts = [limiter.acquire(publish(), 40).verdict, limiter.acquire(publish(), 1).verdict]
+
+    assert verdicts == [LimitVerdict.ALLOW, LimitVerdict.REJECT]
 
 
 def test_what_one_rule_refuses_costs_no_other_rule() -> None:

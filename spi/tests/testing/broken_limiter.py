@@ -274,6 +274,32 @@ class TestLIMITER_13_GivesUpWhenFull(_Broken):
             return WITHIN_LIMITS if len(self) >= 1000 else super().acquire(resource, amount)
 
 
+class TestLIMITER_17_WantsAFullBucket(_Broken):
+    rule = evolve(DELAYING, verdict=LimitVerdict.REJECT)
+
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            rule = self.rules[0]
+            key = rule.key(resource)
+            bucket = None if key is None else self._bucket(0, key, self._monotonic())
+            if bucket is not None and bucket.tokens < min(amount, rule.burst):
+                return LimitDecision(rule.verdict, rule.name)
+            return super().acquire(resource, amount)
+
+
+class TestLIMITER_17_ForgivesDebts(_Broken):
+    rule = evolve(DELAYING, verdict=LimitVerdict.REJECT)
+
+    class double(TokenBuckets):
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> Any:
+            answer = super().acquire(resource, amount)
+            for bucket in self._buckets.values():
+                bucket.tokens = max(bucket.tokens, 0.0)
+            return answer
+
+
 class TestLIMITER_14_IgnoresReleases(SoundSlots):
     class double(Slots):
         @hookimpl

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.broker.denials import DENIALS, applicant
 from kinmqtt.broker.dispatch import Ruling
 from kinmqtt.broker.publication import KEPT_PREFIX
 from kinmqtt.broker.sessions import Opening, TooManySessions
@@ -64,11 +65,13 @@ class Authentication:
 class Refused(Exception):
     """The client is not let in; it gets a CONNACK that says why, or is only disconnected."""
 
-    def __init__(self, reason: ReasonCode, text: str, server_reference: str | None = None) -> None:
+    def __init__(self, reason: ReasonCode, text: str, server_reference: str | None = None, *, by: str = "") -> None:
         super().__init__(text)
         self.reason = reason
         self.text = text
         self.server_reference = server_reference
+        self.by = by
+        """The plugin that has decided so; empty where that is not known, or was none."""
 
 
 def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
@@ -84,7 +87,7 @@ def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
         raise
     if not isinstance(packet, Connect):
         raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not a CONNECT")
-    return connection.wait_for(run(_guarded(connection, _begin(connection, packet))))
+    return connection.wait_for(run(_guarded(connection, packet, _begin(connection, packet))))
 
 
 def _nearest(level: int) -> int:
@@ -96,13 +99,14 @@ def authenticate(connection: Connection, frame: bytes, body: int) -> bool | None
     """An AUTH packet before the CONNACK."""
     packet = _auth(connection, frame, body)
     connection.enter(State.CONNECTING)
-    return connection.wait_for(run(_guarded(connection, _continue(connection, packet))))
+    return connection.wait_for(run(_guarded(connection, _connect_of(connection), _continue(connection, packet))))
 
 
 def reauthenticate(connection: Connection, frame: bytes, body: int) -> bool | None:
     """An AUTH packet after the CONNACK (section 4.12.1)."""
     packet = _auth(connection, frame, body)
-    return connection.wait_for(run(_guarded(connection, _reauthenticate(connection, packet))))
+    work = _reauthenticate(connection, packet)
+    return connection.wait_for(run(_guarded(connection, _connect_of(connection), work)))
 
 
 def _auth(connection: Connection, frame: bytes, body: int) -> Auth:
@@ -115,17 +119,22 @@ def _auth(connection: Connection, frame: bytes, body: int) -> Auth:
     return packet
 
 
-async def _guarded(connection: Connection, work: Any) -> None:
-    """Carry out a step; a refusal ends the connection the way the protocol has it."""
+def _connect_of(connection: Connection) -> Connect | None:
+    authentication = connection.authentication
+    return None if authentication is None else authentication.packet
+
+
+async def _guarded(connection: Connection, packet: Connect | None, work: Any) -> None:
+    """Carry out a step; a refusal ends the connection the way the protocol has it. ``packet`` is its CONNECT."""
     try:
         await work
     except Refused as refused:
-        _refuse(connection, refused)
+        _refuse(connection, packet, refused)
     finally:
         connection.broker.runtime.turn.touch()
 
 
-def _refuse(connection: Connection, refused: Refused) -> None:
+def _refuse(connection: Connection, packet: Connect | None, refused: Refused) -> None:
     if connection.is_closed():
         return
     connection.broker.runtime.statistics.connections_refused.value += 1
@@ -134,7 +143,16 @@ def _refuse(connection: Connection, refused: Refused) -> None:
         connection.send_packet(Connack(False, refused.reason, properties))
         connection.close(f"sent to {refused.server_reference}")
         return
-    connection.fail(refused.reason, refused.text)
+    connection.fail(refused.reason, refused.text, _refused_line(connection, packet, refused))
+
+
+def _refused_line(connection: Connection, packet: Connect | None, refused: Refused) -> str:
+    """How the line about a refusal begins: who it was, by its CONNECT, and which plugin has decided."""
+    who = connection.name
+    if connection.session is None and packet is not None:
+        certified = connection.link.certificate_username
+        who += f" ({applicant(packet.client_id, packet.username if certified is None else certified)})"
+    return f"{who} refused by {refused.by}" if refused.by else f"{who} refused"
 
 
 async def _begin(connection: Connection, packet: Connect) -> None:
@@ -199,7 +217,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
     authentication.state = None
     if not decision.allowed:
         _tell_refused(connection, authentication.request, ruling)
-        raise Refused(decision.reason, decision.text or "re-authentication failed")
+        raise Refused(decision.reason, decision.text or "re-authentication failed", by=ruling.by)
     connection.enter(State.CONNECTED)
     identity = _identity(decision)
     if identity.attributes:
@@ -272,7 +290,7 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
     decision = ruling.decision
     if not decision.allowed:
         _tell_refused(connection, request, ruling)
-        raise Refused(decision.reason, decision.text or "authentication failed")
+        raise Refused(decision.reason, decision.text or "authentication failed", by=ruling.by)
     identity = _identity(decision)
     client_id = identity.client_id or request.client_id
     limits = connection.broker.runtime.limits
@@ -346,9 +364,10 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     request = AuthorizationRequest(client, Action.WILL, will.topic, will.qos, will.retain)
     ruling = await settle(hooks.authorize(request))
     if not ruling.decision.allowed:
+        DENIALS.tell(request, ruling)
         if hooks.authorization_refused.active:
             hooks.authorization_refused(request, ruling.by)
-        raise Refused(ruling.decision.reason, "the client may not leave this will")
+        raise Refused(ruling.decision.reason, "the client may not leave this will", by=ruling.by)
     return Will(message, properties.will_delay_interval or 0)
 
 

@@ -414,8 +414,11 @@ class Connection:
 
     # Ending
 
-    def fail(self, reason: ReasonCode, text: str) -> None:
-        """Close from our side, with the reason where the protocol can carry it (section 4.13)."""
+    def fail(self, reason: ReasonCode, text: str, line: str = "") -> None:
+        """Close from our side, with the reason where the protocol can carry it (section 4.13).
+
+        ``line`` is how the line in the log begins, where it says more than that the connection is closed.
+        """
         if self.state is State.CLOSED:
             return
         self.broker.runtime.turn.touch()
@@ -425,8 +428,8 @@ class Connection:
             return
         session = self.session
         log.info(
-            "{client} closed: {text} (0x{code:02X} {reason})",
-            client=self.name,
+            "{line}: {text} (0x{code:02X} {reason})",
+            line=line or f"{self.name} closed",
             text=text,
             code=reason,
             reason=reason.name,

@@ -9,6 +9,7 @@ from attrs import evolve
 from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import as_deferred, run
+from kinmqtt.broker.denials import DENIALS
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
 from kinmqtt.broker.publication import KEPT_PREFIX, Publication, check_message
@@ -187,8 +188,11 @@ async def _tell_later(connection: Connection, request: AuthorizationRequest, pen
 
 
 def _tell_refused(connection: Connection, request: AuthorizationRequest, ruling: Ruling) -> None:
+    if ruling.decision.allowed:
+        return
+    DENIALS.tell(request, ruling)
     refused = connection.broker.runtime.hooks.authorization_refused
-    if refused.active and not ruling.decision.allowed:
+    if refused.active:
         refused(request, ruling.by)
 
 

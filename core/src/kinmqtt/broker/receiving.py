@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kinmqtt.broker.denials import DENIALS
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
 from kinmqtt_spi.values import Message
 
@@ -40,6 +41,7 @@ def may_receive(runtime: Runtime, session: Session, message: Message) -> bool:
                 _remember(session, topic, decision.allowed)
         if decision.allowed:
             return True
+        DENIALS.tell(request, ruling)
         if hooks.authorization_refused.active:
             hooks.authorization_refused(request, ruling.by)
     runtime.drop(session.client_id, message, "not_authorized")

@@ -9,6 +9,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.broker.denials import DENIALS
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.codec import decode
 from kinmqtt.mqtt.codec.subscribe import has_more_filters
@@ -163,6 +164,7 @@ async def _request(
     if session.connection is not connection:
         return ReasonCode.UNSPECIFIED_ERROR
     if not ruling.decision.allowed:
+        DENIALS.tell(question, ruling)
         if runtime.hooks.authorization_refused.active:
             runtime.hooks.authorization_refused(question, ruling.by)
         return _fitting(ruling.decision.reason)

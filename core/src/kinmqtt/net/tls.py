@@ -87,7 +87,10 @@ class TlsContext:
                 value.open("rb").close()  # OpenSSL's own words for a file that is not there say nothing.
             use(value)
         except OSError as error:
-            raise AssemblyError(f"{self._place}.{key}: {value}: {error.strerror}") from error
+            # Not from the settings file, as many expect.
+            relative = not Path(value).is_absolute()
+            where = f"; a relative path starts where the broker is started, {Path.cwd()}" if relative else ""
+            raise AssemblyError(f"{self._place}.{key}: {value}: {error.strerror}{where}") from error
         except (SSL.Error, ValueError, UnsupportedAlgorithm) as error:
             raise AssemblyError(f"{self._place}.{key}: {str(value)!r} can't be used: {_words(error)}") from error
 

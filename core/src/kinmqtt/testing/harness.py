@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from itertools import count
 from typing import Any, TypeVar
 
+from attrs import fields
 from twisted.internet.defer import Deferred, succeed
 
 from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
@@ -244,8 +246,9 @@ class BrokerHarness:
         """``plugins`` by name stand before the built-ins; ``limits`` are fields of :class:`LimitSettings`.
 
         A plugin's settings are an instance of its settings class in ``plugin_settings``, or a section of
-        ``config``, which is TOML as in a settings file. ``$SYS`` topics and snapshots of the metrics come every
-        ``sys_interval_s`` seconds; with 0 never. Raises what assembling a broker raises.
+        ``config``, which is TOML as in a settings file and holds ``[plugins.NAME]`` only. ``$SYS`` topics and
+        snapshots of the metrics come every ``sys_interval_s`` seconds; with 0 never. Raises what assembling a
+        broker raises.
         """
         self.clock = clock or TurnableClock()
         self.memory_bytes: int | None = 0
@@ -264,8 +267,9 @@ class BrokerHarness:
         )
         parsed = dict(plugin_settings or {})
         document = Document.parse(config, "the harness's config")
+        _check_config(document)
 
-        unread = set(document.data) - {"plugins"} | set(document.data.get("plugins", {}))
+        unread = set(document.data.get("plugins", {}))
 
         def settings_of(name: str, settings_class: type[Any] | None) -> Any:
             unread.discard(name)
@@ -275,13 +279,13 @@ class BrokerHarness:
 
         self.assembly: Assembly = assemble(
             settings or BrokerSettings(sys_interval_s=sys_interval_s),
-            LimitSettings(**limits),
+            _limits(limits),
             settings_of,
             manager,
             surroundings,
         )
         if unread:
-            raise SettingsError([f"the harness's config: nobody reads {name!r}" for name in sorted(unread)])
+            raise SettingsError([f"the harness's config: nobody reads plugins.{name}" for name in sorted(unread)])
         self.broker = Broker(self.assembly, self._soon.append, lambda n: f"{next(self._hex):0{2 * n}x}", "test")
         if start:
             self.result(self.broker.start())
@@ -360,6 +364,29 @@ class BrokerHarness:
                 **fields,
             )
         )
+
+
+def _check_config(document: Document) -> None:
+    """Raise :class:`SettingsError` for tables other than plugins' sections."""
+    problems = [
+        f"the harness's config: {key}: only [plugins.NAME] here: limits are keyword arguments, broker settings go in "
+        "settings="
+        for key in document.data
+        if key != "plugins"
+    ]
+    if problems:
+        raise SettingsError(problems)
+
+
+def _limits(limits: Mapping[str, Any]) -> LimitSettings:
+    """The limits; raises ``TypeError`` for a keyword that is none, with the nearest that is."""
+    known = [attribute.name for attribute in fields(LimitSettings)]
+    for name in limits:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; docs/limits.md has those there are"
+            raise TypeError(f"the harness takes no keyword {name!r}, and there is no such limit{hint}")
+    return LimitSettings(**limits)
 
 
 def _as_sent(will: Will | SpiWill | None) -> Will | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from harness import House
 
-from kinmqtt.mqtt.packets import V5, Puback
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import V5, Puback, Publish
 from kinmqtt.plugins.builtin.rate_limits import RateLimitSettings, RuleSettings
 from kinmqtt_spi.services.limiter import LimitVerdict, ResourceKind
 
@@ -45,6 +46,19 @@ def test_tokens_come_back_with_time() -> None:
     pub.publish("a", b"x", qos=1)
 
     assert [int(p.reason) for p in pub.of(Puback)] == [0x10, 0x10]
+
+
+def test_a_read_passes_whole_while_there_is_a_token() -> None:
+    """Of forty packets in one read none is refused, and the next ones are, until what was too much is paid back."""
+    house = _house(RuleSettings(name="slow", kind=ResourceKind.PUBLISH, rate_per_s=10, verdict=LimitVerdict.REJECT))
+    pub = house.connect("pub", V5).publish("a", b"x", qos=1)
+    read = [Publish.build("a", b"x", qos=1, packet_id=number) for number in range(100, 140)]
+
+    pub.send_bytes(b"".join(encode(packet, V5) for packet in read)).publish("a", b"x", qos=1)
+    house.advance(3.2)
+    pub.publish("a", b"x", qos=1)
+
+    assert [int(p.reason) for p in pub.of(Puback)] == [0x10] * 41 + [0x97, 0x10]
 
 
 def test_a_delayed_client_is_not_read_from() -> None:

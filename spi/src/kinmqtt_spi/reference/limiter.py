@@ -78,9 +78,11 @@ class _Bucket:
 class TokenBuckets:
     """A plugin that limits by rules; ``monotonic`` answers seconds that never go back.
 
-    An amount above the burst passes when the bucket is full and leaves it in debt, because a read may hold
-    more packets than any burst allows. What one rule refuses costs no other rule's tokens. At most
-    ``buckets`` buckets are kept: a full one is as good as none and is dropped, then the one unused longest.
+    An amount passes while there is a token for the first of it, and what it takes beyond is owed: a read may hold
+    more packets than any burst allows, and passes or is refused as a whole. Whoever is in debt waits until it is
+    paid back, so that the rate is kept, and at most one read passes too much at a time. What one rule refuses
+    costs no other rule's tokens. At most ``buckets`` buckets are kept: a full one is as good as none and is dropped,
+    then the one unused longest.
     """
 
     def __init__(self, rules: Sequence[Rule], monotonic: Callable[[], float], *, buckets: int = 100_000) -> None:
@@ -100,7 +102,7 @@ class TokenBuckets:
 
     @hookimpl
     def acquire(self, resource: Resource, amount: int) -> LimitDecision:
-        """Take ``amount`` tokens by every rule that fits, or by none where one refuses."""
+        """Take ``amount`` tokens, on credit if need be, by every rule that fits, or by none where one refuses."""
         now = self._monotonic()
         taken: list[tuple[Rule, _Bucket]] = []
         for number, rule in enumerate(self.rules):
@@ -108,7 +110,7 @@ class TokenBuckets:
             if key is None:
                 continue
             bucket = self._bucket(number, key, now)
-            if rule.verdict is not LimitVerdict.DELAY and bucket.tokens < min(amount, rule.burst):
+            if rule.verdict is not LimitVerdict.DELAY and bucket.tokens < 1:
                 return LimitDecision(rule.verdict, rule.name, reason=rule.reason)
             taken.append((rule, bucket))
         decision = WITHIN_LIMITS

@@ -22,14 +22,23 @@ class ConnectRequest:
     client_id: str
     """Empty where the client leaves the choice to the broker (section 3.1.3.1)."""
     username: str | None = None
+    """As the client says; where its listener takes the user name from certificates, as its certificate says."""
     password: bytes | None = field(default=None, repr=_secret)
+    """Never shown in a ``repr``."""
     address: Address = Address("")
+    """Where it connects from: ``host`` and ``port``."""
     listener: str = ""
+    """The name of the listener it came to."""
     protocol_version: int = 4
+    """The protocol level of CONNECT: 3 (MQTT 3.1), 4 (3.1.1) or 5."""
     clean_start: bool = True
+    """Whether it asks for a new session; in MQTT 3 the flag is called Clean Session."""
     keep_alive_s: int = 0
+    """As asked for; 0 for none."""
     certificate_subject: str | None = None
+    """Whom a verified client certificate was issued to (RFC 4514), where it has shown one."""
     properties: Properties = field(default=NO_PROPERTIES, repr=False)
+    """Those of an MQTT 5 CONNECT."""
 
 
 @frozen(slots=True)
@@ -41,6 +50,7 @@ class Identity:
     client_id: str | None = None
     """Replaces the client id of CONNECT where it is not ``None``; an MQTT 5 client is told its new one."""
     attributes: Mapping[str, str] = NO_ATTRIBUTES
+    """For authorizers and limiters: they find it in ``Client.attributes``."""
     expires_at: float | None = None
     """Seconds since the epoch, UTC, after which the client is disconnected and must come again."""
 

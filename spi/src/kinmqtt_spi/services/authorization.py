@@ -14,9 +14,13 @@ class Action(Enum):
     """What is asked for. RECEIVE is asked for each delivery, and only where a plugin implements it."""
 
     PUBLISH = "publish"
+    """To publish to the topic."""
     SUBSCRIBE = "subscribe"
+    """To subscribe to the filter."""
     RECEIVE = "receive"
+    """To be sent a message of the topic."""
     WILL = "will"
+    """To leave a will that is to be published there."""
 
 
 @frozen(slots=True)
@@ -24,18 +28,24 @@ class AuthorizationRequest:
     """One question: may this client do this with this topic?"""
 
     client: Client
+    """Who asks."""
     action: Action
+    """What it wants to do."""
     topic: str
     """The topic name, or for SUBSCRIBE the filter (without ``$share/group/``)."""
     qos: int = 0
+    """Of the message, or the highest that the subscription asks for."""
     retain: bool = False
+    """Whether the message is to be retained."""
     share_group: str | None = None
+    """Of SUBSCRIBE: the group of a shared subscription."""
 
 
 class Cache(Enum):
     """How long an answer of an authorizer may be reused."""
 
     NEVER = "never"
+    """Ask again each time."""
     SESSION = "session"
     """For the same session, action and topic, until the connection ends or the plugin calls
     ``context.authorization_changed``. Of ``authorize_receive`` it is not reused."""
@@ -49,6 +59,7 @@ class Authorization(Decision):
     """A decision that says how long it holds; a plain ``Decision`` of ``authorize`` holds for the session."""
 
     cache: Cache = Cache.SESSION
+    """How long it may be reused."""
     expires_at: float | None = field(default=None, converter=optional(float))
     """Seconds since the epoch, UTC, until which an answer of ``authorize`` holds at the longest; one of
     ``authorize_receive`` with an end is not reused."""
@@ -59,7 +70,9 @@ class Scope:
     """Whose cached answers became stale; the empty scope is everybody's."""
 
     client_id: str | None = None
+    """Of this client alone; ``None`` for all."""
     username: str | None = None
+    """Of this user alone; ``None`` for all."""
 
     def covers(self, client: Client) -> bool:
         """Whether ``client`` falls within the scope."""

@@ -76,9 +76,13 @@ class Context(ABC):
     settings: Any
     """The parsed section: an instance of the plugin's settings class, or ``None`` if it declares none."""
     node: NodeIdentity
+    """This broker's name, and which life of it this is."""
     clock: Clock
+    """``now()``, ``monotonic()`` and ``later(delay_s, call)``: tests turn it, and no other clock."""
     log: Log
+    """``debug``, ``info``, ``warn`` and ``error``, with values by name: ``log.info("{n} users", n=3)``."""
     metrics: Metrics
+    """Where the plugin makes its counters, gauges and histograms; they carry its name."""
     data: Path | None
     """The broker's data directory, which no other broker uses; ``None`` where nothing outlives the process. A plugin
     may keep files below ``plugins/<its name>/`` in it, which it makes itself."""

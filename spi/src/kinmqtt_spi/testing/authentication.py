@@ -34,11 +34,13 @@ class Exchange:
     """One client's part in an enhanced authentication."""
 
     method: str
+    """The authentication method that it names."""
     first: bytes | None
     """The authentication data of its CONNECT."""
     next: Callable[[bytes | None], bytes | None]
     """What it says to the data of each ``Continue``."""
     request: ConnectRequest = field(factory=connect_request)
+    """The rest of its CONNECT."""
 
 
 @frozen(slots=True)
@@ -50,11 +52,13 @@ class AuthenticationCase:
     accepted: Sequence[ConnectRequest] = ()
     """Whom it lets in; with the suite's ``passwords``, by user name and password."""
     refused: Sequence[ConnectRequest] = ()
+    """Whom it refuses."""
     foreign: Sequence[ConnectRequest] = ()
     """Of whom it has nothing to say."""
     exchanged: Sequence[Exchange] = ()
     """Who is let in by enhanced authentication."""
     exchanged_in_vain: Sequence[Exchange] = ()
+    """Who is refused there."""
     context: BareContext | None = None
     """What it was configured with, where it was: its log is read."""
 

@@ -32,6 +32,7 @@ class AuthorizationCase:
     allowed: Sequence[AuthorizationRequest] = ()
     """Questions that it answers ALLOW; those of RECEIVE are put to ``authorize_receive``."""
     denied: Sequence[AuthorizationRequest] = ()
+    """Questions that it answers DENY."""
     foreign: Sequence[AuthorizationRequest] = ()
     """Questions of which it has nothing to say."""
     context: BareContext | None = None

@@ -207,6 +207,27 @@ class LimiterContract(Contract):
         assert sum(used) == limiter.passes
         assert again == [True] * limiter.passes + [False]
 
+    @behaviour("LIMITER-17", needs="limits_rate")
+    def test_limiter_17_a_large_amount_is_owed(self, limiter: LimiterCase, clock: TurnableClock) -> None:
+        """An amount larger than what may pass at once passes where one would, and what it takes beyond is owed.
+
+        A read may hold more packets than any limit allows: it is not refused for ever, and the rate is kept.
+        """
+        hooks = Hooks(limiter.plugin)
+        for _ in range(limiter.passes - 1):
+            assert _allowed(_acquire(hooks, limiter.limited))
+        owed = 4 * limiter.passes - 1
+
+        large = _acquire(hooks, limiter.limited, owed + 1)
+        clock.advance(owed / limiter.rate_per_s / 2)
+        before = _acquire(hooks, limiter.limited)
+        clock.advance((owed + limiter.passes) / limiter.rate_per_s + 1)
+        after = _acquire(hooks, limiter.limited)
+
+        assert _allowed(large) or large.verdict is LimitVerdict.DELAY
+        assert not _allowed(before)
+        assert _allowed(after)
+
     @behaviour("LIMITER-13", needs="bounded")
     def test_limiter_13_its_memory_is_bounded(self, limiter: LimiterCase) -> None:
         """However many clients come, no more are remembered than the bound, and the last of them is limited, too."""

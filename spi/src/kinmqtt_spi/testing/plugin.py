@@ -47,6 +47,7 @@ class PluginCase:
     refused: str | None = None
     """A section that can be parsed, and that ``reload`` refuses; for the suite's ``refuses_settings``."""
     name: str = "plugin"
+    """The plugin's own: that of its entry point."""
 
 
 @frozen(slots=True)
