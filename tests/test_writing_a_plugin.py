@@ -45,6 +45,7 @@ def environment_of(folder: Path) -> dict[str, str]:
 
 def test_the_page_can_be_followed(tmp_path: Path) -> None:
     """Every file is written, every command runs, and prints what the page says."""
+    environment_of(tmp_path / "second")
     walk = Walk(tmp_path, environment_of(tmp_path / "venv"), free_port())
 
     differences = walk.follow(PAGE.read_text(encoding="utf-8"))
