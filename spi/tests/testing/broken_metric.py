@@ -105,3 +105,49 @@ class TestMETRIC_08_MakesBoth(_Broken):
             self, name: str, unit: str, read: Callable[[], float], labels: Mapping[str, str] = NO_ATTRIBUTES
         ) -> Gauge:
             return Gauge(name, unit, read, labels)
+
+
+class TestMETRIC_15_JoinsLabels(_Broken):
+    class double(MetricRegistry):
+        def _known_or_new(self, new: Any) -> Any:
+            super()._known_or_new(new)
+            key = ",".join(f"{name}={value}" for name, value in sorted(new.labels.items()))
+            return self._metrics[new.name].setdefault(((key, ""),), new)
+
+
+class TestMETRIC_15_LabelsHaveNoCase(_Broken):
+    class double(MetricRegistry):
+        def _known_or_new(self, new: Any) -> Any:
+            super()._known_or_new(new)
+            key = tuple(sorted((name.lower(), value.lower()) for name, value in new.labels.items()))
+            return self._metrics[new.name].setdefault((("", ""), *key), new)
+
+
+class TestMETRIC_15_LooksAtTheValues(_Broken):
+    class double(MetricRegistry):
+        def _known_or_new(self, new: Any) -> Any:
+            super()._known_or_new(new)
+            key = tuple(("", value) for value in sorted(new.labels.values()))
+            return self._metrics[new.name].setdefault((("", ""), *key), new)
+
+
+class TestMETRIC_16_SharesCounts(_Broken):
+    class double(MetricRegistry):
+        def histogram(
+            self, name: str, unit: str, bounds: Sequence[float], labels: Mapping[str, str] = NO_ATTRIBUTES
+        ) -> Histogram:
+            first = super().histogram(name, unit, bounds)
+            histogram = super().histogram(name, unit, bounds, labels)
+            histogram.counts = first.counts
+            return histogram
+
+
+class TestMETRIC_16_ReadsTheLastGauge(_Broken):
+    class double(MetricRegistry):
+        last: Callable[[], float]
+
+        def gauge(
+            self, name: str, unit: str, read: Callable[[], float], labels: Mapping[str, str] = NO_ATTRIBUTES
+        ) -> Gauge:
+            self.last = read
+            return super().gauge(name, unit, lambda: self.last(), labels)

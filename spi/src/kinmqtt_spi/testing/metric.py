@@ -131,6 +131,41 @@ class MetricsContract(Contract):
                 again()
         assert metrics.counter("a", "messages") is counter
 
+    @behaviour("METRIC-15")
+    def test_metric_15_labels_are_told_apart(self, metrics: Metrics) -> None:
+        """Labels are told apart whatever stands in them, by case too, and names by every sign of them."""
+        labels = [
+            *({"a": "b", "c": "d"}, {"a": "b,c=d"}, {"a": "b", "cd": ""}, {"a": "bcd"}, {"ab": "cd"}),
+            *(
+                {"a": 'b",c="d'},
+                {"A": "bcd"},
+                {"a": "BCD"},
+                {"a": "bcd "},
+                {"a": "b", "c": "D"},
+                {"a": "d", "c": "b"},
+            ),
+        ]
+        found = [metrics.counter("queue.size", "messages", each) for each in labels]
+        found += [metrics.counter(name, "messages", labels[0]) for name in ("queue.size_a", "queue_size", "queue")]
+        for number, counter in enumerate(found):
+            counter.value += number + 1
+
+        assert [counter.value for counter in found] == list(range(1, len(found) + 1))
+
+    @behaviour("METRIC-16")
+    def test_metric_16_each_has_its_own_numbers(self, metrics: Metrics) -> None:
+        """Gauges and histograms of one name with other labels are others: each has its own reading and counts."""
+        gauges = [
+            metrics.gauge("b", "bytes", lambda: 1.0, {"k": "a"}),
+            metrics.gauge("b", "bytes", lambda: 2.0, {"k": "b"}),
+        ]
+        histograms = [metrics.histogram("c", "seconds", (1, 2), {"k": each}) for each in "ab"]
+        histograms[0].observe(1)
+
+        assert [gauge.read() for gauge in gauges] == [1.0, 2.0]
+        assert [histogram.counts for histogram in histograms] == [[1, 0, 0], [0, 0, 0]]
+        assert [histogram.sum for histogram in histograms] == [1, 0]
+
 
 class MetricPluginContract(Contract):
     """Override the fixture ``metric_plugin``: a plugin that publishes below ``$SYS/``, or takes snapshots.
