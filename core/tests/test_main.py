@@ -242,6 +242,7 @@ def test_a_mistake_in_the_file(refused: Refused, settings: str, message: str) ->
 OPTIONS = [
     ("missing-file", ("-c", "missing.toml"), "missing.toml: there is no such file"),
     ("folder-as-file", ("-c", "."), ".: can't be read: "),
+    ("device-as-file", ("-c", "/dev/zero"), "/dev/zero: can't be read: it is a device, not a regular file"),
     ("bad-endpoint", ("-l", ""), "--listen: '' is no endpoint ("),
     ("port-too-high", ("-l", "tcp:70000"), "--listen: 'tcp:70000' is no endpoint (70000 is more than 65535"),
     ("beyond-loopback", ("-l", "0.0.0.0:1883"), "the broker would listen beyond loopback"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import ssl
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from certificates import Authority
 from cryptography.hazmat.primitives.serialization import (
@@ -93,6 +95,19 @@ def test_a_reload_that_fails_changes_nothing(authority: Authority) -> None:
         context.reload()
 
     assert context._context is before
+
+
+@pytest.mark.parametrize("key", ["certificate", "private_key", "client_ca"])
+def test_a_fifo_is_no_certificate(authority: Authority, tmp_path: Path, key: str) -> None:
+    """Nobody waits for somebody who writes to it, as a reload would for ever."""
+    os.mkfifo(tmp_path / "fifo")
+    changes: dict[str, Any] = {key: tmp_path / "fifo"}
+    if key == "client_ca":
+        changes["client_certificates"] = "required"
+    settings = attrs.evolve(_settings(authority), **changes)
+
+    with pytest.raises(AssemblyError, match=rf"^tls\.{key}: {tmp_path}/fifo: it is not a regular file$"):
+        TlsContext(settings, "tls", "mqtt")
 
 
 def test_an_encrypted_key_is_refused(authority: Authority) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
+from errno import EINVAL, EISDIR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,7 +87,7 @@ class TlsContext:
     def _attempt(self, key: str, value: Any, use: Any) -> None:
         try:
             if isinstance(value, Path):
-                value.open("rb").close()  # OpenSSL's own words for a file that is not there say nothing.
+                _check_file(value)  # OpenSSL's own words for a file that is not there say nothing.
             use(value)
         except OSError as error:
             # Not from the settings file, as many expect.
@@ -117,6 +120,19 @@ def common_name(certificate: Certificate) -> str | None:
 
 def _named(use: Any) -> Any:
     return lambda path: use(str(path))
+
+
+def _check_file(path: Path) -> None:
+    """Raise ``OSError`` for what can't be read, and for what would be waited for, as a FIFO."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        mode = os.fstat(descriptor).st_mode
+    finally:
+        os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(EINVAL, "it is not a regular file")
 
 
 def _announce(context: SSL.Context, path: Path) -> None:
