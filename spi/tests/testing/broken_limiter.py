@@ -274,7 +274,7 @@ class TestLIMITER_13_GivesUpWhenFull(_Broken):
             return WITHIN_LIMITS if len(self) >= 1000 else super().acquire(resource, amount)
 
 
-class TestLIMITER_17_WantsAFullBucket(_Broken):
+class TestLIMITER_24_WantsAFullBucket(_Broken):
     rule = evolve(DELAYING, verdict=LimitVerdict.REJECT)
 
     class double(TokenBuckets):
@@ -288,7 +288,7 @@ class TestLIMITER_17_WantsAFullBucket(_Broken):
             return super().acquire(resource, amount)
 
 
-class TestLIMITER_17_ForgivesDebts(_Broken):
+class TestLIMITER_24_ForgivesDebts(_Broken):
     rule = evolve(DELAYING, verdict=LimitVerdict.REJECT)
 
     class double(TokenBuckets):

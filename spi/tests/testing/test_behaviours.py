@@ -114,3 +114,19 @@ def test_a_promise_is_needed() -> None:
 
     with pytest.raises(TypeError, match="no docstring"):
         behaviour("SUITE-03")(test_suite_03_something)
+
+
+def test_a_number_is_given_once() -> None:
+    """Of two promises under one number one would be asked for by nobody's docs, and have no double."""
+
+    class Twice:
+        @behaviour("TWICE-01")
+        def test_twice_01_one(self) -> None:
+            """One."""
+
+        @behaviour("TWICE-01")
+        def test_twice_01_another(self) -> None:
+            """Another."""
+
+    with pytest.raises(ValueError, match="Twice gives the number TWICE-01 to two promises"):
+        list(behaviours_of(Twice))

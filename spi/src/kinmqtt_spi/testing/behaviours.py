@@ -58,12 +58,14 @@ def behaviour(number: str, *, needs: str | None = None) -> Callable[[F], F]:
 
 
 def behaviours_of(suite: type[Any]) -> Iterator[Behaviour]:
-    """The behaviours that a suite asks for, in the order of their numbers."""
-    found = {
-        test.kinmqtt_behaviour.number: test.kinmqtt_behaviour
-        for test in (getattr(suite, name) for name in dir(suite))
-        if hasattr(test, "kinmqtt_behaviour")
-    }
+    """The behaviours that a suite asks for, in the order of their numbers; ``ValueError`` for one given twice."""
+    found: dict[str, Behaviour] = {}
+    for name in dir(suite):
+        its: Behaviour | None = getattr(getattr(suite, name), "kinmqtt_behaviour", None)
+        if its is not None:
+            if its.number in found:
+                raise ValueError(f"{suite.__name__} gives the number {its.number} to two promises")
+            found[its.number] = its
     yield from (found[number] for number in sorted(found))
 
 

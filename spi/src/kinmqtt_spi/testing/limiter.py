@@ -207,8 +207,8 @@ class LimiterContract(Contract):
         assert sum(used) == limiter.passes
         assert again == [True] * limiter.passes + [False]
 
-    @behaviour("LIMITER-17", needs="limits_rate")
-    def test_limiter_17_a_large_amount_is_owed(self, limiter: LimiterCase, clock: TurnableClock) -> None:
+    @behaviour("LIMITER-24", needs="limits_rate")
+    def test_limiter_24_a_large_amount_is_owed(self, limiter: LimiterCase, clock: TurnableClock) -> None:
         """An amount larger than what may pass at once passes where one would, and what it takes beyond is owed.
 
         A read may hold more packets than any limit allows: it is not refused for ever, and the rate is kept.
