@@ -129,6 +129,10 @@ class Sessions:
         if opening.expiry_s and claim.session is None and self._is_full:
             raise TooManySessions
         session = self.by_id.get(client.client_id)
+        if session is not None and session.kept and claim.epoch > session.epoch + 1:
+            # Others have claimed it since: what is here is how it was.
+            self._forget_copy(session)
+            session = None
         if session is not None:
             session.epoch = claim.epoch
         await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
@@ -326,8 +330,12 @@ class Sessions:
         session = self.by_id.get(client_id)
         if session is None or session.epoch > epoch:
             return  # The newer owner is this node.
-        del self.by_id[client_id]
         log.warn("session {client_id!r} has a newer owner", client_id=client_id)
+        self._forget_copy(session)
+
+    def _forget_copy(self, session: Session) -> None:
+        """What is here of a session counts no more: the store has what its newer owner makes of it."""
+        del self.by_id[session.client_id]
         self._forget_subscriptions(session)
         connection = session.connection
         if connection is not None:
