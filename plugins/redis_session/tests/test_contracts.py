@@ -48,7 +48,7 @@ class RedisStores(StoreContract):
 
     def settings(self, server: Any) -> RedisSessionSettings:
         """Where the server is."""
-        return RedisSessionSettings(port=server.port, **SOON)
+        return RedisSessionSettings(host="127.0.0.1", port=server.port, **SOON)
 
     def reopened(self, store: Any, drive: Any) -> Any:
         drive(self.plugin.stop())

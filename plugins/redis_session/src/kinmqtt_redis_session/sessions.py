@@ -13,8 +13,6 @@ from kinmqtt_redis_session.turn import Ledger
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.session import (
     Claim,
-    DiscardSession,
-    ReleaseSession,
     SessionPage,
     SessionStore,
     SessionWrite,
@@ -38,8 +36,7 @@ class RedisSessionStore(SessionStore):
         self._keys = ledger.keys
         self._remember_ms = int(remember_s * 1000)
         self._live = live
-        self._epochs: dict[str, int] = {}
-        """Of clients that were claimed here and not let go."""
+        self._epochs = ledger.epochs
         self.local_claims = 0
         """For metrics: claims that were answered while Redis was away."""
         self.spawn: Callable[[Awaitable[Any]], object] = lambda answer: None
@@ -53,9 +50,6 @@ class RedisSessionStore(SessionStore):
 
     def apply(self, writes: Sequence[SessionWrite]) -> None:
         self._ledger.gather(writes)
-        for write in writes:
-            if isinstance(write, ReleaseSession | DiscardSession):
-                self._epochs.pop(write.client_id, None)
 
     async def claim(self, client_id: str, node: NodeIdentity) -> Claim:
         try:
@@ -63,14 +57,18 @@ class RedisSessionStore(SessionStore):
         except ServiceUnavailable:
             if not self._live:
                 raise
-        # A stale epoch on purpose: if Redis knows a later owner, it refuses whatever this one writes.
+        # An epoch that is known, and never one above it: where Redis knows a later owner, it refuses whatever is
+        # written under this one.
         self.local_claims += 1
         return Claim(self._epochs.get(client_id, 0))
 
     def release(self, client_id: str, epoch: int) -> None:
-        self._epochs.pop(client_id, None)
+        if not self._ledger.link.is_up:
+            return  # What is stored of it may only have been out of sight.
+        if self._epochs.get(client_id) == epoch:
+            del self._epochs[client_id]
         owner = self._ledger.owners.pop(client_id, None)
-        if epoch and self._ledger.link.is_up:
+        if epoch:
             self.spawn(self._released(client_id, epoch, owner))
 
     async def expired(self, now: float, limit: int) -> Sequence[tuple[int, StoredSession]]:

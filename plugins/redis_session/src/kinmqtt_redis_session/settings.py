@@ -8,7 +8,7 @@ from typing import Literal
 from attrs import frozen
 
 from kinmqtt_redis_session.servers import address
-from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.settings import setting
 
 
@@ -16,7 +16,7 @@ from kinmqtt_spi.settings import setting
 class RedisSessionSettings:
     """Where Redis is, and what counts as kept."""
 
-    host: str = setting("127.0.0.1", help="the server's name or address")
+    host: str = setting("", help="the server's name or address")
     port: int = setting(6379, help="the server's port", minimum=1, maximum=65_535)
     socket: Path | None = setting(None, help="a Unix socket, instead of host and port")
     url: str = setting(
@@ -72,7 +72,10 @@ class RedisSessionSettings:
 
 
 def verified(settings: RedisSessionSettings) -> RedisSessionSettings:
-    """The settings; raises SettingsError where they contradict each other."""
+    """The settings; raises SettingsError where they contradict each other, NotConfigured where they lead nowhere."""
+    ways = [name for name in ("host", "url", "socket", "cluster", "sentinels") if getattr(settings, name)]
+    if not ways:
+        raise NotConfigured("plugins.redis_session has neither host nor url, socket, cluster or sentinels")
     problems = []
     for name in ("cluster", "sentinels"):
         for each in getattr(settings, name):
@@ -80,7 +83,6 @@ def verified(settings: RedisSessionSettings) -> RedisSessionSettings:
                 address(each)
             except ValueError as error:
                 problems.append(f"plugins.redis_session.{name}: {error}")
-    ways = [name for name in ("url", "socket", "cluster", "sentinels") if getattr(settings, name)]
     if len(ways) > 1:
         problems.append(f"plugins.redis_session: {' and '.join(ways)} exclude each other")
     if settings.cluster and settings.database:

@@ -22,6 +22,7 @@ from kinmqtt_redis_session.scripts import RETAIN, Command
 from kinmqtt_redis_session.writes import ClientWrite, Marks, client_command
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.services.retain import RetainWrite
+from kinmqtt_spi.services.session import DiscardSession
 from kinmqtt_spi.values import Commit
 
 RETAIN_PARTS: Final = (b"m", b"t", b"x", b"d", b"dx", b"c")
@@ -57,6 +58,8 @@ class Ledger:
         self.mirror = mirror
         self.owners: dict[str, int] = {}
         """The uid of the node under which a client was claimed here."""
+        self.epochs: dict[str, int] = {}
+        """Under which clients were claimed here, as long as they are here."""
         self.groups = self.writes = self.refused = 0
         """For metrics: pipelines, what went in them, and writes that a newer owner's epoch has refused."""
         self.round_trip: Callable[[float], object] = lambda seconds: None
@@ -224,9 +227,18 @@ class Ledger:
     ) -> None:
         for client_id, (numbers, *sizes) in zip(names, answers, strict=True):
             self.mirror.client(client_id, sizes)
+            if not sizes[0] and client_id in self.epochs:
+                self._settle(client_id, clients[client_id])
             for number in numbers:
                 self.refused += 1
                 refused.setdefault(clients[client_id][number][0], set()).add(client_id)
+
+    def _settle(self, client_id: str, writes: Numbered) -> None:
+        """Nothing is stored of a client any more: remember no claim under which something was."""
+        ended = {write.epoch for _, write in writes if isinstance(write, DiscardSession)}
+        if self.epochs[client_id] in ended:
+            del self.epochs[client_id]
+            self.owners.pop(client_id, None)
 
     def _lost(self, error: ServiceUnavailable) -> None:
         """What waits is told with the pipeline before it; without one, nothing waits."""
