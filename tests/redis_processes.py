@@ -1,7 +1,7 @@
 """Real Redis servers for tests: started on free ports or sockets with nothing but what a test says, ended by id.
 
-    with redis_server(tmp_path) as server:
-        ...  # server.port takes connections
+with redis_server(tmp_path) as server:
+    ...  # server.port takes connections
 """
 
 from __future__ import annotations

@@ -10,13 +10,21 @@ from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
 
-import pytest
 from crash_clients import Notes, PublishingClient, SubscribingClient
 from processes import BrokerProcess, running_broker
 from redis_processes import RedisServer, redis_server
-from smallclient import SmallClient
 
-from kinmqtt.mqtt.packets import Connack, Packet, Puback, Pubcomp, Publish, Pubrec, Suback, Subscribe, SubscribeRequest
+from kinmqtt.mqtt.packets import (
+    Connack,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+)
 
 MOVES = int(os.environ.get("KINMQTT_MOVES", "60"))
 LIMIT_S = 60.0
@@ -92,7 +100,9 @@ async def roam(client: RoamingClient, moves: int) -> None:
     client.stopping = True
     promised = client.notes.promised
     received = client.notes.received
-    await until(lambda: client.is_idle and all(its <= set(received.get(topic, ())) for topic, its in promised.items()))
+    await until(
+        lambda: client.is_idle and all(its <= set(received.get(topic, ())) for topic, its in promised.items())
+    )
     client.over = True
     client.cut()
     await task

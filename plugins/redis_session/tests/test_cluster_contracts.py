@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from redis_processes import RedisCluster
-from test_contracts import SOON, RedisStores
+from redis_stores import SOON, RedisStores
 
 from kinmqtt_redis_session import RedisSessionSettings
 from kinmqtt_spi.errors import ServiceUnavailable

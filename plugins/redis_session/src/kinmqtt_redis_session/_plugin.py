@@ -185,13 +185,13 @@ class _Parts:
     def measure(self, context: Context) -> None:
         """Show what goes on."""
         metrics, ledger = context.metrics, self.ledger
-        ledger.round_trip = metrics.histogram("round_trip", "seconds", _SECONDS).observe
-        ledger.size = metrics.histogram("batch", "writes", _WRITES).observe
-        metrics.gauge("waiting", "writes", lambda: ledger.waiting)
-        metrics.gauge("refused_epochs", "writes", lambda: ledger.refused)
-        metrics.gauge("local_claims", "clients", lambda: self.sessions.local_claims)
-        metrics.gauge("losses", "connections", lambda: self.link.losses)
-        metrics.gauge("away", "flag", lambda: int(not self.link.is_up))
+        ledger.round_trip = metrics.histogram("redis.round_trip", "seconds", _SECONDS).observe
+        ledger.size = metrics.histogram("redis.batch", "writes", _WRITES).observe
+        metrics.gauge("redis.waiting", "writes", lambda: ledger.waiting)
+        metrics.gauge("redis.refused_epochs", "writes", lambda: ledger.refused)
+        metrics.gauge("redis.local_claims", "clients", lambda: self.sessions.local_claims)
+        metrics.gauge("redis.losses", "connections", lambda: self.link.losses)
+        metrics.gauge("redis.away", "flag", lambda: int(not self.link.is_up))
 
 
 async def _look_at_durability(parts: _Parts, context: Context) -> None:

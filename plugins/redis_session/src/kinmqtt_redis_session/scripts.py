@@ -1,4 +1,4 @@
-"""The Lua scripts: each carries out in one step what must not be seen or kept by half. They are called by their SHA."""
+"""The Lua scripts, called by their SHA: each carries out in one step what must not be seen or kept by half."""
 
 from __future__ import annotations
 

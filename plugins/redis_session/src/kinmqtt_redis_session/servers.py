@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis, RedisCluster, Sentinel
+from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
@@ -54,18 +54,18 @@ class Life:
             answers.append(await self._writer.execute_command(*command, target_nodes=node))
         return answers
 
-    async def kill(self, is_stale: Any) -> None:
+    async def kill(self, is_stale: Callable[[str], bool]) -> None:
         """End connections of this process's earlier lives: what one has sent must not be carried out later."""
-        nodes = [None]
+        places: list[dict[str, Any]] = [{}]
+        client = self._asker
         if self._cluster:
-            await self._writer.initialize()
-            nodes = list(self._writer.get_primaries())
-        for node in nodes:
-            where = {} if node is None else {"target_nodes": node}
-            client = self._asker if node is None else self._writer
-            for each in await client.execute_command("CLIENT LIST", **where):
+            client = self._writer
+            await client.initialize()
+            places = [{"target_nodes": node} for node in client.get_primaries()]
+        for place in places:
+            for each in await client.execute_command("CLIENT LIST", **place):
                 if is_stale(each.get("name", "")):
-                    await client.execute_command("CLIENT KILL", "ID", each["id"], **where)
+                    await client.execute_command("CLIENT KILL", "ID", each["id"], **place)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -83,12 +83,13 @@ class Servers:
     def life(self, name: str) -> Life:
         """New connections, none of them open yet; Redis shows them under this name."""
         settings = self._settings
-        options = {**_options(settings), "client_name": name}
+        options = _options(settings) | {"client_name": name}
         if settings.cluster:
-            nodes = [ClusterNode(*address(each)) for each in settings.cluster]
-            tls = {"ssl": True} if settings.tls else {}
-            limits = {"max_connections": max(IN_CLUSTER_AT_ONCE, settings.max_in_flight)}
-            cluster: Any = RedisCluster(startup_nodes=nodes, **tls, **options, **limits)
+            options["startup_nodes"] = [ClusterNode(*address(each)) for each in settings.cluster]
+            options["max_connections"] = max(IN_CLUSTER_AT_ONCE, settings.max_in_flight)
+            if settings.tls:
+                options["ssl"] = True
+            cluster: Any = RedisCluster(**options)
             return Life(cluster, cluster, cluster=True)
         if settings.sentinels:
             return self._behind_sentinels(options)
@@ -98,44 +99,32 @@ class Servers:
     def _behind_sentinels(self, options: dict[str, Any]) -> Life:
         settings = self._settings
         # Sentinels have users of their own, and no database.
-        timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
-        more = {"password": settings.sentinel_password or None} | timeouts
-        sentinel: Any = Sentinel([address(each) for each in settings.sentinels], sentinel_kwargs=more)
-        tls = {"connection_class": _ManagedTls()} if settings.tls else {}
-        masters = []
-        for at_most in (1, settings.max_in_flight):
-            pool = SentinelConnectionPool(
-                settings.sentinel_master,
-                sentinel,
-                is_master=True,
-                max_connections=at_most,
-                db=settings.database,
-                **tls,
-                **options,
-            )
-            masters.append(Redis(connection_pool=pool))
-        life = Life(*masters, cluster=False)
-        return life
+        more = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
+        more["password"] = settings.sentinel_password or None
+        untyped: Any = Sentinel
+        sentinel = untyped([address(each) for each in settings.sentinels], sentinel_kwargs=more)
+        options["db"] = settings.database
+        options["ssl"] = settings.tls
+        pool: Any = SentinelConnectionPool
+        writer, asker = (
+            Redis(connection_pool=pool(settings.sentinel_master, sentinel, max_connections=at_most, **options))
+            for at_most in (1, settings.max_in_flight)
+        )
+        return Life(writer, asker, cluster=False)
 
     def _one(self, options: dict[str, Any], at_most: int) -> Any:
         settings = self._settings
+        options = {**options, "max_connections": at_most}
+        pool: Any = BlockingConnectionPool
         if settings.url:
-            kept = {name: value for name, value in options.items() if name not in ("db", "username", "password")}
             # What the settings say besides counts where the address says nothing.
-            given = {name: options[name] for name in ("username", "password") if options[name] is not None}
-            pool: ConnectionPool = BlockingConnectionPool.from_url(
-                settings.url, max_connections=at_most, **{**given, **kept}
-            )
-        elif settings.socket:
+            kept = {name: value for name, value in options.items() if name != "db" and value is not None}
+            return Redis(connection_pool=pool.from_url(settings.url, **kept))
+        if settings.socket:
             path = str(settings.socket.expanduser().absolute())
-            pool = BlockingConnectionPool(
-                connection_class=UnixDomainSocketConnection, path=path, max_connections=at_most, **options
-            )
-        else:
-            where = {"host": settings.host, "port": settings.port}
-            kind = SSLConnection if settings.tls else Connection
-            pool = BlockingConnectionPool(connection_class=kind, max_connections=at_most, **where, **options)
-        return Redis(connection_pool=pool)
+            return Redis(connection_pool=pool(connection_class=UnixDomainSocketConnection, path=path, **options))
+        kind = SSLConnection if settings.tls else Connection
+        return Redis(connection_pool=pool(connection_class=kind, host=settings.host, port=settings.port, **options))
 
 
 def address(text: str) -> tuple[str, int]:
@@ -164,12 +153,6 @@ def _options(settings: RedisSessionSettings) -> dict[str, Any]:
             "ssl_check_hostname": settings.verify_hostname,
         }
     return options
-
-
-def _ManagedTls() -> Any:
-    from redis.asyncio.sentinel import SentinelManagedSSLConnection
-
-    return SentinelManagedSSLConnection
 
 
 async def _run(pipeline: Any, commands: Sequence[Command]) -> list[Any]:

@@ -32,7 +32,7 @@ class RedisSessionSettings:
     certificate_file: Path | None = setting(None, help="a certificate to show to the server")
     key_file: Path | None = setting(None, help="its private key")
     verify_hostname: bool = setting(True, help="whether the certificate must name the server")
-    cluster: tuple[str, ...] = setting((), help="some nodes of a Redis Cluster, as `host:port`, instead of one server")
+    cluster: tuple[str, ...] = setting((), help="nodes of a Redis Cluster, as `host:port`, instead of one server")
     sentinels: tuple[str, ...] = setting((), help="sentinels, as `host:port`: they say which server it is")
     sentinel_master: str = setting("mymaster", help="the name by which sentinels know the server")
     sentinel_password: str = setting("", help="the sentinels' password", secret=True)
@@ -45,8 +45,8 @@ class RedisSessionSettings:
     wait_replicas: int = setting(1, help="with durability wait: how many replicas must have it", minimum=1)
     when_away: Literal["live", "refuse"] = setting(
         "live",
-        help="while Redis is away: live lets in clients whose session ends with their connection, and refuses others; "
-        "refuse lets nobody in",
+        help="while Redis is away: live lets in clients whose session ends with their connection, and no "
+        "others; refuse lets nobody in",
     )
     timeout_s: float = setting(
         3.0, help="how long an answer may take before Redis counts as away", unit="s", minimum=0.01, maximum=600
@@ -61,8 +61,8 @@ class RedisSessionSettings:
     )
     remember_s: float = setting(
         604_800.0,
-        help="how long the epoch of a client is remembered of which nothing is stored, and a deleted retained message "
-        "against older ones",
+        help="how long the epoch of a client is remembered of which nothing is stored, and a deleted retained "
+        "message against older ones",
         unit="s",
         minimum=1,
     )

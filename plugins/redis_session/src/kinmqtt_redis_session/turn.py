@@ -21,6 +21,7 @@ from kinmqtt_redis_session.phases import Numbered, phases
 from kinmqtt_redis_session.scripts import RETAIN, Command
 from kinmqtt_redis_session.writes import ClientWrite, Marks, client_command
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
+from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.services.retain import RetainWrite
 from kinmqtt_spi.services.session import DiscardSession
 from kinmqtt_spi.values import Commit
@@ -205,7 +206,7 @@ class Ledger:
         for write in writes:
             message = write.message
             topic = codec.text(message.topic)
-            json = codec.dumps(codec.to_plain(message)) if message.payload else ""
+            json = codec.dumps(to_plain(message)) if message.payload else ""
             shards.setdefault(topic_shard(topic), []).extend(
                 (topic, codec.version_hex(write.version), message.size_bytes, codec.expiry(message), json)
             )
