@@ -115,7 +115,7 @@ class Sessions:
             await runtime.turn.drained()
             if runtime.turn.owes(client.client_id):
                 raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
-        claim = await settle(runtime.stores.session.claim(client.client_id, runtime.node))
+        claim = await self._claim(client.client_id)
         try:
             return await self._claimed(opening, claim)
         except BaseException:
@@ -123,16 +123,33 @@ class Sessions:
             self._let_go(client.client_id, claim)
             raise
 
+    async def _claim(self, client_id: str) -> Claim:
+        """Claim a client id. What is written of it meanwhile is not refused: it goes under the new epoch."""
+        turn = self._runtime.turn
+        epochs = None
+        try:
+            await turn.claiming(client_id)
+            claim = await settle(self._runtime.stores.session.claim(client_id, self._runtime.node))
+            session = self.by_id.get(client_id)
+            if session is not None and claim.epoch == session.epoch + 1:
+                epochs = (session.epoch, claim.epoch)
+                session.epoch = claim.epoch
+        finally:
+            turn.claimed(client_id, epochs)
+        return claim
+
     async def _claimed(self, opening: Opening, claim: Claim) -> tuple[Session, bool]:
         runtime = self._runtime
         client = opening.client
         if opening.expiry_s and claim.session is None and self._is_full:
             raise TooManySessions
         session = self.by_id.get(client.client_id)
-        if session is not None and session.kept and claim.epoch > session.epoch + 1:
-            # Others have claimed it since: what is here is how it was.
-            self._forget_copy(session)
-            session = None
+        if session is not None and session.kept and claim.epoch > session.epoch:
+            # Others have claimed it since: what is here is how it was, and stays until what is stored is read.
+            state = await self._loaded(client.client_id)
+            if self.by_id.get(client.client_id) is session:
+                self._forget_copy(session)
+            session = None if claim.session is None else self._adopted(claim, claim.session, state)
         if session is not None:
             session.epoch = claim.epoch
         await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
@@ -229,11 +246,14 @@ class Sessions:
 
     async def _adopt(self, claim: Claim, stored: StoredSession) -> Session:
         """Make a stored session one of this node's."""
+        return self._adopted(claim, stored, await settle(self._runtime.stores.queue.load(stored.client_id)))
+
+    def _adopted(self, claim: Claim, stored: StoredSession, state: QueueState) -> Session:
         client = Client(stored.client_id, stored.username, protocol_version=stored.protocol_version)
         session = Session(self._runtime, client, claim.epoch, stored.expiry_s, kept=True)
         session.will = stored.will
         session.created_at = stored.created_at
-        session.restore(await settle(self._runtime.stores.queue.load(stored.client_id)))
+        session.restore(state)
         self.by_id[stored.client_id] = session
         for subscription in stored.subscriptions:
             session.subscriptions[subscription.full_filter] = subscription
