@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
 
 from crash_clients import Notes, PublishingClient, SubscribingClient
-from processes import BrokerProcess, running_broker
+from crash_run import Run, said
+from processes import BrokerProcess, running_broker, wait_until
 from redis_processes import RedisServer, redis_server
+from wire import wire
 
 from kinmqtt.mqtt.packets import (
+    V5,
     Connack,
     Packet,
     Puback,
@@ -25,9 +28,13 @@ from kinmqtt.mqtt.packets import (
     Subscribe,
     SubscribeRequest,
 )
+from kinmqtt_spi import Properties
+from kinmqtt_spi.reasons import ReasonCode
 
 MOVES = int(os.environ.get("KINMQTT_MOVES", "60"))
 LIMIT_S = 60.0
+KEPT = Properties(session_expiry_interval=60)
+PAUSE_S = float(os.environ.get("KINMQTT_PAUSE_S", "3"))
 
 
 def section(server: RedisServer, more: str = "") -> str:
@@ -126,3 +133,141 @@ def test_a_client_moves_between_two_brokers(tmp_path: Path) -> None:
 
     assert list(notes.violations()) == []
     assert all(len(numbers) > MOVES / 2 for numbers in notes.promised.values())
+
+
+# Killed and paused
+
+
+ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+class RedisRun(Run):
+    """A broker whose state is in Redis, and its clients."""
+
+    def __init__(self, folder: Path, server: RedisServer, seed: int) -> None:
+        super().__init__(folder / "broker", seed)
+        own = {"session": "redis_session", "queue": "redis_session", "retain": "redis_session"}
+        self._environment |= {f"KINMQTT__SERVICES__{name.upper()}": value for name, value in own.items()}
+        self._environment |= {
+            "KINMQTT__PLUGINS__REDIS_SESSION__HOST": "127.0.0.1",
+            "KINMQTT__PLUGINS__REDIS_SESSION__PORT": str(server.port),
+            "KINMQTT__PLUGINS__REDIS_SESSION__TIMEOUT_S": "1",
+            "KINMQTT__PLUGINS__REDIS_SESSION__RECONNECT_MAX_S": "0.2",
+        }
+        self._command[self._command.index("--data") + 1] = "memory"
+
+    async def suffer(self, times: int, blow: Callable[[], Awaitable[object]]) -> None:
+        """Have something happen to Redis so many times under traffic, then let everybody come to rest."""
+        await self._start()
+        tasks = [asyncio.create_task(self.subscriber.run())]
+        await self._until(lambda: self.subscriber.known)
+        tasks += [asyncio.create_task(publisher.run()) for publisher in self.publishers]
+        for _ in range(times):
+            await asyncio.sleep(0.02 + 0.3 * self.chance.random())
+            await blow()
+            before = {topic: len(numbers) for topic, numbers in self.notes.promised.items()}
+            await self._until(lambda before=before: self._goes_on(before))
+        for publisher in self.publishers:
+            publisher.stopping = True
+        try:
+            await self._until(lambda: all(publisher.is_idle for publisher in self.publishers))
+            await self._until(self._has_come)
+        except TimeoutError:
+            self.notes.problems.append("the clients did not come to rest")
+        for client in self.clients:
+            client.over = True
+            client.cut()
+        await asyncio.gather(*tasks)
+        await self._die()
+        self._log.close()
+
+    def _goes_on(self, before: dict[str, int]) -> bool:
+        return all(len(numbers) > before[topic] for topic, numbers in self.notes.promised.items())
+
+
+KILLS = int(os.environ.get("KINMQTT_REDIS_KILLS", "10"))
+
+
+def test_a_killed_broker_loses_nothing(tmp_path: Path) -> None:
+    """Over kills of the broker QoS 1 comes at least once, QoS 2 exactly once, each in order."""
+    with redis_server(tmp_path / "redis") as server:
+        run = RedisRun(tmp_path, server, seed=5)
+
+        asyncio.run(run.kill(KILLS))
+
+    assert list(run.notes.violations()) == [], said(tmp_path / "broker")
+    assert all(len(numbers) > 20 for numbers in run.notes.promised.values())
+    assert "Traceback" not in said(tmp_path / "broker")
+
+
+def test_a_killed_redis_loses_nothing(tmp_path: Path) -> None:
+    """Over kills of Redis, which has an append-only file, nothing that was acknowledged is lost or comes twice."""
+    with redis_server(tmp_path / "redis", *ALWAYS) as server:
+        run = RedisRun(tmp_path, server, seed=6)
+
+        async def blow() -> None:
+            server.kill()
+            await asyncio.sleep(0.1 * run.chance.random())
+            server.start()
+
+        asyncio.run(run.suffer(KILLS, blow))
+
+    assert list(run.notes.violations()) == [], said(tmp_path / "broker")
+    assert all(len(numbers) > 20 for numbers in run.notes.promised.values())
+    assert "Traceback" not in said(tmp_path / "broker")
+
+
+def test_a_redis_that_stands_still_loses_nothing(tmp_path: Path) -> None:
+    """What a paused Redis still has to read of earlier connections is not carried out behind what was sent again."""
+    with redis_server(tmp_path / "redis") as server:
+        run = RedisRun(tmp_path, server, seed=7)
+
+        async def blow() -> None:
+            server.pause()
+            await asyncio.sleep(PAUSE_S)
+            server.go_on()
+
+        asyncio.run(run.suffer(2, blow))
+
+    assert list(run.notes.violations()) == [], said(tmp_path / "broker")
+    assert all(len(numbers) > 20 for numbers in run.notes.promised.values())
+    assert "Traceback" not in said(tmp_path / "broker")
+
+
+# While Redis is away
+
+
+def test_live_traffic_goes_on_while_redis_is_away(tmp_path: Path) -> None:
+    """Sessions that end with their connection are served; others are refused with 0x88 until it is back."""
+    with redis_server(tmp_path / "redis") as server, ExitStack() as stack:
+        broker = broker_over(stack, tmp_path / "one", section(server, "timeout_s = 0.3\nreconnect_max_s = 0.1\n"))
+        server.pause()
+        with wire(broker.port, "live", V5) as live, wire(broker.port, version=V5) as kept:
+            live.subscribe("t", 1)
+            live.publish("t", b"x", 1, packet_id=1)
+            live.expect(Publish)
+            assert live.expect(Puback).reason is ReasonCode.SUCCESS
+            refused = kept.connect("kept", clean_start=False, properties=KEPT)
+        server.go_on()
+
+        assert refused.reason is ReasonCode.SERVER_UNAVAILABLE
+        wait_until(lambda: _lets_in(broker), "the session is kept again")
+
+
+def test_nobody_comes_in_while_redis_is_away(tmp_path: Path) -> None:
+    """With ``refuse`` clients are told 0x88 whatever their session."""
+    more = 'timeout_s = 0.3\nreconnect_max_s = 0.1\nwhen_away = "refuse"\n'
+    with redis_server(tmp_path / "redis") as server, ExitStack() as stack:
+        broker = broker_over(stack, tmp_path / "one", section(server, more))
+        server.pause()
+        with wire(broker.port, version=V5) as live:
+            refused = live.connect("live")
+        server.go_on()
+
+        assert refused.reason is ReasonCode.SERVER_UNAVAILABLE
+        wait_until(lambda: _lets_in(broker), "the session is kept again")
+
+
+def _lets_in(broker: BrokerProcess) -> bool:
+    with wire(broker.port, version=V5) as client:
+        return client.connect("kept", clean_start=False, properties=KEPT).reason is ReasonCode.SUCCESS

@@ -165,7 +165,6 @@ class _Parts:
             timeout_s=settings.timeout_s,
             pauses_s=(settings.reconnect_min_s, settings.reconnect_max_s),
         )
-        self.link.on_back.append(lambda: self.refresh.doubtful(self.link.ask))
         now = context.clock.now
         self.ledger = Ledger(
             self.link,
@@ -179,6 +178,8 @@ class _Parts:
         self.asker = Asker(self.link, settings.max_in_flight)
         live = settings.when_away == "live"
         self.sessions = RedisSessionStore(self.ledger, self.asker, remember_s=settings.remember_s, live=live)
+        self.link.on_back.append(lambda: self.sessions.repair(self.link.ask))
+        self.link.on_back.append(lambda: self.refresh.doubtful(self.link.ask))
         self.queues = RedisQueueStore(self.ledger, self.asker, context.node.uid)
         self.retained = RedisRetainStore(self.ledger, self.asker, now=now, remember_s=settings.remember_s)
 

@@ -33,6 +33,11 @@ class Asker:
         self._send()
         return await answer
 
+    @property
+    def is_up(self) -> bool:
+        """Whether there is anybody to ask."""
+        return self._link.is_up
+
     async def close(self) -> None:
         """Wait for what is on its way."""
         while self._under_way:

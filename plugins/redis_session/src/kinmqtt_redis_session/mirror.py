@@ -54,6 +54,10 @@ class Mirror:
         """What all queues hold."""
         return QueueSizes(self._queued, self._bytes, self._inflight, self._inbound)
 
+    def has_session(self, client_id: str) -> bool:
+        """Whether a session is stored of a client."""
+        return client_id in self._sessions
+
     @property
     def sessions(self) -> int:
         """How many sessions are stored."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from kinmqtt_redis_session import codec
@@ -10,6 +11,7 @@ from kinmqtt_redis_session.asking import Asker
 from kinmqtt_redis_session.keys import SHARDS, decoded, encoded
 from kinmqtt_redis_session.scripts import EXPIRE, LOAD, READ, Command
 from kinmqtt_redis_session.turn import Ledger
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.queue import (
     Entry,
     InflightEntry,
@@ -77,7 +79,14 @@ class RedisQueueStore(QueueStore):
         return self._ledger.mirror.totals()
 
     async def expire(self, now: float, limit: int) -> Sequence[tuple[str, Entry]]:
+        """See :meth:`QueueStore.expire`; while Redis is away nothing expires."""
         removed: list[tuple[str, Entry]] = []
+        if self._asker.is_up:
+            with suppress(ServiceUnavailable):
+                await self._expire(now, limit, removed)
+        return removed
+
+    async def _expire(self, now: float, limit: int, removed: list[tuple[str, Entry]]) -> None:
         indexes = [self._keys.index(shard, b"q") for shard in range(SHARDS)]
         ask = [("ZRANGE", index, "-inf", repr(now), "BYSCORE") for index in indexes]
         for index, names in zip(indexes, await self._asker.ask(*ask), strict=True):
@@ -89,8 +98,7 @@ class RedisQueueStore(QueueStore):
                     share = max(1, (limit - len(removed)) // len(several))
                     removed += await self._expired(index, several, now, share)
                 if len(removed) >= limit:
-                    return removed
-        return removed
+                    return
 
     async def _expired(self, index: bytes, names: Sequence[bytes], now: float, limit: int) -> list[tuple[str, Entry]]:
         removed: list[tuple[str, Entry]] = []

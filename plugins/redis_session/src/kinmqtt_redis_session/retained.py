@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from kinmqtt_redis_session import codec
@@ -11,6 +12,7 @@ from kinmqtt_redis_session.keys import SHARDS, topic_shard
 from kinmqtt_redis_session.matching import END, Pattern
 from kinmqtt_redis_session.scripts import RETAIN_EXPIRE
 from kinmqtt_redis_session.turn import RETAIN_PARTS, Ledger
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.retain import RetainContents, RetainPage, RetainStore, RetainWrite
 from kinmqtt_spi.values import Commit, Message
 
@@ -71,10 +73,15 @@ class RedisRetainStore(RetainStore):
         return self._ledger.mirror.retained_bytes
 
     async def expire(self, now: float, limit: int) -> Sequence[Message]:
+        """See :meth:`RetainStore.expire`; while Redis is away nothing expires."""
         removed: list[Message] = []
+        if self._asker.is_up and limit > 0:
+            with suppress(ServiceUnavailable):
+                await self._expire(now, limit, removed)
+        return removed
+
+    async def _expire(self, now: float, limit: int, removed: list[Message]) -> None:
         forgotten_at = repr(self._now() + self._remember_s)
-        if limit <= 0:
-            return removed
         asked = [
             ("ZRANGE", key, "-inf", repr(now), "BYSCORE", "LIMIT", 0, 1)
             for shard in range(SHARDS)
@@ -90,7 +97,6 @@ class RedisRetainStore(RetainStore):
             ((blobs, count, size_bytes),) = await self._asker.ask(script)
             self._ledger.mirror.retained(shard, count, size_bytes)
             removed += [codec.retained_of(blob).message for blob in blobs]
-        return removed
 
     async def _walk(
         self, place: tuple[int, bytes | None], last: int, first: bytes, look: Look, limit: int

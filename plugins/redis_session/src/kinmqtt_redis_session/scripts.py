@@ -26,6 +26,7 @@ class Script:
 
 CLIENT: Final = Script("client")
 CLAIM: Final = Script("claim")
+UNDO: Final = Script("undo")
 RELEASE: Final = Script("release")
 SESSION: Final = Script("session")
 SIZES: Final = Script("sizes")
@@ -35,4 +36,4 @@ EXPIRE: Final = Script("expire")
 RETAIN: Final = Script("retain")
 RETAIN_EXPIRE: Final = Script("retain_expire")
 
-ALL: Final = (CLIENT, CLAIM, RELEASE, SESSION, SIZES, LOAD, READ, EXPIRE, RETAIN, RETAIN_EXPIRE)
+ALL: Final = (CLIENT, CLAIM, UNDO, RELEASE, SESSION, SIZES, LOAD, READ, EXPIRE, RETAIN, RETAIN_EXPIRE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from kinmqtt_redis_session import codec
 from kinmqtt_redis_session.asking import Asker
 from kinmqtt_redis_session.keys import SHARDS, decoded, encoded, shard_of
-from kinmqtt_redis_session.scripts import CLAIM, RELEASE, SESSION, Command
+from kinmqtt_redis_session.scripts import CLAIM, RELEASE, SESSION, UNDO, Command
 from kinmqtt_redis_session.turn import Ledger
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.session import (
@@ -37,6 +38,9 @@ class RedisSessionStore(SessionStore):
         self._remember_ms = int(remember_s * 1000)
         self._live = live
         self._epochs = ledger.epochs
+        self._claims = 0
+        self._doubtful: dict[str, str] = {}
+        """Client ids of claims that were not answered, by what names the claim."""
         self.local_claims = 0
         """For metrics: claims that were answered while Redis was away."""
         self.spawn: Callable[[Awaitable[Any]], object] = lambda answer: None
@@ -52,10 +56,18 @@ class RedisSessionStore(SessionStore):
         self._ledger.gather(writes)
 
     async def claim(self, client_id: str, node: NodeIdentity) -> Claim:
+        self._claims += 1
+        token = f"{node.uid:x}-{self._claims:x}"
         try:
-            return await self._claimed(client_id, node)
+            if not self._asker.is_up:
+                raise self._ledger.link.away()
+            self._doubtful[token] = client_id
+            claim = await self._claimed(client_id, node, token)
+            del self._doubtful[token]
+            return claim
         except ServiceUnavailable:
-            if not self._live:
+            # Without its stored session a client would be let in as if it had none, and that be discarded.
+            if not self._live or self._ledger.mirror.has_session(client_id):
                 raise
         # An epoch that is known, and never one above it: where Redis knows a later owner, it refuses whatever is
         # written under this one.
@@ -122,7 +134,16 @@ class RedisSessionStore(SessionStore):
     def count(self) -> int:
         return self._ledger.mirror.sessions
 
-    async def _claimed(self, client_id: str, node: NodeIdentity) -> Claim:
+    async def repair(self, ask: Callable[[Sequence[Command]], Awaitable[Any]]) -> None:
+        """Undo the claims whose answers were lost: their epochs are above those under which writes go on."""
+        doubtful = dict(self._doubtful)
+        undo = [UNDO(self._keys.client(encoded(name), b"s"), token) for token, name in doubtful.items()]
+        if undo:
+            await ask(undo)
+        for token in doubtful:
+            self._doubtful.pop(token, None)
+
+    async def _claimed(self, client_id: str, node: NodeIdentity, token: str) -> Claim:
         name = encoded(client_id)
         owned = self._keys.owned(shard_of(name), node.uid)
         script = CLAIM(
@@ -130,6 +151,7 @@ class RedisSessionStore(SessionStore):
             codec.owner_json(node),
             node.uid,
             self._remember_ms,
+            token,
         )
         ahead: Command = ("ZADD", owned, 0, name)
         if self._ledger.link.cluster:
@@ -153,7 +175,21 @@ class RedisSessionStore(SessionStore):
     async def _due(
         self, part: bytes, now: float, limit: int, is_due: Callable[[Seen], bool]
     ) -> list[tuple[int, StoredSession]]:
+        """What an index finds and the clients' own keys confirm; while Redis is away, nothing."""
         found: list[tuple[int, StoredSession]] = []
+        if self._asker.is_up:
+            with suppress(ServiceUnavailable):
+                await self._find_due(part, now, limit, is_due, found)
+        return found[:limit]
+
+    async def _find_due(
+        self,
+        part: bytes,
+        now: float,
+        limit: int,
+        is_due: Callable[[Seen], bool],
+        found: list[tuple[int, StoredSession]],
+    ) -> None:
         indexes = [self._keys.index(shard, part) for shard in range(SHARDS)]
         ask = [("ZRANGE", index, "-inf", repr(now), "BYSCORE", "LIMIT", 0, limit + PAGE) for index in indexes]
         for index, names in zip(indexes, await self._asker.ask(*ask), strict=True):
@@ -170,7 +206,6 @@ class RedisSessionStore(SessionStore):
                         stale.append(name)
             if stale:
                 await self._sweep(index, part, stale)
-        return found[:limit]
 
     async def _names(self, index: bytes, after: bytes, limit: int) -> list[bytes]:
         start = b"(" + after if after else b"-"
