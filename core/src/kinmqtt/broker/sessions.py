@@ -19,6 +19,7 @@ from kinmqtt.broker.session import Session, expiry_moment
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt.broker.wills import Wills
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.cluster import ClusterBackend
@@ -418,6 +419,13 @@ class Sessions:
                 try:
                     state = await self._loaded(client_id)
                 except NotKept:
+                    await pause(runtime.clock, RETRY_S)
+                except ServiceUnavailable as error:
+                    if not told:
+                        log.error(
+                            "the queue of {client_id!r} can't be loaded: {error}", client_id=client_id, error=error
+                        )
+                    told = True
                     await pause(runtime.clock, RETRY_S)
                 except Exception:
                     if not told:
