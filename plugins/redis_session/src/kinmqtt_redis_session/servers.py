@@ -24,7 +24,9 @@ IN_CLUSTER_AT_ONCE: Final = 8
 class Life:
     """Connections that are used until one of them fails: one for writes, which stand in line, and some for reads."""
 
-    def __init__(self, writer: Any, asker: Any, *, cluster: bool) -> None:
+    def __init__(self, writer: Any, asker: Any, *, cluster: bool, others: Sequence[Any] = ()) -> None:
+        """``others`` are connections that lead to these: those to sentinels."""
+        self._others = others
         self._writer = writer
         self._asker = asker
         self._cluster = cluster
@@ -69,7 +71,7 @@ class Life:
 
     async def close(self) -> None:
         """Close all connections."""
-        for client in {id(each): each for each in (self._writer, self._asker)}.values():
+        for client in {id(each): each for each in (self._writer, self._asker, *self._others)}.values():
             await _closed(client)
 
 
@@ -110,7 +112,7 @@ class Servers:
             Redis(connection_pool=pool(settings.sentinel_master, sentinel, max_connections=at_most, **options))
             for at_most in (1, settings.max_in_flight)
         )
-        return Life(writer, asker, cluster=False)
+        return Life(writer, asker, cluster=False, others=sentinel.sentinels)
 
     def _one(self, options: dict[str, Any], at_most: int) -> Any:
         settings = self._settings
