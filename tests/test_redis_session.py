@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crash_clients import Notes, PublishingClient, SubscribingClient
 from crash_run import Run, said
-from processes import BrokerProcess, running_broker, wait_until
+from processes import BrokerProcess, run_command, running_broker, wait_until
 from redis_processes import RedisServer, redis_server
 from wire import wire
 
@@ -271,3 +271,44 @@ def test_nobody_comes_in_while_redis_is_away(tmp_path: Path) -> None:
 def _lets_in(broker: BrokerProcess) -> bool:
     with wire(broker.port, version=V5) as client:
         return client.connect("kept", clean_start=False, properties=KEPT).reason is ReasonCode.SUCCESS
+
+
+# Moving
+
+
+def test_a_store_moves_to_redis_and_back(tmp_path: Path) -> None:
+    """What `kinmqtt store export` says is what `kinmqtt redis export` says after an import, and the other way."""
+    data, again = tmp_path / "data", tmp_path / "again"
+    with running_broker("--data", str(data)) as broker:
+        with wire(broker.port, "s", V5, clean_start=False, properties=KEPT) as subscriber:
+            subscriber.subscribe("t/#", 2)
+            with wire(broker.port, "p", V5, clean_start=False, properties=KEPT) as publisher:
+                publisher.publish("t/1", b"in flight", 1, packet_id=1)
+                publisher.publish("t/2", b"taken over", 2, packet_id=2)
+                publisher.expect(Puback)
+                publisher.expect(Pubrec)
+            subscriber.expect(Publish)
+        with wire(broker.port, "q", V5) as publisher:
+            publisher.publish("t/3", b"waits", 1, packet_id=1, retain=True)
+            publisher.expect(Puback)
+    said_before = run_command("store", "export", str(data)).stdout
+
+    with redis_server(tmp_path / "redis") as server:
+        settings = tmp_path / "kinmqtt.toml"
+        settings.write_text(section(server), encoding="utf-8")
+        imported = run_command("redis", "import", "-c", str(settings), input=said_before)
+        refused = run_command("redis", "import", "-c", str(settings), input=said_before)
+        said_after = run_command("redis", "export", "-c", str(settings)).stdout
+    back = run_command("store", "import", str(again), input=said_after)
+
+    assert imported.returncode == back.returncode == 0, imported.stderr + back.stderr
+    assert "2 sessions, 1 retained messages and 3 queued ones are in Redis" in imported.stdout
+    assert refused.returncode == 1 and "holds something" in refused.stderr
+    assert _without_events(said_after) == _without_events(said_before)
+    assert _without_events(run_command("store", "export", str(again)).stdout) == _without_events(said_before)
+
+
+def _without_events(text: str) -> list[str]:
+    """The lines that every store has, in an order of ours."""
+    kinds = ('"kind":"event"', '"kind":"consumer"', '"kind":"epochs"', '"kind":"end"')
+    return sorted(line for line in text.splitlines() if not any(kind in line for kind in kinds))

@@ -119,6 +119,11 @@ class RedisSession:
         await parts.asker.close()
         await parts.link.close()
 
+    async def clients(self) -> dict[str, int]:
+        """Everybody of whom anything is held, with their epochs: for copies."""
+        parts = self._shared
+        return await parts.refresh.epochs(parts.link.ask)
+
     @property
     def _shared(self) -> _Parts:
         if self._parts is None:

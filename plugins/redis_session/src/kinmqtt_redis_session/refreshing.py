@@ -41,6 +41,16 @@ class Refresh:
             # It may have come since its page was read.
             await self._clients(ask, [encoded(client_id)])
 
+    async def epochs(self, ask: Ask) -> dict[str, int]:
+        """The clients of whom anything is held, with their epochs."""
+        names = [encoded(client_id) for client_id in sorted(self._mirror.clients())]
+        found: dict[str, int] = {}
+        for at in range(0, len(names), PAGE):
+            page = names[at : at + PAGE]
+            answers = await ask([("HGET", self._keys.client(name, b"s")[0], "e") for name in page])
+            found.update((decoded(name), int(epoch or 0)) for name, epoch in zip(page, answers, strict=True))
+        return found
+
     async def doubtful(self, ask: Ask) -> None:
         """Look at the clients of whom it is not known what was kept."""
         await self.retained(ask)
