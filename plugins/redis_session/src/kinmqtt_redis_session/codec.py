@@ -22,9 +22,8 @@ NEVER: Final = "-"
 _LARGEST: Final = 2**64 - 1
 
 
-def dumps(plain: object) -> str:
-    """JSON in ASCII, without blanks."""
-    return json.dumps(plain, separators=(",", ":"))
+dumps: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+"""JSON in ASCII, without blanks."""
 
 
 def moment(at: float | None) -> str:
@@ -54,7 +53,10 @@ class Messages:
 
 def entry_json(entry: Entry, messages: Messages) -> str:
     """An entry of a queue, whose message may be written already."""
-    more = dumps([entry.qos, entry.retain, list(entry.identifiers), entry.shared_filter])
+    if entry.identifiers or entry.shared_filter is not None:
+        more = dumps([entry.qos, entry.retain, list(entry.identifiers), entry.shared_filter])
+    else:
+        more = f"[{entry.qos},{'true' if entry.retain else 'false'},[],null]"
     return f'{{"sequence":{entry.sequence},"more":{more},"message":{messages.json(entry.message)}}}'
 
 
