@@ -185,7 +185,7 @@ class RedisRun(Run):
         return all(len(numbers) > before[topic] for topic, numbers in self.notes.promised.items())
 
 
-KILLS = int(os.environ.get("KINMQTT_REDIS_KILLS", "10"))
+KILLS = int(os.environ.get("KINMQTT_REDIS_KILLS", "6"))
 
 
 def test_a_killed_broker_loses_nothing(tmp_path: Path) -> None:

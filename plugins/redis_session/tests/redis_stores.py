@@ -13,7 +13,7 @@ from kinmqtt_redis_session import RedisSession, RedisSessionSettings
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
 from kinmqtt_spi.testing.contract import StoreContract
 
-SOON: dict[str, Any] = {"timeout_s": 0.5, "reconnect_min_s": 0.01, "reconnect_max_s": 0.05}
+SOON: dict[str, Any] = {"timeout_s": 2.0, "reconnect_min_s": 0.01, "reconnect_max_s": 0.05}
 
 
 class RedisStores(StoreContract):

@@ -54,7 +54,9 @@ def test_six_brokers_race_for_one_client(server: RedisServer) -> None:
     """No write under an older epoch is kept behind a newer claim, and none that was kept is missing."""
 
     async def race() -> tuple[list[int], list[tuple[int, bytes]], list[bytes]]:
-        lives = [await begun(NodeIdentity(f"n{number}", number), **at(server)) for number in range(1, 7)]
+        lives = [
+            await begun(NodeIdentity(f"n{number}", number), **at(server), timeout_s=20.0) for number in range(1, 7)
+        ]
         epochs: list[int] = []
         written: list[bytes] = []
 
