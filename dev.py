@@ -28,6 +28,9 @@ INTEROP = os.path.join("tests", "interop")
 VENV_PACKAGE = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
+SERVICES = frozenset(("mosquitto", "redis-server"))
+"""Debian packages that bring a service, which is left off."""
+
 WITHOUT_ITS_SERVICE = """\
 # A container's image may have a policy that starts no services; where there is none, one stands in meanwhile.
 policy=/usr/sbin/policy-rc.d
@@ -38,7 +41,9 @@ if [ ! -e "$policy" ]; then
 fi
 "$@" || exit 1
 # Nor at the next start of the machine; this is for systemd too.
-if [ -e /etc/init.d/mosquitto ]; then update-rc.d mosquitto disable; fi
+for service in mosquitto redis-server; do
+  if [ -e "/etc/init.d/$service" ]; then update-rc.d "$service" disable; fi
+done
 """
 
 HELP = """\
@@ -106,6 +111,7 @@ def missing_test_tools() -> "dict[str, str]":
         wanted["npm"] = "installs MQTT.js, for the tests"
     for program, purpose in (
         ("mosquitto", "answers the same questions as we do, for the tests"),
+        ("redis-server", "keeps sessions, for the tests"),
         ("haproxy", "sends PROXY headers, for the tests"),
         ("openssl", "speaks TLS of all versions, for the tests"),
     ):
@@ -164,8 +170,8 @@ def install_tools(wanted: "dict[str, str]") -> None:
     # Only what is named and what it needs: recommended packages could bring services that nobody asked for.
     apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-oDPkg::Lock::Timeout=120"]
     quiet([*prefix, *apt, "update"], "apt-get update failed; trying with the package lists that are there")
-    # The broker that we compare ours with is wanted as a program: its service would take port 1883.
-    if "mosquitto" in wanted:
+    # These are wanted as programs: their services would take ports, and Mosquitto's is the one of our broker.
+    if not SERVICES.isdisjoint(wanted):
         apt = ["sh", "-c", WITHOUT_ITS_SERVICE, "sh", *apt]
     command = [*prefix, *apt, "install", "--yes", "--no-install-recommends"]
     if not quiet([*command, *wanted], "apt-get install failed") and len(wanted) > 1:
@@ -178,9 +184,9 @@ def by_hand(packages: "Iterable[str]") -> str:
     """Writes the command that installs these packages."""
     sudo = "" if os.geteuid() == 0 else "sudo "
     command = f"{sudo}apt-get update && {sudo}apt-get install --no-install-recommends {' '.join(packages)}"
-    if "mosquitto" in packages:
-        # Nobody but the package itself starts it, and port 1883 is free again.
-        command += f" && {sudo}service mosquitto stop && {sudo}update-rc.d mosquitto disable"
+    for service in sorted(SERVICES.intersection(packages)):
+        # Nobody but the package itself starts it, and its port is free again.
+        command += f" && {sudo}service {service} stop && {sudo}update-rc.d {service} disable"
     return command
 
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,8 +82,8 @@ class Kind(NamedTuple):
     name: str
     version: str
     command: Callable[[Path, dict[str, int], str], list[str]]
-    """The command, for a folder to write settings to, the ports, and what is kept: ``memory``, ``commit`` or
-    ``fsync``."""
+    """The command, for a folder to write settings to, the ports, and what is kept: ``memory``, ``commit``,
+    ``fsync`` or ``redis``."""
     doors: tuple[str, ...] = DOORS
 
 
@@ -138,6 +139,8 @@ def start(
     if settings:
         with (folder / "kinmqtt.toml").open("a") as file:
             file.write(settings)
+    if keeps == "redis" and kind.name == "kinmqtt":
+        stack.enter_context(_redis(folder))
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=folder, env=environment
@@ -147,6 +150,28 @@ def start(
     if wait:
         broker.wait()
     return broker
+
+
+def has_redis() -> bool:
+    """Whether sessions can be kept in Redis here."""
+    return _which("redis-server") is not None and find_spec("kinmqtt_redis_session") is not None
+
+
+@contextmanager
+def _redis(folder: Path) -> Iterator[None]:
+    """A Redis on a Unix socket in the folder, which keeps its state in memory."""
+    command = [_which("redis-server") or "redis-server", "--port", "0", "--unixsocket", "redis.sock", "--save", ""]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, cwd=folder)
+    try:
+        until = time.monotonic() + 10
+        while not (folder / "redis.sock").exists():
+            if time.monotonic() > until or process.poll() is not None:
+                raise Failed("redis-server does not start")
+            time.sleep(0.01)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _which(name: str) -> str | None:
@@ -183,7 +208,7 @@ def _kinmqtt_version() -> str:
 
 
 def _kinmqtt(folder: Path, ports: dict[str, int], keeps: str) -> list[str]:
-    data = "memory" if keeps == "memory" else "data"
+    data = "data" if keeps in ("commit", "fsync") else "memory"
     lines = ["[broker]", f'data = "{data}"']
     for door, port in ports.items():
         lines += [f"[listeners.{door}]", f'endpoint = "tcp:{port}:interface=127.0.0.1"']
@@ -191,7 +216,9 @@ def _kinmqtt(folder: Path, ports: dict[str, int], keeps: str) -> list[str]:
             lines += ["[listeners.tls.tls]", 'certificate = "certificate.pem"', 'private_key = "key.pem"']
         elif door == "websocket":
             lines += ["[listeners.websocket.websocket]", 'path = "/mqtt"']
-    if keeps != "memory":
+    if keeps == "redis":
+        lines += ["[plugins.redis_session]", 'socket = "redis.sock"']
+    elif keeps != "memory":
         lines += ["[plugins.embedded]", f'durability = "{keeps}"']
     (folder / "kinmqtt.toml").write_text("\n".join(lines) + "\n")
     return [sys.executable, "-m", "kinmqtt", "run", "-c", "kinmqtt.toml", "--log-level", "error"]

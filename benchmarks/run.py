@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from brokers import Broker, Failed, Kind, found, running, start
+from brokers import Broker, Failed, Kind, found, has_redis, running, start
 from load import Load
 
 SCENARIOS = {
@@ -168,14 +168,14 @@ def part_table(bench: Bench) -> None:
 
 
 def part_kept(bench: Bench) -> None:
-    """Sessions that are kept, QoS 1: kinmqtt's embedded store by durability; Mosquitto keeps them in memory only.
+    """Sessions that are kept, QoS 1: kinmqtt's stores, the embedded one by durability; Mosquitto's are in memory.
 
     Each round has new brokers: what earlier clients left would be measured too.
     """
     heads = ["store", *(kind.name for kind in bench.peers)]
     heads += [f"kinmqtt ÷ {kind.name}" for kind in bench.peers[1:]]
     rows = []
-    for keeps in ("memory", "commit", "fsync"):
+    for keeps in ("memory", "commit", "fsync", *(("redis",) if has_redis() else ())):
         rates: dict[str, list[float]] = {kind.name: [] for kind in bench.peers}
         for _ in range(bench.rounds):
             with running(bench.peers, keeps=keeps) as brokers:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from combination import PLUGINS, Installed
 from processes import BrokerProcess, environment, free_port, run_command, running_broker
+from redis_processes import RedisServer, redis_server
 from wire import wire
 
 from kinmqtt.mqtt.packets import V5, Connack, Puback
@@ -18,6 +19,7 @@ HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
 SECTIONS = {
     "auth_file": '[plugins.auth_file]\npassword_file = "passwords"\nacl_file = "acl"\n',
     "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
+    "redis_session": '[plugins.redis_session]\nsocket = "redis.sock"\n',
     "sentinel_limiter": (
         '[[plugins.sentinel_limiter.flow]]\nname = "few"\nkind = "publish"\nper = "client"\ncount = 3\nburst = 3\n'
     ),
@@ -36,6 +38,16 @@ def write_settings(plugins: Sequence[str], folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
+def redis(folder: Path) -> Iterator[RedisServer | None]:
+    """The server that redis_session keeps everything in, where that is installed."""
+    if "redis_session" not in HERE:
+        yield None
+        return
+    with redis_server(folder, on_socket=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the settings and their files are."""
     folder = tmp_path_factory.mktemp("together")
@@ -44,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def broker(folder: Path) -> Iterator[BrokerProcess]:
+def broker(folder: Path, redis: RedisServer | None) -> Iterator[BrokerProcess]:
     """A broker with every plugin that is installed here."""
     with running_broker("-c", "kinmqtt.toml", cwd=folder) as process:
         yield process
@@ -114,6 +126,17 @@ def test_example_guard_acts(broker: BrokerProcess) -> None:
 def test_sentinel_limiter_acts(broker: BrokerProcess) -> None:
     """A client that publishes too much is told so, whoever else looks at its messages."""
     assert _puback(broker, "open/door", 50) is ReasonCode.QUOTA_EXCEEDED
+
+
+@pytest.mark.skipif("redis_session" not in HERE, reason="redis_session is not installed in this combination")
+def test_redis_session_acts(broker: BrokerProcess, redis: RedisServer) -> None:
+    """What is retained is in Redis when it is acknowledged."""
+    who = {"username": "ada", "password": b"secret"} if "auth_file" in HERE else {}
+    with wire(broker.port, "keeper", V5, **who) as client:
+        client.publish("open/kept", b"x", 1, packet_id=1, retain=True)
+        client.expect(Puback)
+
+    assert "open/kept" in " ".join(redis.ask("zrange", f"kinmqtt:{{r{number}}}:t", "0", "-1") for number in range(16))
 
 
 def test_a_client_is_explained(folder: Path) -> None:

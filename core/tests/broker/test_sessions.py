@@ -10,11 +10,13 @@ from stores import SlowQueues, SlowSessions
 
 from kinmqtt.broker.settings import NEVER_EXPIRES
 from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Publish, Pubrec, Pubrel, Will
-from kinmqtt_spi import Properties
+from kinmqtt_spi import Message, Properties
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.values import NodeIdentity
+from kinmqtt_spi.services.queue import Append, Entry
+from kinmqtt_spi.services.session import ReleaseSession, SaveSubscriptions
+from kinmqtt_spi.values import NodeIdentity, Subscription
 
 VERSIONS = [V31, V311, V5]
 
@@ -560,6 +562,25 @@ def test_a_fenced_client_may_come_back() -> None:
 
     assert again.connack.session_present
     assert payloads(again) == [b"x"]
+
+
+def test_who_comes_back_from_another_node_finds_what_it_left_there() -> None:
+    """A copy of before another node's claim counts no more: what the stores hold does."""
+    sessions = SlowSessions()
+    queues = SlowQueues()
+    house = House(plugins={"sessions": sessions, "queues": queues})
+    house.connect("c", **keeps(V5)).subscribe("a", qos=1).drop()
+    epoch = sessions.claim("c", NodeIdentity("other", 8)).epoch
+    message = Message("b", b"from there", 1)
+    sessions.apply([SaveSubscriptions("c", epoch, (Subscription("b", 1),)), ReleaseSession("c", epoch, None)])
+    queues.apply([Append("c", epoch, Entry(7, message, 1))])
+
+    again = house.connect("c", **keeps(V5))
+    house.connect("p").publish("b", b"from here", qos=1)
+
+    assert again.connack.session_present
+    assert payloads(again) == [b"from there", b"from here"]
+    assert house.broker.router.index.count() == 2
 
 
 def test_a_session_left_alone_may_be_fenced_too() -> None:

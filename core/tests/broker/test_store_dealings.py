@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, fail
 from kinmqtt.broker import inbound, redistribution
 from kinmqtt.broker.router import CACHED_TARGETS
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, Connect, Publish, Pubrec, Will
+from kinmqtt.mqtt.packets import V5, Connect, Puback, Publish, Pubrec, Will
 from kinmqtt.plugins.builtin.delayed import DelayedSettings
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -27,6 +27,7 @@ from kinmqtt_spi.reference.queue import MemoryQueueStore
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.event import Event
+from kinmqtt_spi.services.queue import InboundClose
 from kinmqtt_spi.services.session import OpenSession, StoredSession
 from kinmqtt_spi.values import NodeIdentity
 
@@ -253,6 +254,65 @@ def test_a_will_that_becomes_due_while_its_client_comes_back() -> None:
     assert not again.closed
     assert not again.connack.reason.is_failure
     assert payloads(live) == [b"gone"]
+
+
+# What is written of a client while it is claimed
+
+
+class Fencing(LateSessions):
+    """A session store whose claims raise the epoch of the queue store too, as stores of one plugin may."""
+
+    def __init__(self, queues: SlowQueues) -> None:
+        super().__init__()
+        self.queues = queues
+
+    def claim(self, client_id: str, node: NodeIdentity) -> Any:
+        claim = MemorySessionStore.claim(self, client_id, node)
+        MemoryQueueStore.apply(self.queues, [InboundClose(client_id, claim.epoch, 1)])
+        return self.claims(lambda: claim)
+
+
+def test_what_comes_while_a_client_is_claimed_is_kept_under_its_new_epoch() -> None:
+    """A message for a client that is just coming back waits for its claim, and then is not refused."""
+    queues = SlowQueues()
+    sessions = Fencing(queues)
+    house = House(plugins={"sessions": sessions, "queues": queues})
+    house.connect("c", V5, clean_start=False, expiry_s=60).subscribe("a", qos=1).drop()
+    publisher = house.connect("p", V5)
+    sessions.claims.slow = True
+    again = house.connect("c", V5, clean_start=False, expiry_s=60)
+
+    publisher.publish("a", b"meanwhile", qos=1, packet_id=1)
+    house.settle()
+    before = publisher.of(Puback)
+    sessions.claims.answer_all()
+    house.settle()
+
+    assert before == []
+    assert len(publisher.of(Puback)) == 1
+    assert payloads(again) == [b"meanwhile"]
+    assert not again.closed
+
+
+def test_a_claim_waits_for_what_is_on_its_way() -> None:
+    """A client is not claimed before what was written of it has been kept: it would be refused."""
+    queues = SlowQueues()
+    sessions = Fencing(queues)
+    house = House(plugins={"sessions": sessions, "queues": queues})
+    house.connect("c", V5, clean_start=False, expiry_s=60).subscribe("a", qos=1).drop()
+    publisher = house.connect("p", V5)
+    queues.writes.slow = True
+    publisher.publish("a", b"before", qos=1, packet_id=1)
+    house.settle()
+
+    again = house.connect("c", V5, clean_start=False, expiry_s=60)
+    publisher.publish("a", b"behind", qos=1, packet_id=2)
+    house.settle()
+    queues.writes.answer_all()
+    house.settle()
+
+    assert len(publisher.of(Puback)) == 2
+    assert payloads(again) == [b"before", b"behind"]
 
 
 # Going back to what the store holds

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import Event, EventLog
 from kinmqtt_spi.services.queue import QueueStore, QueueWrite
@@ -103,6 +105,21 @@ class Batch:
         """The transactions that were not kept."""
         self.tied: set[QueueWrite | SessionWrite] = set()
         """Writes that may be kept with this turn's others only: who made them makes all of them again."""
+
+    def restamp(self, client_id: str, old: int, new: int) -> None:
+        """Have what is written of a client under its owner's old epoch be written under the new one."""
+        for number, write in enumerate(self.queue):
+            if write.client_id == client_id and write.epoch == old:
+                self.queue[number] = self._restamped(write, write._replace(epoch=new))
+        for number, change in enumerate(self.sessions):
+            if change.client_id == client_id and change.epoch == old:
+                self.sessions[number] = self._restamped(change, evolve(change, epoch=new))
+
+    def _restamped(self, old: Any, new: Any) -> Any:
+        if old in self.tied:
+            self.tied.discard(old)
+            self.tied.add(new)
+        return new
 
     @property
     def is_empty(self) -> bool:

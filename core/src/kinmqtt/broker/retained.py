@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import as_deferred, run, settle
 from kinmqtt.broker.fanout import deliver, target_of
 from kinmqtt.broker.publication import KEPT_PREFIX, Publication
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message, RetainHandling, Subscription
@@ -150,11 +153,16 @@ class Retained:
             line.append(subscription)
             return
         self._lines[session] = deque([subscription])
-        run(self._send_line(session)).addErrback(
-            lambda failure: log.failure(
-                "retained messages could not be sent to {client_id!r}", failure, client_id=session.client_id
-            )
-        )
+        run(self._send_line(session)).addErrback(partial(self._not_sent, session.client_id))
+
+    @staticmethod
+    def _not_sent(client_id: str, failure: Failure) -> None:
+        if failure.check(ServiceUnavailable):
+            # It is no fault of the broker's, and a trace would say no more.
+            text = "retained messages could not be sent to {client_id!r}: {error}"
+            log.error(text, client_id=client_id, error=failure.value)
+        else:
+            log.failure("retained messages could not be sent to {client_id!r}", failure, client_id=client_id)
 
     async def _send_line(self, session: Session) -> None:
         """All that a client is to be sent, however many filters ask for it at one time."""

@@ -19,6 +19,7 @@ from kinmqtt.broker.session import Session, expiry_moment
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt.broker.wills import Wills
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.cluster import ClusterBackend
@@ -115,7 +116,7 @@ class Sessions:
             await runtime.turn.drained()
             if runtime.turn.owes(client.client_id):
                 raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
-        claim = await settle(runtime.stores.session.claim(client.client_id, runtime.node))
+        claim = await self._claim(client.client_id)
         try:
             return await self._claimed(opening, claim)
         except BaseException:
@@ -123,12 +124,33 @@ class Sessions:
             self._let_go(client.client_id, claim)
             raise
 
+    async def _claim(self, client_id: str) -> Claim:
+        """Claim a client id. What is written of it meanwhile is not refused: it goes under the new epoch."""
+        turn = self._runtime.turn
+        epochs = None
+        try:
+            await turn.claiming(client_id)
+            claim = await settle(self._runtime.stores.session.claim(client_id, self._runtime.node))
+            session = self.by_id.get(client_id)
+            if session is not None and claim.epoch == session.epoch + 1:
+                epochs = (session.epoch, claim.epoch)
+                session.epoch = claim.epoch
+        finally:
+            turn.claimed(client_id, epochs)
+        return claim
+
     async def _claimed(self, opening: Opening, claim: Claim) -> tuple[Session, bool]:
         runtime = self._runtime
         client = opening.client
         if opening.expiry_s and claim.session is None and self._is_full:
             raise TooManySessions
         session = self.by_id.get(client.client_id)
+        if session is not None and session.kept and claim.epoch > session.epoch:
+            # Others have claimed it since: what is here is how it was, and stays until what is stored is read.
+            state = await self._loaded(client.client_id)
+            if self.by_id.get(client.client_id) is session:
+                self._forget_copy(session)
+            session = None if claim.session is None else self._adopted(claim, claim.session, state)
         if session is not None:
             session.epoch = claim.epoch
         await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
@@ -225,11 +247,14 @@ class Sessions:
 
     async def _adopt(self, claim: Claim, stored: StoredSession) -> Session:
         """Make a stored session one of this node's."""
+        return self._adopted(claim, stored, await settle(self._runtime.stores.queue.load(stored.client_id)))
+
+    def _adopted(self, claim: Claim, stored: StoredSession, state: QueueState) -> Session:
         client = Client(stored.client_id, stored.username, protocol_version=stored.protocol_version)
         session = Session(self._runtime, client, claim.epoch, stored.expiry_s, kept=True)
         session.will = stored.will
         session.created_at = stored.created_at
-        session.restore(await settle(self._runtime.stores.queue.load(stored.client_id)))
+        session.restore(state)
         self.by_id[stored.client_id] = session
         for subscription in stored.subscriptions:
             session.subscriptions[subscription.full_filter] = subscription
@@ -326,8 +351,12 @@ class Sessions:
         session = self.by_id.get(client_id)
         if session is None or session.epoch > epoch:
             return  # The newer owner is this node.
-        del self.by_id[client_id]
         log.warn("session {client_id!r} has a newer owner", client_id=client_id)
+        self._forget_copy(session)
+
+    def _forget_copy(self, session: Session) -> None:
+        """What is here of a session counts no more: the store has what its newer owner makes of it."""
+        del self.by_id[session.client_id]
         self._forget_subscriptions(session)
         connection = session.connection
         if connection is not None:
@@ -390,6 +419,13 @@ class Sessions:
                 try:
                     state = await self._loaded(client_id)
                 except NotKept:
+                    await pause(runtime.clock, RETRY_S)
+                except ServiceUnavailable as error:
+                    if not told:
+                        log.error(
+                            "the queue of {client_id!r} can't be loaded: {error}", client_id=client_id, error=error
+                        )
+                    told = True
                     await pause(runtime.clock, RETRY_S)
                 except Exception:
                     if not told:

@@ -63,6 +63,7 @@ class Turn:
 
     __slots__ = (
         "_call_soon",
+        "_claiming",
         "_failing",
         "_loses_events",
         "_on_fenced",
@@ -95,6 +96,8 @@ class Turn:
         self._owed: dict[str, Owed] = {}
         """What must still be kept of turns that were not, by client id; it goes with later turns' writes, before
         them."""
+        self._claiming: set[str] = set()
+        """Clients whose claim is under way: whether a write of theirs comes before it or behind, nobody knows."""
         self.batch = Batch()
         self.began_at = 0.0
         """When somebody first asked for the time in this turn, in seconds since the epoch; 0 before."""
@@ -125,6 +128,35 @@ class Turn:
         """Whether something is on its way to the queue store that concerns a client."""
         return any(write.client_id == client_id for batch in (self.batch, *self._under_way) for write in batch.queue)
 
+    async def claiming(self, client_id: str) -> None:
+        """A client's claim begins: what is written of the client from now on waits until it has ended.
+
+        What is on its way already is waited for.
+        """
+        self._claiming.add(client_id)
+        for batch in tuple(self._under_way):
+            if any(write.client_id == client_id for write in (*batch.queue, *batch.sessions)):
+                await self._released(batch)
+
+    def _released(self, batch: Batch) -> Deferred[None]:
+        """Fires when a batch that is under way is not any more, whatever became of it."""
+        done: Deferred[None] = Deferred()
+        if batch in self._under_way:
+            batch.afterwards.append(lambda: done.callback(None))
+            batch.otherwise.append(lambda reason: done.callback(None))
+        else:
+            done.callback(None)
+        return done
+
+    def claimed(self, client_id: str, epochs: tuple[int, int] | None) -> None:
+        """A claim has ended. What waited goes on, under the second of two epochs where it was under the first."""
+        self._claiming.discard(client_id)
+        if self.batch.is_empty:
+            return
+        if epochs is not None:
+            self.batch.restamp(client_id, *epochs)
+        self.touch()
+
     def retry(self, client_id: str | None = None) -> None:
         """Hand over again what earlier turns could not have kept, of one client or of as many as go in one turn."""
         if self._owed and not self._under_way:
@@ -150,7 +182,7 @@ class Turn:
         """Commit, release what is committed, and send."""
         try:
             self._commit()
-            while self.pump or not self.batch.is_empty:
+            while (self.pump or not self.batch.is_empty) and not self._waits():
                 self._pump()
                 self._commit()
             self._flush()
@@ -158,8 +190,18 @@ class Turn:
             # Whatever went wrong, there is a next turn.
             self._scheduled = False
             self.began_at = 0.0
-        if self.dirty or self.pump or not self.batch.is_empty:
+        if (self.dirty or self.pump or not self.batch.is_empty) and not self._waits():
             self.touch()
+
+    def _waits(self) -> bool:
+        """Whether what is to be kept must wait for a claim."""
+        claiming = self._claiming
+        if not claiming:
+            return False
+        batch = self.batch
+        return any(write.client_id in claiming for write in batch.queue) or any(
+            change.client_id in claiming for change in batch.sessions
+        )
 
     def committed(self) -> Deferred[None]:
         """Fires when everything this turn wants kept is kept; fails with :class:`NotKept` if it is not."""
@@ -184,6 +226,8 @@ class Turn:
 
     def _commit(self) -> None:
         batch = self.batch
+        if self._waits():
+            return
         retries, self._retries = self._retries, False
         if batch.is_empty and not retries:
             return

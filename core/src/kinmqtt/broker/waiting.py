@@ -21,6 +21,7 @@ from kinmqtt.broker.awaiting import as_deferred
 from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.receiving import may_receive
+from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.queue import Entry, QueueSizes
 from kinmqtt_spi.values import Message
@@ -363,7 +364,12 @@ class WaitingInStore(Waiting):
 
     def _read_failed(self, failure: Failure) -> None:
         self._reading = False
-        log.failure("the queue of {client_id!r} can't be read", failure, client_id=self._session.client_id)
+        client_id = self._session.client_id
+        if failure.check(ServiceUnavailable):
+            # It is no fault of the broker's, and a trace would say no more.
+            log.error("the queue of {client_id!r} can't be read: {error}", client_id=client_id, error=failure.value)
+        else:
+            log.failure("the queue of {client_id!r} can't be read", failure, client_id=client_id)
         self._pump_later()
 
     def _pump_later(self) -> None:

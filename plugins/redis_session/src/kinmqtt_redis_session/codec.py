@@ -1,0 +1,169 @@
+"""Values as Redis holds them, and back: the SPI's plain forms as JSON, and numbers whose order Lua can tell.
+
+What a script must know of a value (its size, when it expires, its version) stands in front of the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from kinmqtt_spi.plain import from_plain, to_plain
+from kinmqtt_spi.services.queue import Entry
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.services.session import OpenSession, ResumeSession, StoredSession
+from kinmqtt_spi.values import Message, NodeIdentity, Subscription, Will
+
+NEVER: Final = "-"
+"""Where the moment stands at which something expires."""
+
+_LARGEST: Final = 2**64 - 1
+
+
+dumps: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+"""JSON in ASCII, without blanks."""
+
+
+def moment(at: float | None) -> str:
+    """A moment, exactly; empty for none."""
+    return "" if at is None else repr(float(at))
+
+
+def expiry(message: Message) -> str:
+    """When a message expires."""
+    return NEVER if message.expires_at is None else repr(message.expires_at)
+
+
+class Messages:
+    """The messages of one pipeline, each written once however many queues share it."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, tuple[Message, str]] = {}
+
+    def json(self, message: Message) -> str:
+        """A message's JSON."""
+        known = self._written.get(id(message))
+        if known is None:
+            # The message is held, so that its id names no other meanwhile.
+            known = self._written[id(message)] = (message, dumps(to_plain(message)))
+        return known[1]
+
+
+def entry_json(entry: Entry, messages: Messages) -> str:
+    """An entry of a queue, whose message may be written already."""
+    if entry.identifiers or entry.shared_filter is not None:
+        more = dumps([entry.qos, entry.retain, list(entry.identifiers), entry.shared_filter])
+    else:
+        more = f"[{entry.qos},{'true' if entry.retain else 'false'},[],null]"
+    return f'{{"sequence":{entry.sequence},"more":{more},"message":{messages.json(entry.message)}}}'
+
+
+def entry_of(blob: bytes) -> Entry:
+    """The entry that a client's hash holds behind its size and expiry."""
+    plain = json.loads(blob.split(b" ", 2)[2])
+    qos, retain, identifiers, shared_filter = plain["more"]
+    return from_plain(
+        Entry,
+        {
+            "sequence": plain["sequence"],
+            "message": plain["message"],
+            "qos": qos,
+            "retain": retain,
+            "identifiers": identifiers,
+            "shared_filter": shared_filter,
+        },
+    )
+
+
+def fixed(session: StoredSession) -> str:
+    """What of a session stays while it is stored."""
+    return dumps([session.client_id, session.created_at])
+
+
+def changing(session: StoredSession | ResumeSession) -> str:
+    """What of a session a new connection brings."""
+    return dumps([session.expiry_s, session.username, session.protocol_version])
+
+
+def will_json(will: Will | None) -> str:
+    """A will; empty for none."""
+    return "" if will is None else dumps(to_plain(will))
+
+
+def opened(write: OpenSession) -> list[str | bytes | int]:
+    """The arguments of a session that is opened."""
+    session = write.session
+    parts: list[str | bytes | int] = [fixed(session), changing(session), will_json(session.will)]
+    parts += [moment(session.expires_at), moment(session.will_due_at)]
+    return parts + subscriptions(session.subscriptions)
+
+
+def subscriptions(several: Sequence[Subscription]) -> list[str | bytes | int]:
+    """The arguments of subscriptions that are saved: how many, then filter and value of each."""
+    parts: list[str | bytes | int] = [len(several)]
+    for each in several:
+        parts += [text(each.full_filter), dumps(to_plain(each))]
+    return parts
+
+
+def text(words: str) -> bytes:
+    """A string in UTF-8."""
+    return words.encode("utf-8", "surrogatepass")
+
+
+def owner_json(node: NodeIdentity) -> str:
+    """A node."""
+    return dumps([node.name, node.uid])
+
+
+def owner_of(blob: bytes | None) -> NodeIdentity | None:
+    """The node that a client's hash names as its owner."""
+    return NodeIdentity(*json.loads(blob)) if blob else None
+
+
+def session_of(head: Sequence[bytes | None], filters: Sequence[bytes]) -> StoredSession | None:
+    """The session that a client's hash holds, without epoch and owner; ``None`` where nothing is stored."""
+    base, variable, will, expires_at, will_due_at = head
+    if base is None or variable is None:
+        return None
+    client_id, created_at = json.loads(base)
+    expiry_s, username, protocol_version = json.loads(variable)
+    # Twelve digits are the subscription's place among them.
+    return StoredSession(
+        client_id=client_id,
+        expiry_s=expiry_s,
+        subscriptions=tuple(from_plain(Subscription, json.loads(blob[12:])) for blob in sorted(filters[1::2])),
+        will=from_plain(Will, json.loads(will)) if will else None,
+        created_at=created_at,
+        username=username,
+        protocol_version=protocol_version,
+        expires_at=float(expires_at) if expires_at else None,
+        will_due_at=float(will_due_at) if will_due_at else None,
+    )
+
+
+def version_hex(version: RetainVersion) -> str:
+    """A version as 48 hexadecimal digits whose order is that of the version.
+
+    Lua's numbers are doubles: a node has 64 bits, and scripts compare eight digits at a time.
+    """
+    (bits,) = struct.unpack(">Q", struct.pack(">d", version.received_at + 0.0))
+    ordered = bits ^ (_LARGEST if bits >> 63 else 1 << 63)
+    return f"{ordered:016x}{min(version.node, _LARGEST):016x}{min(version.counter, _LARGEST):016x}"
+
+
+def version_of(digits: bytes) -> RetainVersion:
+    """The version of 48 hexadecimal digits."""
+    ordered = int(digits[:16], 16)
+    bits = ordered ^ (1 << 63) if ordered >> 63 else ordered ^ _LARGEST
+    (received_at,) = struct.unpack(">d", struct.pack(">Q", bits))
+    return RetainVersion(received_at, int(digits[16:32], 16), int(digits[32:48], 16))
+
+
+def retained_of(blob: bytes) -> RetainWrite:
+    """The retained message that a shard's hash holds behind its version and size."""
+    version, _, plain = blob.split(b" ", 2)
+    message: Mapping[str, Any] = json.loads(plain)
+    return RetainWrite(from_plain(Message, message), version_of(version))

@@ -1,0 +1,213 @@
+-- Carries out the writes of one client, in order. Each carries its epoch, and one below the client's is refused.
+-- KEYS: s (session and counters), f (subscriptions), q (queued), d (entries), i (in flight, by order of sending),
+--       p (packet ids in flight), r (inbound packet ids), x (queued entries that expire)
+-- ARGV: for how many ms a client of whom nothing is left is remembered; then the writes.
+-- Answers: the numbers of the refused writes, whether a session is stored, and the sizes of the queue.
+local s, f, q, d, i, p, r, x = unpack(KEYS)
+local call = redis.call
+local at = 1
+local function take()
+  at = at + 1
+  return ARGV[at]
+end
+
+local head = call('HMGET', s, 'e', 'l', 'f', 'b', 't', 'n')
+local epoch = tonumber(head[1] or '0')
+local last, floor = tonumber(head[2] or '0'), tonumber(head[3] or '0')
+local last_text, floor_text = head[2], head[3]
+local bytes, order, place = tonumber(head[4] or '0'), tonumber(head[5] or '0'), tonumber(head[6] or '0')
+local stored = call('HEXISTS', s, 'j') == 1
+
+local function weigh(blob)
+  local size, expires = string.match(blob, '^(%d+) (%S*) ')
+  return tonumber(size), expires
+end
+
+local function unqueue(sequence)
+  if call('ZREM', q, sequence) == 0 then return false end
+  local blob = call('HGET', d, sequence)
+  local size, expires = weigh(blob)
+  bytes = bytes - size
+  if expires ~= '-' then call('ZREM', x, sequence) end
+  return true
+end
+
+local function enqueue(sequence, size, expires)
+  call('ZADD', q, sequence, sequence)
+  bytes = bytes + size
+  if expires ~= '-' then call('ZADD', x, expires, sequence) end
+end
+
+local function fly(sequence, packet_id)
+  order = order + 1
+  call('ZADD', i, order, sequence)
+  call('HSET', p, sequence, packet_id)
+end
+
+local function set_or_forget(field, value)
+  if value == '' then call('HDEL', s, field) else call('HSET', s, field, value) end
+end
+
+local function subscribe(filter, blob)
+  local known = call('HGET', f, filter)
+  local number
+  if known then
+    number = string.sub(known, 1, 12)
+  else
+    place = place + 1
+    number = string.format('%012d', place)
+  end
+  call('HSET', f, filter, number .. blob)
+end
+
+local does = {}
+
+function does.open(good)
+  local fixed, changing, will, expires, due, count = take(), take(), take(), take(), take(), tonumber(take())
+  if good then
+    stored = true
+    place = 0
+    call('HSET', s, 'c', fixed, 'j', changing)
+    set_or_forget('w', will)
+    set_or_forget('xe', expires)
+    set_or_forget('wd', due)
+    call('DEL', f)
+  end
+  for _ = 1, count do
+    local filter, blob = take(), take()
+    if good then subscribe(filter, blob) end
+  end
+end
+
+function does.resume(good)
+  local changing, will = take(), take()
+  if good and stored then
+    call('HSET', s, 'j', changing)
+    set_or_forget('w', will)
+    call('HDEL', s, 'xe', 'wd')
+  end
+end
+
+function does.subscribe(good)
+  for _ = 1, tonumber(take()) do
+    local filter, blob = take(), take()
+    if good and stored then subscribe(filter, blob) end
+  end
+end
+
+function does.unsubscribe(good)
+  for _ = 1, tonumber(take()) do
+    local filter = take()
+    if good then call('HDEL', f, filter) end
+  end
+end
+
+does['clear will'] = function(good)
+  if good then call('HDEL', s, 'w', 'wd') end
+end
+
+does['let go'] = function(good)
+  local expires, due = take(), take()
+  if good then
+    call('HDEL', s, 'o')
+    if stored then
+      set_or_forget('xe', expires)
+      set_or_forget('wd', due)
+    end
+  end
+end
+
+function does.discard(good)
+  if good then
+    stored = false
+    call('HDEL', s, 'o', 'c', 'j', 'w', 'xe', 'wd')
+    call('DEL', f)
+  end
+end
+
+function does.append(good)
+  local sequence, packet_id, size, expires, json = take(), take(), take(), take(), take()
+  local number = tonumber(sequence)
+  if not good or number <= floor then return end
+  floor, floor_text = number, sequence
+  if number > last then last, last_text = number, sequence end
+  call('HSET', d, sequence, size .. ' ' .. expires .. ' ' .. json)
+  if packet_id == '' then enqueue(sequence, tonumber(size), expires) else fly(sequence, packet_id) end
+end
+
+function does.send(good)
+  local sequence, packet_id = take(), take()
+  if good and unqueue(sequence) then fly(sequence, packet_id) end
+end
+
+function does.release(good)
+  local sequence = take()
+  if good and call('HEXISTS', p, sequence) == 1 then call('HDEL', d, sequence) end
+end
+
+function does.remove(good)
+  local sequence = take()
+  if not good then return end
+  if call('HDEL', p, sequence) == 1 then
+    call('ZREM', i, sequence)
+    call('HDEL', d, sequence)
+  elseif unqueue(sequence) then
+    call('HDEL', d, sequence)
+  end
+end
+
+function does.requeue(good)
+  if not good then return end
+  for _, sequence in ipairs(call('ZRANGE', i, 0, -1)) do
+    local blob = call('HGET', d, sequence)
+    if blob then
+      call('ZREM', i, sequence)
+      call('HDEL', p, sequence)
+      enqueue(sequence, weigh(blob))
+    end
+  end
+end
+
+does['inbound open'] = function(good)
+  local packet_id = take()
+  if good then call('SADD', r, packet_id) end
+end
+
+does['inbound close'] = function(good)
+  local packet_id = take()
+  if good then call('SREM', r, packet_id) end
+end
+
+function does.purge(good)
+  if good then
+    call('DEL', q, d, i, p, r, x)
+    floor, floor_text, bytes = 0, '0', 0
+  end
+end
+
+local refused, number, count = {}, 0, #ARGV
+while at < count do
+  local sort, its = take(), take()
+  local height = tonumber(its)
+  local good = height >= epoch
+  if not good then
+    refused[#refused + 1] = number
+  elseif height > epoch then
+    epoch = height
+    call('HSET', s, 'e', its)
+  end
+  does[sort](good)
+  number = number + 1
+end
+
+if head[1] or epoch > 0 then
+  call('HSET', s, 'l', last_text or '0', 'f', floor_text or '0', 'b', string.format('%.0f', bytes),
+    't', string.format('%.0f', order), 'n', string.format('%.0f', place))
+end
+local queued, flying, inbound = call('ZCARD', q), call('ZCARD', i), call('SCARD', r)
+if stored or queued + flying + inbound > 0 then
+  call('PERSIST', s)
+else
+  call('PEXPIRE', s, ARGV[1])
+end
+return {refused, stored and 1 or 0, queued, string.format('%.0f', bytes), flying, inbound}

@@ -1,0 +1,7 @@
+-- What a new owner needs of a queue. KEYS: s, q, d, i, p, r.
+local head = redis.call('HMGET', KEYS[1], 'l', 'b')
+local flying = {}
+for number, sequence in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do
+  flying[number] = {sequence, redis.call('HGET', KEYS[5], sequence), redis.call('HGET', KEYS[3], sequence) or ''}
+end
+return {head[1] or '0', head[2] or '0', redis.call('ZCARD', KEYS[2]), flying, redis.call('SMEMBERS', KEYS[6])}

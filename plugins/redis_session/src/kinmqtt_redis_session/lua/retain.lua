@@ -1,0 +1,47 @@
+-- Keeps retained messages of one shard, each unless the topic holds a newer version.
+-- KEYS: m (messages), t (topics in order), x (those that expire), d (deletions), dx (when they are forgotten),
+--       c (counters)
+-- ARGV: when a deletion of now is forgotten; then of each write topic, version, size, expiry and message ('' deletes).
+-- Answers the counters. Versions are 48 hexadecimal digits; Lua's numbers hold 8 of them exactly, and its order of
+-- strings would be the locale's.
+local m, t, x, d, dx, c = unpack(KEYS)
+local call = redis.call
+
+local function older(one, other)
+  for at = 1, 41, 8 do
+    local a, b = tonumber(string.sub(one, at, at + 7), 16), tonumber(string.sub(other, at, at + 7), 16)
+    if a ~= b then return a < b end
+  end
+  return false
+end
+
+local counters = call('HMGET', c, 'n', 'b')
+local count, bytes = tonumber(counters[1] or '0'), tonumber(counters[2] or '0')
+for at = 2, #ARGV, 5 do
+  local topic, version, size, expires, json = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local held = call('HGET', m, topic)
+  local known = held and string.sub(held, 1, 48) or call('HGET', d, topic)
+  if not known or not older(version, known) then
+    if held then
+      count = count - 1
+      bytes = bytes - tonumber(string.match(held, '^%x+ (%d+) '))
+    end
+    if json == '' then
+      call('HDEL', m, topic)
+      call('ZREM', t, topic)
+      call('ZREM', x, topic)
+      call('HSET', d, topic, version)
+      call('ZADD', dx, ARGV[1], topic)
+    else
+      call('HSET', m, topic, version .. ' ' .. size .. ' ' .. json)
+      call('ZADD', t, 0, topic)
+      if expires == '-' then call('ZREM', x, topic) else call('ZADD', x, expires, topic) end
+      call('HDEL', d, topic)
+      call('ZREM', dx, topic)
+      count = count + 1
+      bytes = bytes + tonumber(size)
+    end
+  end
+end
+call('HSET', c, 'n', string.format('%.0f', count), 'b', string.format('%.0f', bytes))
+return {count, string.format('%.0f', bytes)}

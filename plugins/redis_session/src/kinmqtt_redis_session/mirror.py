@@ -1,0 +1,89 @@
+"""What is held of each client, and in all, without asking Redis.
+
+Every write's answer says what its client then has; what other brokers do is seen when all is read anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kinmqtt_redis_session.keys import SHARDS
+from kinmqtt_spi.services.queue import QueueSizes
+
+NOTHING: Final = QueueSizes()
+
+
+class Mirror:
+    """Counts of sessions, queues and retained messages."""
+
+    def __init__(self) -> None:
+        self._sessions: set[str] = set()
+        self._sizes: dict[str, QueueSizes] = {}
+        self._queued = self._bytes = self._inflight = self._inbound = 0
+        self._retained = [(0, 0)] * SHARDS
+        self.doubtful: set[str] = set()
+        """Clients of whom it is not known whether their last writes were kept."""
+
+    def client(self, client_id: str, answer: Sequence[bytes | int]) -> None:
+        """Take over what a script says: whether a session is stored, queued, bytes, in flight, inbound."""
+        stored, *numbers = (int(each) for each in answer[:5])
+        if stored:
+            self._sessions.add(client_id)
+        else:
+            self._sessions.discard(client_id)
+        self._put(client_id, QueueSizes(*numbers))
+
+    def forget(self, client_id: str) -> None:
+        """Nothing is held of a client."""
+        self._sessions.discard(client_id)
+        self._put(client_id, NOTHING)
+
+    def clients(self) -> set[str]:
+        """Of whom anything is held."""
+        return self._sessions | self._sizes.keys()
+
+    def __contains__(self, client_id: object) -> bool:
+        return client_id in self._sizes or client_id in self._sessions
+
+    def sizes(self, client_id: str) -> QueueSizes:
+        """What one queue holds."""
+        return self._sizes.get(client_id, NOTHING)
+
+    def totals(self) -> QueueSizes:
+        """What all queues hold."""
+        return QueueSizes(self._queued, self._bytes, self._inflight, self._inbound)
+
+    def has_session(self, client_id: str) -> bool:
+        """Whether a session is stored of a client."""
+        return client_id in self._sessions
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions are stored."""
+        return len(self._sessions)
+
+    def retained(self, shard: int, count: bytes | int, size_bytes: bytes | int) -> None:
+        """Take over the counters of one part of the retained messages."""
+        self._retained[shard] = (int(count), int(size_bytes))
+
+    @property
+    def retained_count(self) -> int:
+        """How many topics hold a message."""
+        return sum(count for count, _ in self._retained)
+
+    @property
+    def retained_bytes(self) -> int:
+        """How many bytes they hold."""
+        return sum(size for _, size in self._retained)
+
+    def _put(self, client_id: str, sizes: QueueSizes) -> None:
+        before = self._sizes.get(client_id, NOTHING)
+        self._queued += sizes.queued - before.queued
+        self._bytes += sizes.queued_bytes - before.queued_bytes
+        self._inflight += sizes.inflight - before.inflight
+        self._inbound += sizes.inbound - before.inbound
+        if sizes == NOTHING:
+            self._sizes.pop(client_id, None)
+        else:
+            self._sizes[client_id] = sizes

@@ -1,0 +1,41 @@
+"""In which order a group of turns goes to a Redis Cluster, where it can't be one transaction.
+
+What must not be lost goes first: entries that are appended, and retained messages. Then what says that something was
+taken over or may be forgotten. A broker that dies in between leaves an entry twice at worst, and never loses one.
+"""
+
+from __future__ import annotations
+
+from kinmqtt_redis_session.writes import ClientWrite
+from kinmqtt_spi.services.queue import Append, Purge, Requeue
+
+Numbered = list[tuple[int, ClientWrite]]
+"""Writes of one client, each with the number of its turn."""
+
+
+def phases(clients: dict[str, Numbered]) -> list[dict[str, Numbered]]:
+    """The writes of clients in the phases in which they are carried out, none of them empty."""
+    first: dict[str, Numbered] = {}
+    second: dict[str, Numbered] = {}
+    third: dict[str, Numbered] = {}
+    for client_id, writes in clients.items():
+        ahead, rest = _hoisted(writes)
+        if ahead:
+            first[client_id] = ahead
+        if any(isinstance(write, Append) for _, write in rest):
+            second[client_id] = rest
+        elif rest:
+            third[client_id] = rest
+    return [each for each in (first, second, third) if each]
+
+
+def _hoisted(writes: Numbered) -> tuple[Numbered, Numbered]:
+    """The appended entries that may go ahead of everything else of their client, and the rest."""
+    ahead: Numbered = []
+    rest: Numbered = []
+    # Whatever empties or turns a queue stays before what is appended behind it, and so does another epoch.
+    turned = len({write.epoch for _, write in writes}) > 1
+    for number, write in writes:
+        turned = turned or isinstance(write, Purge | Requeue)
+        (ahead if isinstance(write, Append) and not turned else rest).append((number, write))
+    return ahead, rest

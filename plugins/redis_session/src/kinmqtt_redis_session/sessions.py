@@ -1,0 +1,235 @@
+"""The session store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from kinmqtt_redis_session import codec
+from kinmqtt_redis_session.asking import Asker
+from kinmqtt_redis_session.keys import SHARDS, decoded, encoded, shard_of
+from kinmqtt_redis_session.scripts import CLAIM, RELEASE, SESSION, UNDO, Command
+from kinmqtt_redis_session.turn import Ledger
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.services.session import (
+    Claim,
+    SessionPage,
+    SessionStore,
+    SessionWrite,
+    StoredSession,
+)
+from kinmqtt_spi.values import Commit, NodeIdentity
+
+PAGE: Final = 200
+"""Clients looked at in one step."""
+
+Seen = tuple[int, NodeIdentity | None, StoredSession | None]
+"""Epoch, owner and session."""
+
+
+class RedisSessionStore(SessionStore):
+    """Sessions in Redis."""
+
+    def __init__(self, ledger: Ledger, asker: Asker, *, remember_s: float, live: bool) -> None:
+        self._ledger = ledger
+        self._asker = asker
+        self._keys = ledger.keys
+        self._remember_ms = int(remember_s * 1000)
+        self._live = live
+        self._epochs = ledger.epochs
+        self._claims = 0
+        self._doubtful: dict[str, str] = {}
+        """Client ids of claims that were not answered, by what names the claim."""
+        self.local_claims = 0
+        """For metrics: claims that were answered while Redis was away."""
+        self.spawn: Callable[[Awaitable[Any]], object] = lambda answer: None
+
+    @property
+    def transaction(self) -> object:
+        return self if self._ledger.link.cluster else self._ledger
+
+    def commit(self) -> Commit:
+        return self._ledger.commit()
+
+    def apply(self, writes: Sequence[SessionWrite]) -> None:
+        self._ledger.gather(writes)
+
+    async def claim(self, client_id: str, node: NodeIdentity) -> Claim:
+        self._claims += 1
+        token = f"{node.uid:x}-{self._claims:x}"
+        try:
+            if not self._asker.is_up:
+                raise self._ledger.link.away()
+            self._doubtful[token] = client_id
+            claim = await self._claimed(client_id, node, token)
+            del self._doubtful[token]
+            return claim
+        except ServiceUnavailable:
+            # Without its stored session a client would be let in as if it had none, and that be discarded.
+            if not self._live or self._ledger.mirror.has_session(client_id):
+                raise
+        # An epoch that is known, and never one above it: where Redis knows a later owner, it refuses whatever is
+        # written under this one.
+        self.local_claims += 1
+        return Claim(self._epochs.get(client_id, 0))
+
+    def release(self, client_id: str, epoch: int) -> None:
+        if not self._ledger.link.is_up:
+            return  # What is stored of it may only have been out of sight.
+        if self._epochs.get(client_id) == epoch:
+            del self._epochs[client_id]
+        owner = self._ledger.owners.pop(client_id, None)
+        if epoch:
+            self.spawn(self._released(client_id, epoch, owner))
+
+    async def expired(self, now: float, limit: int) -> Sequence[tuple[int, StoredSession]]:
+        def is_due(seen: Seen) -> bool:
+            _, owner, session = seen
+            return owner is None and session is not None and (session.expires_at or now + 1) <= now
+
+        return await self._due(b"x", now, limit, is_due)
+
+    async def due_wills(self, now: float, limit: int) -> Sequence[tuple[int, StoredSession]]:
+        def is_due(seen: Seen) -> bool:
+            _, owner, session = seen
+            return owner is None and session is not None and (session.will_due_at or now + 1) <= now
+
+        return await self._due(b"w", now, limit, is_due)
+
+    async def iterate(self, cursor: object = None, limit: int = 1000) -> SessionPage:
+        """See :meth:`SessionStore.iterate`; the order is that of the index, so that a session has one place."""
+        shard, after = cursor if isinstance(cursor, tuple) else (0, b"")
+        found: list[tuple[int, StoredSession]] = []
+        while shard < SHARDS and len(found) < limit:
+            names = await self._names(self._keys.index(shard, b"a"), after, min(PAGE, limit - len(found)))
+            if not names:
+                shard, after = shard + 1, b""
+                continue
+            after = names[-1]
+            for epoch, _, session in await self._seen(names):
+                if session is not None:
+                    found.append((epoch, session))
+        return SessionPage(tuple(found), (shard, after) if shard < SHARDS else None)
+
+    async def orphans(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        found: list[str] = []
+        for shard in range(SHARDS):
+            index, after = self._keys.owned(shard, node.uid), b""
+            while len(found) < limit:
+                names = await self._names(index, after, PAGE)
+                if not names:
+                    break
+                after = names[-1]
+                stale = []
+                for name, (_, owner, session) in zip(names, await self._seen(names), strict=True):
+                    if owner == node and session is not None:
+                        found.append(decoded(name))
+                    else:
+                        stale.append(name)
+                if stale:
+                    await self._sweep_owned(index, stale, node)
+        return tuple(found[:limit])
+
+    def count(self) -> int:
+        return self._ledger.mirror.sessions
+
+    async def repair(self, ask: Callable[[Sequence[Command]], Awaitable[Any]]) -> None:
+        """Undo the claims whose answers were lost: their epochs are above those under which writes go on."""
+        doubtful = dict(self._doubtful)
+        undo = [UNDO(self._keys.client(encoded(name), b"s"), token) for token, name in doubtful.items()]
+        if undo:
+            await ask(undo)
+        for token in doubtful:
+            self._doubtful.pop(token, None)
+
+    async def _claimed(self, client_id: str, node: NodeIdentity, token: str) -> Claim:
+        name = encoded(client_id)
+        owned = self._keys.owned(shard_of(name), node.uid)
+        script = CLAIM(
+            self._keys.client(name, b"s", b"f", b"q", b"i", b"r"),
+            codec.owner_json(node),
+            node.uid,
+            self._remember_ms,
+            token,
+        )
+        ahead: Command = ("ZADD", owned, 0, name)
+        if self._ledger.link.cluster:
+            await self._asker.ask(ahead)
+            (answer,) = await self._asker.ask(script)
+        else:
+            _, answer = await self._asker.ask(ahead, script)
+        epoch, previous, head, filters = answer
+        number = int(epoch)
+        self._epochs[client_id] = number
+        self._ledger.owners[client_id] = node.uid
+        return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters))
+
+    async def _released(self, client_id: str, epoch: int, owner: int | None) -> None:
+        name = encoded(client_id)
+        commands = [RELEASE(self._keys.client(name, b"s"), str(epoch))]
+        if owner is not None:
+            commands.append(("ZREM", self._keys.owned(shard_of(name), owner), name))
+        await self._asker.ask(*commands)
+
+    async def _due(
+        self, part: bytes, now: float, limit: int, is_due: Callable[[Seen], bool]
+    ) -> list[tuple[int, StoredSession]]:
+        """What an index finds and the clients' own keys confirm; while Redis is away, nothing."""
+        found: list[tuple[int, StoredSession]] = []
+        if self._asker.is_up:
+            with suppress(ServiceUnavailable):
+                await self._find_due(part, now, limit, is_due, found)
+        return found[:limit]
+
+    async def _find_due(
+        self,
+        part: bytes,
+        now: float,
+        limit: int,
+        is_due: Callable[[Seen], bool],
+        found: list[tuple[int, StoredSession]],
+    ) -> None:
+        indexes = [self._keys.index(shard, part) for shard in range(SHARDS)]
+        ask = [("ZRANGE", index, "-inf", repr(now), "BYSCORE", "LIMIT", 0, limit + PAGE) for index in indexes]
+        for index, names in zip(indexes, await self._asker.ask(*ask), strict=True):
+            stale = []
+            for at in range(0, len(names), PAGE):
+                if len(found) >= limit:
+                    break
+                page = names[at : at + PAGE]
+                for name, seen in zip(page, await self._seen(page), strict=True):
+                    epoch, _, session = seen
+                    if is_due(seen) and session is not None:
+                        found.append((epoch, session))
+                    else:
+                        stale.append(name)
+            if stale:
+                await self._sweep(index, part, stale)
+
+    async def _names(self, index: bytes, after: bytes, limit: int) -> list[bytes]:
+        start = b"(" + after if after else b"-"
+        (names,) = await self._asker.ask(("ZRANGE", index, start, "+", "BYLEX", "LIMIT", 0, limit))
+        return list(names)
+
+    async def _seen(self, names: Sequence[bytes]) -> list[Seen]:
+        answers = await self._asker.ask(*(SESSION(self._keys.client(name, b"s", b"f")) for name in names))
+        return [
+            (int(head[0] or 0), codec.owner_of(head[1]), codec.session_of(head[2:], filters))
+            for head, filters in answers
+        ]
+
+    async def _sweep(self, index: bytes, part: bytes, names: Sequence[bytes]) -> None:
+        """Take out of an index what is not so; what has become so meanwhile is put back."""
+        await self._asker.ask(("ZREM", index, *names))
+        back: list[Command] = []
+        for name, (_, _, session) in zip(names, await self._seen(names), strict=True):
+            at = None if session is None else session.expires_at if part == b"x" else session.will_due_at
+            if at is not None:
+                back.append(("ZADD", index, repr(at), name))
+        await self._asker.ask(*back)
+
+    async def _sweep_owned(self, index: bytes, names: Sequence[bytes], node: NodeIdentity) -> None:
+        await self._asker.ask(("ZREM", index, *names))
+        seen = zip(names, await self._seen(names), strict=True)
+        await self._asker.ask(*(("ZADD", index, 0, name) for name, (_, owner, _) in seen if owner == node))

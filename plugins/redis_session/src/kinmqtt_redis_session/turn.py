@@ -1,0 +1,256 @@
+"""The writes of turns on their way to Redis: what a turn hands over is gathered, and goes in one pipeline.
+
+While one pipeline is on its way the turns behind it gather, and go together in the next: so order is kept, and the
+more there is to do the fewer round trips each turn costs. Where one fails, all behind it are told so as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from attrs import define, field
+
+from kinmqtt_redis_session import codec
+from kinmqtt_redis_session.codec import Messages
+from kinmqtt_redis_session.connection import Link
+from kinmqtt_redis_session.keys import Keys, topic_shard
+from kinmqtt_redis_session.mirror import Mirror
+from kinmqtt_redis_session.phases import Numbered, phases
+from kinmqtt_redis_session.scripts import RETAIN, Command
+from kinmqtt_redis_session.writes import ClientWrite, Marks, client_command
+from kinmqtt_spi.errors import Fenced, ServiceUnavailable
+from kinmqtt_spi.plain import to_plain
+from kinmqtt_spi.services.retain import RetainWrite
+from kinmqtt_spi.services.session import DiscardSession
+from kinmqtt_spi.values import Commit
+
+RETAIN_PARTS: Final = (b"m", b"t", b"x", b"d", b"dx", b"c")
+
+
+@define(slots=True)
+class Group:
+    """Turns that go together."""
+
+    clients: dict[str, Numbered] = field(factory=dict)
+    retain: list[RetainWrite] = field(factory=list)
+    answers: list[asyncio.Future[None]] = field(factory=list)
+    """One for each turn."""
+    writes: int = 0
+
+
+class Ledger:
+    """What the three stores share."""
+
+    def __init__(
+        self,
+        link: Link,
+        keys: Keys,
+        mirror: Mirror,
+        *,
+        now: Callable[[], float],
+        remember_s: float,
+        max_waiting: int,
+        replicas: int = 0,
+    ) -> None:
+        self.link = link
+        self.keys = keys
+        self.mirror = mirror
+        self.owners: dict[str, int] = {}
+        """The uid of the node under which a client was claimed here."""
+        self.epochs: dict[str, int] = {}
+        """Under which clients were claimed here, as long as they are here."""
+        self.groups = self.writes = self.refused = 0
+        """For metrics: pipelines, what went in them, and writes that a newer owner's epoch has refused."""
+        self.round_trip: Callable[[float], object] = lambda seconds: None
+        self.size: Callable[[float], object] = lambda writes: None
+        self._now = now
+        self._remember_s = remember_s
+        self._max_waiting = max_waiting
+        self._replicas = replicas
+        self._clients: list[ClientWrite] = []
+        self._retain: list[RetainWrite] = []
+        self._waiting = Group()
+        self._sender: asyncio.Task[None] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        link.on_lost.append(self._lost)
+
+    def begin(self) -> None:
+        """Called in the event loop that the stores are used in."""
+        self.loop = asyncio.get_running_loop()
+
+    def gather(self, writes: Sequence[ClientWrite]) -> None:
+        """Something of a turn that concerns clients."""
+        self._clients += writes
+
+    def gather_retained(self, writes: Sequence[RetainWrite]) -> None:
+        """Something of a turn that is to be retained."""
+        self._retain += writes
+
+    def commit(self) -> Commit:
+        """Send what this turn has gathered, or have it go behind what is on its way."""
+        clients, self._clients = self._clients, []
+        retain, self._retain = self._retain, []
+        if not (clients or retain):
+            return None
+        if self.loop is None or not self.link.is_up:
+            raise self.link.away()
+        group = self._waiting
+        count = len(clients) + len(retain)
+        if group.writes and group.writes + count > self._max_waiting:
+            raise ServiceUnavailable(f"more than {self._max_waiting} writes wait for Redis")
+        number = len(group.answers)
+        for write in clients:
+            group.clients.setdefault(write.client_id, []).append((number, write))
+        group.retain += retain
+        group.writes += count
+        answer: asyncio.Future[None] = self.loop.create_future()
+        group.answers.append(answer)
+        if self._sender is None:
+            self._sender = self.loop.create_task(self._send())
+        return answer
+
+    async def drained(self) -> None:
+        """Wait until nothing is on its way."""
+        while self._sender is not None:
+            await asyncio.gather(self._sender, return_exceptions=True)
+
+    @property
+    def waiting(self) -> int:
+        """How many writes wait for the pipeline before them."""
+        return self._waiting.writes
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting.answers:
+                group, self._waiting = self._waiting, Group()
+                try:
+                    await self._keep(group)
+                except Exception as error:
+                    self.mirror.doubtful.update(group.clients)
+                    # What came behind must not overtake what is sent again.
+                    behind, self._waiting = self._waiting, Group()
+                    _tell(group, error)
+                    _tell(behind, error)
+        finally:
+            self._sender = None
+
+    async def _keep(self, group: Group) -> None:
+        assert self.loop is not None
+        began = self.loop.time()
+        refused: dict[int, set[str]] = {}
+        if self.link.cluster:
+            await self._in_phases(group, refused)
+        else:
+            commands, clients = self._of_clients(group.clients)
+            marks = self._marks(group)
+            retained, shards = self._of_retained(group.retain)
+            answers = await self.link.write([*marks, *retained, *commands], self._replicas)
+            at = len(marks) + len(retained)
+            self._take_retained(shards, answers[len(marks) : at])
+            self._take(group.clients, clients, answers[at:], refused)
+        self.groups += 1
+        self.writes += group.writes
+        self.round_trip(self.loop.time() - began)
+        self.size(group.writes)
+        for number, answer in enumerate(group.answers):
+            if answer.done():
+                continue
+            fenced = refused.get(number)
+            if fenced:
+                answer.set_exception(Fenced(fenced))
+            else:
+                answer.set_result(None)
+
+    async def _in_phases(self, group: Group, refused: dict[int, set[str]]) -> None:
+        marks = self._marks(group)
+        if marks:
+            await self.link.write(marks)
+        kept = [write for write in group.retain if write.message.payload]
+        deleted = [write for write in group.retain if not write.message.payload]
+        for number, clients in enumerate(phases(group.clients) or [{}]):
+            commands, names = self._of_clients(clients)
+            retained, shards = self._of_retained(kept if number == 0 else [])
+            answers = await self.link.write([*retained, *commands])
+            self._take_retained(shards, answers[: len(retained)])
+            self._take(clients, names, answers[len(retained) :], refused)
+        if deleted:
+            commands, shards = self._of_retained(deleted)
+            self._take_retained(shards, await self.link.write(commands))
+        if marks:
+            # Again: whoever swept the indexes meanwhile did not see it.
+            await self.link.write(marks)
+
+    def _marks(self, group: Group) -> list[Command]:
+        marks = Marks(self.keys)
+        known = self.mirror
+        for client_id, writes in group.clients.items():
+            owner = self.owners.get(client_id)
+            for _, write in writes:
+                marks.note(write, owner, client_id in known)
+        return marks.commands()
+
+    def _of_clients(self, clients: dict[str, Numbered]) -> tuple[list[Command], list[str]]:
+        messages = Messages()
+        forget = int(self._remember_s * 1000)
+        commands = [
+            client_command(self.keys, client_id, [write for _, write in writes], messages, forget)
+            for client_id, writes in clients.items()
+        ]
+        return commands, list(clients)
+
+    def _of_retained(self, writes: Sequence[RetainWrite]) -> tuple[list[Command], list[int]]:
+        forgotten_at = codec.moment(self._now() + self._remember_s)
+        shards: dict[int, list[Any]] = {}
+        for write in writes:
+            message = write.message
+            topic = codec.text(message.topic)
+            json = codec.dumps(to_plain(message)) if message.payload else ""
+            shards.setdefault(topic_shard(topic), []).extend(
+                (topic, codec.version_hex(write.version), message.size_bytes, codec.expiry(message), json)
+            )
+        commands = [
+            RETAIN(self.keys.retained(shard, *RETAIN_PARTS), forgotten_at, *parts) for shard, parts in shards.items()
+        ]
+        return commands, list(shards)
+
+    def _take_retained(self, shards: Sequence[int], answers: Sequence[Any]) -> None:
+        for shard, (count, size_bytes) in zip(shards, answers, strict=True):
+            self.mirror.retained(shard, count, size_bytes)
+
+    def _take(
+        self,
+        clients: dict[str, Numbered],
+        names: Sequence[str],
+        answers: Sequence[Any],
+        refused: dict[int, set[str]],
+    ) -> None:
+        for client_id, (numbers, *sizes) in zip(names, answers, strict=True):
+            self.mirror.client(client_id, sizes)
+            if not sizes[0] and client_id in self.epochs:
+                self._settle(client_id, clients[client_id])
+            for number in numbers:
+                self.refused += 1
+                refused.setdefault(clients[client_id][number][0], set()).add(client_id)
+
+    def _settle(self, client_id: str, writes: Numbered) -> None:
+        """Nothing is stored of a client any more: remember no claim under which something was."""
+        ended = {write.epoch for _, write in writes if isinstance(write, DiscardSession)}
+        if self.epochs[client_id] in ended:
+            del self.epochs[client_id]
+            self.owners.pop(client_id, None)
+
+    def _lost(self, error: ServiceUnavailable) -> None:
+        """What waits is told with the pipeline before it; without one, nothing waits."""
+        if self._sender is None:
+            behind, self._waiting = self._waiting, Group()
+            _tell(behind, error)
+
+
+def _tell(group: Group, error: Exception) -> None:
+    for answer in group.answers:
+        if not answer.done():
+            answer.set_exception(
+                error if isinstance(error, ServiceUnavailable) else ServiceUnavailable(f"Redis: {error}")
+            )

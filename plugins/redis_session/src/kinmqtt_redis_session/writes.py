@@ -1,0 +1,136 @@
+"""What a turn hands over, as the scripts take it: by client, with what the indexes must know before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kinmqtt_redis_session import codec
+from kinmqtt_redis_session.codec import Messages
+from kinmqtt_redis_session.keys import Keys, encoded, shard_of
+from kinmqtt_redis_session.scripts import CLIENT, Command, Part
+from kinmqtt_spi.services.queue import (
+    Append,
+    InboundClose,
+    InboundOpen,
+    Purge,
+    QueueWrite,
+    Release,
+    Remove,
+    Requeue,
+    Send,
+)
+from kinmqtt_spi.services.session import (
+    ClearWill,
+    DiscardSession,
+    OpenSession,
+    ReleaseSession,
+    RemoveSubscriptions,
+    ResumeSession,
+    SaveSubscriptions,
+    SessionWrite,
+)
+
+ClientWrite = SessionWrite | QueueWrite
+
+
+def _append(write: Append, messages: Messages) -> list[Part]:
+    entry = write.entry
+    message = entry.message
+    packet_id: Part = "" if write.packet_id is None else write.packet_id
+    return [
+        entry.sequence,
+        packet_id,
+        message.size_bytes,
+        codec.expiry(message),
+        codec.entry_json(entry, messages),
+    ]
+
+
+_PARTS: Final[Mapping[type[ClientWrite], tuple[str, Callable[[Any, Messages], list[Part]]]]] = {
+    OpenSession: ("open", lambda write, _: codec.opened(write)),
+    ResumeSession: ("resume", lambda write, _: [codec.changing(write), codec.will_json(write.will)]),
+    SaveSubscriptions: ("subscribe", lambda write, _: codec.subscriptions(write.subscriptions)),
+    RemoveSubscriptions: (
+        "unsubscribe",
+        lambda write, _: [len(write.filters), *(codec.text(each) for each in write.filters)],
+    ),
+    ClearWill: ("clear will", lambda write, _: []),
+    ReleaseSession: (
+        "let go",
+        lambda write, _: [codec.moment(write.expires_at), codec.moment(write.will_due_at)],
+    ),
+    DiscardSession: ("discard", lambda write, _: []),
+    Append: ("append", _append),
+    Send: ("send", lambda write, _: [write.sequence, write.packet_id]),
+    Release: ("release", lambda write, _: [write.sequence]),
+    Remove: ("remove", lambda write, _: [write.sequence]),
+    Requeue: ("requeue", lambda write, _: []),
+    InboundOpen: ("inbound open", lambda write, _: [write.packet_id]),
+    InboundClose: ("inbound close", lambda write, _: [write.packet_id]),
+    Purge: ("purge", lambda write, _: []),
+}
+
+
+def client_command(keys: Keys, client_id: str, writes: list[ClientWrite], messages: Messages, forget: int) -> Command:
+    """The one call that carries out what is written of one client."""
+    arguments: list[Part] = [forget]
+    for write in writes:
+        name, parts = _PARTS[type(write)]
+        arguments += (name, write.epoch, *parts(write, messages))
+    return CLIENT(keys.client(encoded(client_id), b"s", b"f", b"q", b"d", b"i", b"p", b"r", b"x"), *arguments)
+
+
+class Marks:
+    """What the indexes over clients must know before the clients' own keys say so."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._scores: dict[tuple[bytes, bool], dict[bytes, str]] = {}
+
+    def note(self, write: ClientWrite, owner: int | None, known: bool) -> None:
+        """Note what a write asks of the indexes; ``owner`` is the uid of the node that claimed the client.
+
+        ``known`` says that something is held of the client already, so that it stands among all.
+        """
+        if isinstance(write, Append):
+            if write.entry.message.expires_at is not None:
+                self._mark(write.client_id, b"q", repr(write.entry.message.expires_at), lowest=True)
+            if not known:
+                self._mark(write.client_id, b"a", "0")
+        elif isinstance(write, Requeue):
+            # What goes back may expire: when, is seen when it is looked at.
+            self._mark(write.client_id, b"q", "0", lowest=True)
+        elif isinstance(write, OpenSession):
+            self._mark(write.client_id, b"a", "0")
+            self._moments(write.client_id, write.session.expires_at, write.session.will_due_at)
+            if owner is not None:
+                self._mark(write.client_id, b"o:%d" % owner, "0")
+        elif isinstance(write, ReleaseSession):
+            self._moments(write.client_id, write.expires_at, write.will_due_at)
+        elif isinstance(write, InboundOpen) and not known:
+            self._mark(write.client_id, b"a", "0")
+
+    def commands(self) -> list[Command]:
+        """The commands that put it down."""
+        made: list[Command] = []
+        for (key, lowest), scores in self._scores.items():
+            words: list[Part] = ["ZADD", key]
+            if lowest:
+                words.append("LT")
+            for name, score in scores.items():
+                words += (score, name)
+            made.append(tuple(words))
+        return made
+
+    def _moments(self, client_id: str, expires_at: float | None, will_due_at: float | None) -> None:
+        if expires_at is not None:
+            self._mark(client_id, b"x", codec.moment(expires_at))
+        if will_due_at is not None:
+            self._mark(client_id, b"w", codec.moment(will_due_at))
+
+    def _mark(self, client_id: str, part: bytes, score: str, *, lowest: bool = False) -> None:
+        name = encoded(client_id)
+        scores = self._scores.setdefault((self._keys.index(shard_of(name), part), lowest), {})
+        if not lowest or name not in scores or float(score) < float(scores[name]):
+            scores[name] = score

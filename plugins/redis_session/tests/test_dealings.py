@@ -1,0 +1,266 @@
+"""What the contract suites can't see: races, lost answers, indexes that have too much, and bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lives import Life, begun
+from redis_processes import RedisServer, redis_server
+
+from kinmqtt_redis_session.phases import phases
+from kinmqtt_spi.errors import Fenced, ServiceUnavailable
+from kinmqtt_spi.services.queue import Append, InboundOpen, Purge, Remove
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession
+from kinmqtt_spi.testing.build import HERE, NOW, THERE, entry, message, session
+from kinmqtt_spi.values import NodeIdentity
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server with nothing in it."""
+    with redis_server(tmp_path / "redis") as server:
+        yield server
+
+
+def at(server: RedisServer) -> dict[str, Any]:
+    """The settings that lead to a server."""
+    return {"host": "127.0.0.1", "port": server.port}
+
+
+async def kept(life: Life, *writes: Any) -> None:
+    """Have a turn's queue writes kept."""
+    life.queues.apply(writes)
+    answer = life.queues.commit()
+    assert answer is not None
+    await answer
+
+
+async def opened(life: Life, name: str, **more: Any) -> int:
+    """Claim and open a session; its epoch."""
+    epoch = (await life.sessions.claim(name, life.context.node)).epoch
+    life.sessions.apply([OpenSession(epoch, session(name, **more))])
+    answer = life.sessions.commit()
+    assert answer is not None
+    await answer
+    return epoch
+
+
+def test_six_brokers_race_for_one_client(server: RedisServer) -> None:
+    """No write under an older epoch is kept behind a newer claim, and none that was kept is missing."""
+
+    async def race() -> tuple[list[int], list[tuple[int, bytes]], list[bytes]]:
+        lives = [
+            await begun(NodeIdentity(f"n{number}", number), **at(server), timeout_s=20.0) for number in range(1, 7)
+        ]
+        epochs: list[int] = []
+        written: list[bytes] = []
+
+        async def contend(life: Life) -> None:
+            for _ in range(30):
+                epoch = (await life.sessions.claim("x", life.context.node)).epoch
+                epochs.append(epoch)
+                state = await life.queues.load("x")
+                sequence = state.last_sequence + 1
+                its = entry(sequence, payload=b"%d" % epoch)
+                try:
+                    await kept(life, Append("x", epoch, its))
+                except Fenced:
+                    continue
+                written.append(b"%d" % epoch)
+
+        await asyncio.gather(*(contend(life) for life in lives))
+        entries = await lives[0].queues.read("x", 0, 1000)
+        for life in lives:
+            await life.plugin.stop()
+        return epochs, [(each.sequence, each.message.payload) for each in entries], written
+
+    epochs, entries, written = asyncio.run(race())
+
+    assert len(set(epochs)) == len(epochs) == 180
+    assert sorted(payload for _, payload in entries) == sorted(written)
+    assert [int(payload) for _, payload in entries] == sorted(int(payload) for _, payload in entries)
+    assert written
+
+
+def test_a_claim_whose_answer_was_lost_is_undone(server: RedisServer) -> None:
+    """Its epoch is known to nobody; who owned the client before goes on under the old one."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        epoch = await opened(life, "c")
+        server.pause()
+        with pytest.raises(ServiceUnavailable):
+            await life.sessions.claim("c", THERE)
+        server.go_on()
+        await life.parts.link.back()
+
+        await kept(life, Append("c", epoch, entry(1)))
+
+        assert (await life.sessions.claim("c", HERE)).epoch == epoch + 1
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_what_a_paused_redis_has_still_to_read_is_not_carried_out(server: RedisServer) -> None:
+    """What was told as failed does not come behind what is written since."""
+
+    async def run() -> list[bytes]:
+        life = await begun(**at(server))
+        for number in range(1, 20):
+            server.pause()
+            with pytest.raises(ServiceUnavailable):
+                await kept(life, Append("c", 1, entry(number, payload=b"old")), Purge("c", 1))
+            server.go_on()
+            await life.parts.link.back()
+            await kept(life, Purge("c", 1), Append("c", 1, entry(number, payload=b"new")))
+            found = [each.message.payload for each in await life.queues.read("c", 0, 10)]
+            assert found == [b"new"]
+            if number == 3:
+                break
+        await life.plugin.stop()
+        return found
+
+    assert asyncio.run(run()) == [b"new"]
+
+
+def test_scripts_that_redis_has_forgotten_are_loaded_again(server: RedisServer) -> None:
+    """SCRIPT FLUSH is nobody's failure."""
+
+    async def run() -> list[int]:
+        life = await begun(**at(server))
+        await kept(life, Append("c", 1, entry(1)))
+        server.ask("script", "flush")
+        await kept(life, Append("c", 1, entry(2)))
+        server.ask("script", "flush")
+        found = [each.sequence for each in await life.queues.read("c", 0, 10)]
+        await life.plugin.stop()
+        return found
+
+    assert asyncio.run(run()) == [1, 2]
+
+
+def test_no_more_waits_than_may(server: RedisServer) -> None:
+    """Beyond the bound a turn is refused at once, and nothing of it is kept."""
+
+    async def run() -> None:
+        life = await begun(**at(server), max_waiting=10)
+        answers = []
+        for number in range(1, 4):
+            life.queues.apply([Append("c", 1, entry(8 * number + each)) for each in range(8)])
+            if number < 3:
+                answers.append(life.queues.commit())
+                await asyncio.sleep(0)  # The first is on its way.
+        with pytest.raises(ServiceUnavailable, match="more than 10 writes wait"):
+            life.queues.commit()
+        for answer in answers:
+            assert answer is not None
+            await answer
+        assert life.queues.totals().queued == 16
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_indexes_that_have_too_much_are_swept(server: RedisServer) -> None:
+    """What an index names and the client's own keys don't confirm is not answered, and is gone from the index."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        epoch = await opened(life, "c")
+        life.sessions.apply([ReleaseSession("c", epoch, NOW, NOW), DiscardSession("c", epoch)])
+        answer = life.sessions.commit()
+        assert answer is not None
+        await answer
+
+        assert not await life.sessions.expired(NOW, 10)
+        assert not await life.sessions.due_wills(NOW, 10)
+        assert not await life.sessions.orphans(life.context.node, 10)
+        await life.parts.refresh.everything(life.parts.link.ask)
+
+        assert not [key for key in server.ask("keys", "*").split() if "{i" in key]
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_what_another_broker_keeps_is_counted_in_time(server: RedisServer) -> None:
+    """Counts are those of all brokers after a refresh."""
+
+    async def run() -> None:
+        one, two = await begun(HERE, **at(server)), await begun(THERE, **at(server))
+        await opened(one, "c")
+        await kept(one, Append("c", 10**15, entry(1)))
+        one.retained.put([RetainWrite(message("t"), RetainVersion(1.0, 1, 1))])
+        answer = one.retained.commit()
+        assert answer is not None
+        await answer
+        before = (two.sessions.count(), two.queues.totals().queued)
+
+        await two.parts.refresh.everything(two.parts.link.ask)
+
+        assert before == (0, 0)
+        assert (two.sessions.count(), two.queues.totals().queued, two.retained.count()) == (1, 1, 1)
+        for life in (one, two):
+            await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_what_waits_for_another_brokers_client_is_its_to_expire(server: RedisServer) -> None:
+    """Its owner counts what is in the queue."""
+
+    async def run() -> None:
+        one, two = await begun(HERE, **at(server)), await begun(THERE, **at(server))
+        epoch = await opened(one, "c")
+        await kept(one, Append("c", epoch, entry(1, expires_at=NOW)))
+
+        assert not await two.queues.expire(NOW + 1, 10)
+        assert [each.sequence for _, each in await one.queues.expire(NOW + 1, 10)] == [1]
+        for life in (one, two):
+            await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_while_redis_is_away_nobody_gets_by_his_session(server: RedisServer) -> None:
+    """A client of which a session is stored is not let in without it; others get an epoch that outranks nobody's."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        await opened(life, "kept")
+        known = (await life.sessions.claim("passing", HERE)).epoch
+        server.pause()
+
+        with pytest.raises(ServiceUnavailable):
+            await life.sessions.claim("kept", HERE)
+        assert (await life.sessions.claim("passing", HERE)).epoch == known
+        assert (await life.sessions.claim("new", HERE)).epoch == 0
+
+        server.go_on()
+        await life.parts.link.back()
+        assert (await life.sessions.claim("passing", HERE)).epoch == known + 1
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_phases_put_first_what_must_not_be_lost() -> None:
+    """Entries go before the identifier that says they were taken over, except behind what empties their own queue."""
+    p, x, y = "publisher", "x", "y"
+    writes = {
+        p: [(0, InboundOpen(p, 1, 7)), (0, Append(p, 1, entry(1)))],
+        x: [(0, Remove(x, 1, 1)), (0, Append(x, 1, entry(2)))],
+        y: [(0, Purge(y, 1)), (0, Append(y, 1, entry(1)))],
+    }
+
+    first, second, third = phases(writes)  # type: ignore[arg-type]
+
+    assert {name: [type(write) for _, write in its] for name, its in first.items()} == {p: [Append], x: [Append]}
+    assert {name: [type(write) for _, write in its] for name, its in second.items()} == {y: [Purge, Append]}
+    assert {name: [type(write) for _, write in its] for name, its in third.items()} == {p: [InboundOpen], x: [Remove]}

@@ -1,0 +1,182 @@
+"""The plugin keeps the contract of plugins, and refuses settings that lead nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import wait_until
+from redis_processes import RedisServer, redis_server
+from redis_stores import SOON
+
+from kinmqtt_redis_session import RedisSession, RedisSessionSettings
+from kinmqtt_redis_session.settings import verified
+from kinmqtt_spi import hookimpl
+from kinmqtt_spi.errors import AssemblyError, NotConfigured, ServiceUnavailable, SettingsError
+from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.services.plugin import Context, HealthState
+from kinmqtt_spi.services.queue import Append
+from kinmqtt_spi.testing.build import entry
+from kinmqtt_spi.testing.driving import AsyncioDriver
+from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server with nothing in it."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def drive() -> Iterator[AsyncioDriver]:
+    """Waits in an event loop."""
+    driver = AsyncioDriver()
+    yield driver
+    driver.close()
+
+
+def configured(server: RedisServer, **more: Any) -> tuple[RedisSession, BareContext]:
+    """A plugin that is asked for a store."""
+    settings = RedisSessionSettings(**{"host": "127.0.0.1", "port": server.port, **SOON, **more})
+    plugin = RedisSession()
+    context = BareContext("redis_session", settings)
+    plugin.configure(context)
+    plugin.session_store()
+    return plugin, context
+
+
+class TestPlugin(PluginContract):
+    """The plugin as any other, over a server that stands still where it is to fail."""
+
+    reactor = "asyncio"
+    reloads = True
+
+    @pytest.fixture
+    def plugin(self, server: RedisServer) -> PluginCase:
+        section = f'host = "127.0.0.1"\nport = {server.port}\n'
+        return PluginCase(_serving, section, changed=section + "refresh_s = 5\n", name="redis_session")
+
+
+def _serving() -> RedisSession:
+    return _Serving()
+
+
+class _Serving(RedisSession):
+    """Asked for a store as soon as it is configured."""
+
+    @hookimpl
+    def configure(self, context: Context) -> None:
+        super().configure(context)
+        self.session_store()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"host": "h", "socket": Path("s")}, "host and socket exclude each other"),
+        ({"cluster": ("h:1",), "database": 1}, "a cluster has database 0 only"),
+        ({"cluster": ("h:1",), "durability": "wait"}, "not for a cluster"),
+        ({"cluster": ("h",)}, "'h' is no host:port"),
+        ({"sentinels": ("h:0",)}, "'h:0' is no host:port"),
+        ({"socket": Path("s"), "tls": True}, "a Unix socket is not encrypted"),
+        ({"host": "h", "reconnect_min_s": 9.0}, "it is below reconnect_min_s"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    """Each is told where it stands."""
+    with pytest.raises(SettingsError, match=sentence):
+        verified(RedisSessionSettings(**settings))
+
+
+def test_without_a_place_the_plugin_abstains() -> None:
+    """It is installed, and nobody has said where Redis is."""
+    with pytest.raises(NotConfigured):
+        verified(RedisSessionSettings())
+
+
+def test_a_server_that_is_not_there_is_told_at_the_start(server: RedisServer, drive: AsyncioDriver) -> None:
+    """The broker does not start without what it keeps everything in."""
+    server.kill()
+    plugin, context = configured(server)
+
+    with pytest.raises(ServiceUnavailable, match="Redis can't be reached"):
+        drive(plugin.start(context))
+
+    drive(plugin.stop())
+
+
+def test_aof_is_not_promised_without_a_file(server: RedisServer, drive: AsyncioDriver) -> None:
+    """What can't hold is refused before anything starts."""
+    plugin, context = configured(server, durability="aof")
+
+    with pytest.raises(AssemblyError, match="appendonly no"):
+        drive(plugin.start(context))
+
+    drive(plugin.stop())
+
+
+def test_a_file_that_is_behind_is_warned_of(tmp_path: Path, drive: AsyncioDriver) -> None:
+    """With everysec Redis answers before the file has it."""
+    with redis_server(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "everysec") as server:
+        plugin, context = configured(server, durability="aof")
+
+        drive(plugin.start(context))
+        drive(plugin.stop())
+
+    assert any("appendfsync always" in line for line in context.log.texts("warn"))
+
+
+def test_health_says_whether_redis_is_there(server: RedisServer, drive: AsyncioDriver) -> None:
+    """It is failed while Redis is away, and healthy again."""
+    plugin, context = configured(server)
+    drive(plugin.start(context))
+    store = plugin.session_store()
+    before = plugin.health().state
+    server.pause()
+
+    with pytest.raises(ServiceUnavailable):
+        drive(store.iterate())
+    meanwhile = plugin.health().state
+    server.go_on()
+    parts: Any = plugin._parts
+    drive(parts.link.back())
+
+    assert (before, meanwhile) == (HealthState.HEALTHY, HealthState.FAILED)
+    assert plugin.health().state is HealthState.HEALTHY
+    drive(plugin.stop())
+
+
+def test_an_acl_user_a_database_and_a_prefix(server: RedisServer, drive: AsyncioDriver) -> None:
+    """A user who may touch nothing beside the prefix is enough."""
+    server.ask(
+        "acl", "setuser", "broker", "on", ">secret", "~mine:*", "+@all", "-@dangerous", "+client|list", "+client|kill"
+    )
+    more = {"username": "broker", "password": "secret", "database": 3, "prefix": "mine:"}
+    plugin, context = configured(server, **more)
+    drive(plugin.start(context))
+
+    drive(plugin.session_store().claim("a", context.node))
+    drive(plugin.stop())
+
+    assert "mine:{a}:s" in server.ask("-n", "3", "keys", "*").split()
+    assert server.ask("keys", "*") == ""
+
+
+def test_replicas_are_waited_for(tmp_path: Path, server: RedisServer, drive: AsyncioDriver) -> None:
+    """With ``wait`` something is kept when a replica has it, and not before."""
+    with redis_server(tmp_path / "replica", "--replicaof", "127.0.0.1", str(server.port)) as replica:
+        wait_until(lambda: "state=online" in server.ask("info", "replication"), "the replica has all of it")
+        plugin, context = configured(server, durability="wait")
+        drive(plugin.start(context))
+        queue = plugin.queue_store()
+        queue.apply([Append("a", 1, entry(1))])
+        drive(queue.commit())
+        replica.pause()
+        queue.apply([Append("a", 1, entry(2))])
+        with pytest.raises(ServiceUnavailable):
+            drive(queue.commit())
+        replica.go_on()
+        drive(plugin.stop())

@@ -1,0 +1,109 @@
+"""A broker that dies and comes back under the traffic of clients that take notes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from crash_clients import Client, Notes, PublishingClient, SubscribingClient
+from processes import environment, free_port
+
+MUTATED = Path(__file__).with_name("mutated_broker.py")
+LIMIT_S = 60.0
+"""How long the clients may take to settle when the broker is left alone."""
+
+
+class Run:
+    """A broker that dies and comes back, and its clients."""
+
+    def __init__(self, data: Path, seed: int, durability: str = "commit", mutation: str = "none") -> None:
+        self.port = free_port()
+        self.notes = Notes()
+        self.chance = random.Random(seed)
+        self.kills = 0
+        self.life_s = 0.3
+        """The longest that the broker lives under traffic."""
+        self.patience_s = LIMIT_S if mutation == "none" else 5.0
+        self._command = [
+            sys.executable, str(MUTATED), mutation, "run", "--listen", f"tcp:{self.port}:interface=127.0.0.1",
+            "--data", str(data), "--log-level", "warn",
+        ]  # fmt: skip
+        self._environment = environment(
+            KINMQTT__PLUGINS__EMBEDDED__DURABILITY=durability,
+            # What gives way in a full queue is another matter.
+            KINMQTT__LIMITS__MAX_QUEUED_MESSAGES="10000000",
+        )
+        self._log = data.with_suffix(".log").open("ab")
+        self._broker: asyncio.subprocess.Process | None = None
+        self.publishers = [
+            PublishingClient(self.port, f"p{number}", 1 + number % 2, self.notes, self.chance) for number in range(4)
+        ]
+        self.subscriber = SubscribingClient(self.port, "s", self.notes, self.chance)
+        self.clients: list[Client] = [self.subscriber, *self.publishers]
+
+    async def kill(self, kills: int, until_caught: bool = False) -> None:
+        """Kill the broker so many times under traffic, then let everybody come to rest."""
+        await self._start()
+        tasks = [asyncio.create_task(self.subscriber.run())]
+        await self._until(lambda: self.subscriber.known)
+        tasks += [asyncio.create_task(publisher.run()) for publisher in self.publishers]
+        for _ in range(kills):
+            before = [client.connections for client in self.clients]
+            await asyncio.sleep(0.02 + self.life_s * self.chance.random())
+            await self._die()
+            await self._start()
+            await self._until(partial(self._are_back, before))
+            if until_caught and any("twice" in text or "lost" in text for text in self.notes.violations()):
+                break
+        for publisher in self.publishers:
+            publisher.stopping = True
+        try:
+            await self._until(lambda: all(publisher.is_idle for publisher in self.publishers))
+            await self._until(self._has_come)
+        except TimeoutError:
+            self.notes.problems.append("the clients did not come to rest")
+        for client in self.clients:
+            client.over = True
+            client.cut()
+        await asyncio.gather(*tasks)
+        await self._die()
+        self._log.close()
+
+    def _are_back(self, before: list[int]) -> bool:
+        return all(client.connections > number for client, number in zip(self.clients, before, strict=True))
+
+    def _has_come(self) -> bool:
+        received = self.notes.received
+        return all(numbers <= set(received.get(topic, ())) for topic, numbers in self.notes.promised.items())
+
+    async def _start(self) -> None:
+        self._broker = await asyncio.create_subprocess_exec(
+            *self._command,
+            env=self._environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    async def _die(self) -> None:
+        assert self._broker is not None
+        assert self._broker.returncode is None, "the broker ended of its own accord; see its log"
+        self._broker.kill()
+        for client in self.clients:
+            client.cut()
+        await self._broker.wait()
+        self.kills += 1
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(self.patience_s):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+
+def said(path: Path) -> str:
+    """The broker's log."""
+    return path.with_suffix(".log").read_text(errors="replace")

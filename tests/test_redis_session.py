@@ -1,0 +1,314 @@
+"""The plugin redis_session in brokers that run, over a real Redis that is shared, killed or stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from itertools import cycle
+from pathlib import Path
+
+from crash_clients import Notes, PublishingClient, SubscribingClient
+from crash_run import Run, said
+from processes import BrokerProcess, run_command, running_broker, wait_until
+from redis_processes import RedisServer, redis_server
+from wire import wire
+
+from kinmqtt.mqtt.packets import (
+    V5,
+    Connack,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+)
+from kinmqtt_spi import Properties
+from kinmqtt_spi.reasons import ReasonCode
+
+MOVES = int(os.environ.get("KINMQTT_MOVES", "60"))
+LIMIT_S = 60.0
+KEPT = Properties(session_expiry_interval=60)
+PAUSE_S = float(os.environ.get("KINMQTT_PAUSE_S", "3"))
+
+
+def section(server: RedisServer, more: str = "") -> str:
+    """The settings of a broker that keeps everything in a Redis."""
+    return (
+        '[services]\nsession = "redis_session"\nqueue = "redis_session"\nretain = "redis_session"\n'
+        f'[plugins.redis_session]\nhost = "127.0.0.1"\nport = {server.port}\n{more}'
+    )
+
+
+def broker_over(stack: ExitStack, folder: Path, text: str) -> BrokerProcess:
+    """A broker with these settings."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "kinmqtt.toml"
+    file.write_text(text, encoding="utf-8")
+    return stack.enter_context(running_broker("--config", str(file)))
+
+
+class RoamingClient(PublishingClient, SubscribingClient):
+    """Publishes to itself, QoS 1 and 2 by turns, and goes on at another broker now and then."""
+
+    def __init__(self, ports: list[int], name: str, notes: Notes, chance: random.Random) -> None:
+        SubscribingClient.__init__(self, ports[0], name, notes, chance)
+        PublishingClient.__init__(self, ports[0], name, 1, notes, chance)
+        for qos in (1, 2):
+            notes.promised[f"crash/{name}/{qos}"] = set()
+        self.stopping = True
+        self._ports = cycle([*ports[1:], ports[0]])
+
+    def move(self) -> None:
+        """Go to the next broker."""
+        self.port = next(self._ports)
+        self.cut()
+
+    def connected(self, connack: Connack) -> None:
+        if not self.known:
+            self.send(Subscribe(1, (SubscribeRequest("crash/#", 2),)))
+            return
+        PublishingClient.connected(self, connack)
+
+    def received(self, packet: Packet) -> None:
+        if isinstance(packet, Suback):
+            self.known = True
+            self.stopping = False
+            self._go_on()
+        elif isinstance(packet, Puback | Pubcomp):
+            number, _ = self._under_way.pop(packet.packet_id, (0, False))
+            if number:
+                self.notes.promised[f"crash/{self.name}/{1 + number % 2}"].add(number)
+            self._go_on()
+        elif isinstance(packet, Pubrec):
+            PublishingClient.received(self, packet)
+        else:
+            SubscribingClient.received(self, packet)
+
+    def _publish(self, number: int, packet_id: int, dup: bool = False) -> Publish:
+        qos = 1 + number % 2
+        return Publish.build(f"crash/{self.name}/{qos}", b"%d" % number, qos=qos, packet_id=packet_id, dup=dup)
+
+
+async def roam(client: RoamingClient, moves: int) -> None:
+    """Let a client move so many times under traffic, and come to rest."""
+    task = asyncio.create_task(client.run())
+    await until(lambda: client.known)
+    for _ in range(moves):
+        before = client.connections
+        await asyncio.sleep(0.03 * client.chance.random())
+        client.move()
+        await until(lambda before=before: client.connections > before)
+    client.stopping = True
+    promised = client.notes.promised
+    received = client.notes.received
+    await until(
+        lambda: client.is_idle and all(its <= set(received.get(topic, ())) for topic, its in promised.items())
+    )
+    client.over = True
+    client.cut()
+    await task
+
+
+async def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Wait for what can only be asked for."""
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_a_client_moves_between_two_brokers(tmp_path: Path) -> None:
+    """Over moves under traffic every acknowledged message comes, QoS 2 exactly once, in order."""
+    notes = Notes()
+    with redis_server(tmp_path / "redis") as server, ExitStack() as stack:
+        brokers = [broker_over(stack, tmp_path / name, section(server)) for name in ("one", "two")]
+        client = RoamingClient([broker.port for broker in brokers], "roaming", notes, random.Random(3))
+
+        asyncio.run(roam(client, MOVES))
+
+    assert list(notes.violations()) == []
+    assert all(len(numbers) > MOVES / 2 for numbers in notes.promised.values())
+
+
+# Killed and paused
+
+
+ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+class RedisRun(Run):
+    """A broker whose state is in Redis, and its clients."""
+
+    def __init__(self, folder: Path, server: RedisServer, seed: int) -> None:
+        super().__init__(folder / "broker", seed)
+        own = {"session": "redis_session", "queue": "redis_session", "retain": "redis_session"}
+        self._environment |= {f"KINMQTT__SERVICES__{name.upper()}": value for name, value in own.items()}
+        self._environment |= {
+            "KINMQTT__PLUGINS__REDIS_SESSION__HOST": "127.0.0.1",
+            "KINMQTT__PLUGINS__REDIS_SESSION__PORT": str(server.port),
+            "KINMQTT__PLUGINS__REDIS_SESSION__TIMEOUT_S": "1",
+            "KINMQTT__PLUGINS__REDIS_SESSION__RECONNECT_MAX_S": "0.2",
+        }
+        self._command[self._command.index("--data") + 1] = "memory"
+
+    async def suffer(self, times: int, blow: Callable[[], Awaitable[object]]) -> None:
+        """Have something happen to Redis so many times under traffic, then let everybody come to rest."""
+        await self._start()
+        tasks = [asyncio.create_task(self.subscriber.run())]
+        await self._until(lambda: self.subscriber.known)
+        tasks += [asyncio.create_task(publisher.run()) for publisher in self.publishers]
+        for _ in range(times):
+            await asyncio.sleep(0.02 + 0.3 * self.chance.random())
+            await blow()
+            before = {topic: len(numbers) for topic, numbers in self.notes.promised.items()}
+            await self._until(lambda before=before: self._goes_on(before))
+        for publisher in self.publishers:
+            publisher.stopping = True
+        try:
+            await self._until(lambda: all(publisher.is_idle for publisher in self.publishers))
+            await self._until(self._has_come)
+        except TimeoutError:
+            self.notes.problems.append("the clients did not come to rest")
+        for client in self.clients:
+            client.over = True
+            client.cut()
+        await asyncio.gather(*tasks)
+        await self._die()
+        self._log.close()
+
+    def _goes_on(self, before: dict[str, int]) -> bool:
+        return all(len(numbers) > before[topic] for topic, numbers in self.notes.promised.items())
+
+
+KILLS = int(os.environ.get("KINMQTT_REDIS_KILLS", "6"))
+
+
+def test_a_killed_broker_loses_nothing(tmp_path: Path) -> None:
+    """Over kills of the broker QoS 1 comes at least once, QoS 2 exactly once, each in order."""
+    with redis_server(tmp_path / "redis") as server:
+        run = RedisRun(tmp_path, server, seed=5)
+
+        asyncio.run(run.kill(KILLS))
+
+    assert list(run.notes.violations()) == [], said(tmp_path / "broker")
+    assert all(len(numbers) > 20 for numbers in run.notes.promised.values())
+    assert "Traceback" not in said(tmp_path / "broker")
+
+
+def test_a_killed_redis_loses_nothing(tmp_path: Path) -> None:
+    """Over kills of Redis, which has an append-only file, nothing that was acknowledged is lost or comes twice."""
+    with redis_server(tmp_path / "redis", *ALWAYS) as server:
+        run = RedisRun(tmp_path, server, seed=6)
+
+        async def blow() -> None:
+            server.kill()
+            await asyncio.sleep(0.1 * run.chance.random())
+            server.start()
+
+        asyncio.run(run.suffer(KILLS, blow))
+
+    assert list(run.notes.violations()) == [], said(tmp_path / "broker")
+    assert all(len(numbers) > 20 for numbers in run.notes.promised.values())
+    assert "Traceback" not in said(tmp_path / "broker")
+
+
+def test_a_redis_that_stands_still_loses_nothing(tmp_path: Path) -> None:
+    """What a paused Redis still has to read of earlier connections is not carried out behind what was sent again."""
+    with redis_server(tmp_path / "redis") as server:
+        run = RedisRun(tmp_path, server, seed=7)
+
+        async def blow() -> None:
+            server.pause()
+            await asyncio.sleep(PAUSE_S)
+            server.go_on()
+
+        asyncio.run(run.suffer(2, blow))
+
+    assert list(run.notes.violations()) == [], said(tmp_path / "broker")
+    assert all(len(numbers) > 20 for numbers in run.notes.promised.values())
+    assert "Traceback" not in said(tmp_path / "broker")
+
+
+# While Redis is away
+
+
+def test_live_traffic_goes_on_while_redis_is_away(tmp_path: Path) -> None:
+    """Sessions that end with their connection are served; others are refused with 0x88 until it is back."""
+    with redis_server(tmp_path / "redis") as server, ExitStack() as stack:
+        broker = broker_over(stack, tmp_path / "one", section(server, "timeout_s = 0.3\nreconnect_max_s = 0.1\n"))
+        server.pause()
+        with wire(broker.port, "live", V5) as live, wire(broker.port, version=V5) as kept:
+            live.subscribe("t", 1)
+            live.publish("t", b"x", 1, packet_id=1)
+            live.expect(Publish)
+            assert live.expect(Puback).reason is ReasonCode.SUCCESS
+            refused = kept.connect("kept", clean_start=False, properties=KEPT)
+        server.go_on()
+
+        assert refused.reason is ReasonCode.SERVER_UNAVAILABLE
+        wait_until(lambda: _lets_in(broker), "the session is kept again")
+
+
+def test_nobody_comes_in_while_redis_is_away(tmp_path: Path) -> None:
+    """With ``refuse`` clients are told 0x88 whatever their session."""
+    more = 'timeout_s = 0.3\nreconnect_max_s = 0.1\nwhen_away = "refuse"\n'
+    with redis_server(tmp_path / "redis") as server, ExitStack() as stack:
+        broker = broker_over(stack, tmp_path / "one", section(server, more))
+        server.pause()
+        with wire(broker.port, version=V5) as live:
+            refused = live.connect("live")
+        server.go_on()
+
+        assert refused.reason is ReasonCode.SERVER_UNAVAILABLE
+        wait_until(lambda: _lets_in(broker), "the session is kept again")
+
+
+def _lets_in(broker: BrokerProcess) -> bool:
+    with wire(broker.port, version=V5) as client:
+        return client.connect("kept", clean_start=False, properties=KEPT).reason is ReasonCode.SUCCESS
+
+
+# Moving
+
+
+def test_a_store_moves_to_redis_and_back(tmp_path: Path) -> None:
+    """What `kinmqtt store export` says is what `kinmqtt redis export` says after an import, and the other way."""
+    data, again = tmp_path / "data", tmp_path / "again"
+    with running_broker("--data", str(data)) as broker:
+        with wire(broker.port, "s", V5, clean_start=False, properties=KEPT) as subscriber:
+            subscriber.subscribe("t/#", 2)
+            with wire(broker.port, "p", V5, clean_start=False, properties=KEPT) as publisher:
+                publisher.publish("t/1", b"in flight", 1, packet_id=1)
+                publisher.publish("t/2", b"taken over", 2, packet_id=2)
+                publisher.expect(Puback)
+                publisher.expect(Pubrec)
+            subscriber.expect(Publish)
+        with wire(broker.port, "q", V5) as publisher:
+            publisher.publish("t/3", b"waits", 1, packet_id=1, retain=True)
+            publisher.expect(Puback)
+    said_before = run_command("store", "export", str(data)).stdout
+
+    with redis_server(tmp_path / "redis") as server:
+        settings = tmp_path / "kinmqtt.toml"
+        settings.write_text(section(server), encoding="utf-8")
+        imported = run_command("redis", "import", "-c", str(settings), input=said_before)
+        refused = run_command("redis", "import", "-c", str(settings), input=said_before)
+        said_after = run_command("redis", "export", "-c", str(settings)).stdout
+    back = run_command("store", "import", str(again), input=said_after)
+
+    assert imported.returncode == back.returncode == 0, imported.stderr + back.stderr
+    assert "2 sessions, 1 retained messages and 3 queued ones are in Redis" in imported.stdout
+    assert refused.returncode == 1 and "holds something" in refused.stderr
+    assert _without_events(said_after) == _without_events(said_before)
+    assert _without_events(run_command("store", "export", str(again)).stdout) == _without_events(said_before)
+
+
+def _without_events(text: str) -> list[str]:
+    """The lines that every store has, in an order of ours."""
+    kinds = ('"kind":"event"', '"kind":"consumer"', '"kind":"epochs"', '"kind":"end"')
+    return sorted(line for line in text.splitlines() if not any(kind in line for kind in kinds))
