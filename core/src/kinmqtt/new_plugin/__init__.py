@@ -25,7 +25,7 @@ from kinmqtt_spi.markers import ENTRY_POINT_GROUP
 SUFFIX = ".in"
 """Of every template, so that no tool takes one for what it will become."""
 
-OURS: Final = frozenset({"auth_file", "core", "example_guard", "metrics", "sentinel_limiter", "spi"})
+OURS: Final = frozenset({"auth_file", "core", "example_guard", "metrics", "redis_session", "sentinel_limiter", "spi"})
 """Names whose distributions are kinmqtt's own, installed or not."""
 
 LONGEST_NAME: Final = 100
