@@ -65,6 +65,22 @@ def test_failed_calls_open_it() -> None:
     assert scene.context.log.texts("warn") == ["breaker b for ldap.authenticate: closed to open: 3 calls failed"]
 
 
+@pytest.mark.parametrize(
+    ("plugin", "hook", "sentence"),
+    [
+        ("ldap", "authenticate", None),
+        (None, None, None),
+        ("ldpa", "authentikate", "rule b concerns no call that clients wait for; did you mean ldap.authenticate?"),
+        ("sql", None, "rule b concerns no call that clients wait for; those there are: ldap.authenticate"),
+    ],
+)
+def test_a_rule_that_guards_nothing_is_told(plugin: str | None, hook: str | None, sentence: str | None) -> None:
+    """A breaker with a misspelt name would stand where nobody passes."""
+    scene = Scene(DegradeSettings(name="b", strategy="error_count", count=2, plugin=plugin, hook=hook))
+
+    assert scene.guards.idle() == ([] if sentence is None else [sentence])
+
+
 def test_failures_long_ago_do_not_count() -> None:
     """Only the window's calls open a breaker."""
     scene = Scene(BY_COUNT)

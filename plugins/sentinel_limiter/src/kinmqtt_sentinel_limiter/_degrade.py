@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from enum import Enum
 from typing import Final
 
@@ -207,6 +208,19 @@ class Guards:
         """The breakers that are not closed."""
         breakers = (breaker for guard in self.guards for breaker in guard.breakers)
         return [breaker for breaker in breakers if breaker.state is not BreakerState.CLOSED]
+
+    def idle(self) -> list[str]:
+        """A sentence for each rule that concerns no call there is: a breaker that was misspelt guards nothing."""
+        sentences = []
+        for rule in self._rules:
+            if any(_concerns(rule, guard) for guard in self.guards):
+                continue
+            calls = sorted(f"{guard.plugin}.{guard.hook}" for guard in self.guards)
+            asked = [f"{plugin}.{hook}" for plugin in names_of(rule.plugin) for hook in names_of(rule.hook)]
+            near = get_close_matches(asked[0] if asked else "", calls, 1)
+            hint = f"did you mean {near[0]}?" if near else f"those there are: {', '.join(calls) or 'none'}"
+            sentences.append(f"rule {rule.name} concerns no call that clients wait for; {hint}")
+        return sentences
 
     def refused(self) -> int:
         """How many calls were not let in."""

@@ -96,7 +96,9 @@ class SentinelLimiter:
 
     @hookimpl
     def start(self, context: Context) -> None:
-        """Set the one timer."""
+        """Set the one timer; say which breakers guard nothing."""
+        for sentence in self._guards.idle():
+            context.log.warn("{sentence}", sentence=sentence)
         now = context.clock.monotonic()
         self._aged_at = self._looked_at = now
         self._arm(now)
@@ -116,7 +118,7 @@ class SentinelLimiter:
             if getattr(settings, key) != getattr(self._settings_now, key):
                 sentences.append(f"{key} needs a restart")
         self._limits.resize(settings.max_keys)
-        return sentences + self._adopt(settings, file, rules)
+        return [*sentences, *self._adopt(settings, file, rules), *self._guards.idle()]
 
     @hookimpl
     def sys_topics(self) -> Sequence[SysTopic]:
@@ -185,6 +187,8 @@ class SentinelLimiter:
         log.info("took {count} rules from {path}", count=len(found.rules.all()), path=str(self._file.path))
         for sentence in waiting:
             log.warn("{sentence}; it needs a restart", sentence=sentence)
+        for sentence in self._guards.idle():
+            log.warn("{sentence}", sentence=sentence)
 
     # The timer
 
