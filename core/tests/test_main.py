@@ -194,8 +194,8 @@ MISTAKES = [
     ("bad-toml", "[broker\n", "k.toml:1:8: "),
     (
         "unknown-plugin",
-        "[plugins.redis_session]\n",
-        "k.toml:1: plugins.redis_session: no plugin named 'redis_session' is installed",
+        "[plugins.sql_session]\n",
+        "k.toml:1: plugins.sql_session: no plugin named 'sql_session' is installed",
     ),
     (
         "misspelt-plugin",

@@ -14,7 +14,7 @@ from kinmqtt.plugins.discovery import RESERVED_NAMES
 from kinmqtt.plugins.manager import PROVIDERS
 from kinmqtt.plugins.selection import Selection
 from kinmqtt_spi.errors import SettingsError
-from kinmqtt_spi.settings import Document, parse, setting, unknown_environment, unknown_tables
+from kinmqtt_spi.settings import Document, parse, read_file, setting, unknown_environment, unknown_tables
 
 TABLES: Final = ("broker", "limits", "listeners", "services", "plugins")
 
@@ -200,8 +200,8 @@ def _read(path: Path) -> Document:
 def _is_mosquittos(path: Path) -> bool:
     """Whether a file that is no TOML is one of Mosquitto's: by its name, or by how its first setting begins."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        text = read_file(path).decode("utf-8", "replace")
+    except SettingsError:
         return False
     first = next((line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")), [""])
     return path.name.endswith("mosquitto.conf") or (first[0] in _MOSQUITTO and first[1:2] != ["="])

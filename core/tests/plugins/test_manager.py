@@ -267,7 +267,16 @@ def test_another_version_of_the_spi_is_refused(version: int) -> None:
 def test_another_reactor_is_refused() -> None:
     """How to start the broker on the reactor that is needed is told."""
     with pytest.raises(AssemblyError, match="plugin 'a' needs the asyncio reactor, but the broker runs on epoll"):
-        manager({"a": Needy(reactor="asyncio")}, reactor="epoll")
+        manager({"a": Needy(reactor="asyncio")}, Selection(order=("a",)), reactor="epoll")
+
+
+def test_another_reactor_leaves_out_what_nobody_asked_for() -> None:
+    """A plugin that is merely installed does not stop a broker on another reactor; it is said why it is out."""
+    plugins = manager({"a": Needy(reactor="asyncio"), "b": Needy()}, reactor="epoll")
+
+    assert plugins.active == ("b",)
+    [choice] = [choice for choice in plugins.choices if choice.candidate.name == "a"]
+    assert (choice.active, choice.why) == (False, "needs the asyncio reactor, and the broker runs on epoll")
 
 
 def test_coroutines_of_a_plugin_that_needs_asyncio_are_asyncios() -> None:

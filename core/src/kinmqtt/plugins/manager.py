@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pluggy
 from attrs import frozen
+from twisted.logger import Logger
 
 from kinmqtt.plugins.discovery import Candidate
 from kinmqtt.plugins.selection import Choice, Selection
@@ -19,6 +20,8 @@ from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import PROJECT, HookTraits, topics_of, traits_of
 from kinmqtt_spi.services.plugin import Requirements
+
+log = Logger("kinmqtt.plugins")
 
 PROVIDERS: Final[dict[str, str]] = {
     "subscription": "subscription_index",
@@ -211,6 +214,12 @@ class PluginManager:
                     f"version {SPI_VERSION}"
                 )
             if needs.reactor is not None and needs.reactor != reactor:
+                if name not in self.selection.named:
+                    # Installed means available: what nobody asked for must not stop the broker.
+                    why = f"needs the {needs.reactor} reactor, and the broker runs on {reactor}"
+                    log.warn("plugin {name} is installed and left out: it {why}", name=name, why=why)
+                    self.deactivate(name, why)
+                    return
                 raise AssemblyError(
                     f"plugin {name!r} needs the {needs.reactor} reactor, but the broker runs on {reactor}; "
                     f"start it with `twistd --reactor={needs.reactor} kinmqtt` or `kinmqtt run`"
