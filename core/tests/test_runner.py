@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from attrs import evolve
 from twisted.internet.testing import MemoryReactorClock
 
 from kinmqtt import runner
 from kinmqtt.config import Overrides, Settings, load
 from kinmqtt.plugins.discovery import Candidate
+from kinmqtt.plugins.selection import Selection
 from kinmqtt_spi import ALLOW, SPI_VERSION, hookimpl
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.services.plugin import Requirements
@@ -66,11 +68,14 @@ def test_bad_listeners_come_before_bad_plugins() -> None:
 
 
 def test_what_a_plugin_needs_of_the_reactor(installed: dict[str, Any]) -> None:
-    """A plugin that needs asyncio is refused on another reactor, with a way out."""
+    """A plugin that needs asyncio is left out on another reactor; one that is named is refused, with a way out."""
     installed["fancy"] = NeedsAsyncio()
+    named = evolve(settings(), selection=Selection(order=("fancy",)))
 
+    assembly, _ = runner.build_assembly(settings(), MemoryReactorClock())
+    assert "fancy" not in assembly.manager.active
     with pytest.raises(AssemblyError, match="plugin 'fancy' needs the asyncio reactor, but the broker runs on Mem"):
-        runner.build_assembly(settings(), MemoryReactorClock())
+        runner.build_assembly(named, MemoryReactorClock())
 
 
 def test_anybody_or_not_is_told(installed: dict[str, Any]) -> None:

@@ -139,7 +139,8 @@ def test_requirements_that_can_not_hold_are_refused(needs: Requirements, complai
     diary: list[str] = []
 
     with pytest.raises(AssemblyError, match=f"plugin 'demanding' .*{complaint}"):
-        House(plugins={**living(diary, a={}), "demanding": Demanding(lambda: needs)}, reactor="epoll")
+        plugins = {**living(diary, a={}), "demanding": Demanding(lambda: needs)}
+        House(plugins=plugins, order=("demanding",), reactor="epoll")
 
     assert diary == []
 
