@@ -167,19 +167,7 @@ class RedisRun(Run):
             await blow()
             before = {topic: len(numbers) for topic, numbers in self.notes.promised.items()}
             await self._until(lambda before=before: self._goes_on(before))
-        for publisher in self.publishers:
-            publisher.stopping = True
-        try:
-            await self._until(lambda: all(publisher.is_idle for publisher in self.publishers))
-            await self._until(self._has_come)
-        except TimeoutError:
-            self.notes.problems.append("the clients did not come to rest")
-        for client in self.clients:
-            client.over = True
-            client.cut()
-        await asyncio.gather(*tasks)
-        await self._die()
-        self._log.close()
+        await self._rest(tasks)
 
     def _goes_on(self, before: dict[str, int]) -> bool:
         return all(len(numbers) > before[topic] for topic, numbers in self.notes.promised.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -59,6 +59,10 @@ class Run:
             await self._until(partial(self._are_back, before))
             if until_caught and any("twice" in text or "lost" in text for text in self.notes.violations()):
                 break
+        await self._rest(tasks)
+
+    async def _rest(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Let everybody come to rest, and end the broker."""
         for publisher in self.publishers:
             publisher.stopping = True
         try:

@@ -27,7 +27,6 @@ class Target:
 
     __slots__ = (
         "identifiers",
-        "may_receive",
         "no_local",
         "own",
         "qos",
@@ -55,8 +54,6 @@ class Target:
         self.identifiers = identifiers
         self.subscription = subscription
         """One of them, for hooks: that of the highest QoS."""
-        self.may_receive: bool | None = None
-        """Whether the session may receive the topic; ``None`` where an authorizer is asked for each message."""
         self.own = own
         """The target for its own messages, where ``no_local``: ``None`` if all of the filters ask for that."""
 
@@ -152,22 +149,25 @@ class Fanout:
 
     def _sort(self, watched: bool) -> None:
         shared: dict[int, list[Session]] = {}
+        served: list[Target] = []
         hooks = self._runtime.hooks
         guarded = hooks.authorize_receive.active
-        if guarded:
-            for target in self.targets:
-                target.may_receive = known_right(target.session, self._topic)
-            if not watched and not hooks.authorization_refused.active:
-                self._served = tuple(target for target in self.targets if target.may_receive is not False)
-                self._denied = len(self.targets) - len(self._served)
-            if hooks.authorize_receive.asks_one:
-                self._unknown = [target.session for target in self._served if target.may_receive is None]
-        for target in self._served:
-            if watched or (guarded and not target.may_receive) or not target.shares_bytes:
+        quiet = not watched and not hooks.authorization_refused.active
+        for target in self.targets:
+            right = known_right(target.session, self._topic) if guarded else True
+            if right is None and hooks.authorize_receive.asks_one:
+                self._unknown.append(target.session)
+            if right is False and quiet:
+                continue
+            served.append(target)
+            if watched or not right or not target.shares_bytes:
                 self._plain.append(target)
             else:
                 version = V5 if target.session.version == V5 else 4
                 shared.setdefault(version, []).append(target.session)
+        if len(served) < len(self.targets):
+            self._served = tuple(served)
+            self._denied = len(self.targets) - len(served)
         self._shared = list(shared.items())
 
     def forward(self, packet: bytes) -> None:
