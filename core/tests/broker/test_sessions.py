@@ -9,12 +9,13 @@ from harness import House, Peer
 from stores import SlowQueues, SlowSessions
 
 from kinmqtt.broker.settings import NEVER_EXPIRES
-from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Publish, Pubrec, Pubrel, Will
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Puback, Publish, Pubrec, Pubrel, Will
 from kinmqtt_spi import Message, Properties
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.services.queue import Append, Entry
+from kinmqtt_spi.services.queue import Append, Entry, Purge
 from kinmqtt_spi.services.session import ReleaseSession, SaveSubscriptions
 from kinmqtt_spi.values import NodeIdentity, Subscription
 
@@ -546,6 +547,35 @@ def test_what_a_fenced_owner_does_is_not_kept() -> None:
     assert house.broker.router.index.count() == 1
     assert house.broker.sessions.connected == 1
     assert list(sessions.orphans(owner, 10)) == ["c"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_is_meant_for_anothers_session_is_not_acknowledged(qos: int, kept: bool) -> None:
+    """A message that the newer owner's epoch refused is lost to nobody: its publisher is sent away with 0x9C.
+
+    It sends again, and then it counts as new; others of the same turn are acknowledged.
+    """
+    sessions, queues = SlowSessions(), SlowQueues()
+    house = House(plugins={"sessions": sessions, "queues": queues})
+    house.connect("c", **keeps(V5)).subscribe("a", qos=2).drop()
+    heir = house.connect("heir", V5).subscribe("a", qos=2)
+    publisher = house.connect("p", **(keeps(V5) if kept else {"version": V5}))
+    other = house.connect("o", V5)
+    queues.apply([Purge("c", sessions.claim("c", NodeIdentity("other", 8)).epoch)])
+
+    publisher.connection.receive(encode(Publish.build("a", b"x", qos=qos, packet_id=7), V5))
+    other.publish("b", b"y", qos=1)
+    told = [p.reason for p in publisher.of(Disconnect)]
+    again = house.connect("p", **(keeps(V5) if kept else {"version": V5}))
+    again.publish("a", b"x", qos=qos, packet_id=7, dup=True)
+
+    assert told == [ReasonCode.USE_ANOTHER_SERVER]
+    assert publisher.of(Puback) == publisher.of(Pubrec) == []
+    assert [p.reason for p in other.of(Puback)] == [ReasonCode.NO_MATCHING_SUBSCRIBERS]
+    assert len(again.of(Puback) + again.of(Pubrec)) == 1
+    assert payloads(heir) == [b"x", b"x"]
+    assert house.broker.runtime.statistics.dropped["store_failed"].value == 1
 
 
 def test_a_fenced_client_may_come_back() -> None:

@@ -23,7 +23,7 @@ from kinmqtt.broker.batch import Batch, Owed, Stores
 from kinmqtt.broker.outbox import Outbox
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.queue import InboundClose, InboundOpen, Purge, QueueWrite
+from kinmqtt_spi.services.queue import Append, InboundClose, InboundOpen, Purge, QueueWrite
 from kinmqtt_spi.services.session import (
     ClearWill,
     DiscardSession,
@@ -43,6 +43,8 @@ log = Logger("kinmqtt.turn")
 STANDING: Final = (ClearWill, DiscardSession, ReleaseSession, RemoveSubscriptions, Purge)
 """Writes of what has happened whether it was kept or not: they are handed over again until they are kept."""
 
+ELSEWHERE: Final = ReasonCode.USE_ANOTHER_SERVER
+"""Why a publisher is sent away whose message was meant for a session that another broker owns by now."""
 
 OWED_AT_ONCE: Final = 1000
 """Clients of whom something is handed over again in one turn, besides those of whom the turn writes anyway."""
@@ -340,9 +342,8 @@ class Turn:
             self.touch()
 
     def _release(self, batch: Batch) -> None:
-        for client_id in batch.fenced - batch.again:
-            epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
-            _attempt(partial(self._on_fenced, client_id, max(epochs, default=0)))
+        if batch.fenced:
+            self._tell_fenced(batch)
         if batch.failure is not None:
             if batch.ahead is None and not self.batch.is_empty:
                 # Gathered in this turn already, by those who are about to be told.
@@ -370,6 +371,48 @@ class Turn:
                 log.failure("an acknowledgement could not be sent")
         for call in batch.afterwards:
             _attempt(call)
+
+    def _tell_fenced(self, batch: Batch) -> None:
+        """Tell of the sessions that a newer owner holds, and have what was meant for them be sent again.
+
+        Whoever published it is not acknowledged: it comes back, and where it does so the newer owner may be.
+        """
+        for client_id in batch.fenced - batch.again:
+            epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
+            _attempt(partial(self._on_fenced, client_id, max(epochs, default=0)))
+        if batch.failure is not None:
+            return  # Nobody is acknowledged anyway.
+        publishers = self._forget_refused(batch)
+        if not publishers:
+            return
+        acknowledgements, batch.acknowledgements = batch.acknowledgements, []
+        for connection, packet in acknowledgements:
+            session = connection.session
+            if session is not None and session.client_id in publishers:
+                _attempt(partial(connection.withhold_acknowledgement, packet, ELSEWHERE))
+            else:
+                batch.acknowledgements.append((connection, packet))
+        taken_over: dict[str, list[QueueWrite]] = {}
+        for write in batch.queue:
+            if isinstance(write, InboundOpen) and write.client_id in publishers:
+                # What says that it was taken over must go, or the message that is sent again counts as a repetition.
+                taken_over.setdefault(write.client_id, []).append(write)
+                if write.client_id not in batch.fenced:
+                    self._owed.setdefault(write.client_id, Owed()).queue.append(InboundClose(*write))
+        for client_id, writes in taken_over.items():
+            _attempt(partial(self._on_unkept, client_id, writes, ELSEWHERE, False))
+
+    def _forget_refused(self, batch: Batch) -> set[str]:
+        """Have the messages for sessions that a newer owner holds count as dropped; answers who published them."""
+        refused: dict[str, list[QueueWrite]] = {}
+        publishers: set[str] = set()
+        for write in batch.queue:
+            if isinstance(write, Append) and write.client_id in batch.fenced:
+                refused.setdefault(write.client_id, []).append(write)
+                publishers.add(write.entry.message.publisher.client_id)
+        for client_id, writes in refused.items():
+            _attempt(partial(self._on_unkept, client_id, writes, ELSEWHERE, True))
+        return publishers
 
     def _give_up(self, batch: Batch, error: BaseException) -> None:
         reason = getattr(error, "reason", None)
