@@ -1,0 +1,102 @@
+"""What a line of the landing folder says: the one form that the broker writes and every reader reads.
+
+A line is a JSON object in UTF-8. Keys that say nothing are left out. ``docs/pipeline.md`` shows lines; this module says
+what each key means. It is read by the sink in the broker and by Spark's side, and imports neither.
+
+A record is known by ``node``, ``boot`` and ``seq``: a second line with these three is the same record, come again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NewType, TypeAlias
+
+FORMAT: Final = 1
+"""``v`` of every line. A reader sets lines of a newer form aside, and says so."""
+
+Record: TypeAlias = dict[str, Any]
+
+Micros = NewType("Micros", int)
+"""Microseconds since the epoch, UTC."""
+
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+HISTOGRAM: Final = "histogram"
+TRAFFIC: Final = "traffic"
+EVENT: Final = "event"
+MESSAGE: Final = "message"
+
+KINDS: Final = (COUNTER, GAUGE, HISTOGRAM, TRAFFIC, EVENT, MESSAGE)
+
+FIELDS: Final[dict[str, str]] = {
+    "v": "int",
+    "t": "bigint",
+    "node": "string",
+    "boot": "string",
+    "seq": "bigint",
+    "kind": "string",
+    "name": "string",
+    "unit": "string",
+    "labels": "map<string,string>",
+    "value": "bigint",
+    "delta": "bigint",
+    "number": "double",
+    "bounds": "array<double>",
+    "counts": "array<bigint>",
+    "sum": "double",
+    "client": "string",
+    "topic": "string",
+    "reason": "string",
+    "bytes": "bigint",
+    "payload": "string",
+}
+"""The keys in their order, each with its type in Spark's words.
+
+=========  =============================================================================================================
+``v``      :data:`FORMAT`
+``t``      event time, microseconds since the epoch, UTC: as the broker's clock said, which may go back
+``node``   the broker's name
+``boot``   which life of that broker: its uid, 16 hexadecimal digits
+``seq``    from 1, one more for each record of that life that was taken; what was dropped has none
+``kind``   one of :data:`KINDS`
+``name``   of a sample the metric's; of an event what happened, one of :data:`EVENTS`; of traffic and messages nothing
+``unit``   of a sample: ``messages``, ``bytes``, ``seconds``, …
+``labels``  of a sample the metric's; of an event and a message what else there is to say
+``value``  of a counter: what it has reached in this life of the broker
+``delta``  of a counter: how far it has come since the sample that was taken before (in the first one, since 0), so that the
+           sum of all is the last ``value``; of traffic: messages; of an event: for how many it stands (absent: 1)
+``number``  of a gauge: its value; of ``disconnected``: how long the connection lasted, in seconds
+``bounds``  of a histogram: upper bounds of its buckets, rising; the last bucket has none
+``counts``  of a histogram: observations in each bucket since the sample before; one more than ``bounds``
+``sum``    of a histogram: of these observations
+``client``  the client id of events, traffic and messages
+``topic``  of events, traffic and messages
+``reason``  of an event: why; a reason code's name in lower case, or a word of the broker's
+``bytes``  of traffic: of the PUBLISH packets; of a message: of its payload
+``payload``  of a message: in base64
+=========  =============================================================================================================
+"""
+
+EVENTS: Final = (
+    "started",
+    "stopped",
+    "connected",
+    "disconnected",
+    "taken_over",
+    "session_expired",
+    "subscribed",
+    "unsubscribed",
+    "retained",
+    "retain_cleared",
+    "dropped",
+    "authentication_refused",
+    "authorization_refused",
+    "limited",
+)
+"""What happens. ``started`` and ``stopped`` tell of the broker; the others of a client or a topic.
+
+``dropped``, ``authorization_refused`` and ``limited`` are summed over an interval, by client, reason and labels: ``delta`` says
+how many there were, and ``t`` when the interval ended.
+"""
+
+OTHERS: Final = "(others)"
+"""Stands for client or topic where there were too many to tell of each: their sum."""
