@@ -1,7 +1,7 @@
 """What a line of the landing folder says: the one form that the broker writes and every reader reads.
 
-A line is a JSON object in UTF-8. Keys that say nothing are left out. ``docs/pipeline.md`` shows lines; this module says
-what each key means. It is read by the sink in the broker and by Spark's side, and imports neither.
+A line is a JSON object in UTF-8. Keys that say nothing are left out. ``docs/pipeline.md`` shows lines; this module
+says what each key means. It is read by the sink in the broker and by Spark's side, and imports neither.
 
 A record is known by ``node``, ``boot`` and ``seq``: a second line with these three is the same record, come again.
 """
@@ -51,7 +51,7 @@ FIELDS: Final[dict[str, str]] = {
 }
 """The keys in their order, each with its type in Spark's words.
 
-=========  =============================================================================================================
+=========  ========================================================================================================
 ``v``      :data:`FORMAT`
 ``t``      event time, microseconds since the epoch, UTC: as the broker's clock said, which may go back
 ``node``   the broker's name
@@ -62,8 +62,8 @@ FIELDS: Final[dict[str, str]] = {
 ``unit``   of a sample: ``messages``, ``bytes``, ``seconds``, …
 ``labels``  of a sample the metric's; of an event and a message what else there is to say
 ``value``  of a counter: what it has reached in this life of the broker
-``delta``  of a counter: how far it has come since the sample that was taken before (in the first one, since 0), so that the
-           sum of all is the last ``value``; of traffic: messages; of an event: for how many it stands (absent: 1)
+``delta``  of a counter: how far it has come since the sample that was taken before (in the first one, since 0), so
+           that the sum of all is the last ``value``; of traffic: messages; of an event: for how many it stands (absent: 1)
 ``number``  of a gauge: its value; of ``disconnected``: how long the connection lasted, in seconds
 ``bounds``  of a histogram: upper bounds of its buckets, rising; the last bucket has none
 ``counts``  of a histogram: observations in each bucket since the sample before; one more than ``bounds``
@@ -73,7 +73,7 @@ FIELDS: Final[dict[str, str]] = {
 ``reason``  of an event: why; a reason code's name in lower case, or a word of the broker's
 ``bytes``  of traffic: of the PUBLISH packets; of a message: of its payload
 ``payload``  of a message: in base64
-=========  =============================================================================================================
+=========  ========================================================================================================
 """
 
 EVENTS: Final = (
@@ -94,8 +94,8 @@ EVENTS: Final = (
 )
 """What happens. ``started`` and ``stopped`` tell of the broker; the others of a client or a topic.
 
-``dropped``, ``authorization_refused`` and ``limited`` are summed over an interval, by client, reason and labels: ``delta`` says
-how many there were, and ``t`` when the interval ended.
+``dropped``, ``authorization_refused`` and ``limited`` are summed over an interval, by client, reason and labels:
+``delta`` says how many there were, and ``t`` when the interval ended.
 """
 
 OTHERS: Final = "(others)"

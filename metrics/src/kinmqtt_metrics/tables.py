@@ -3,12 +3,12 @@
 .. code-block:: text
 
     tables/
-      rates/batch-0000000012.parquet        whole: written beside it and renamed; a batch that is repeated writes the same file
+      rates/batch-0000000012.parquet        whole: written beside it and renamed; a repeated batch writes the same file
       rates/…
       .pipeline/v1/…                        Spark's checkpoint, and what else the pipeline needs to go on
 
-All ``batch-*.parquet`` of a folder together are the table: each row once, for every reader of Parquet. Times are UTC. A window
-is in a table when it is closed, and whole then. This module imports neither Spark nor Arrow.
+All ``batch-*.parquet`` of a folder together are the table: each row once, for every reader of Parquet. Times are UTC. A
+window is in a table when it is closed, and whole then. This module imports neither Spark nor Arrow.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RAW: Final = Table(
 )
 RATES: Final = Table(
     "rates",
-    "How far a counter came in a window: bytes, packets, messages, drops by reason. `samples` says of how many samples.",
+    "How far a counter came in a window: bytes, packets, messages, drops by reason.",
     _METRIC | {"delta": "bigint", "samples": "bigint"},
 )
 GAUGES: Final = Table(
@@ -67,10 +67,11 @@ GAUGES: Final = Table(
 )
 HISTOGRAMS: Final = Table(
     "histograms",
-    "What a histogram counted in a window. `counts` of the same `bounds` add up over windows and nodes; percentiles are "
-    "interpolated within a bucket.",
+    "What a histogram counted in a window. `counts` of the same `bounds` add up over windows and nodes; percentiles "
+    "are interpolated within a bucket.",
     _METRIC
-    | {"samples": "bigint", "bounds": "array<double>", "counts": "array<bigint>", "sum": "double", "observations": "bigint"}
+    | {"samples": "bigint", "bounds": "array<double>", "counts": "array<bigint>"}
+    | {"sum": "double", "observations": "bigint"}
     | _PERCENTILES,
 )
 EVENTS: Final = Table(
@@ -87,18 +88,20 @@ CONNECTIONS: Final = Table(
 )
 RECONNECTS: Final = Table(
     "reconnects",
-    "How often clients connected in a window, and whether that is a storm: `connects` of `clients`, of which `client` did so most "
-    "often (`most`).",
+    "How often clients connected in a window, and whether that is a storm: `connects` of `clients`, of which `client` did so "
+    "most often (`most`).",
     _WINDOW | {"connects": "bigint", "clients": "bigint", "client": "string", "most": "bigint", "storm": "boolean"},
 )
 TOP_CLIENTS: Final = Table(
     "top_clients",
-    "The clients that published most in a window, by bytes; `rank` from 1, and rank 0 is the sum of all that are not named.",
+    "The clients that published most in a window, by bytes; `rank` from 1; rank 0 is the sum of all that are not "
+    "named.",
     _WINDOW | {"rank": "int", "client": "string", "messages": "bigint", "bytes": "bigint"},
 )
 TOP_TOPICS: Final = Table(
     "top_topics",
-    "The topics to which most was published in a window, by bytes; `rank` from 1, and rank 0 is the sum of all that are not named.",
+    "The topics to which most was published in a window, by bytes; `rank` from 1; rank 0 is the sum of all that "
+    "are not named.",
     _WINDOW | {"rank": "int", "topic": "string", "messages": "bigint", "bytes": "bigint"},
 )
 DROPS: Final = Table(
@@ -108,8 +111,8 @@ DROPS: Final = Table(
 )
 REFUSALS: Final = Table(
     "refusals",
-    "What was refused in a window: `name` is an event (authentication_refused, authorization_refused, limited), `by` the plugin "
-    "or the rule.",
+    "What was refused in a window: `name` is an event (authentication_refused, authorization_refused, limited), `by` the "
+    "plugin or the rule.",
     _WINDOW | {"name": "string", "by": "string", "reason": "string", "refusals": "bigint"},
 )
 USUAL: Final = Table(
