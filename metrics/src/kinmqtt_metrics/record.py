@@ -63,7 +63,8 @@ FIELDS: Final[dict[str, str]] = {
 ``labels``  of a sample the metric's; of an event and a message what else there is to say
 ``value``  of a counter: what it has reached in this life of the broker
 ``delta``  of a counter: how far it has come since the sample that was taken before (in the first one, since 0), so
-           that the sum of all is the last ``value``; of traffic: messages; of an event: for how many it stands (absent: 1)
+           that the sum of all is the last ``value``; of traffic: messages; of an event: for how many
+           it stands (absent: 1)
 ``number``  of a gauge: its value; of ``disconnected``: how long the connection lasted, in seconds
 ``bounds``  of a histogram: upper bounds of its buckets, rising; the last bucket has none
 ``counts``  of a histogram: observations in each bucket since the sample before; one more than ``bounds``

@@ -3,12 +3,12 @@
 .. code-block:: text
 
     tables/
-      rates/batch-0000000012.parquet        whole: written beside it and renamed; a repeated batch writes the same file
+      rates/batch-0000000012.parquet        whole: written beside it and renamed; a repeated batch is the same file
       rates/…
       .pipeline/v1/…                        Spark's checkpoint, and what else the pipeline needs to go on
 
-All ``batch-*.parquet`` of a folder together are the table: each row once, for every reader of Parquet. Times are UTC. A
-window is in a table when it is closed, and whole then. This module imports neither Spark nor Arrow.
+All ``batch-*.parquet`` of a folder together are the table: each row once, for every reader of Parquet. Times are UTC.
+A window is in a table when it is closed, and whole then. This module imports neither Spark nor Arrow.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ CONNECTIONS: Final = Table(
 )
 RECONNECTS: Final = Table(
     "reconnects",
-    "How often clients connected in a window, and whether that is a storm: `connects` of `clients`, of which `client` did so "
-    "most often (`most`).",
+    "How often clients connected in a window, and whether that is a storm: `connects` of `clients`, of which `client` did "
+    "so most often (`most`).",
     _WINDOW | {"connects": "bigint", "clients": "bigint", "client": "string", "most": "bigint", "storm": "boolean"},
 )
 TOP_CLIENTS: Final = Table(
@@ -111,8 +111,8 @@ DROPS: Final = Table(
 )
 REFUSALS: Final = Table(
     "refusals",
-    "What was refused in a window: `name` is an event (authentication_refused, authorization_refused, limited), `by` the "
-    "plugin or the rule.",
+    "What was refused in a window: `name` is an event (authentication_refused, authorization_refused, limited), `by` "
+    "the plugin or the rule.",
     _WINDOW | {"name": "string", "by": "string", "reason": "string", "refusals": "bigint"},
 )
 USUAL: Final = Table(
