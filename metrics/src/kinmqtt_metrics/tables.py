@@ -88,8 +88,8 @@ CONNECTIONS: Final = Table(
 )
 RECONNECTS: Final = Table(
     "reconnects",
-    "How often clients connected in a window, and whether that is a storm: `connects` of `clients`, of which `client` did "
-    "so most often (`most`).",
+    "How often clients connected in a window, and whether that is a storm: `connects` of `clients`, of which "
+    "`client` did so most often (`most`).",
     _WINDOW | {"connects": "bigint", "clients": "bigint", "client": "string", "most": "bigint", "storm": "boolean"},
 )
 TOP_CLIENTS: Final = Table(
