@@ -21,7 +21,21 @@ DROP_REASONS: Final = (
 """Why a message did not reach a client it was meant for: the words of the ``dropped`` hook and its metric."""
 
 
-COMMIT_SECONDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+COMMIT_SECONDS: Final[tuple[float, ...]] = (
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    5.0,
+)
 """Bounds of how long acknowledgements wait for the stores."""
 
 
