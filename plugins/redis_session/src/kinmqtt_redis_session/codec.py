@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import struct
+from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring_ascii as _quoted
+from math import isfinite
 from typing import Any, Final
 
 from kinmqtt_spi.plain import from_plain, to_plain
@@ -47,8 +50,26 @@ class Messages:
         known = self._written.get(id(message))
         if known is None:
             # The message is held, so that its id names no other meanwhile.
-            known = self._written[id(message)] = (message, dumps(to_plain(message)))
+            known = self._written[id(message)] = (message, message_json(message))
         return known[1]
+
+
+def message_json(message: Message) -> str:
+    """The JSON of a message's plain form; for one without properties in a quarter of the time."""
+    received_at, expires_at = message.received_at, message.expires_at
+    if message.properties or not isfinite(received_at) or not (expires_at is None or isfinite(expires_at)):
+        return dumps(to_plain(message))
+    username = message.publisher.username
+    return (
+        f'{{"topic":{_quoted(message.topic)},'
+        f'"payload":"{b2a_base64(message.payload, newline=False).decode("ascii")}",'
+        f'"qos":{message.qos:d},"retain":{"true" if message.retain else "false"},"properties":{{}},'
+        f'"publisher":{{"client_id":{_quoted(message.publisher.client_id)},'
+        f'"username":{"null" if username is None else _quoted(username)}}},'
+        f'"id":{{"node":{message.id.node:d},"counter":{message.id.counter:d}}},'
+        f'"received_at":{float(received_at)!r},'
+        f'"expires_at":{"null" if expires_at is None else repr(float(expires_at))}}}'
+    )
 
 
 def entry_json(entry: Entry, messages: Messages) -> str:
