@@ -43,15 +43,16 @@ class Messages:
     """The messages of one pipeline, each written once however many queues share it."""
 
     def __init__(self) -> None:
-        self._written: dict[int, tuple[Message, str]] = {}
+        self._written: dict[int, tuple[Message, str, str]] = {}
 
-    def json(self, message: Message) -> str:
-        """A message's JSON."""
+    def written(self, message: Message) -> tuple[Message, str, str]:
+        """A message, its size and expiry as they stand in front of an entry, and its JSON."""
         known = self._written.get(id(message))
         if known is None:
+            head = f"{message.size_bytes} {expiry(message)} "
             # The message is held, so that its id names no other meanwhile.
-            known = self._written[id(message)] = (message, message_json(message))
-        return known[1]
+            known = self._written[id(message)] = (message, head, message_json(message))
+        return known
 
 
 def message_json(message: Message) -> str:
@@ -74,11 +75,21 @@ def message_json(message: Message) -> str:
 
 def entry_json(entry: Entry, messages: Messages) -> str:
     """An entry of a queue, whose message may be written already."""
+    return _entry(entry, messages.written(entry.message)[2])
+
+
+def entry_blob(entry: Entry, messages: Messages) -> str:
+    """The same behind what scripts must know of it, as a client's hash holds it."""
+    _, head, json = messages.written(entry.message)
+    return head + _entry(entry, json)
+
+
+def _entry(entry: Entry, message: str) -> str:
     if entry.identifiers or entry.shared_filter is not None:
         more = dumps([entry.qos, entry.retain, list(entry.identifiers), entry.shared_filter])
     else:
         more = f"[{entry.qos},{'true' if entry.retain else 'false'},[],null]"
-    return f'{{"sequence":{entry.sequence},"more":{more},"message":{messages.json(entry.message)}}}'
+    return f'{{"sequence":{entry.sequence},"more":{more},"message":{message}}}'
 
 
 def entry_of(blob: bytes) -> Entry:
