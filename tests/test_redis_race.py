@@ -114,9 +114,7 @@ def epoch_violations(lines: Sequence[str]) -> Iterator[str]:
             continue
         if "[0 lua]" not in line:
             # Of each append its sort, the epoch, and the sequence number.
-            appended = {
-                words[at + 2]: int(words[at + 1]) for at, word in enumerate(words[:-2]) if word == "append"
-            }
+            appended = {words[at + 2]: int(words[at + 1]) for at, word in enumerate(words[:-2]) if word == "append"}
         elif words[0] == "HSET" and words[1].endswith(":s") and words[2:3] == ["e"]:
             claimed = int(words[3])
             if epoch and claimed != epoch + 1:
