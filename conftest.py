@@ -1,6 +1,15 @@
-"""What holds for the tests of every distribution."""
+"""What holds for the tests of every distribution.
+
+``KINMQTT_TEST_STORE`` says where brokers of tests keep sessions, queues and retained messages: ``memory``, ``redis``.
+``harness.House``, the broker without sockets that tests of the core and of conformance go through, reads it too.
+"""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
 
 try:
     from hypothesis import settings
@@ -10,3 +19,18 @@ else:
     # How long an example takes is the machine's affair: no test asserts it.
     settings.register_profile("kinmqtt", deadline=None)
     settings.load_profile("kinmqtt")
+
+if os.environ.get("KINMQTT_TEST_STORE", "memory") == "redis":
+    from redis_house import houses_that_end, redis_for_houses
+
+    @pytest.fixture(scope="session")
+    def redis_of_houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        """One server for a session."""
+        with redis_for_houses(tmp_path_factory.mktemp("redis")):
+            yield
+
+    @pytest.fixture(autouse=True)
+    def houses(redis_of_houses: None) -> Iterator[None]:
+        """A test's houses leave nothing behind."""
+        with houses_that_end():
+            yield

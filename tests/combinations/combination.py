@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import zipfile
@@ -29,6 +30,9 @@ _FOLDERS = {
 OLDEST = ROOT / "tests" / "combinations" / "oldest.txt"
 """The oldest releases that are promised to work, as constraints for pip."""
 
+STORES = {"memory": (), "redis": ("redis_session",)}
+"""The stores over which the same tests run, with the plugins that each needs."""
+
 _PYTHON = re.compile(r"py3(\d+)")
 
 
@@ -41,12 +45,15 @@ class Combination:
     """``None`` where the name does not say."""
     core: bool = True
     oldest: bool = False
+    store: str | None = None
+    """Over which store the brokers of tests run; ``None`` where the name does not say."""
 
     @classmethod
     def named(cls, name: str, plugins: Sequence[str] = PLUGINS) -> Combination:
         """The combination of a name; raises ``ValueError`` for a part that is none."""
         chosen: list[str] = []
         python: tuple[int, int] | None = None
+        store: str | None = None
         parts = name.split("-")
         for part in parts:
             match = _PYTHON.fullmatch(part)
@@ -54,12 +61,15 @@ class Combination:
                 python = (3, int(match[1]))
             elif part in plugins:
                 chosen.append(part)
+            elif part in STORES:
+                store = part
+                chosen += STORES[part]
             elif part not in ("alone", "oldest", "newest", "all"):
                 raise ValueError(
                     f"{name!r}: {part!r} is neither a plugin of this repository nor a part that is known"
                 )
         whole = not {"oldest", "newest", "all"}.isdisjoint(parts)
-        return cls(tuple(plugins) if whole else tuple(chosen), python, "alone" not in parts, "oldest" in parts)
+        return cls(tuple(plugins) if whole else tuple(chosen), python, "alone" not in parts, "oldest" in parts, store)
 
 
 @frozen(slots=True)
@@ -71,13 +81,16 @@ class Installed:
     """Of ours: by entry point."""
     versions: Mapping[str, str] = field(factory=dict)
     """Distribution names in small letters, with their versions."""
+    store: str = "memory"
+    """Over which store the brokers of tests run."""
 
     @classmethod
     def here(cls) -> Installed:
         """This interpreter's environment."""
         versions = {each.name.lower(): each.version for each in metadata.distributions() if each.name}
         found = {point.name for point in metadata.entry_points(group="kinmqtt.plugins")}
-        return cls((sys.version_info[0], sys.version_info[1]), frozenset(found), versions)
+        store = os.environ.get("KINMQTT_TEST_STORE", "memory")
+        return cls((sys.version_info[0], sys.version_info[1]), frozenset(found), versions, store)
 
 
 def problems(wanted: Combination, there: Installed, oldest: Mapping[str, str]) -> list[str]:
@@ -89,6 +102,8 @@ def problems(wanted: Combination, there: Installed, oldest: Mapping[str, str]) -
     found += [f"plugin {name} is installed" for name in sorted(there.plugins - set(wanted.plugins))]
     if wanted.core != ("kinmqtt-core" in there.versions):
         found.append("the core is missing" if wanted.core else "the core is installed")
+    if wanted.store not in (None, there.store):
+        found.append(f"the brokers of tests run over {there.store}")
     if wanted.oldest:
         found += [
             f"{name} is {there.versions[name]}, not {version}"

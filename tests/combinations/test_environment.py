@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import tomllib
@@ -72,6 +73,37 @@ def test_the_oldest_releases_are_those_of_the_metadata() -> None:
 def test_what_is_not_as_named_is_found(name: str, sentences: list[str]) -> None:
     """One sentence for each difference."""
     assert problems(Combination.named(name, SOME), HERE, {"attrs": "23.1.0", "absent": "1"}) == sentences
+
+
+def test_another_store_is_found() -> None:
+    """A run over Redis that is over memory would pass by testing what has been tested already."""
+    memory = Installed((3, 11), frozenset(), {"kinmqtt-core": "0.1"})
+    redis = Installed((3, 11), frozenset({"redis_session"}), {"kinmqtt-core": "0.1"}, "redis")
+    known = ("redis_session",)
+
+    assert problems(Combination.named("py311-memory", known), memory, {}) == []
+    assert problems(Combination.named("py311-redis", known), redis, {}) == []
+    assert problems(Combination.named("py311-memory", known), redis, {}) == [
+        "plugin redis_session is installed",
+        "the brokers of tests run over redis",
+    ]
+    assert problems(Combination.named("py311-redis", known), memory, {}) == [
+        "plugin redis_session is missing",
+        "the brokers of tests run over memory",
+    ]
+
+
+def test_the_house_is_over_the_store_that_is_named() -> None:
+    """What the variable says is what a broker of the tests has for its sessions, queues and retained messages."""
+    if importlib.util.find_spec("twisted") is None:
+        pytest.skip("there is no broker here: the SPI stands alone")
+    from harness import House
+
+    stores = House().broker.runtime.stores
+    ours = [getattr(each, "_service", each) for each in (stores.session, stores.queue, stores.retain)]
+
+    over = "kinmqtt_redis_session" if Installed.here().store == "redis" else "kinmqtt_spi.reference"
+    assert all(type(each).__module__.startswith(over) for each in ours), ours
 
 
 def test_a_core_that_is_missing_is_found() -> None:

@@ -1,13 +1,14 @@
-"""What a broker that was killed, and started again, takes up where it stood."""
+"""What a broker that was killed, and started again, takes up where it stood: from its directory, or from Redis."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from harness import STORE
 from processes import BrokerProcess, broker_command, free_port, wait_until
 from wire import wire
 
@@ -18,18 +19,21 @@ from kinmqtt_spi.reasons import ReasonCode
 KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
 
 
+DIRECTORY = pytest.mark.skipif(STORE != "memory", reason="it is about a directory, and everything is in Redis")
+
+
 class House:
     """A broker on one data directory, that can be killed."""
 
     def __init__(self, data: Path, *arguments: str) -> None:
         self.data = data
         self.port = free_port()
-        self._arguments = arguments
+        self._arguments = arguments or ("--data", str(data))
         self.broker: BrokerProcess | None = None
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        self.broker = BrokerProcess(broker_command(self.port, "--data", str(self.data), *self._arguments), self.port)
+        self.broker = BrokerProcess(broker_command(self.port, *self._arguments), self.port)
         self.broker.wait_for_line("listening on ")
 
     def end(self, number: int) -> None:
@@ -48,13 +52,27 @@ class House:
 @contextmanager
 def house(data: Path, *arguments: str) -> Iterator[House]:
     """A running broker, of which nothing is left at the end."""
-    made = House(data, *arguments)
-    made.start()
-    try:
-        yield made
-    finally:
+    with ExitStack() as stack:
+        if STORE == "redis":
+            arguments = _over_redis(stack, data)
+        made = House(data, *arguments)
+        made.start()
         assert made.broker is not None
-        made.broker.end()
+        try:
+            yield made
+        finally:
+            made.broker.end()
+
+
+def _over_redis(stack: ExitStack, data: Path) -> tuple[str, str]:
+    """The arguments of a broker that keeps everything in a Redis."""
+    from redis_processes import redis_server
+
+    server = stack.enter_context(redis_server(data, on_socket=True))
+    settings = data / "kinmqtt.toml"
+    chosen = "".join(f'{family} = "redis_session"\n' for family in ("session", "queue", "retain"))
+    settings.write_text(f'[services]\n{chosen}[plugins.redis_session]\nsocket = "{server.socket}"\n', "utf-8")
+    return "--config", str(settings)
 
 
 @pytest.fixture(params=[signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
@@ -150,6 +168,7 @@ def test_sessions_end_in_time(tmp_path: Path) -> None:
         wait_until(is_gone, "the session has expired, and its subscription with it")
 
 
+@DIRECTORY
 def test_a_second_broker_is_refused(tmp_path: Path) -> None:
     """One directory serves one broker at a time; the second says who uses it and what to do."""
     with house(tmp_path / "data") as broker:
@@ -165,6 +184,7 @@ def test_a_second_broker_is_refused(tmp_path: Path) -> None:
             client.ping()
 
 
+@DIRECTORY
 def test_a_damaged_directory_is_refused(tmp_path: Path) -> None:
     """The broker names the file and the ways on, and changes nothing."""
     data = tmp_path / "data"

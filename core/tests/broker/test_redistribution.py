@@ -36,7 +36,7 @@ def test_unacknowledged_messages_go_to_another(expiry_s: int | None) -> None:
     lost.drop()
 
     assert _payloads(other) == [b"1"]
-    assert len(house.broker.runtime.stores.queue.load("a").inflight) == 0
+    assert house.broker.runtime.stores.queue.sizes("a").inflight == 0
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -317,6 +317,20 @@ def test_an_error_in_the_protocol_is_logged_and_ends_the_connection(ends: Ends) 
     assert any("not this packet" in str(event.get("log_failure")) for event in events)
 
 
+def test_what_is_amiss_in_the_loop_without_an_exception_is_logged_too(loop: asyncio.AbstractEventLoop) -> None:
+    """A library may tell the loop of something that was left open: that is no error of the handler's."""
+    events: list[Any] = []
+    globalLogPublisher.addObserver(events.append)
+    log_errors(loop)
+
+    try:
+        loop.call_exception_handler({"message": "left open"})
+    finally:
+        globalLogPublisher.removeObserver(events.append)
+
+    assert [event["message"] for event in events] == ["left open"]
+
+
 # Ports
 
 

@@ -11,7 +11,7 @@ from redis_stores import SOON, RedisStores
 
 from kinmqtt_redis_session import RedisSessionSettings
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.services.queue import Append, InboundOpen, QueueStore, QueueWrite, Remove
+from kinmqtt_spi.services.queue import Append, InboundOpen, QueueStore, QueueWrite, Remove, Send
 from kinmqtt_spi.services.retain import RetainStore
 from kinmqtt_spi.services.session import SessionStore
 from kinmqtt_spi.testing.behaviours import behaviour
@@ -87,6 +87,14 @@ class TestQueuesInCluster(InCluster, QueueStoreContract):
         assert 1 in entries[1] or 2 in entries[1]
         self._apply(queue_store, drive, *batch)
         assert [[each.sequence for each in self._read(queue_store, drive, name)] for name in "ab"] == [[1, 2], [2]]
+
+    def test_what_a_turn_sends_is_in_flight_in_that_order(self, queue_store: QueueStore, drive: Driver) -> None:
+        """An entry that is sent as it is appended stands behind one that was sent from the queue before it."""
+        self._apply(queue_store, drive, Append("a", 1, entry(1)))
+
+        self._apply(queue_store, drive, Send("a", 1, 1, 5), Append("a", 1, entry(2), 6))
+
+        assert [each.sequence for each in drive(queue_store.load("a")).inflight] == [1, 2]
 
 
 class TestRetainedInCluster(InCluster, RetainStoreContract):

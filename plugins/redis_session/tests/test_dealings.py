@@ -13,7 +13,7 @@ from redis_processes import RedisServer, redis_server
 
 from kinmqtt_redis_session.phases import phases
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
-from kinmqtt_spi.services.queue import Append, InboundOpen, Purge, Remove
+from kinmqtt_spi.services.queue import Append, InboundOpen, Purge, Remove, Send
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession
 from kinmqtt_spi.testing.build import HERE, NOW, THERE, entry, message, session
@@ -264,3 +264,17 @@ def test_phases_put_first_what_must_not_be_lost() -> None:
     assert {name: [type(write) for _, write in its] for name, its in first.items()} == {p: [Append], x: [Append]}
     assert {name: [type(write) for _, write in its] for name, its in second.items()} == {y: [Purge, Append]}
     assert {name: [type(write) for _, write in its] for name, its in third.items()} == {p: [InboundOpen], x: [Remove]}
+
+
+def test_phases_leave_what_is_sent_in_order() -> None:
+    """An entry that is sent at once does not get ahead of one that was sent from the queue before it."""
+    writes = {
+        "x": [(0, Send("x", 1, 1, 5)), (0, Remove("x", 1, 0)), (0, Append("x", 1, entry(2), 6))],
+        "y": [(0, Send("y", 1, 1, 5)), (0, Remove("y", 1, 0))],
+    }
+
+    first, third = phases(writes)  # type: ignore[arg-type]
+
+    assert {name: [type(write) for _, write in its] for name, its in first.items()} == {"x": [Send, Append]}
+    later = {name: [type(write) for _, write in its] for name, its in third.items()}
+    assert later == {"x": [Remove], "y": [Send, Remove]}

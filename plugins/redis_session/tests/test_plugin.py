@@ -49,15 +49,21 @@ def configured(server: RedisServer, **more: Any) -> tuple[RedisSession, BareCont
 
 
 class TestPlugin(PluginContract):
-    """The plugin as any other, over a server that stands still where it is to fail."""
+    """The plugin as any other, over a server that refuses it half-way where it is to fail."""
 
     reactor = "asyncio"
     reloads = True
+    can_fail = True
 
     @pytest.fixture
     def plugin(self, server: RedisServer) -> PluginCase:
+        self.server = server
         section = f'host = "127.0.0.1"\nport = {server.port}\n'
         return PluginCase(_serving, section, changed=section + "refresh_s = 5\n", name="redis_session")
+
+    def failing(self, plugin: Any, context: BareContext) -> None:
+        """Scripts can be loaded, and then the server keeps the plugin from reading what there is."""
+        self.server.ask("acl", "setuser", "default", "-hmget")
 
 
 def _serving() -> RedisSession:

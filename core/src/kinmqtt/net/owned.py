@@ -35,8 +35,11 @@ def log_errors(loop: AbstractEventLoop) -> None:
 
 def _log(context: dict[str, Any]) -> None:
     error = context.get("exception")
-    failure = None if error is None else Failure(error)
-    log.failure("the event loop: {message}", failure, message=context.get("message", "an error"))
+    message = context.get("message", "an error")
+    if error is None:
+        log.error("the event loop: {message}", message=message)
+    else:
+        log.failure("the event loop: {message}", Failure(error), message=message)
 
 
 def own_sockets(port: Any, loop: AbstractEventLoop) -> None:

@@ -7,7 +7,7 @@ taken over or may be forgotten. A broker that dies in between leaves an entry tw
 from __future__ import annotations
 
 from kinmqtt_redis_session.writes import ClientWrite
-from kinmqtt_spi.services.queue import Append, Purge, Requeue
+from kinmqtt_spi.services.queue import Append, Purge, Requeue, Send
 
 Numbered = list[tuple[int, ClientWrite]]
 """Writes of one client, each with the number of its turn."""
@@ -30,12 +30,18 @@ def phases(clients: dict[str, Numbered]) -> list[dict[str, Numbered]]:
 
 
 def _hoisted(writes: Numbered) -> tuple[Numbered, Numbered]:
-    """The appended entries that may go ahead of everything else of their client, and the rest."""
+    """The appended entries that may go ahead of everything else of their client, and the rest.
+
+    What is sent from the queue goes with them: an entry that is sent as it is appended must stand behind it, for what
+    is in flight is sent again in the order in which it was written.
+    """
+    if not any(isinstance(write, Append) for _, write in writes):
+        return [], writes
     ahead: Numbered = []
     rest: Numbered = []
     # Whatever empties or turns a queue stays before what is appended behind it, and so does another epoch.
     turned = len({write.epoch for _, write in writes}) > 1
     for number, write in writes:
         turned = turned or isinstance(write, Purge | Requeue)
-        (ahead if isinstance(write, Append) and not turned else rest).append((number, write))
+        (ahead if isinstance(write, Append | Send) and not turned else rest).append((number, write))
     return ahead, rest

@@ -198,8 +198,13 @@ async def _run(pipeline: Any, commands: Sequence[Command]) -> list[Any]:
 
 
 async def _closed(client: Any) -> None:
+    # A cluster's client that has just met an error closes nothing: it means to ask anew where everything is.
+    known = hasattr(client, "get_nodes")
+    nodes = [*client.get_nodes(), *client.nodes_manager.startup_nodes.values()] if known else []
     close: Awaitable[None] = client.aclose() if hasattr(client, "aclose") else client.close()
     await close
+    for node in nodes:
+        await node.disconnect()
     pool = getattr(client, "connection_pool", None)
     if pool is not None:
         await pool.disconnect()
