@@ -36,9 +36,11 @@ class Publishing:
         For ``when_kept`` see :meth:`~kinmqtt.broker.router.Router.route`.
         """
         if publication.publish.retain:
-            if self._retained.has_no_room_for(publication):
-                self._runtime.drop(publication.publisher.client_id, publication.message, "retained_full")
-                return Routed.NOT_RETAINED
+            full = self._retained.has_no_room_for(publication)
+            if isinstance(full, Awaitable):
+                return self._when_known(full, publication, when_kept)
+            if full:
+                return self._not_retained(publication)
             retained = self._retained.keep(publication)
             if isinstance(retained, Awaitable):
                 return self._after(retained, publication, when_kept)
@@ -89,6 +91,21 @@ class Publishing:
         self._runtime.turn.touch()
         target = target_of(session, [Subscription(message.topic, message.qos)])
         return deliver(self._runtime, target, Publication.of(self.completed(message)))
+
+    def _not_retained(self, publication: Publication) -> Routed:
+        self._runtime.drop(publication.publisher.client_id, publication.message, "retained_full")
+        return Routed.NOT_RETAINED
+
+    async def _when_known(self, full: Awaitable[bool], publication: Publication, when_kept: bool) -> Routed:
+        """Go on when the store has said whether there is room."""
+        is_full = await as_deferred(full)
+        self._runtime.turn.touch()
+        if is_full:
+            return self._not_retained(publication)
+        retained = self._retained.keep(publication)
+        if isinstance(retained, Awaitable):
+            return await self._after(retained, publication, when_kept)
+        return self._router.route(publication, when_kept=when_kept)
 
     async def _after(self, retained: Awaitable[None], publication: Publication, when_kept: bool) -> Routed:
         await as_deferred(retained)

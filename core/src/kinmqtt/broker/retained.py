@@ -17,8 +17,8 @@ from kinmqtt.broker.fanout import deliver, target_of
 from kinmqtt.broker.publication import KEPT_PREFIX, Publication
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.event import EventKind
-from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
-from kinmqtt_spi.values import Message, RetainHandling, Subscription
+from kinmqtt_spi.services.retain import RetainPage, RetainVersion, RetainWrite
+from kinmqtt_spi.values import Maybe, Message, RetainHandling, Subscription
 
 if TYPE_CHECKING:
     from kinmqtt.broker.runtime import Runtime
@@ -72,7 +72,7 @@ class Retained:
                 self._latest = nextafter(self._latest, inf)
                 return
 
-    def has_no_room_for(self, publication: Publication) -> bool:
+    def has_no_room_for(self, publication: Publication) -> Maybe[bool]:
         """Whether a message can't be retained for there are too many; one in place of another may."""
         publish = publication.publish
         if not publish.payload or publish.topic.startswith(SYS_PREFIX):
@@ -88,9 +88,15 @@ class Retained:
             return False
         page = store.match(publish.topic, None, 1)
         if isinstance(page, Awaitable):
-            as_deferred(page).addErrback(lambda failure: None)
-            return True
-        return not page.messages or publication.stored.size_bytes > page.messages[0].size_bytes
+            return self._replaces_none(page, publication)
+        return _is_larger(publication, page)
+
+    @staticmethod
+    async def _replaces_none(pending: Awaitable[RetainPage], publication: Publication) -> bool:
+        try:
+            return _is_larger(publication, await as_deferred(pending))
+        except ServiceUnavailable:
+            return True  # Whoever sends it again finds the store there, or gets the same answer.
 
     def keep_value(self, plugin: str, key: str, value: bytes | None) -> None:
         """Keep a plugin's value, or forget it, with this turn's writes."""
@@ -206,3 +212,8 @@ class Retained:
         for message in removed:
             if self._runtime.hooks.retain_cleared.active:
                 self._runtime.hooks.retain_cleared(message.topic)
+
+
+def _is_larger(publication: Publication, page: RetainPage) -> bool:
+    """Whether a message takes more room than what is retained for its topic already."""
+    return not page.messages or publication.stored.size_bytes > page.messages[0].size_bytes

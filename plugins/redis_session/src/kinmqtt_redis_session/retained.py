@@ -67,10 +67,11 @@ class RedisRetainStore(RetainStore):
         return RetainContents(tuple(found), left)
 
     def count(self) -> int:
-        return self._ledger.mirror.retained_count
+        """See :meth:`RetainStore.count`; what is on its way counts, or bounds would be overstepped meanwhile."""
+        return self._ledger.mirror.retained_count + self._ledger.coming_retained[0]
 
     def size_bytes(self) -> int:
-        return self._ledger.mirror.retained_bytes
+        return self._ledger.mirror.retained_bytes + self._ledger.coming_retained[1]
 
     async def expire(self, now: float, limit: int) -> Sequence[Message]:
         """See :meth:`RetainStore.expire`; while Redis is away nothing expires."""

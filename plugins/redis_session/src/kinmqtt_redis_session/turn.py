@@ -35,6 +35,9 @@ class Group:
 
     clients: dict[str, Numbered] = field(factory=dict)
     retain: list[RetainWrite] = field(factory=list)
+    retained_count: int = 0
+    retained_bytes: int = 0
+    """What is to be retained, as if it took no other's place."""
     answers: list[asyncio.Future[None]] = field(factory=list)
     """One for each turn."""
     writes: int = 0
@@ -72,6 +75,7 @@ class Ledger:
         self._clients: list[ClientWrite] = []
         self._retain: list[RetainWrite] = []
         self._waiting = Group()
+        self._on_its_way = Group()
         self._sender: asyncio.Task[None] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         link.on_lost.append(self._lost)
@@ -104,6 +108,10 @@ class Ledger:
         for write in clients:
             group.clients.setdefault(write.client_id, []).append((number, write))
         group.retain += retain
+        for kept in retain:
+            if kept.message.payload:
+                group.retained_count += 1
+                group.retained_bytes += kept.message.size_bytes
         group.writes += count
         answer: asyncio.Future[None] = self.loop.create_future()
         group.answers.append(answer)
@@ -121,10 +129,17 @@ class Ledger:
         """How many writes wait for the pipeline before them."""
         return self._waiting.writes
 
+    @property
+    def coming_retained(self) -> tuple[int, int]:
+        """Messages to be retained of which Redis has not told yet, and their bytes; at the most."""
+        groups = (self._waiting, self._on_its_way)
+        return sum(group.retained_count for group in groups), sum(group.retained_bytes for group in groups)
+
     async def _send(self) -> None:
         try:
             while self._waiting.answers:
-                group, self._waiting = self._waiting, Group()
+                group = self._on_its_way = self._waiting
+                self._waiting = Group()
                 try:
                     await self._keep(group)
                 except Exception as error:
@@ -133,6 +148,8 @@ class Ledger:
                     behind, self._waiting = self._waiting, Group()
                     _tell(group, error)
                     _tell(behind, error)
+                finally:
+                    self._on_its_way = Group()
         finally:
             self._sender = None
 
