@@ -705,8 +705,8 @@ class Connection:
 
     def _send_refusal(self, reason: ReasonCode, text: str) -> None:
         """A CONNACK with a failure, for a client that was not let in."""
-        if reason is ReasonCode.SERVER_SHUTTING_DOWN:
-            reason = ReasonCode.SERVER_UNAVAILABLE  # CONNACK has no 0x8B.
+        if reason in (ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.SESSION_TAKEN_OVER):
+            reason = ReasonCode.SERVER_UNAVAILABLE  # CONNACK has no 0x8B, nor 0x8E.
         if self.version == V5:
             fitting = _fitting(reason, PacketType.CONNACK)
             self.send_packet(Connack(False, fitting, self.problem(text)))
