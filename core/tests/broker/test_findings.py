@@ -580,7 +580,7 @@ def test_a_cluster_backend_is_stopped_where_the_start_fails_later() -> None:
 
 
 def test_a_client_that_was_refused_leaves_no_will() -> None:
-    """Of two that come with one client id the first is refused with 0x88 before its CONNACK: its will is not stored."""
+    """Of two that come with one client id the first is refused (0x88) before its CONNACK: its will is not stored."""
     queues = SlowQueues()
     house = House(plugins={"queues": queues})
     sub = house.connect("s").subscribe("#")
