@@ -9,7 +9,7 @@ import pytest
 
 from kinmqtt_spi.markers import hookimpl
 from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.services.metric import Snapshot, SysTopic
+from kinmqtt_spi.services.metric import Snapshot, SysTopic, TrafficSnapshot
 from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.faults import Held
 from kinmqtt_spi.testing.metric import MetricPluginContract
@@ -36,6 +36,13 @@ class Sink:
             raise ConnectionError("nobody there")
         self.take(snapshot)
 
+    @hookimpl
+    def traffic_sampled(self, traffic: TrafficSnapshot) -> None:
+        self.take_traffic(traffic)
+
+    def take_traffic(self, traffic: TrafficSnapshot) -> None:
+        self.taken += len(traffic.pairs)
+
     patience_s = 5.0
 
     def take(self, snapshot: Snapshot) -> None:
@@ -46,6 +53,7 @@ class SoundPlugin(MetricPluginContract):
     """``double`` is the plugin, which breaks nothing here."""
 
     can_fail = True
+    takes_traffic = True
     double: type[Sink] = Sink
 
     @pytest.fixture
@@ -128,6 +136,25 @@ class TestMETRIC_14_WaitsForEver(SoundPlugin):
 class TestMETRIC_14_WaitsTooLong(SoundPlugin):
     class double(Sink):
         patience_s = 90.0
+
+
+class TestMETRIC_17_NeedsAPair(SoundPlugin):
+    class double(Sink):
+        def take_traffic(self, traffic: TrafficSnapshot) -> None:
+            self.taken = max(pair.bytes for pair in traffic.pairs)
+
+
+class TestMETRIC_17_NeedsAClient(SoundPlugin):
+    class double(Sink):
+        def take_traffic(self, traffic: TrafficSnapshot) -> None:
+            if not all(pair.client_id for pair in traffic.pairs):
+                raise ValueError("nobody published it")
+
+
+class TestMETRIC_17_TakesPairsOut(SoundPlugin):
+    class double(Sink):
+        def take_traffic(self, traffic: TrafficSnapshot) -> None:
+            object.__setattr__(traffic, "pairs", traffic.pairs[:1])
 
 
 async def _retried(clock: TurnableClock) -> None:

@@ -49,6 +49,7 @@ class Batch:
         "afterwards",
         "again",
         "ahead",
+        "began_at",
         "drops",
         "events",
         "failed",
@@ -74,6 +75,8 @@ class Batch:
         self.sessions: list[SessionWrite] = []
         self.retain: list[RetainWrite] = []
         self.events: list[Event] = []
+        self.began_at = 0.0
+        """When it was handed over to the stores, by a clock that never goes back."""
         self.drops: dict[str, dict[str, Any]] = {}
         """By client id: what the event says of what gave way in its queue in this turn."""
         self.acknowledgements: list[tuple[Connection, bytes]] = []

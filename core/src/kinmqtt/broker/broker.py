@@ -26,6 +26,7 @@ from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.sessions import Sessions
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
+from kinmqtt.broker.traffic import TrafficLedger
 from kinmqtt.broker.turn import Turn
 from kinmqtt.broker.wheel import Wheel
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
@@ -82,9 +83,11 @@ class Broker:
         self.wheel = Wheel()
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
         self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
+        self.traffic = TrafficLedger(hooks.traffic_sampled.active)
         self.retained = Retained(self.runtime, self._epoch_of)
         self.publishing = Publishing(self.runtime, self.router, self.retained)
         self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
+        turn.measure(assembly.clock.monotonic, assembly.statistics.commits.observe)
         turn.when_fenced(self.sessions.fenced)
         turn.when_unkept(self.sessions.unkept, self.sessions.unopened)
         self.overload = Overload(lambda: self.runtime.limits, assembly.memory_bytes, self.router.invalidate)
@@ -293,7 +296,7 @@ class Broker:
         """Forget the answers that authorizers gave within a scope."""
         for connection in self.connections:
             if connection.session is not None and scope.covers(connection.session.client):
-                connection.routes = None
+                connection.forget_routes()
         for session in self.sessions.by_id.values():
             # Those whose clients are away have rights, too: what comes for them is queued.
             if session.receive_rights is not None and scope.covers(session.client):
@@ -387,6 +390,11 @@ class Broker:
         if self.runtime.hooks.sampled.active:
             snapshot = self.assembly.metrics.snapshot(self.runtime.clock.now(), self.runtime.node.name)
             self.runtime.hooks.sampled(snapshot)
+        if self.runtime.hooks.traffic_sampled.active:
+            for connection in self.connections:
+                connection.count_routes()
+            now = self.runtime.clock.now()
+            self.runtime.hooks.traffic_sampled(self.traffic.taken(now, self.runtime.node.name))
 
     def _make_gauges(self) -> None:
         metrics = self.assembly.metrics

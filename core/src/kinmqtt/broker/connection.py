@@ -527,6 +527,20 @@ class Connection:
         """A reason string, where the client wants to know (section 3.1.2.11.7)."""
         return Properties(reason_string=text) if text and self.wants_problems else NO_PROPERTIES
 
+    def count_routes(self) -> None:
+        """Add up what the client has published since the last time."""
+        if self.routes and self.session is not None:
+            traffic = self.broker.traffic
+            client_id = self.session.client_id
+            for route in self.routes.values():
+                traffic.note(client_id, route)
+
+    def forget_routes(self) -> None:
+        """The rights or the fan-outs that are remembered hold no more."""
+        if self.broker.traffic.active:
+            self.count_routes()
+        self.routes = None
+
     def is_closed(self) -> bool:
         """Whether the connection has ended; what was begun for it must not go on."""
         return self.state is State.CLOSED
@@ -707,7 +721,7 @@ class Connection:
         if session is not None:
             self.broker.sessions.left(session, self, will_stands)
         self.broker.wheel.remove(self, self._due)
-        self.routes = None
+        self.forget_routes()
         self.aliases = None
 
     def _close_now(self) -> None:

@@ -26,7 +26,7 @@ from kinmqtt_spi.services.authentication import ConnectRequest, Continue, Exchan
 from kinmqtt_spi.services.authorization import AuthorizationRequest
 from kinmqtt_spi.services.cluster import Member
 from kinmqtt_spi.services.limiter import LimitDecision, Resource
-from kinmqtt_spi.services.metric import Metrics, Snapshot, SysTopic
+from kinmqtt_spi.services.metric import Metrics, Snapshot, SysTopic, TrafficSnapshot
 from kinmqtt_spi.services.plugin import Clock, Health
 from kinmqtt_spi.services.queue import FullPolicy, QueueFull
 from kinmqtt_spi.services.subscription import Subscriber
@@ -151,4 +151,5 @@ class Hooks:
         self.session_discarded: Notify[[str]] = self._notify("session_discarded")
         self.cluster_member: Notify[[Member]] = self._notify("cluster_member")
         self.sampled: Notify[[Snapshot]] = self._notify("sampled")
+        self.traffic_sampled: Notify[[TrafficSnapshot]] = self._notify("traffic_sampled")
         self.limited: Notify[[Resource, LimitDecision]] = self._notify("limited")

@@ -53,7 +53,19 @@ _PLAIN_PUBLISH: Final = 0x30
 class Route:
     """A topic a client has published to: whether it may, who gets it, and which hooks must see it."""
 
-    __slots__ = ("cacheable", "expires_at", "fanout", "intercept", "reason", "straight", "text", "topic")
+    __slots__ = (
+        "bytes",
+        "cacheable",
+        "expires_at",
+        "fanout",
+        "intercept",
+        "messages",
+        "reason",
+        "remembered",
+        "straight",
+        "text",
+        "topic",
+    )
 
     def __init__(self, topic: str, ruling: Ruling) -> None:
         self.topic = topic
@@ -67,6 +79,12 @@ class Route:
             self.expires_at = decision.expires_at
         self.fanout: Fanout | None = None
         self.intercept: Intercept[[Client, Message], Message] | None = None
+        self.messages = 0
+        """PUBLISH packets that came this way since somebody last counted them together."""
+        self.bytes = 0
+        """Of these packets."""
+        self.remembered = False
+        """Whether the connection keeps this, so that they are counted with others later."""
         self.straight = False
         """Whether a plain QoS 0 packet goes to everybody as it came, with nobody else to ask or to tell."""
 
@@ -104,6 +122,8 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
                 and end <= len(frame)
                 and (connection.version != V5 or not frame[end])
             ):
+                route.messages += 1
+                route.bytes += len(frame)
                 route.fanout.forward(frame)  # type: ignore[union-attr]
                 return None
         except IndexError:
@@ -131,6 +151,10 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 def _publish_along(connection: Connection, session: Session, packet: Publish, route: Route) -> bool | None:
     broker = connection.broker
+    route.messages += 1
+    route.bytes += len(packet.frame)
+    if not route.remembered:
+        broker.traffic.note(session.client_id, route)
     if route.reason is not _SUCCESS:
         _refuse(connection, session, packet, route.reason, route.text)
         return None
@@ -198,9 +222,17 @@ def _tell_refused(connection: Connection, request: AuthorizationRequest, ruling:
 
 def _remember(connection: Connection, key: bytes, route: Route) -> Route:
     if route.cacheable and len(key) <= LONGEST_CACHED_BYTES:
-        if connection.routes is None or len(connection.routes) >= CACHED_ROUTES:
-            connection.routes = {}
-        connection.routes[key] = route
+        if connection.routes is not None and len(connection.routes) >= CACHED_ROUTES:
+            connection.forget_routes()
+        routes = connection.routes
+        if routes is None:
+            routes = connection.routes = {}
+        old = routes.get(key)
+        if old is not None:
+            # Its answer has expired.
+            connection.broker.traffic.note(_session(connection).client_id, old)
+        routes[key] = route
+        route.remembered = True
     return route
 
 

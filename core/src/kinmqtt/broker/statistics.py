@@ -21,12 +21,31 @@ DROP_REASONS: Final = (
 """Why a message did not reach a client it was meant for: the words of the ``dropped`` hook and its metric."""
 
 
+COMMIT_SECONDS: Final[tuple[float, ...]] = (
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    5.0,
+)
+"""Bounds of how long acknowledgements wait for the stores."""
+
+
 class Statistics:
     """What is counted on the message path. ``packets`` are MQTT packets of every type, ``messages`` PUBLISH only."""
 
     __slots__ = (
         "bytes_received",
         "bytes_sent",
+        "commits",
         "connections_accepted",
         "connections_refused",
         "dropped",
@@ -52,6 +71,7 @@ class Statistics:
         self.remote_errors = metrics.counter("connections.remote_errors", "errors")
         self.sessions_expired = metrics.counter("sessions.expired", "sessions")
         self.sessions_taken_over = metrics.counter("sessions.taken_over", "sessions")
+        self.commits = metrics.histogram("stores.commit", "seconds", COMMIT_SECONDS)
         self.unrouted = metrics.counter("messages.unrouted", "messages")
         self.dropped: dict[str, Counter] = {
             reason: metrics.counter("messages.dropped", "messages", {"reason": reason}) for reason in DROP_REASONS

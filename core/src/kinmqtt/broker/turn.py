@@ -68,6 +68,8 @@ class Turn:
         "_claiming",
         "_failing",
         "_loses_events",
+        "_monotonic",
+        "_observe",
         "_on_fenced",
         "_on_unkept",
         "_on_unopened",
@@ -95,6 +97,8 @@ class Turn:
         self._on_fenced: Callable[[str, int], None] = lambda client_id, epoch: None
         self._on_unopened: Callable[[str, int, ReasonCode], None] = lambda client_id, epoch, reason: None
         self._on_unkept: Unkept = lambda client_id, writes, reason, certain: None
+        self._monotonic: Callable[[], float] | None = None
+        self._observe: Callable[[float], object] = lambda seconds: None
         self._owed: dict[str, Owed] = {}
         """What must still be kept of turns that were not, by client id; it goes with later turns' writes, before
         them."""
@@ -120,6 +124,11 @@ class Turn:
         """
         self._on_unkept = call
         self._on_unopened = unopened
+
+    def measure(self, monotonic: Callable[[], float], observe: Callable[[float], object]) -> None:
+        """Have ``observe`` told how many seconds each turn waits until what it wants kept is kept, by this clock."""
+        self._monotonic = monotonic
+        self._observe = observe
 
     def owes(self, client_id: str, *, queue_only: bool = False) -> bool:
         """Whether something of a client must be handed over again, to the queue store or to any."""
@@ -246,6 +255,8 @@ class Turn:
             batch.refused = True
             self._kept(batch)
             return
+        if batch.promises and self._monotonic is not None:
+            batch.began_at = self._monotonic()
         stores = self._stores
         asked: list[Store] = []
         taken = True
@@ -350,6 +361,8 @@ class Turn:
                 self.batch.ahead = batch.failure
             self._give_up(batch, batch.failure)
             return
+        if batch.promises and self._monotonic is not None:
+            self._observe(self._monotonic() - batch.began_at)
         if not batch.failed and (batch.queue or batch.sessions or batch.retain):
             self._failing = False
         if batch.events and not batch.lost_events:

@@ -9,9 +9,14 @@ import pytest
 from harness import House
 from twisted.internet.defer import Deferred, succeed
 
+from kinmqtt.broker.dispatch import Ruling
+from kinmqtt.broker.inbound import CACHED_ROUTES, Route
 from kinmqtt.broker.settings import BrokerSettings
-from kinmqtt_spi import hookimpl
-from kinmqtt_spi.services.metric import Snapshot, SysTopic
+from kinmqtt.broker.traffic import TrafficLedger
+from kinmqtt.mqtt.packets import V5, V311
+from kinmqtt_spi import hookimpl, values
+from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache, Scope
+from kinmqtt_spi.services.metric import Snapshot, SysTopic, TrafficSnapshot
 
 EVERY_10_S = BrokerSettings(sys_interval_s=10)
 
@@ -179,3 +184,89 @@ def test_sampled_that_raises_harms_nobody() -> None:
 
     assert (len(bad.snapshots), len(good.snapshots)) == (2, 2)
     assert house.assembly.metrics.sum("plugin.failures") == 2
+
+
+# traffic_sampled
+
+
+class Listening:
+    """Takes what it is told of traffic."""
+
+    def __init__(self) -> None:
+        self.told: list[TrafficSnapshot] = []
+
+    @hookimpl
+    def traffic_sampled(self, traffic: TrafficSnapshot) -> None:
+        self.told.append(traffic)
+
+    def pairs(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """All that was told, added up."""
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for traffic in self.told:
+            for pair in traffic.pairs:
+                messages, size = found.get((pair.client_id, pair.topic), (0, 0))
+                found[pair.client_id, pair.topic] = (messages + pair.messages, size + pair.bytes)
+        return found
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("heard", [False, True])
+def test_traffic_is_told_by_client_and_topic(version: int, qos: int, heard: bool) -> None:
+    """Each PUBLISH packet counts once, in the first snapshot behind it; what was told is not told again."""
+    listening = Listening()
+    house = House(plugins={"listening": listening}, settings=EVERY_10_S)
+    if heard:
+        house.connect("sub").subscribe("#")
+    pub = house.connect("p", version)
+    for number in range(5):
+        pub.publish("a", b"x" * number, qos=qos)
+    pub.publish("b", b"", qos=qos)
+    house.connect("q", version).publish("a", b"xyz", qos=qos).disconnect()
+    house.advance(21)
+    size = 5 + (2 if qos else 0) + (version == V5)
+
+    assert listening.pairs() == {("p", "a"): (5, 5 * size + 10), ("p", "b"): (1, size), ("q", "a"): (1, size + 3)}
+    assert sum(len(traffic.pairs) for traffic in listening.told) == 3
+
+
+def test_traffic_adds_up_to_what_was_received() -> None:
+    """More topics than a connection remembers, answers that are asked each time, denials: nothing is left out."""
+
+    class Forgetful:
+        @hookimpl
+        def authorize(self, request: AuthorizationRequest) -> Authorization | None:
+            if request.topic.endswith("7"):
+                return Authorization(values.Verdict.DENY)
+            return Authorization(values.Verdict.ALLOW, cache=Cache.NEVER) if request.topic.endswith("8") else None
+
+    listening = Listening()
+    house = House(plugins={"listening": listening, "forgetful": Forgetful()}, settings=EVERY_10_S)
+    pub = house.connect("p", V5)
+    for _ in range(2):
+        for number in range(CACHED_ROUTES + 10):
+            pub.publish(f"t/{number}", b"x", qos=1)
+    house.broker.authorization_changed(Scope())
+    pub.publish("t/1", b"x")
+    house.advance(11)
+    told = listening.pairs()
+
+    assert sum(messages for messages, _ in told.values()) == 2 * (CACHED_ROUTES + 10) + 1
+    assert told["p", "t/1"][0] == 3
+    assert told["p", "t/7"][0] == told["p", "t/8"][0] == 2
+    assert house.broker.runtime.statistics.messages_received.value == 2 * (CACHED_ROUTES + 10) + 1
+
+
+def test_traffic_is_bounded() -> None:
+    """Above so many pairs the others are told as a sum."""
+    ledger = TrafficLedger(True, most_pairs=2)
+    routes = [Route(topic, Ruling(values.ALLOW, "test")) for topic in "abc"]
+    for route in routes * 2:
+        route.messages, route.bytes = 1, 10
+        ledger.note("c", route)
+    first = ledger.taken(5.0, "here")
+    second = ledger.taken(6.0, "here")
+
+    assert {(pair.topic, pair.messages, pair.bytes) for pair in first.pairs} == {("a", 2, 20), ("b", 2, 20)}
+    assert (first.at, first.node, first.others_messages, first.others_bytes) == (5.0, "here", 2, 20)
+    assert (second.pairs, second.others_messages) == ((), 0)

@@ -9,7 +9,7 @@ from kinmqtt_spi.markers import Kind, hookspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kinmqtt_spi.services.metric import Snapshot, SysTopic
+    from kinmqtt_spi.services.metric import Snapshot, SysTopic, TrafficSnapshot
 
 
 @hookspec(Kind.COLLECT, synchronous=True)
@@ -26,6 +26,17 @@ def sys_topics() -> Sequence[SysTopic]:  # type: ignore[empty-body]
 @hookspec(Kind.NOTIFY)
 def sampled(snapshot: Snapshot) -> None:
     """All metrics at one moment, for sinks.
+
+    Called: at each metrics interval, where a plugin implements it, off the message path.
+    Combines: every implementation is told.
+    If it raises: logged and counted.
+    Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
+    """
+
+
+@hookspec(Kind.NOTIFY)
+def traffic_sampled(traffic: TrafficSnapshot) -> None:
+    """Who published how much to which topic since the last time, for sinks.
 
     Called: at each metrics interval, where a plugin implements it, off the message path.
     Combines: every implementation is told.

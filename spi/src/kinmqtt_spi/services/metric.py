@@ -131,6 +131,33 @@ class Snapshot:
 
 
 @frozen(slots=True)
+class Traffic:
+    """What one client published to one topic: PUBLISH packets, and the bytes of these packets."""
+
+    client_id: str
+    topic: str
+    messages: int
+    bytes: int
+
+
+@frozen(slots=True)
+class TrafficSnapshot:
+    """Who published how much to which topic since the snapshot before, or since the start.
+
+    Packets that a limiter stopped, and repetitions of QoS 2, are not in it; what an authorizer denied is.
+    """
+
+    at: float
+    """Seconds since the epoch, UTC."""
+    node: str
+    pairs: tuple[Traffic, ...]
+    """Each client and topic of which there is something to tell, once; in no order."""
+    others_messages: int = 0
+    """Packets of pairs that are not told of singly: there were too many."""
+    others_bytes: int = 0
+
+
+@frozen(slots=True)
 class SysTopic:
     """A topic below ``$SYS/`` and how to read its payload."""
 

@@ -10,7 +10,16 @@ import pytest
 
 from kinmqtt_spi.markers import NOTICE_LIMIT_S
 from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.services.metric import CounterSample, GaugeSample, HistogramSample, Metrics, Snapshot, SysTopic
+from kinmqtt_spi.services.metric import (
+    CounterSample,
+    GaugeSample,
+    HistogramSample,
+    Metrics,
+    Snapshot,
+    SysTopic,
+    Traffic,
+    TrafficSnapshot,
+)
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import HERE, NOW
 from kinmqtt_spi.testing.contract import Contract
@@ -31,6 +40,20 @@ FULL: Final = Snapshot(
         GaugeSample("queue.ratio", "ratio", {}, float("nan")),
         HistogramSample("turn.duration", "seconds", {}, (0.001, 0.1), (1, 0, 2), 3.5),
     ),
+)
+
+NO_TRAFFIC: Final = TrafficSnapshot(NOW, HERE.name, ())
+TRAFFIC: Final = TrafficSnapshot(
+    NOW + 10,
+    HERE.name,
+    (
+        Traffic("a", "t", 1, 4),
+        Traffic("a", 'ä/"\\\n', 1 << 40, 1 << 50),
+        Traffic('ä"\\ b', "t", 2, 0),
+        Traffic("", "$SYS/t", 1, 9),
+    ),
+    7,
+    700,
 )
 
 
@@ -177,6 +200,8 @@ class MetricPluginContract(Contract):
     """Whether it implements ``sys_topics``."""
     samples = True
     """Whether it implements ``sampled``."""
+    takes_traffic = False
+    """Whether it implements ``traffic_sampled``."""
     can_fail = False
     """Whether the suite may make what takes the snapshots fail: override :meth:`failing`."""
 
@@ -240,6 +265,16 @@ class MetricPluginContract(Contract):
 
         assert not isinstance(raised.value, NoAnswer)
         assert clock.monotonic() - begun <= NOTICE_LIMIT_S
+
+    @behaviour("METRIC-17", needs="takes_traffic")
+    def test_metric_17_traffic_is_taken(self, metric_plugin: Any, drive: Driver) -> None:
+        """Every snapshot of traffic is taken without an error, an empty one too, and left as it is."""
+        hooks = Hooks(metric_plugin)
+        for snapshot in (NO_TRAFFIC, TRAFFIC, TRAFFIC, NO_TRAFFIC):
+            before = repr(snapshot)
+            drive(hooks.call("traffic_sampled", traffic=snapshot))
+
+            assert repr(snapshot) == before
 
 
 def _topics(plugin: Any) -> Sequence[SysTopic]:
