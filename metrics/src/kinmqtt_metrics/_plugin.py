@@ -13,7 +13,7 @@ from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
 from kinmqtt_metrics.settings import MetricsSettings
 from kinmqtt_metrics.spool import Figures, Spool, Writer, WriterThread
-from kinmqtt_metrics.summing import Sum, Sums, tell_traffic
+from kinmqtt_metrics.summing import Sum, Sums, largest, tell_traffic
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import on_topics
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from kinmqtt_spi.services.authorization import AuthorizationRequest
     from kinmqtt_spi.services.limiter import LimitDecision, Resource
     from kinmqtt_spi.services.metric import Snapshot, TrafficSnapshot
-    from kinmqtt_spi.values import Address, Client, Message, Subscription
+    from kinmqtt_spi.values import Address, Client, Maybe, Message, Subscription
 
 STOP_S: Final = 10.0
 """How long the broker's end may be held up by what is still to be written."""
 
 REMEMBERED: Final = 1_000_000
 """Connections of which it is known when they began."""
+
+SORTED_AT_ONCE: Final = 5000
+"""Clients with their topics; more are sorted in a thread, for they would hold up the reactor for milliseconds."""
 
 _HOOKS: Final = {
     "connected": ("connected",),
@@ -90,7 +93,7 @@ class MetricsSink:
         if settings.landing is None:
             raise NotConfigured("plugins.metrics has no landing folder")
         self._context = context
-        self._settings = settings
+        self.settings = settings
         self._landing: Path = settings.landing
         hooks = {hook for event, names in _HOOKS.items() if event not in settings.events for hook in names}
         if "disconnected" in settings.events:
@@ -115,7 +118,7 @@ class MetricsSink:
         self._go_by(settings)
 
     def _go_by(self, settings: MetricsSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._spool.limit_bytes = settings.max_waiting_bytes
         self._sums.limit = settings.max_pairs
         self._writer.roll_s = settings.roll_s
@@ -184,7 +187,7 @@ class MetricsSink:
     @hookimpl
     def reload(self, settings: MetricsSettings) -> Sequence[str]:
         """Take new limits and times; folder, events and capture need a restart."""
-        before = self._settings
+        before = self.settings
         sentences = [f"{key} needs a restart" for key in _RESTART if getattr(settings, key) != getattr(before, key)]
         self._go_by(settings)
         return sentences
@@ -219,7 +222,7 @@ class MetricsSink:
     # The timer
 
     def _arm(self) -> None:
-        self._timer = self._context.clock.later(self._settings.roll_s, self._tick)
+        self._timer = self._context.clock.later(self.settings.roll_s, self._tick)
 
     def _tick(self) -> None:
         try:
@@ -255,9 +258,19 @@ class MetricsSink:
         self._sampling.take(snapshot, int(snapshot.at * 1e6))
 
     @hookimpl
-    def traffic_sampled(self, traffic: TrafficSnapshot) -> None:
+    def traffic_sampled(self, traffic: TrafficSnapshot) -> Maybe[None]:
         """What each client has published to each topic."""
-        tell_traffic(self._offer, traffic.pairs, self._settings.max_pairs, int(traffic.at * 1e6))
+        limit = self.settings.max_pairs
+        if len(traffic.pairs) > SORTED_AT_ONCE:
+            return self._tell_many(traffic, limit)
+        self._tell_traffic(largest(traffic, limit))
+        return None
+
+    async def _tell_many(self, traffic: TrafficSnapshot, limit: int) -> None:
+        self._tell_traffic(await self._context.in_thread(lambda: largest(traffic, limit)))
+
+    def _tell_traffic(self, traffic: TrafficSnapshot) -> None:
+        tell_traffic(self._offer, traffic, int(traffic.at * 1e6))
 
     def _event(
         self,
@@ -375,7 +388,7 @@ class MetricsSink:
     # What is archived
 
     def _captured(self, client: Client, message: Message) -> None:
-        record = message_record(client, message, self._settings.capture_max_payload_bytes)
+        record = message_record(client, message, self.settings.capture_max_payload_bytes)
         more_bytes = len(message.topic) + len(record.get("payload", b""))
         self._offer(int(message.received_at * 1e6), record, more_bytes)
 

@@ -20,7 +20,7 @@ def capturing(take: Callable[[Client, Message], None]) -> Callable[[Client, Mess
         """A client publishes to a topic that is archived."""
         take(client, message)
 
-    return publish_received  # type: ignore[no-any-return]
+    return publish_received
 
 
 def message_record(client: Client, message: Message, max_payload_bytes: int) -> Record:

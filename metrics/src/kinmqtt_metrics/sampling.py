@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from itertools import accumulate, chain, pairwise
 from math import isfinite
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from kinmqtt_metrics.record import COUNTER, GAUGE, HISTOGRAM, Record
 from kinmqtt_spi.services.metric import CounterSample, GaugeSample, HistogramSample, Snapshot
 
-Offer: TypeAlias = Callable[[int, Record], bool]
-"""Takes a record of a moment (microseconds); ``False`` where it was dropped."""
+
+class Offer(Protocol):
+    """Takes a record of a moment (microseconds), with so much in it that is long; ``False`` where it was dropped."""
+
+    def __call__(self, t: int, record: Record, more_bytes: int = 0, /) -> bool: ...
+
 
 _LARGEST: Final = (1 << 63) - 1
 """Of Spark's ``bigint``."""
@@ -83,13 +86,9 @@ def _gauge(sample: GaugeSample, t: int, offer: Offer) -> None:
 def _record(kind: str, sample: CounterSample | GaugeSample | HistogramSample) -> Record:
     record: Record = {"kind": kind, "name": sample.name, "unit": sample.unit}
     if sample.labels:
-        record["labels"] = plain(sample.labels)
+        # A copy that nobody changes: it is written later, by another thread.
+        record["labels"] = dict(sample.labels)
     return record
-
-
-def plain(labels: Mapping[str, str]) -> dict[str, str]:
-    """A copy that nobody changes: it is written later, by another thread."""
-    return dict(labels)
 
 
 def _finite(bounds: tuple[float, ...], counts: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[int, ...]]:

@@ -84,7 +84,7 @@ class Spool:
         """What records take that are not written."""
         return self._offered_bytes - self._taken_bytes
 
-    def offer(self, t: int, record: Record, more_bytes: int = 0) -> bool:
+    def offer(self, t: int, record: Record, more_bytes: int = 0, /) -> bool:
         """Take a record, of which ``node``, ``boot`` and ``seq`` are still missing; ``False`` where it was dropped.
 
         It must not be changed any more. ``t`` in microseconds; ``more_bytes`` is what is long in the record.

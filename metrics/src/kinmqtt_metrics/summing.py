@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple
+
+from attrs import evolve
 
 from kinmqtt_metrics.record import EVENT, OTHERS, TRAFFIC, Record
 
 if TYPE_CHECKING:
     from kinmqtt_metrics.sampling import Offer
-    from kinmqtt_spi.services.metric import Traffic
+    from kinmqtt_spi.services.metric import TrafficSnapshot
 
 
 class Sum(NamedTuple):
@@ -54,7 +55,7 @@ class Sums:
         """Offer what was counted, as of ``t`` (microseconds). What was not taken stays, and counts on."""
         counts, self._counts, self._sizes = self._counts, {}, {}
         for sum, number in counts.items():
-            if not self._offer(t, _event(sum, number)):
+            if not self._offer(t, _event(sum, number), len(sum.client) + len(sum.topic)):
                 self.count(sum, number)
 
 
@@ -72,18 +73,31 @@ def _event(sum: Sum, number: int) -> Record:
     return record
 
 
-def tell_traffic(offer: Offer, pairs: Sequence[Traffic], limit: int, t: int) -> None:
-    """Offer what each client published to each topic, of the ``limit`` pairs with most bytes; of the others a sum."""
-    told = pairs
-    if len(pairs) > limit:
-        order = nlargest(limit, range(len(pairs)), key=lambda number: pairs[number].bytes)
-        told = [pairs[number] for number in order]
-    for pair in told:
-        offer(t, _traffic(pair.client_id, pair.topic, pair.messages, pair.bytes))
-    if len(told) < len(pairs):
-        messages = sum(pair.messages for pair in pairs) - sum(pair.messages for pair in told)
-        size_bytes = sum(pair.bytes for pair in pairs) - sum(pair.bytes for pair in told)
-        offer(t, _traffic(OTHERS, OTHERS, messages, size_bytes))
+def largest(traffic: TrafficSnapshot, limit: int) -> TrafficSnapshot:
+    """The ``limit`` pairs with most bytes, and the others as a sum. It may be called in any thread."""
+    pairs = traffic.pairs
+    if len(pairs) <= limit:
+        return traffic
+    # By their place too: of two that are alike the first is told.
+    order = nlargest(limit, zip((pair.bytes for pair in pairs), range(0, -len(pairs), -1), strict=True))
+    told = tuple(pairs[-place] for _, place in order)
+    messages = sum(pair.messages for pair in pairs) - sum(pair.messages for pair in told)
+    size_bytes = sum(pair.bytes for pair in pairs) - sum(pair.bytes for pair in told)
+    return evolve(
+        traffic,
+        pairs=told,
+        others_messages=traffic.others_messages + messages,
+        others_bytes=traffic.others_bytes + size_bytes,
+    )
+
+
+def tell_traffic(offer: Offer, traffic: TrafficSnapshot, t: int) -> None:
+    """Offer what each client has published to each topic, and what the others have; ``t`` in microseconds."""
+    for pair in traffic.pairs:
+        record = _traffic(pair.client_id, pair.topic, pair.messages, pair.bytes)
+        offer(t, record, len(pair.client_id) + len(pair.topic))
+    if traffic.others_messages:
+        offer(t, _traffic(OTHERS, OTHERS, traffic.others_messages, traffic.others_bytes))
 
 
 def _traffic(client: str, topic: str, messages: int, size_bytes: int) -> Record:
