@@ -153,7 +153,7 @@ class MetricsSink:
         except InUse as error:
             raise AssemblyError(
                 f"plugins.metrics.landing: another broker named {node!r} writes to {landing}; give this one another "
-                "name (broker.node) or another folder"
+                "name (broker.node_name) or another folder"
             ) from error
         except OSError as error:
             raise AssemblyError(
