@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.settings import MetricsSettings
-
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
 from kinmqtt_spi.testing.driving import TurningDriver
 from kinmqtt_spi.testing.metric import MetricPluginContract

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from broken_disk import BrokenDisk, left_open, records
+
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import FIELDS, OTHERS
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
-
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import topics_of

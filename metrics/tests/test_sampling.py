@@ -7,9 +7,9 @@ from math import inf, nan
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kinmqtt_metrics.record import Record
 from kinmqtt_metrics.sampling import Sampling
-
 from kinmqtt_spi.services.metric import CounterSample, GaugeSample, HistogramSample, Sample, Snapshot
 
 

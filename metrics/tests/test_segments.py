@@ -11,6 +11,7 @@ import pytest
 from broken_disk import BrokenDisk, left_open, records
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kinmqtt_metrics.landing import SegmentName, open_path, published
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Segment, date_of, recover
 

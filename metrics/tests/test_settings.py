@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kinmqtt_metrics.settings import BY_ITSELF, MetricsSettings
 
+from kinmqtt_metrics.settings import BY_ITSELF, MetricsSettings
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.settings import Document, parse
 

@@ -13,11 +13,11 @@ from broken_disk import BrokenDisk, left_open, records
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
 from kinmqtt_metrics import spool as spool_module
 from kinmqtt_metrics.landing import published
 from kinmqtt_metrics.segments import Segment, recover
 from kinmqtt_metrics.spool import RECORD_BYTES, Figures, Spool, Writer, WriterThread
-
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.reference.plugin import TurnableClock
 

@@ -6,10 +6,10 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kinmqtt_metrics.record import OTHERS
-from kinmqtt_metrics.summing import Sum, Sums, largest, tell_traffic
 from test_sampling import Taker
 
+from kinmqtt_metrics.record import OTHERS
+from kinmqtt_metrics.summing import Sum, Sums, largest, tell_traffic
 from kinmqtt_spi.services.metric import Traffic, TrafficSnapshot
 
 

@@ -96,14 +96,14 @@ EVENTS: Final = (
 """What happens. ``started`` and ``stopped`` tell of the broker; the others of a client or a topic.
 
 ``dropped``, ``authentication_refused``, ``authorization_refused``, ``limited``, ``retained`` and ``retain_cleared``
-are summed over an interval, by client, topic, reason and labels: ``delta`` says how many there were, and ``t`` when the
-interval ended. A flood of them is a few lines.
+are summed over an interval, by client, topic, reason and labels: ``delta`` says how many there were, and ``t`` when
+the interval ended. A flood of them is a few lines.
 
 Labels: ``connected``, ``disconnected`` and ``taken_over`` have ``address``, ``listener`` and, where there is one,
-``username``; ``connected`` also ``protocol`` (3, 4 or 5) and ``session`` (``new``, ``resumed``), ``disconnected`` also
-``by`` (``client``, ``broker``, ``network``), ``taken_over`` also ``old_address``; ``subscribed`` has ``qos``. What was
-refused has ``by``, the plugin or the rule: ``authorization_refused`` also ``action``, ``limited`` also ``resource`` and
-``verdict``. Messages have ``qos`` and ``retain`` (``true``, ``false``).
+``username``; ``connected`` also ``protocol`` (3, 4 or 5) and ``session`` (``new``, ``resumed``), ``disconnected``
+also ``by`` (``client``, ``broker``, ``network``), ``taken_over`` also ``old_address``; ``subscribed`` has ``qos``.
+What was refused has ``by``, the plugin or the rule: ``authorization_refused`` also ``action``, ``limited`` also
+``resource`` and ``verdict``. Messages have ``qos`` and ``retain`` (``true``, ``false``).
 """
 
 OTHERS: Final = "(others)"

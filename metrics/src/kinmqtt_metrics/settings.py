@@ -64,7 +64,7 @@ class MetricsSettings:
     events: tuple[str, ...] = setting(
         BY_ITSELF,
         help="which events are told; empty for none. `dropped`, `authorization_refused`, `retained` and "
-        "`retain_cleared` cost something for each message that they concern",
+        "`retain_cleared` make the way of messages longer",
         one_of=CHOICES,
     )
     max_pairs: int = setting(
@@ -78,5 +78,9 @@ class MetricsSettings:
         (), help="topic filters: what clients publish there is archived, message by message", validator=_check_filters
     )
     capture_max_payload_bytes: int = setting(
-        65_536, help="the largest payload that is archived; of a larger one only its size is", unit="bytes", minimum=0
+        65_536,
+        help="the largest payload that is archived; of a larger one only its size is",
+        unit="bytes",
+        minimum=0,
+        maximum=1 << 20,
     )
