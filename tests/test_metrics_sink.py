@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kinmqtt_metrics import MetricsSink
-from kinmqtt_metrics.landing import OPEN, SegmentName, published
-from kinmqtt_metrics.segments import Disk
-from kinmqtt_metrics.settings import MetricsSettings
 from processes import BrokerProcess, broker_command, free_port, needed, running_broker, wait_until
 from smallclient import SmallClient
 
 from kinmqtt.testing import BrokerHarness, HarnessClient
+from kinmqtt_metrics import MetricsSink
+from kinmqtt_metrics.landing import OPEN, SegmentName, published
+from kinmqtt_metrics.segments import Disk
+from kinmqtt_metrics.settings import MetricsSettings
 
 
 def records(landing: Path) -> list[dict[str, Any]]:
