@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import hiredis
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
@@ -12,7 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 
-from kinmqtt_redis_session.scripts import Command
+from kinmqtt_redis_session.scripts import Command, Part
 
 if TYPE_CHECKING:
     from kinmqtt_redis_session.settings import RedisSessionSettings
@@ -96,7 +98,8 @@ class Servers:
         if settings.sentinels:
             return self._behind_sentinels(options)
         options["db"] = settings.database
-        return Life(self._one(options, 1), self._one(options, settings.max_in_flight), cluster=False)
+        writer, asker = (_quick(self._one(options, at_most)) for at_most in (1, settings.max_in_flight))
+        return Life(writer, asker, cluster=False)
 
     def _behind_sentinels(self, options: dict[str, Any]) -> Life:
         settings = self._settings
@@ -109,7 +112,9 @@ class Servers:
         options["ssl"] = settings.tls
         pool: Any = SentinelConnectionPool
         writer, asker = (
-            Redis(connection_pool=pool(settings.sentinel_master, sentinel, max_connections=at_most, **options))
+            _quick(
+                Redis(connection_pool=pool(settings.sentinel_master, sentinel, max_connections=at_most, **options))
+            )
             for at_most in (1, settings.max_in_flight)
         )
         return Life(writer, asker, cluster=False, others=sentinel.sentinels)
@@ -155,6 +160,33 @@ def _options(settings: RedisSessionSettings) -> dict[str, Any]:
             "ssl_check_hostname": settings.verify_hostname,
         }
     return options
+
+
+class _PacksInC:
+    """Packs commands in C: redis-py's connections for asyncio do it one argument at a time."""
+
+    def pack_command(self, *parts: Part) -> list[bytes]:
+        """A command as it goes to Redis; the first part may be several words."""
+        name, *arguments = parts
+        words = [name] if isinstance(name, int) else name.split()
+        return [hiredis.pack_command((*words, *arguments))]
+
+    def pack_commands(self, commands: Iterable[Command]) -> list[bytes]:
+        """Several."""
+        return [chunk for command in commands for chunk in self.pack_command(*command)]
+
+
+@cache
+def _packing(sort: type[Any]) -> type[Any]:
+    """Connections of a sort that pack in C."""
+    return type(sort.__name__, (_PacksInC, sort), {})
+
+
+def _quick(client: Any) -> Any:
+    """The client of a server, with connections that pack in C."""
+    pool = client.connection_pool
+    pool.connection_class = _packing(pool.connection_class)
+    return client
 
 
 async def _run(pipeline: Any, commands: Sequence[Command]) -> list[Any]:

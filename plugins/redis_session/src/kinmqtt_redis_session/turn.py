@@ -19,7 +19,7 @@ from kinmqtt_redis_session.keys import Keys, topic_shard
 from kinmqtt_redis_session.mirror import Mirror
 from kinmqtt_redis_session.phases import Numbered, phases
 from kinmqtt_redis_session.scripts import RETAIN, Command
-from kinmqtt_redis_session.writes import ClientWrite, Marks, client_command
+from kinmqtt_redis_session.writes import Call, ClientWrite, Marks, parts_of
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.services.retain import RetainWrite
@@ -194,10 +194,12 @@ class Ledger:
     def _of_clients(self, clients: dict[str, Numbered]) -> tuple[list[Command], list[str]]:
         messages = Messages()
         forget = int(self._remember_s * 1000)
-        commands = [
-            client_command(self.keys, client_id, [write for _, write in writes], messages, forget)
-            for client_id, writes in clients.items()
-        ]
+        commands = []
+        for client_id, writes in clients.items():
+            call = Call(forget)
+            for _, write in writes:
+                call.add(*parts_of(write, messages))
+            commands.append(call.command(self.keys, client_id))
         return commands, list(clients)
 
     def _of_retained(self, writes: Sequence[RetainWrite]) -> tuple[list[Command], list[int]]:

@@ -36,15 +36,8 @@ ClientWrite = SessionWrite | QueueWrite
 
 def _append(write: Append, messages: Messages) -> list[Part]:
     entry = write.entry
-    message = entry.message
     packet_id: Part = "" if write.packet_id is None else write.packet_id
-    return [
-        entry.sequence,
-        packet_id,
-        message.size_bytes,
-        codec.expiry(message),
-        codec.entry_json(entry, messages),
-    ]
+    return [entry.sequence, packet_id, codec.entry_blob(entry, messages)]
 
 
 _PARTS: Final[Mapping[type[ClientWrite], tuple[str, Callable[[Any, Messages], list[Part]]]]] = {
@@ -72,13 +65,40 @@ _PARTS: Final[Mapping[type[ClientWrite], tuple[str, Callable[[Any, Messages], li
 }
 
 
-def client_command(keys: Keys, client_id: str, writes: list[ClientWrite], messages: Messages, forget: int) -> Command:
-    """The one call that carries out what is written of one client."""
-    arguments: list[Part] = [forget]
-    for write in writes:
-        name, parts = _PARTS[type(write)]
-        arguments += (name, write.epoch, *parts(write, messages))
-    return CLIENT(keys.client(encoded(client_id), b"s", b"f", b"q", b"d", b"i", b"p", b"r", b"x"), *arguments)
+IN_A_RUN: Final = 1000
+"""Writes of one sort in a row that the script is told of at once: Lua can't put any number of arguments in a call."""
+
+
+class Call:
+    """The one call that carries out what is written of one client, as it is put together: in runs of one sort."""
+
+    def __init__(self, forget: int) -> None:
+        """``forget`` is for how many ms a client of whom nothing is left is remembered."""
+        self._arguments: list[Any] = [forget]
+        self._run: tuple[str, int] | None = None
+        self._count_at = 0
+
+    def add(self, sort: str, epoch: int, parts: list[Part]) -> None:
+        """Put a write behind those before."""
+        arguments = self._arguments
+        if self._run == (sort, epoch) and arguments[self._count_at] < IN_A_RUN:
+            arguments[self._count_at] += 1
+        else:
+            self._run = (sort, epoch)
+            self._count_at = len(arguments) + 2
+            arguments += (sort, epoch, 1)
+        arguments += parts
+
+    def command(self, keys: Keys, client_id: str) -> Command:
+        """The call."""
+        its = keys.client(encoded(client_id), b"s", b"f", b"q", b"d", b"i", b"p", b"r", b"x")
+        return CLIENT(its, *self._arguments)
+
+
+def parts_of(write: ClientWrite, messages: Messages) -> tuple[str, int, list[Part]]:
+    """A write's sort, epoch and arguments, as the script takes them."""
+    sort, parts = _PARTS[type(write)]
+    return sort, write.epoch, parts(write, messages)
 
 
 class Marks:

@@ -1,7 +1,8 @@
 -- Carries out the writes of one client, in order. Each carries its epoch, and one below the client's is refused.
 -- KEYS: s (session and counters), f (subscriptions), q (queued), d (entries), i (in flight, by order of sending),
 --       p (packet ids in flight), r (inbound packet ids), x (queued entries that expire)
--- ARGV: for how many ms a client of whom nothing is left is remembered; then the writes.
+-- ARGV: for how many ms a client of whom nothing is left is remembered; then the writes, in runs of one sort: its name,
+--       the epoch, how many there are, and the arguments of each.
 -- Answers: the numbers of the refused writes, whether a session is stored, and the sizes of the queue.
 local s, f, q, d, i, p, r, x = unpack(KEYS)
 local call = redis.call
@@ -125,16 +126,6 @@ function does.discard(good)
   end
 end
 
-function does.append(good)
-  local sequence, packet_id, size, expires, json = take(), take(), take(), take(), take()
-  local number = tonumber(sequence)
-  if not good or number <= floor then return end
-  floor, floor_text = number, sequence
-  if number > last then last, last_text = number, sequence end
-  call('HSET', d, sequence, size .. ' ' .. expires .. ' ' .. json)
-  if packet_id == '' then enqueue(sequence, tonumber(size), expires) else fly(sequence, packet_id) end
-end
-
 function does.send(good)
   local sequence, packet_id = take(), take()
   if good and unqueue(sequence) then fly(sequence, packet_id) end
@@ -143,17 +134,6 @@ end
 function does.release(good)
   local sequence = take()
   if good and call('HEXISTS', p, sequence) == 1 then call('HDEL', d, sequence) end
-end
-
-function does.remove(good)
-  local sequence = take()
-  if not good then return end
-  if call('HDEL', p, sequence) == 1 then
-    call('ZREM', i, sequence)
-    call('HDEL', d, sequence)
-  elseif unqueue(sequence) then
-    call('HDEL', d, sequence)
-  end
 end
 
 function does.requeue(good)
@@ -185,19 +165,70 @@ function does.purge(good)
   end
 end
 
-local refused, number, count = {}, 0, #ARGV
-while at < count do
-  local sort, its = take(), take()
+-- What a whole run of one sort does with one call of each command.
+local runs = {}
+
+function runs.append(good, count)
+  local entries, waiting, order_of, ids, e, w, n = {}, {}, {}, {}, 0, 0, 0
+  for _ = 1, count do
+    local sequence, packet_id, blob = take(), take(), take()
+    local number = tonumber(sequence)
+    if good and number > floor then
+      floor, floor_text = number, sequence
+      if number > last then last, last_text = number, sequence end
+      entries[e + 1], entries[e + 2] = sequence, blob
+      e = e + 2
+      if packet_id == '' then
+        local size, expires = weigh(blob)
+        bytes = bytes + size
+        waiting[w + 1], waiting[w + 2] = sequence, sequence
+        w = w + 2
+        if expires ~= '-' then call('ZADD', x, expires, sequence) end
+      else
+        order = order + 1
+        order_of[n + 1], order_of[n + 2] = order, sequence
+        ids[n + 1], ids[n + 2] = sequence, packet_id
+        n = n + 2
+      end
+    end
+  end
+  if e > 0 then call('HSET', d, unpack(entries)) end
+  if w > 0 then call('ZADD', q, unpack(waiting)) end
+  if n > 0 then
+    call('ZADD', i, unpack(order_of))
+    call('HSET', p, unpack(ids))
+  end
+end
+
+function runs.remove(good, count)
+  local sequences = {}
+  for each = 1, count do sequences[each] = take() end
+  if not good then return end
+  if call('HDEL', p, unpack(sequences)) < count then
+    -- Others wait, or are not there. What is in flight does not wait.
+    for _, sequence in ipairs(sequences) do unqueue(sequence) end
+  end
+  call('ZREM', i, unpack(sequences))
+  call('HDEL', d, unpack(sequences))
+end
+
+local refused, number, total = {}, 0, #ARGV
+while at < total do
+  local sort, its, count = take(), take(), tonumber(take())
   local height = tonumber(its)
   local good = height >= epoch
   if not good then
-    refused[#refused + 1] = number
+    for each = number, number + count - 1 do refused[#refused + 1] = each end
   elseif height > epoch then
     epoch = height
     call('HSET', s, 'e', its)
   end
-  does[sort](good)
-  number = number + 1
+  if runs[sort] then
+    runs[sort](good, count)
+  else
+    for _ = 1, count do does[sort](good) end
+  end
+  number = number + count
 end
 
 if head[1] or epoch > 0 then
