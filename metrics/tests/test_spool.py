@@ -261,6 +261,23 @@ def test_a_landing_folder_that_is_removed_comes_back(scene: Scene) -> None:
     assert numbers(scene.landing) == [2]
 
 
+def test_nothing_is_added_to_what_readers_may_see(scene: Scene) -> None:
+    """Where publishing failed half-way, also before its time, it is carried out before anything else is written."""
+    scene.offer()
+    scene.writer.step()
+    scene.disk.fails = lambda call: errno.EIO if call == "sync_folder" else None
+    with pytest.raises(OSError):
+        scene.writer.publish()
+    [path] = published(scene.landing)
+    before = path.read_bytes()
+    scene.disk.fails = lambda call: None
+    scene.offer()
+    scene.finish()
+
+    assert path.read_bytes() == before
+    assert numbers(scene.landing) == [1, 2]
+
+
 class Writing(RuleBasedStateMachine):
     """Any order of offers, turns, failures and deaths."""
 
