@@ -284,6 +284,32 @@ def part_limits(bench: Bench) -> None:
         compared([broker.name for broker in brokers], bench.compare("limits", brokers, scenarios))
 
 
+SINK = """[plugins.metrics]
+landing = "{landing}"
+capture = ["archive/#"]
+"""
+"""Settings under which everything is told that is told by itself, and messages are archived, but none of these."""
+
+
+def part_sink(bench: Bench) -> None:
+    """What the sink of metrics and events costs on the way of a message: received per second and CPU, none ÷ with."""
+    scenarios = {name: SCENARIOS[name] for name in ("pairs_q0", "one_q1", "pairs_q1")}
+    with ExitStack() as stack:
+        landing = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        brokers = []
+        for name, settings in {"none": "", "metrics": SINK.format(landing=landing)}.items():
+            broker = start(bench.ours, stack, settings=settings)
+            broker.name = name
+            brokers.append(broker)
+        compared([broker.name for broker in brokers], bench.compare("sink", brokers, scenarios))
+    rows = []
+    for name, by_broker in bench.figures["sink"].items():
+        measured = ([row["cpu_us"] for row in by_broker[broker.name] if "cpu_us" in row] for broker in brokers)
+        none, metrics = map(statistics.median, measured)
+        rows.append([name, f"{none:.2f}", f"{metrics:.2f}", f"{none / metrics:.2f}"])
+    table(["CPU µs a message", *(broker.name for broker in brokers), "none ÷ metrics"], rows)
+
+
 def _plugins(folder: Path, number: int) -> Path:
     """Distributions with so many plugins, as pip would have installed them."""
     names = [f"Watches{n}" for n in range(number)]
@@ -342,6 +368,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "connections": part_connections,
     "plugins": part_plugins,
     "limits": part_limits,
+    "sink": part_sink,
     "start": part_start,
     "growth": part_growth,
 }

@@ -6,6 +6,7 @@
       date=2026-11-21/
         broker-1-00000000c0ffee01-00000007.jsonl      published: it does not change any more
       .open-broker-1-00000000c0ffee01-00000008.jsonl  being written: no reader looks at it
+      .lock-broker-1                                  held while a broker of that name writes here
 
 A segment holds whole lines of one life of one broker, in the order of ``seq``. It is published by one rename, once it
 is on the disk. The date is that of the moment, UTC, at which it was begun.

@@ -63,8 +63,8 @@ FIELDS: Final[dict[str, str]] = {
 ``labels``  of a sample the metric's; of an event and a message what else there is to say
 ``value``  of a counter: what it has reached in this life of the broker
 ``delta``  of a counter: how far it has come since the sample that was taken before (in the first one, since 0), so
-           that the sum of all is the last ``value``; of traffic: messages; of an event: for how many
-           it stands (absent: 1)
+           that the sum of all is the last ``value``; a counter that has counted nothing yet has no record; of
+           traffic: messages; of an event: for how many it stands (absent: 1)
 ``number``  of a gauge: its value; of ``disconnected``: how long the connection lasted, in seconds
 ``bounds``  of a histogram: upper bounds of its buckets, rising; the last bucket has none
 ``counts``  of a histogram: observations in each bucket since the sample before; one more than ``bounds``
@@ -73,7 +73,7 @@ FIELDS: Final[dict[str, str]] = {
 ``topic``  of events, traffic and messages
 ``reason``  of an event: why; a reason code's name in lower case, or a word of the broker's
 ``bytes``  of traffic: of the PUBLISH packets; of a message: of its payload
-``payload``  of a message: in base64
+``payload``  of a message: in base64; absent where it is larger than the settings allow, which ``bytes`` tells
 =========  ========================================================================================================
 """
 
@@ -95,8 +95,15 @@ EVENTS: Final = (
 )
 """What happens. ``started`` and ``stopped`` tell of the broker; the others of a client or a topic.
 
-``dropped``, ``authorization_refused`` and ``limited`` are summed over an interval, by client, reason and labels:
-``delta`` says how many there were, and ``t`` when the interval ended.
+``dropped``, ``authentication_refused``, ``authorization_refused``, ``limited``, ``retained`` and ``retain_cleared``
+are summed over an interval, by client, topic, reason and labels: ``delta`` says how many there were, and ``t`` when
+the interval ended. A flood of them is a few lines.
+
+Labels: ``connected``, ``disconnected`` and ``taken_over`` have ``address``, ``listener`` and, where there is one,
+``username``; ``connected`` also ``protocol`` (3, 4 or 5) and ``session`` (``new``, ``resumed``), ``disconnected``
+also ``by`` (``client``, ``broker``, ``network``), ``taken_over`` also ``old_address``; ``subscribed`` has ``qos``.
+What was refused has ``by``, the plugin or the rule: ``authorization_refused`` also ``action``, ``limited`` also
+``resource`` and ``verdict``. Messages have ``qos`` and ``retain`` (``true``, ``false``).
 """
 
 OTHERS: Final = "(others)"

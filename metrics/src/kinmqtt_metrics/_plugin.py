@@ -1,0 +1,404 @@
+"""The plugin itself: hooks, what they become, and one timer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kinmqtt_metrics.capture import capturing, message_record
+from kinmqtt_metrics.record import EVENT, Record
+from kinmqtt_metrics.sampling import Sampling
+from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
+from kinmqtt_metrics.settings import MetricsSettings
+from kinmqtt_metrics.spool import Figures, Spool, Writer, WriterThread
+from kinmqtt_metrics.summing import Sum, Sums, largest, tell_traffic
+from kinmqtt_spi import hookimpl
+from kinmqtt_spi.errors import AssemblyError, NotConfigured
+from kinmqtt_spi.markers import on_topics
+from kinmqtt_spi.services.limiter import LimitVerdict
+from kinmqtt_spi.services.metric import SysTopic
+from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
+
+if TYPE_CHECKING:
+    from kinmqtt_spi.reasons import ReasonCode
+    from kinmqtt_spi.services.authentication import ConnectRequest
+    from kinmqtt_spi.services.authorization import AuthorizationRequest
+    from kinmqtt_spi.services.limiter import LimitDecision, Resource
+    from kinmqtt_spi.services.metric import Snapshot, TrafficSnapshot
+    from kinmqtt_spi.values import Address, Client, Maybe, Message, Subscription
+
+STOP_S: Final = 10.0
+"""How long the broker's end may be held up by what is still to be written."""
+
+REMEMBERED: Final = 1_000_000
+"""Connections of which it is known when they began."""
+
+SORTED_AT_ONCE: Final = 5000
+"""Clients with their topics; more are sorted in a thread, for they would hold up the reactor for milliseconds."""
+
+_HOOKS: Final = {
+    "connected": ("connected",),
+    "disconnected": ("disconnected", "connection_lost"),
+    "taken_over": ("session_taken_over",),
+    "session_expired": ("session_expired",),
+    "subscribed": ("subscribed",),
+    "unsubscribed": ("unsubscribed",),
+    "authentication_refused": ("authentication_refused",),
+    "limited": ("limited",),
+    "dropped": ("dropped",),
+    "authorization_refused": ("authorization_refused",),
+    "retained": ("retained",),
+    "retain_cleared": ("retain_cleared",),
+}
+"""By event; `connected` is also wanted for how long connections lasted."""
+
+_RESTART: Final = ("landing", "events", "capture")
+"""Settings that a reload can't change: what is bound is bound."""
+
+
+class MetricsSink:
+    """Writes metrics and events into the landing folder, and never keeps the broker waiting."""
+
+    def __init__(self, disk: Disk | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """``monotonic`` is the writing thread's clock, in seconds."""
+        self._disk = Disk() if disk is None else disk
+        self._monotonic = monotonic
+        self._lock: Lock | None = None
+        self._thread: WriterThread | None = None
+        self._timer: Timer | None = None
+        self._left: list[str] = []
+        """What earlier lives have left that could not be published."""
+        self._told_trouble = ""
+        self._told_dropped = 0
+        self.publish_received = capturing(self._captured)
+
+    @hookimpl
+    def requirements(self) -> Requirements:
+        """Written for version 1 of the SPI (a number of ours: SPI_VERSION is whichever is installed)."""
+        return Requirements(spi_version=1)
+
+    @hookimpl
+    def settings_class(self) -> type[MetricsSettings]:
+        """The section is parsed into this."""
+        return MetricsSettings
+
+    # Its life
+
+    @hookimpl
+    def configure(self, context: Context) -> None:
+        """Abstain without a landing folder; leave out the hooks of what is not told."""
+        settings: MetricsSettings = context.settings
+        if settings.landing is None:
+            raise NotConfigured("plugins.metrics has no landing folder")
+        self._context = context
+        self.settings = settings
+        self._landing: Path = settings.landing
+        hooks = {hook for event, names in _HOOKS.items() if event not in settings.events for hook in names}
+        if "disconnected" in settings.events:
+            hooks.discard("connected")
+        self._tells_connected = "connected" in settings.events
+        if settings.capture:
+            on_topics(*settings.capture)(self.publish_received)
+        else:
+            hooks.add("publish_received")
+        context.leave_out(*sorted(hooks))
+        self._figures = Figures(context.metrics)
+        self._spool = Spool(settings.max_waiting_bytes, self._figures)
+        self._offer = self._spool.offer
+        context.metrics.gauge("metrics.waiting", "bytes", lambda: self._spool.waiting_bytes)
+        self._sampling = Sampling(self._offer)
+        self._sums = Sums(self._offer, settings.max_pairs)
+        self._since: dict[str, float] = {}
+        boot = f"{context.node.uid & (1 << 64) - 1:016x}"
+        self._writer = Writer(
+            self._spool, self._disk, self._landing, context.node.name, boot, context.clock.now, self._monotonic
+        )
+        self._go_by(settings)
+
+    def _go_by(self, settings: MetricsSettings) -> None:
+        self.settings = settings
+        self._spool.limit_bytes = settings.max_waiting_bytes
+        self._sums.limit = settings.max_pairs
+        self._writer.roll_s = settings.roll_s
+        self._writer.roll_bytes = settings.roll_bytes
+        self._writer.keep_free_bytes = settings.keep_free_bytes
+
+    @hookimpl
+    async def start(self, context: Context) -> None:
+        """Publish what earlier lives have left, and begin to write."""
+        for one in await context.in_thread(self._open):
+            if one.published is not None:
+                context.log.info("published {segment} of an earlier life", segment=str(one.published))
+            if one.cut_bytes:
+                context.log.warn(
+                    "cut {bytes} bytes that were no whole record from {segment}",
+                    bytes=one.cut_bytes,
+                    segment=str(one.name),
+                )
+        for sentence in self._left:
+            context.log.error("{sentence}", sentence=sentence)
+        self._thread = WriterThread(self._writer, self._monotonic)
+        self._thread.start()
+        self._event("started", {})
+        self._arm()
+
+    def _open(self) -> list[Recovered]:
+        """Raises ``AssemblyError`` where the folder can't be written to, or another one does."""
+        landing, node = self._landing, self._context.node.name
+        try:
+            self._disk.make_folder(landing)
+            self._lock = Lock(landing, node)
+        except InUse as error:
+            raise AssemblyError(
+                f"plugins.metrics.landing: another broker named {node!r} writes to {landing}; give this one another "
+                "name (broker.node_name) or another folder"
+            ) from error
+        except OSError as error:
+            raise AssemblyError(
+                f"plugins.metrics.landing: {landing} can't be written to ({error.strerror}); it must be a folder "
+                "that belongs to the broker's user"
+            ) from error
+        return recover(self._disk, landing, node, self._context.clock.now, self._not_recovered)
+
+    def _not_recovered(self, path: Path, error: OSError) -> None:
+        self._left.append(f"{path} is left for the next start: {error.strerror}")
+
+    @hookimpl
+    async def stop(self) -> None:
+        """Write and publish everything, within a time that is bounded."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            now = self._now()
+            self._sums.tell(now)
+            self._event("stopped", {})
+            ended = await self._context.in_thread(lambda: thread.end(STOP_S))
+            self._tell_news(thread)
+            if not ended:
+                self._context.log.error("the disk of {landing} does not answer", landing=str(self._landing))
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @hookimpl
+    def reload(self, settings: MetricsSettings) -> Sequence[str]:
+        """Take new limits and times; folder, events and capture need a restart."""
+        before = self.settings
+        sentences = [f"{key} needs a restart" for key in _RESTART if getattr(settings, key) != getattr(before, key)]
+        self._go_by(settings)
+        return sentences
+
+    @hookimpl
+    def health(self) -> Health:
+        """Degraded while nothing can be written, and where something of an earlier life could not be published."""
+        if self._thread is not None and not self._thread.is_alive:
+            return Health(HealthState.FAILED, f"nothing is written any more: {self._thread.error}")
+        figures, trouble = self._figures, self._writer.trouble
+        dropped = figures.all_dropped
+        if trouble:
+            return Health(HealthState.DEGRADED, f"nothing can be written: {trouble}; {dropped} records dropped")
+        if self._left:
+            return Health(HealthState.DEGRADED, "; ".join(self._left))
+        return Health(HealthState.HEALTHY, f"{figures.written.value} records written, {dropped} dropped")
+
+    @hookimpl
+    def sys_topics(self) -> Sequence[SysTopic]:
+        """What was written and dropped, and what waits."""
+        figures = self._figures
+        readings: dict[str, Callable[[], int]] = {
+            "written": lambda: figures.written.value,
+            "bytes": lambda: figures.bytes.value,
+            "segments": lambda: figures.segments.value,
+            "failures": lambda: figures.failures.value,
+            "dropped": lambda: figures.all_dropped,
+            "waiting": lambda: self._spool.waiting_bytes,
+        }
+        return [SysTopic(f"$SYS/metrics/{name}", _text(read)) for name, read in readings.items()]
+
+    # The timer
+
+    def _arm(self) -> None:
+        self._timer = self._context.clock.later(self.settings.roll_s, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            self._sums.tell(self._now())
+            if self._thread is not None:
+                self._tell_news(self._thread)
+        finally:
+            self._arm()
+
+    def _tell_news(self, thread: WriterThread) -> None:
+        """Log what has changed since the last time; the writing thread leaves the log alone."""
+        log = self._context.log
+        trouble = self._writer.trouble or thread.error
+        if trouble != self._told_trouble:
+            if trouble:
+                log.error("records can't be written: {trouble}", trouble=trouble)
+            else:
+                log.info("records are written again")
+            self._told_trouble = trouble
+        dropped = self._figures.all_dropped
+        if dropped != self._told_dropped:
+            log.warn("{number} records were dropped", number=dropped - self._told_dropped)
+            self._told_dropped = dropped
+
+    # What is told
+
+    def _now(self) -> int:
+        return int(self._context.clock.now() * 1e6)
+
+    @hookimpl
+    def sampled(self, snapshot: Snapshot) -> None:
+        """All metrics at one moment."""
+        self._sampling.take(snapshot, int(snapshot.at * 1e6))
+
+    @hookimpl
+    def traffic_sampled(self, traffic: TrafficSnapshot) -> Maybe[None]:
+        """What each client has published to each topic."""
+        limit = self.settings.max_pairs
+        if len(traffic.pairs) > SORTED_AT_ONCE:
+            return self._tell_many(traffic, limit)
+        self._tell_traffic(largest(traffic, limit))
+        return None
+
+    async def _tell_many(self, traffic: TrafficSnapshot, limit: int) -> None:
+        self._tell_traffic(await self._context.in_thread(lambda: largest(traffic, limit)))
+
+    def _tell_traffic(self, traffic: TrafficSnapshot) -> None:
+        tell_traffic(self._offer, traffic, int(traffic.at * 1e6))
+
+    def _event(
+        self,
+        name: str,
+        labels: dict[str, str],
+        client: str = "",
+        topic: str = "",
+        reason: str = "",
+        number: float | None = None,
+    ) -> None:
+        record: Record = {"kind": EVENT, "name": name}
+        if labels:
+            record["labels"] = labels
+        if number is not None:
+            record["number"] = number
+        if client:
+            record["client"] = client
+        if topic:
+            record["topic"] = topic
+        if reason:
+            record["reason"] = reason
+        self._offer(self._now(), record, len(client) + len(topic))
+
+    @hookimpl
+    def connected(self, client: Client, session_present: bool) -> None:
+        """A client has its CONNACK."""
+        since = self._since
+        if len(since) >= REMEMBERED:
+            del since[next(iter(since))]
+        since[client.client_id] = self._context.clock.monotonic()
+        if self._tells_connected:
+            labels = _who(client)
+            labels["protocol"] = str(client.protocol_version)
+            labels["session"] = "resumed" if session_present else "new"
+            self._event("connected", labels, client.client_id)
+
+    @hookimpl
+    def disconnected(self, client: Client, by_client: bool, reason: ReasonCode) -> None:
+        """A connection has ended with a DISCONNECT."""
+        self._ended(client, "client" if by_client else "broker", reason.name.lower())
+
+    @hookimpl
+    def connection_lost(self, client: Client) -> None:
+        """A connection has ended without one."""
+        self._ended(client, "network", "connection_lost")
+
+    def _ended(self, client: Client, by: str, reason: str) -> None:
+        began = self._since.pop(client.client_id, None)
+        lasted_s = None if began is None else self._context.clock.monotonic() - began
+        labels = _who(client)
+        labels["by"] = by
+        self._event("disconnected", labels, client.client_id, "", reason, lasted_s)
+
+    @hookimpl
+    def session_taken_over(self, client: Client, old_address: Address) -> None:
+        """A new connection has taken a client id from an open one."""
+        self._event("taken_over", _who(client) | {"old_address": old_address.host}, client.client_id)
+
+    @hookimpl
+    def session_expired(self, client_id: str) -> None:
+        """A session's expiry interval has passed."""
+        self._event("session_expired", {}, client_id)
+
+    @hookimpl
+    def subscribed(self, client: Client, subscription: Subscription) -> None:
+        """A subscription was made or replaced."""
+        labels = {"qos": str(int(subscription.qos))}
+        self._event("subscribed", labels, client.client_id, subscription.full_filter)
+
+    @hookimpl
+    def unsubscribed(self, client: Client, filter: str) -> None:
+        """A subscription was given up."""
+        self._event("unsubscribed", {}, client.client_id, filter)
+
+    # What is summed
+
+    @hookimpl
+    def retained(self, message: Message) -> None:
+        """A message is retained. The broker's own numbers are in the samples."""
+        if not message.topic.startswith("$SYS/"):
+            self._sums.count(Sum("retained", message.publisher.client_id, message.topic, ""))
+
+    @hookimpl
+    def retain_cleared(self, topic: str) -> None:
+        """A topic's retained message was deleted or has expired."""
+        self._sums.count(Sum("retain_cleared", "", topic, ""))
+
+    @hookimpl
+    def authentication_refused(self, request: ConnectRequest, by: str, reason: ReasonCode) -> None:
+        """A client has been refused."""
+        self._sums.count(
+            Sum("authentication_refused", request.client_id, "", reason.name.lower(), (("by", by),) if by else ())
+        )
+
+    @hookimpl
+    def authorization_refused(self, request: AuthorizationRequest, by: str) -> None:
+        """A client may not do something with a topic."""
+        labels = (("action", request.action.value), ("by", by))
+        self._sums.count(Sum("authorization_refused", request.client.client_id, "", "not_authorized", labels))
+
+    @hookimpl
+    def limited(self, resource: Resource, decision: LimitDecision) -> None:
+        """A limiter said something other than ALLOW."""
+        verdict = decision.verdict
+        says_why = verdict in (LimitVerdict.REJECT, LimitVerdict.DISCONNECT)
+        reason = decision.reason.name.lower() if says_why else verdict.value
+        labels = (("by", decision.rule), ("resource", resource.kind.value), ("verdict", verdict.value))
+        self._sums.count(Sum("limited", resource.client_id or "", "", reason, labels))
+
+    @hookimpl
+    def dropped(self, client_id: str, why: str) -> None:
+        """A message did not reach a client."""
+        self._sums.count(Sum("dropped", client_id, "", why))
+
+    # What is archived
+
+    def _captured(self, client: Client, message: Message) -> None:
+        record = message_record(client, message, self.settings.capture_max_payload_bytes)
+        more_bytes = len(message.topic) + len(record.get("payload", b""))
+        self._offer(int(message.received_at * 1e6), record, more_bytes)
+
+
+def _who(client: Client) -> dict[str, str]:
+    labels = {"address": client.address.host, "listener": client.listener}
+    if client.username is not None:
+        labels["username"] = client.username
+    return labels
+
+
+def _text(read: Callable[[], int]) -> Callable[[], str]:
+    return lambda: str(read())

@@ -1,0 +1,86 @@
+"""``[plugins.metrics]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from kinmqtt_spi.settings import setting
+
+ON_REQUEST: Final = ("dropped", "authorization_refused", "retained", "retain_cleared")
+"""Events that somebody must ask for: where a plugin hears of these, the broker has more to do for each message."""
+
+CHOICES: Final = (
+    "connected",
+    "disconnected",
+    "taken_over",
+    "session_expired",
+    "subscribed",
+    "unsubscribed",
+    "authentication_refused",
+    "limited",
+    *ON_REQUEST,
+)
+
+BY_ITSELF: Final = tuple(name for name in CHOICES if name not in ON_REQUEST)
+
+LEAST_WAITING_BYTES: Final = 1 << 20
+
+
+def _check_filters(_: object, attribute: attrs.Attribute[Any], filters: Sequence[str]) -> None:
+    """Refuse what matches no topic: a mistyped filter would archive nothing, and nobody would notice."""
+    for filter in filters:
+        levels = filter.split("/")
+        whole = all(level in ("#", "+") or not {"#", "+"} & set(level) for level in levels)
+        if not filter or "\0" in filter or not whole or "#" in levels[:-1] or levels[0] == "$share":
+            raise ValueError(f"{filter!r} is no topic filter that a topic can match")
+
+
+@attrs.frozen(slots=True)
+class MetricsSettings:
+    """Where records go, and which."""
+
+    landing: Path | None = setting(
+        None, help="the folder that records are written to; several brokers may share it, each under its own name"
+    )
+    roll_s: float = setting(
+        5.0, help="how often what was written is handed to readers", unit="s", minimum=2, maximum=10
+    )
+    roll_bytes: int = setting(
+        8 << 20, help="at which size a segment is handed over sooner", unit="bytes", minimum=1 << 16, maximum=1 << 28
+    )
+    max_waiting_bytes: int = setting(
+        64 << 20,
+        help="how much memory records may take that wait to be written; what comes on top is dropped, and counted",
+        unit="bytes",
+        minimum=LEAST_WAITING_BYTES,
+    )
+    keep_free_bytes: int = setting(
+        256 << 20, help="how much of the disk stays free: below that nothing is written", unit="bytes", minimum=0
+    )
+    events: tuple[str, ...] = setting(
+        BY_ITSELF,
+        help="which events are told; empty for none. `dropped`, `authorization_refused`, `retained` and "
+        "`retain_cleared` make the way of messages longer",
+        one_of=CHOICES,
+    )
+    max_pairs: int = setting(
+        1000,
+        help="how many clients with their topics an interval tells of, and how many different sums of each event; "
+        "the others are summed up",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    capture: tuple[str, ...] = setting(
+        (), help="topic filters: what clients publish there is archived, message by message", validator=_check_filters
+    )
+    capture_max_payload_bytes: int = setting(
+        65_536,
+        help="the largest payload that is archived; of a larger one only its size is",
+        unit="bytes",
+        minimum=0,
+        maximum=1 << 20,
+    )

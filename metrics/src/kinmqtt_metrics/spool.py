@@ -1,0 +1,371 @@
+"""Between the reactor and the disk: what waits in memory, bounded, and the thread that writes it.
+
+The reactor hands over and goes on; it takes no lock, and wakes nobody but where much waits. Numbers that both look at
+have one that writes them.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from base64 import b64encode
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from kinmqtt_metrics.landing import SegmentName
+from kinmqtt_metrics.record import FORMAT, Record
+from kinmqtt_metrics.segments import Disk, Segment, date_of
+from kinmqtt_spi.services.metric import Metrics
+
+RECORD_BYTES: Final = 1000
+"""What a record takes in memory, beside what is long in it; measured with six keys and four labels."""
+SLICE: Final = 64
+"""Records that are encoded at a time, in about 0.2 ms: the reactor must get the interpreter back soon."""
+SLICE_BYTES: Final = 256 << 10
+"""At which size a slice ends sooner: payloads take a millisecond for each megabyte."""
+BREATH_S: Final = 0.0005
+"""Between two slices."""
+IDLE_S: Final = 0.2
+"""How often the thread looks whether something waits."""
+RETRY_S: Final = 1.0
+"""How soon it tries again what failed."""
+
+QUEUE_FULL: Final = "queue_full"
+DISK_FULL: Final = "disk_full"
+WRITE_FAILED: Final = "write_failed"
+UNFIT: Final = "unfit"
+STOPPED: Final = "stopped"
+REASONS: Final = (QUEUE_FULL, DISK_FULL, WRITE_FAILED, UNFIT, STOPPED)
+"""Why records are dropped: more came than could be written; or so it was because the disk was full, or failed; what
+no line can say; what still waited when the broker had to end."""
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Figures:
+    """What is told of the sink itself. Each counter has one that counts: the reactor or the writer."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.written = metrics.counter("metrics.written", "records")
+        self.bytes = metrics.counter("metrics.bytes", "bytes")
+        self.segments = metrics.counter("metrics.segments", "segments")
+        """Those that were published."""
+        self.failures = metrics.counter("metrics.failures", "errors")
+        """Of the disk."""
+        self.dropped = {
+            reason: metrics.counter("metrics.dropped", "records", {"reason": reason}) for reason in REASONS
+        }
+
+    @property
+    def all_dropped(self) -> int:
+        """Dropped records, whyever."""
+        return sum(counter.value for counter in self.dropped.values())
+
+
+class Spool:
+    """Records that wait. The reactor offers, and the writer takes."""
+
+    def __init__(self, limit_bytes: int, figures: Figures) -> None:
+        self.limit_bytes = limit_bytes
+        self.figures = figures
+        self._records: deque[tuple[int, Record, int]] = deque()
+        self._offered_bytes = 0
+        """Only the reactor writes this one,"""
+        self._taken_bytes = 0
+        """and only the writer this one."""
+        self.refusing = QUEUE_FULL
+        """Why what finds it full is dropped."""
+        self.news = threading.Event()
+        """Set where the writer should come before it would of itself."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What records take that are not written."""
+        return self._offered_bytes - self._taken_bytes
+
+    def offer(self, t: int, record: Record, more_bytes: int = 0, /) -> bool:
+        """Take a record, of which ``node``, ``boot`` and ``seq`` are still missing; ``False`` where it was dropped.
+
+        It must not be changed any more. ``t`` in microseconds; ``more_bytes`` is what is long in the record.
+        """
+        size_bytes = RECORD_BYTES + more_bytes
+        before_bytes = self._offered_bytes - self._taken_bytes
+        waiting_bytes = before_bytes + size_bytes
+        if waiting_bytes > self.limit_bytes:
+            self.figures.dropped[self.refusing].value += 1
+            return False
+        self._offered_bytes += size_bytes
+        self._records.append((t, record, size_bytes))
+        if before_bytes <= self.limit_bytes >> 1 < waiting_bytes:
+            self.news.set()
+        return True
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self.limit_bytes = 0
+        self.news.set()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def take(self) -> list[tuple[int, Record, int]]:
+        """The next slice of records, which go on taking memory until they are :meth:`done`."""
+        records = self._records
+        taken: list[tuple[int, Record, int]] = []
+        size_bytes = 0
+        while records and len(taken) < SLICE and size_bytes < SLICE_BYTES:
+            taken.append(records.popleft())
+            size_bytes += taken[-1][2]
+        return taken
+
+    def forget(self) -> int:
+        """Give up what waits; answers how many records."""
+        number = len(self._records)
+        self._records.clear()
+        return number
+
+    def done(self, size_bytes: int) -> None:
+        """So much memory is free again."""
+        self._taken_bytes += size_bytes
+
+
+class Batch:
+    """Records as lines, ready to be written."""
+
+    __slots__ = ("data", "number", "size_bytes")
+
+    def __init__(self, data: bytes, number: int, size_bytes: int) -> None:
+        self.data = data
+        self.number = number
+        """How many lines."""
+        self.size_bytes = size_bytes
+        """What they took in memory."""
+
+
+class Full(Exception):
+    """There is less room on the disk than is to stay free."""
+
+
+class Writer:
+    """What the thread does, one step at a time: encode, write, publish. It has no thread of its own."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        disk: Disk,
+        landing: Path,
+        node: str,
+        boot: str,
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """``now`` and ``monotonic`` in seconds, from any thread."""
+        self.spool = spool
+        self._disk = disk
+        self._landing = landing
+        self._node = node
+        self._boot = boot
+        self._now = now
+        self._monotonic = monotonic
+        self.roll_s = 5.0
+        self.roll_bytes = 8 << 20
+        self.keep_free_bytes = 0
+        self._middle = f',"node":{json.dumps(node)},"boot":{json.dumps(boot)},"seq":'
+        self._batch: Batch | None = None
+        """What was encoded and could not be written yet."""
+        self._segment: Segment | None = None
+        self._is_sealed = False
+        self._figures = spool.figures
+        self._seq = 0
+        """Of the last record in a segment."""
+        self._published = 0
+        """Segments."""
+        self.trouble = ""
+        """Why nothing is written at the moment; empty where all is well."""
+
+    # What the thread calls
+
+    def turn(self) -> float:
+        """Do one step; answers how long to wait for the next one, in seconds. Raises nothing of the disk's."""
+        try:
+            busy = self.step()
+        except Full:
+            self._failed(DISK_FULL, self._no_room())
+            return RETRY_S
+        except OSError as error:
+            no_room = error.errno in _NO_ROOM
+            self._figures.failures.value += 1
+            self._failed(DISK_FULL if no_room else WRITE_FAILED, f"{self._landing}: {error.strerror or error}")
+            return RETRY_S
+        self.trouble = ""
+        self.spool.refusing = QUEUE_FULL
+        return BREATH_S if busy else IDLE_S
+
+    def _no_room(self) -> str:
+        return f"{self._landing}: less than the {self.keep_free_bytes} bytes are free that keep_free_bytes asks for"
+
+    def _failed(self, reason: str, text: str) -> None:
+        self.spool.refusing = reason
+        self.trouble = text
+
+    def step(self) -> bool:
+        """Publish what is due, then write the next records; whether there are more. Raises OSError and Full."""
+        segment = self._segment
+        if segment is not None and (self._is_sealed or self._is_due(segment)):
+            self.publish()
+        if self._batch is None:
+            self._batch = self._encoded()
+        if self._batch is None:
+            return bool(self.spool)
+        self._write(self._batch)
+        return bool(self.spool)
+
+    def _is_due(self, segment: Segment) -> bool:
+        is_old = segment.size_bytes > 0 and self._monotonic() - segment.began >= self.roll_s
+        return is_old or segment.size_bytes >= self.roll_bytes
+
+    def publish(self) -> None:
+        """Publish what was written so far; raises OSError, and can be called again."""
+        segment = self._segment
+        if segment is None:
+            return
+        if segment.size_bytes:
+            # From here on nothing is added to it: what was put on the disk is what gets the name.
+            self._is_sealed = True
+            segment.publish()
+            self._published += 1
+            self._figures.segments.value += 1
+        else:
+            segment.discard()
+        self._segment = None
+        self._is_sealed = False
+
+    def _write(self, batch: Batch) -> None:
+        if self.keep_free_bytes and self._free_bytes() - len(batch.data) < self.keep_free_bytes:
+            raise Full(self._no_room())
+        if self._segment is None:
+            name = SegmentName(self._node, self._boot, self._published + 1)
+            date = date_of(self._now())
+            self._segment = Segment(self._disk, self._landing, name, date, self._monotonic())
+        self._segment.append(batch.data)
+        self._batch = None
+        self._seq += batch.number
+        self._figures.written.value += batch.number
+        self._figures.bytes.value += len(batch.data)
+        self.spool.done(batch.size_bytes)
+
+    def _free_bytes(self) -> int:
+        try:
+            return self._disk.free_bytes(self._landing)
+        except FileNotFoundError:
+            self._disk.make_folder(self._landing)
+            return self._disk.free_bytes(self._landing)
+
+    def _encoded(self) -> Batch | None:
+        lines = []
+        size_bytes = 0
+        seq = self._seq
+        for t, record, record_bytes in self.spool.take():
+            size_bytes += record_bytes
+            try:
+                body = _ENCODE(record)
+            except (TypeError, ValueError, RecursionError):
+                self._figures.dropped[UNFIT].value += 1
+                continue
+            seq += 1
+            lines.append(f'{{"v":{FORMAT},"t":{t}{self._middle}{seq},{body[1:]}\n')
+        if not lines:
+            self.spool.done(size_bytes)
+            return None
+        return Batch("".join(lines).encode("ascii"), len(lines), size_bytes)
+
+    # Its end
+
+    def give_up(self) -> None:
+        """Count what was not written, and leave what was not published to the next start."""
+        left = self.spool.forget() + (0 if self._batch is None else self._batch.number)
+        self._figures.dropped[STOPPED].value += left
+        self.spool.done(self.spool.waiting_bytes)
+        self._batch = None
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
+
+
+def _plain(value: Any) -> str:
+    # Base64 takes longer than handing a payload over: it is for the thread.
+    return b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)
+
+
+# All that is not ASCII is written as \uXXXX: no reader takes a sign within a topic for the end of a line.
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain, check_circular=False).encode
+
+
+class WriterThread:
+    """Runs a writer until it is told to end."""
+
+    def __init__(self, writer: Writer, monotonic: Callable[[], float]) -> None:
+        """``monotonic`` in seconds: how long the end may take is measured by it."""
+        self._writer = writer
+        self._monotonic = monotonic
+        self._ends_at: float | None = None
+        self.error = ""
+        """What has ended the thread before its time."""
+        self._thread = threading.Thread(target=self._run, name="kinmqtt-metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it goes on."""
+        return self._thread.is_alive()
+
+    def end(self, limit_s: float) -> bool:
+        """Write and publish what waits, within so many seconds; blocks. ``False`` where it did not come to an end."""
+        self._ends_at = self._monotonic() + limit_s
+        self._writer.spool.close()
+        # A little longer than the thread takes to see that it is over.
+        self._thread.join(limit_s + RETRY_S)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        writer, news = self._writer, self._writer.spool.news
+        try:
+            while self._ends_at is None:
+                pause_s = writer.turn()
+                # Between two slices too: whoever only yields would get the interpreter back at once.
+                news.wait(pause_s)
+                news.clear()
+            self._finish()
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+        finally:
+            writer.give_up()
+
+    def _finish(self) -> None:
+        writer = self._writer
+        assert self._ends_at is not None
+        while True:
+            trouble = ""
+            for last_steps in (self._write_all, writer.publish):
+                # What was written is published, too, where the rest can't be.
+                try:
+                    last_steps()
+                except (OSError, Full) as error:
+                    trouble = trouble or str(error)
+            writer.trouble = trouble
+            left_s = self._ends_at - self._monotonic()
+            if not trouble or left_s <= 0:
+                return
+            threading.Event().wait(min(left_s, RETRY_S / 4))
+
+    def _write_all(self) -> None:
+        assert self._ends_at is not None
+        while self._writer.step():
+            if self._monotonic() >= self._ends_at:
+                return

@@ -1,0 +1,104 @@
+"""Sums of an interval: of what happens too often to be told of one by one, and of what clients published."""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from typing import TYPE_CHECKING, NamedTuple
+
+from attrs import evolve
+
+from kinmqtt_metrics.record import EVENT, OTHERS, TRAFFIC, Record
+
+if TYPE_CHECKING:
+    from kinmqtt_metrics.sampling import Offer
+    from kinmqtt_spi.services.metric import TrafficSnapshot
+
+
+class Sum(NamedTuple):
+    """What is counted together."""
+
+    name: str
+    """One of the events."""
+    client: str
+    topic: str
+    reason: str
+    labels: tuple[tuple[str, str], ...] = ()
+    """Of which there are few: plugins, rules, words."""
+
+
+class Sums:
+    """Counts events until the interval ends; of each event no more than ``limit`` sums, and one of all others."""
+
+    def __init__(self, offer: Offer, limit: int) -> None:
+        self._offer = offer
+        self.limit = limit
+        self._counts: dict[Sum, int] = {}
+        self._sizes: dict[str, int] = {}
+
+    def count(self, sum: Sum, number: int = 1) -> None:
+        """One more, or so many."""
+        counts = self._counts
+        known = counts.get(sum)
+        if known is not None:
+            counts[sum] = known + number
+            return
+        size = self._sizes.get(sum.name, 0)
+        if size >= self.limit:
+            # Reasons and labels are words of the broker's and of its settings: what remains is bounded.
+            sum = sum._replace(client=OTHERS, topic=OTHERS if sum.topic else "")
+            counts[sum] = counts.get(sum, 0) + number
+            return
+        self._sizes[sum.name] = size + 1
+        counts[sum] = number
+
+    def tell(self, t: int) -> None:
+        """Offer what was counted, as of ``t`` (microseconds). What was not taken stays, and counts on."""
+        counts, self._counts, self._sizes = self._counts, {}, {}
+        for sum, number in counts.items():
+            if not self._offer(t, _event(sum, number), len(sum.client) + len(sum.topic)):
+                self.count(sum, number)
+
+
+def _event(sum: Sum, number: int) -> Record:
+    record: Record = {"kind": EVENT, "name": sum.name}
+    if sum.labels:
+        record["labels"] = dict(sum.labels)
+    record["delta"] = number
+    if sum.client:
+        record["client"] = sum.client
+    if sum.topic:
+        record["topic"] = sum.topic
+    if sum.reason:
+        record["reason"] = sum.reason
+    return record
+
+
+def largest(traffic: TrafficSnapshot, limit: int) -> TrafficSnapshot:
+    """The ``limit`` pairs with most bytes, and the others as a sum. It may be called in any thread."""
+    pairs = traffic.pairs
+    if len(pairs) <= limit:
+        return traffic
+    # By their place too: of two that are alike the first is told.
+    order = nlargest(limit, zip((pair.bytes for pair in pairs), range(0, -len(pairs), -1), strict=True))
+    told = tuple(pairs[-place] for _, place in order)
+    messages = sum(pair.messages for pair in pairs) - sum(pair.messages for pair in told)
+    size_bytes = sum(pair.bytes for pair in pairs) - sum(pair.bytes for pair in told)
+    return evolve(
+        traffic,
+        pairs=told,
+        others_messages=traffic.others_messages + messages,
+        others_bytes=traffic.others_bytes + size_bytes,
+    )
+
+
+def tell_traffic(offer: Offer, traffic: TrafficSnapshot, t: int) -> None:
+    """Offer what each client has published to each topic, and what the others have; ``t`` in microseconds."""
+    for pair in traffic.pairs:
+        record = _traffic(pair.client_id, pair.topic, pair.messages, pair.bytes)
+        offer(t, record, len(pair.client_id) + len(pair.topic))
+    if traffic.others_messages:
+        offer(t, _traffic(OTHERS, OTHERS, traffic.others_messages, traffic.others_bytes))
+
+
+def _traffic(client: str, topic: str, messages: int, size_bytes: int) -> Record:
+    return {"kind": TRAFFIC, "delta": messages, "client": client, "topic": topic, "bytes": size_bytes}

@@ -1,0 +1,350 @@
+"""The plugin by itself: what each hook becomes, its life, reloads, and what it tells of itself."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broken_disk import BrokenDisk, left_open, records
+
+from kinmqtt_metrics import MetricsSink
+from kinmqtt_metrics.landing import SegmentName, open_path
+from kinmqtt_metrics.record import FIELDS, OTHERS
+from kinmqtt_metrics.settings import CHOICES, MetricsSettings
+from kinmqtt_spi import ReasonCode
+from kinmqtt_spi.errors import AssemblyError, NotConfigured
+from kinmqtt_spi.markers import topics_of
+from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.services.authentication import ConnectRequest
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.services.metric import CounterSample, Snapshot, Traffic, TrafficSnapshot
+from kinmqtt_spi.services.plugin import HealthState
+from kinmqtt_spi.testing.driving import TurningDriver
+from kinmqtt_spi.values import Address, Client, Message, NodeIdentity, Publisher, Subscription
+
+CLIENT = Client("c", "u", Address("192.0.2.1", 5000), "tcp", 5)
+WHO = {"address": "192.0.2.1", "listener": "tcp", "username": "u"}
+T = 1_700_000_000_000_000
+
+
+class Scene:
+    """A sink that was started; what it wrote is read when it has stopped."""
+
+    def __init__(
+        self, landing: Path, disk: BrokenDisk | None = None, node: str = "n", start: bool = True, **more: Any
+    ) -> None:
+        self.landing = landing
+        self.clock = TurnableClock()
+        self.drive = TurningDriver(self.clock)
+        self.sink = MetricsSink(disk)
+        settings = MetricsSettings(landing=landing, **{"events": CHOICES, "keep_free_bytes": 0} | more)
+        self.context = BareContext("metrics", settings, clock=self.clock, node=NodeIdentity(node, 0xC0FFEE))
+        self.sink.configure(self.context)
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        """As the broker starts it."""
+        self.drive(self.sink.start(self.context))
+
+    def stop(self) -> None:
+        """As the broker stops it."""
+        self.drive(self.sink.stop())
+
+    def told(self) -> list[dict[str, Any]]:
+        """What was written between start and stop, without the keys that every record has."""
+        self.stop()
+        found = records(self.landing)
+        assert all(set(record) <= set(FIELDS) for record in found)
+        assert [record["seq"] for record in found] == list(range(1, len(found) + 1))
+        assert (found[0]["name"], found[-1]["name"]) == ("started", "stopped")
+        common = ("v", "node", "boot", "seq")
+        return [{key: value for key, value in each.items() if key not in common} for each in found[1:-1]]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """A sink that tells everything."""
+    scene = Scene(tmp_path)
+    yield scene
+    scene.stop()
+
+
+def event(name: str, **more: Any) -> dict[str, Any]:
+    """An event of the moment at which the clock stands first."""
+    return {"t": T, "kind": "event", "name": name} | more
+
+
+# What hooks become
+
+
+def test_a_connection_is_told_from_its_beginning_to_its_end(scene: Scene) -> None:
+    """With who it is, how long it lasted, who ended it and why."""
+    scene.sink.connected(CLIENT, False)
+    scene.clock.advance(2.5)
+    scene.clock.step(-1000)
+    scene.sink.disconnected(CLIENT, False, ReasonCode.KEEP_ALIVE_TIMEOUT)
+    scene.sink.disconnected(CLIENT, True, ReasonCode.SUCCESS)
+
+    end = {"t": T - 997_500_000, "kind": "event", "name": "disconnected", "client": "c"}
+    assert scene.told() == [
+        event("connected", labels=WHO | {"protocol": "5", "session": "new"}, client="c"),
+        end | {"labels": WHO | {"by": "broker"}, "number": 2.5, "reason": "keep_alive_timeout"},
+        end | {"labels": WHO | {"by": "client"}, "reason": "success"},
+    ]
+
+
+def test_a_connection_that_is_lost_is_one_that_ended(scene: Scene) -> None:
+    """Without a DISCONNECT."""
+    scene.sink.connected(CLIENT, True)
+    scene.sink.connection_lost(CLIENT)
+
+    assert scene.told()[1:] == [
+        event("disconnected", labels=WHO | {"by": "network"}, number=0.0, client="c", reason="connection_lost")
+    ]
+
+
+def test_rare_events_are_told_one_by_one(scene: Scene) -> None:
+    """Each with the client and the topic."""
+    scene.sink.session_taken_over(CLIENT, Address("192.0.2.9", 1))
+    scene.sink.session_expired("c")
+    scene.sink.subscribed(CLIENT, Subscription("a/+", 1, share_group="g"))
+    scene.sink.unsubscribed(CLIENT, "a/+")
+
+    assert scene.told() == [
+        event("taken_over", labels=WHO | {"old_address": "192.0.2.9"}, client="c"),
+        event("session_expired", client="c"),
+        event("subscribed", labels={"qos": "1"}, client="c", topic="$share/g/a/+"),
+        event("unsubscribed", client="c", topic="a/+"),
+    ]
+
+
+def test_frequent_events_are_summed(scene: Scene) -> None:
+    """Over the interval, which ends when the timer goes, or with the broker."""
+    for _ in range(3):
+        scene.sink.dropped("c", "offline")
+        scene.sink.retained(Message("a", b"x", publisher=Publisher("c")))
+        scene.sink.retained(Message("$SYS/x", b"1"))
+    scene.sink.authorization_refused(AuthorizationRequest(CLIENT, Action.PUBLISH, "a"), "acl")
+    scene.clock.advance(5)
+    scene.sink.authentication_refused(ConnectRequest("x"), "", ReasonCode.NOT_AUTHORIZED)
+    scene.sink.limited(
+        Resource(ResourceKind.PUBLISH, "tcp", "192.0.2.1", "c"), LimitDecision(LimitVerdict.REJECT, "r")
+    )
+    scene.sink.limited(Resource(ResourceKind.CONNECTION, "tcp", "::1"), LimitDecision(LimitVerdict.DELAY, "r", 1.0))
+    scene.sink.retain_cleared("a")
+
+    later = {"t": T + 5_000_000}
+    assert scene.told() == [
+        event("dropped", delta=3, client="c", reason="offline") | later,
+        event("retained", delta=3, client="c", topic="a") | later,
+        event("authorization_refused", delta=1, client="c", reason="not_authorized")
+        | {"labels": {"action": "publish", "by": "acl"}}
+        | later,
+        event("authentication_refused", delta=1, client="x", reason="not_authorized") | later,
+        event("limited", delta=1, client="c", reason="quota_exceeded")
+        | {"labels": {"by": "r", "resource": "publish", "verdict": "reject"}}
+        | later,
+        event("limited", delta=1, reason="delay")
+        | {"labels": {"by": "r", "resource": "connection", "verdict": "delay"}}
+        | later,
+        event("retain_cleared", delta=1, topic="a") | later,
+    ]
+
+
+def test_samples_and_traffic_have_the_moment_they_are_of(scene: Scene) -> None:
+    """Which is the snapshot's, and not that of the writing."""
+    scene.sink.sampled(Snapshot(12.5, "n", (CounterSample("a.b", "bytes", {}, 3),)))
+    scene.drive(scene.sink.traffic_sampled(TrafficSnapshot(13.5, "n", (Traffic("c", "t", 1, 2),))))
+
+    assert [(record["t"], record["kind"]) for record in scene.told()] == [
+        (12_500_000, "counter"),
+        (13_500_000, "traffic"),
+    ]
+
+
+@pytest.mark.parametrize("number", [50, 6000])
+def test_traffic_of_very_many_is_bounded(tmp_path: Path, number: int) -> None:
+    """The largest pairs are told, the others in one record; many are sorted beside the reactor."""
+    scene = Scene(tmp_path, max_pairs=3)
+    pairs = tuple(Traffic(f"c{n}", "t", 1, n) for n in range(number))
+    scene.drive(scene.sink.traffic_sampled(TrafficSnapshot(1.0, "n", pairs)))
+
+    told = scene.told()
+    assert [record["client"] for record in told] == [*(f"c{number - n}" for n in (1, 2, 3)), OTHERS]
+    assert sum(record["delta"] for record in told) == number
+    assert sum(record["bytes"] for record in told) == sum(range(number))
+
+
+def test_captured_messages_are_archived(tmp_path: Path) -> None:
+    """With their payload, unless it is larger than the settings allow."""
+    scene = Scene(tmp_path, capture=("a/#",), capture_max_payload_bytes=3)
+    for payload in (b"\x00\xff!", b"long", b""):
+        scene.sink.publish_received(CLIENT, Message("a/b", payload, 1, True, received_at=2.0))
+
+    message = {"t": 2_000_000, "kind": "message", "labels": {"qos": "1", "retain": "true"}}
+    message |= {"client": "c", "topic": "a/b"}
+    assert scene.told() == [
+        message | {"bytes": 3, "payload": "AP8h"},
+        message | {"bytes": 4},
+        message | {"bytes": 0, "payload": ""},
+    ]
+
+
+# What costs
+
+
+def test_by_itself_nothing_is_heard_of_that_costs_for_each_message(tmp_path: Path) -> None:
+    """Hooks that make the broker look at every message are left out unless somebody asks for them."""
+    context = BareContext("metrics", MetricsSettings(landing=tmp_path))
+    MetricsSink().configure(context)
+
+    costly = {"dropped", "authorization_refused", "retained", "retain_cleared", "publish_received"}
+    assert context.left_out == costly
+
+
+def test_no_events_are_no_hooks(tmp_path: Path) -> None:
+    """Samples and traffic are told all the same."""
+    scene = Scene(tmp_path, events=())
+
+    assert {"connected", "disconnected", "connection_lost", "subscribed", "limited"} <= scene.context.left_out
+    assert not {"sampled", "traffic_sampled"} & scene.context.left_out
+    scene.stop()
+
+
+def test_how_long_connections_lasted_is_known_where_their_beginning_is_not_told(tmp_path: Path) -> None:
+    """The hook is wanted, and says nothing."""
+    scene = Scene(tmp_path, events=("disconnected",))
+    scene.sink.connected(CLIENT, False)
+    scene.clock.advance(1)
+    scene.sink.connection_lost(CLIENT)
+
+    assert "connected" not in scene.context.left_out
+    assert [(record["name"], record["number"]) for record in scene.told()] == [("disconnected", 1.0)]
+
+
+def test_each_sink_captures_its_own_topics(tmp_path: Path) -> None:
+    """What is bound to one plugin object is not bound to another."""
+    one = Scene(tmp_path, capture=("a/#",), start=False)
+    other = Scene(tmp_path, capture=("b", "c/+"), start=False)
+
+    assert topics_of(one.sink.publish_received) == ("a/#",)
+    assert topics_of(other.sink.publish_received) == ("b", "c/+")
+
+
+# Its life
+
+
+def test_without_a_folder_it_abstains() -> None:
+    """Installed is not configured."""
+    with pytest.raises(NotConfigured, match="no landing folder"):
+        MetricsSink().configure(BareContext("metrics", MetricsSettings()))
+
+
+def test_what_an_earlier_life_left_is_published(tmp_path: Path) -> None:
+    """And told, with what had to be cut."""
+    name = SegmentName("n", "00000000000000aa", 4)
+    line = b'{"v":1,"t":5,"node":"n","boot":"00000000000000aa","seq":9}\n'
+    open_path(tmp_path, name).write_bytes(line + line[:20])
+    scene = Scene(tmp_path)
+
+    texts = scene.context.log.texts()
+    scene.stop()
+    assert any(str(name) in text and "earlier life" in text for text in texts)
+    assert any("cut 20 bytes" in text for text in texts)
+    assert [record["seq"] for record in records(tmp_path)] == [9, 1, 2]
+    assert left_open(tmp_path) == []
+
+
+def test_a_second_broker_of_that_name_does_not_start(tmp_path: Path) -> None:
+    """It says whose folder it is and what to do; when the first has stopped it may."""
+    first = Scene(tmp_path)
+    second = Scene(tmp_path, start=False)
+    with pytest.raises(AssemblyError, match=r"another broker named 'n' writes to .*give this one another name"):
+        second.start()
+    second.stop()
+    first.stop()
+    third = Scene(tmp_path)
+    third.stop()
+
+    assert [record["name"] for record in records(tmp_path)] == ["started", "stopped"]
+
+
+def test_brokers_share_a_folder(tmp_path: Path) -> None:
+    """Each under its own name; segments that the other writes are left alone."""
+    first = Scene(tmp_path, node="a")
+    second = Scene(tmp_path, node="b")
+    second.stop()
+    first.stop()
+
+    assert [record["node"] for record in records(tmp_path)] == ["a", "a", "b", "b"]
+
+
+def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path) -> None:
+    """Where, why, and what it must be."""
+    (tmp_path / "file").write_text("")
+    scene = Scene(tmp_path / "file" / "landing", start=False)
+
+    with pytest.raises(AssemblyError, match=r"plugins\.metrics\.landing: .*/landing can't be written to"):
+        scene.start()
+
+
+def test_a_disk_that_fails_is_told_and_waited_for(tmp_path: Path) -> None:
+    """Degraded with the reason, once in the log; nothing that was taken is lost when it works again."""
+    disk = BrokenDisk(lambda call: errno.EIO if call == "write" else None)
+    scene = Scene(tmp_path, disk, start=False)
+    scene.sink._writer.turn()
+    scene.sink.session_expired("a")
+    scene.sink._writer.turn()
+    degraded = scene.sink.health()
+    for _ in range(2):
+        scene.sink._tell_news(_Thread())
+    disk.fails = lambda call: None
+    scene.sink._writer.turn()
+    healthy = scene.sink.health()
+    scene.sink._tell_news(_Thread())
+    scene.start()
+    scene.stop()
+
+    assert degraded.state is HealthState.DEGRADED and "Input/output error" in degraded.text
+    assert healthy.state is HealthState.HEALTHY
+    assert [text for text in scene.context.log.texts() if "written" in text] == [
+        f"records can't be written: {tmp_path}: Input/output error",
+        "records are written again",
+    ]
+    assert [record["name"] for record in records(tmp_path)] == ["session_expired", "started", "stopped"]
+
+
+class _Thread:
+    """One that is well."""
+
+    error = ""
+
+
+def test_a_reload_takes_what_it_can(scene: Scene, tmp_path: Path) -> None:
+    """Limits and times at once; what is bound to hooks, and the folder, with a restart."""
+    settings = MetricsSettings(landing=tmp_path / "other", roll_s=9.0, max_pairs=5, events=(), capture=("x",))
+
+    sentences = scene.sink.reload(settings)
+
+    assert sentences == ["landing needs a restart", "events needs a restart", "capture needs a restart"]
+    assert scene.sink.settings is settings
+    scene.sink.session_expired("a")
+    assert [record["name"] for record in scene.told()] == ["session_expired"]
+
+
+def test_it_tells_of_itself(scene: Scene) -> None:
+    """Below $SYS, and among the metrics."""
+    topics = {topic.topic: topic.read for topic in scene.sink.sys_topics()}
+    scene.sink.session_expired("a")
+    scene.stop()
+    read = {topic: read() for topic, read in topics.items()}
+
+    assert read["$SYS/metrics/written"] == "3"
+    assert read["$SYS/metrics/segments"] == "1"
+    assert read["$SYS/metrics/dropped"] == read["$SYS/metrics/waiting"] == read["$SYS/metrics/failures"] == "0"
+    assert int(read["$SYS/metrics/bytes"]) > 100

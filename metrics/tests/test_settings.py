@@ -1,0 +1,49 @@
+"""The settings section: strict, and every mistake with its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinmqtt_metrics.settings import BY_ITSELF, MetricsSettings
+from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.settings import Document, parse
+
+
+def parsed(text: str) -> MetricsSettings:
+    """The section as the broker parses it."""
+    return parse(MetricsSettings, Document.parse(text, "kinmqtt.toml"), ())
+
+
+def test_what_is_left_out_has_a_default() -> None:
+    """Nothing is told that costs for each message, unless somebody asks for it."""
+    settings = parsed('landing = "/srv/metrics"')
+
+    assert (settings.roll_s, settings.roll_bytes, settings.capture) == (5.0, 8 << 20, ())
+    assert settings.events == BY_ITSELF
+    assert not {"dropped", "authorization_refused", "retained", "retain_cleared"} & set(settings.events)
+
+
+def test_units_can_be_written() -> None:
+    """Sizes and durations as everywhere."""
+    settings = parsed('roll_s = "10 s"\nroll_bytes = "1 MiB"\nkeep_free_bytes = "2 GiB"\nevents = []')
+
+    assert (settings.roll_s, settings.roll_bytes, settings.keep_free_bytes) == (10.0, 1 << 20, 2 << 30)
+    assert settings.events == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("roll_s = 1", r"kinmqtt.toml:1:10: roll_s: "),
+        ("roll_s = 60", r"kinmqtt.toml:1:10: roll_s: "),
+        ("rolls = 5", r"kinmqtt.toml:1:1: rolls: "),
+        ('events = ["conected"]', r"kinmqtt.toml:1:\d+: events\[0\]: .*connected"),
+        ('capture = ["a/#/b"]', r"kinmqtt.toml:1:\d+: capture: 'a/#/b' is no topic filter that a topic can match"),
+        ('capture = ["$share/g/a"]', r"capture: '\$share/g/a' is no topic filter"),
+        ("max_waiting_bytes = 1", r"max_waiting_bytes: "),
+    ],
+)
+def test_mistakes_have_a_place(text: str, problem: str) -> None:
+    """What, where, and what it may be."""
+    with pytest.raises(SettingsError, match=problem):
+        parsed(text)
