@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -24,9 +25,13 @@ BIN = os.path.join(VENV, "bin")
 PYTHON = os.path.join(BIN, "python")
 STAMP = os.path.join(VENV, "kinmqtt-install.json")
 REQUIREMENTS = "requirements-dev.txt"
+SPARK = "requirements-spark.txt"
 INTEROP = os.path.join("tests", "interop")
 VENV_PACKAGE = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+
+OLDEST_JAVA = 17
+"""Of Spark 4."""
 
 SERVICES = frozenset(("mosquitto", "redis-server"))
 """Debian packages that bring a service, which is left off."""
@@ -49,7 +54,7 @@ done
 HELP = """\
 python3 dev.py COMMAND
 
-  install        make .venv with every distribution of this repository (editable), the test tools,
+  install        make .venv with every distribution of this repository (editable), the test tools, Spark,
                  the Debian packages and the npm packages the tests use; a second time does nothing
   run [ARGS]     install, then run the broker: .venv/bin/kinmqtt run ARGS (defaults: loopback, port 1883)
   test [ARGS]    install, then run the tests: pytest ARGS
@@ -117,6 +122,8 @@ def missing_test_tools() -> "dict[str, str]":
     ):
         if not found(program):
             wanted[program] = purpose
+    if java_version() < OLDEST_JAVA:
+        wanted[java_package()] = "runs Spark, for the tests"
     if not shutil.which("chromium") and not is_ubuntu():
         wanted["chromium"] = "runs a page that speaks MQTT over WebSocket, for the tests"
     return wanted
@@ -127,13 +134,38 @@ def found(program: str) -> "str | None":
     return shutil.which(program, path=os.environ.get("PATH", os.defpath) + os.pathsep + "/usr/sbin")
 
 
-def is_ubuntu() -> bool:
-    """Tells whether this is Ubuntu, whose chromium is no package: there the test with a browser is skipped."""
+def java_version() -> int:
+    """Returns the major version of the Java that Spark would start, or 0 where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else "java"
+    try:
+        said = subprocess.run([java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+    except OSError:
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', said.decode("utf-8", "replace"))
+    return int(found.group(1)) if found else 0
+
+
+def java_package() -> str:
+    """Names the Debian package of a Java that Spark runs on: the newest of those that the release has."""
+    release = os_release()
+    newer = release.get("ID") == "debian" and release.get("VERSION_ID", "").isdigit() and int(release["VERSION_ID"]) > 12
+    return "openjdk-21-jre-headless" if newer else "openjdk-17-jre-headless"
+
+
+def os_release() -> "dict[str, str]":
+    """Returns what the system says of itself, or nothing."""
     try:
         with open("/etc/os-release") as file:
-            return "ID=ubuntu" in file.read().split("\n")
+            pairs = [line.strip().partition("=") for line in file]
     except OSError:
-        return False
+        return {}
+    return {name: value.strip('"') for name, _, value in pairs}
+
+
+def is_ubuntu() -> bool:
+    """Tells whether this is Ubuntu, whose chromium is no package: there the test with a browser is skipped."""
+    return os_release().get("ID") == "ubuntu"
 
 
 def can_make_venv() -> bool:
@@ -292,6 +324,7 @@ def install(tests: bool = True) -> None:
     install_tools(missing_tools(tests))
     install_python()
     if tests:
+        install_spark()
         install_npm()
     os.close(lock)
     say(f"ready after {time.monotonic() - began:.1f} s")
@@ -323,6 +356,20 @@ def install_python() -> None:
     if subprocess.call(pip) != 0:
         raise Failure("pip failed (above); run this again once the reason is gone")
     write_stamp(wanted_stamp())
+
+
+def install_spark() -> None:
+    """Installs what the data pipeline and its tests need: half a gigabyte that a broker never asks for."""
+    wanted = fingerprint([SPARK, os.path.join("metrics", "pyproject.toml")])
+    stamp = read_stamp()
+    if stamp.pop("spark", "") == wanted:
+        return
+    say("installing PySpark with pip (about a minute)")
+    write_stamp(stamp)
+    pip = [PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", SPARK]
+    if subprocess.call(pip) != 0:
+        raise Failure("pip failed (above); run this again once the reason is gone")
+    write_stamp(dict(stamp, spark=wanted))
 
 
 def make_venv() -> None:

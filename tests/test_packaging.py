@@ -61,8 +61,9 @@ def import_name(folder: Path) -> str:
 
 
 def test_each_extra_names_one_plugin_folder() -> None:
-    """The extra `name` installs the distribution in plugins/name, and every plugin has its extra."""
-    expected = {folder.name: [f"{project(folder)['name']}==0.1.*"] for folder in PLUGIN_FOLDERS}
+    """The extra `name` installs the distribution in plugins/name, or metrics; every plugin has its extra."""
+    chosen = [*PLUGIN_FOLDERS, ROOT / "metrics"]
+    expected = {folder.name: [f"{project(folder)['name']}==0.1.*"] for folder in chosen}
 
     assert {name: needs for name, needs in extras().items() if name != "all"} == expected
 

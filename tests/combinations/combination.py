@@ -15,7 +15,10 @@ from attrs import field, frozen
 
 ROOT = Path(__file__).resolve().parents[2]
 
-FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+FOLDERS = sorted(
+    (path.parent for path in (*ROOT.glob("plugins/*/pyproject.toml"), *ROOT.glob("metrics/pyproject.toml"))),
+    key=lambda folder: folder.name,
+)
 PLUGINS = tuple(folder.name for folder in FOLDERS)
 """The plugins of this repository, by the names of their folders, which are those of their entry points."""
 

@@ -11,7 +11,7 @@ from kinmqtt_metrics.settings import CHOICES, MetricsSettings
 from kinmqtt_metrics.spool import REASONS
 from kinmqtt_spi.settings import Document, describe, parse
 
-TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 def test_each_key_is_explained() -> None:
