@@ -149,7 +149,8 @@ def java_version() -> int:
 def java_package() -> str:
     """Names the Debian package of a Java that Spark runs on: the newest of those that the release has."""
     release = os_release()
-    newer = release.get("ID") == "debian" and release.get("VERSION_ID", "").isdigit() and int(release["VERSION_ID"]) > 12
+    number = release.get("VERSION_ID", "")
+    newer = release.get("ID") == "debian" and number.isdigit() and int(number) > 12
     return "openjdk-21-jre-headless" if newer else "openjdk-17-jre-headless"
 
 

@@ -152,12 +152,11 @@ class Fanout:
         served: list[Target] = []
         hooks = self._runtime.hooks
         guarded = hooks.authorize_receive.active
-        quiet = not watched and not hooks.authorization_refused.active
         for target in self.targets:
             right = known_right(target.session, self._topic) if guarded else True
             if right is None and hooks.authorize_receive.asks_one:
                 self._unknown.append(target.session)
-            if right is False and quiet:
+            if right is False and not watched:
                 continue
             served.append(target)
             if watched or not right or not target.shares_bytes:

@@ -32,7 +32,7 @@ def may_receive(runtime: Runtime, session: Session, message: Message) -> bool:
     known = known_right(session, topic)
     if known:
         return True
-    if known is None or hooks.authorization_refused.active:
+    if known is None:
         request = AuthorizationRequest(session.client, Action.RECEIVE, topic, message.qos, message.retain)
         ruling = hooks.authorize_receive.at_once(request)
         decision = ruling.decision
