@@ -15,9 +15,14 @@ SHARDS: Final = 16
 
 _ENCODED: Final = {ord("%"): "%25", ord("{"): "%7B", ord("}"): "%7D"}
 
+_OURS: Final = frozenset(["n", *(f"{letter}{shard}" for letter in "ir" for shard in range(SHARDS))])
+"""What stands between the braces of keys that are no client's."""
+
 
 def encoded(client_id: str) -> bytes:
     """A client id as it stands between the braces of a key."""
+    if client_id in _OURS:
+        return b"%%%02X%s" % (ord(client_id[0]), client_id[1:].encode())
     return client_id.translate(_ENCODED).encode("utf-8", "surrogatepass")
 
 
