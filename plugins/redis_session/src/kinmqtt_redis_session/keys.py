@@ -52,8 +52,16 @@ class Keys:
         return [b"%s{r%d}:%s" % (self._prefix, shard, part) for part in parts]
 
     def owned(self, shard: int, uid: int) -> bytes:
-        """A part of the index of clients that a node owns."""
+        """A part of the index of clients that have their home at a node."""
         return self.index(shard, b"o:%d" % uid)
+
+    def nodes(self) -> bytes:
+        """The nodes that have joined."""
+        return self._prefix + b"{n}:n"
+
+    def lease(self, uid: int) -> bytes:
+        """What a node renews as long as it lives."""
+        return b"%s{n}:l:%d" % (self._prefix, uid)
 
 
 def shard_of(name: bytes) -> int:
