@@ -337,6 +337,27 @@ def test_a_node_that_nothing_is_left_of_is_forgotten(server: RedisServer) -> Non
     assert indexed(server, HERE.uid) == {"a", "c"}
 
 
+def test_what_no_index_names_is_found_at_a_start(server: RedisServer) -> None:
+    """A session that its home's index lacks is not said to be elsewhere once that node is gone."""
+
+    async def run() -> tuple[list[str], Any]:
+        there = await begun(THERE, **at(server))
+        await opened(there, "a")
+        server.ask("del", f"kinmqtt:{{i{shard_of(b'a')}}}:o:2")
+        await there.plugin.stop()
+        here = await begun(HERE, **at(server))
+
+        told = list(await here.sessions.left_behind(HERE, 10))
+        page = await here.sessions.iterate()
+        await here.plugin.stop()
+        return told, page
+
+    told, page = asyncio.run(run())
+
+    assert told == []
+    assert (len(page.sessions), page.elsewhere) == (1, frozenset())
+
+
 def test_who_is_handed_over_is_found_though_the_answer_was_lost(server: RedisServer) -> None:
     """Whoever asked asks again, or is gone and another does: the session is found either way."""
 

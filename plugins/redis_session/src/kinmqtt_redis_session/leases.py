@@ -41,6 +41,8 @@ class _Seen:
     since: float = 0.0
     """When it was last seen to be renewed, or else first looked at."""
     renews: bool = False
+    forgotten: bool = False
+    """Whether it is gone, and its index empty: nothing is to be looked for there any more."""
 
 
 class Leases:
@@ -118,7 +120,9 @@ class Leases:
         """Nothing has its home at a node that is gone."""
         if uid != NOBODY:
             await ask([FORGET([self._keys.nodes(), self._keys.lease(uid)], uid)])
-            self._others.pop(uid, None)
+            seen = self._others.get(uid)
+            if seen is not None:
+                seen.forgotten = True
 
     async def look(self, ask: Ask, more: Iterable[int] = ()) -> None:
         """Look at the leases of all nodes that Redis knows, and of ``more``."""
@@ -147,18 +151,19 @@ class Leases:
                 seen.since = now
             seen.place = places.get(uid)
             seen.lease = lease
+            seen.forgotten = seen.forgotten and seen.place is None and lease is None
 
     def gone(self) -> list[int]:
-        """The nodes that are gone, as of the last look, and nobody."""
-        return [uid for uid in (NOBODY, *self._others) if self.is_gone(uid)]
+        """The nodes that are gone, as of the last look, and may have left something behind; and nobody."""
+        return [NOBODY, *(uid for uid, seen in self._others.items() if self.is_gone(uid) and not seen.forgotten)]
 
     def is_gone(self, uid: int) -> bool:
         """Whether a node is gone, as of the last look; one that was not looked at counts as living."""
         if uid == NOBODY:
             return True
         seen = self._others.get(uid)
-        if seen is None:
-            return False
+        if seen is None or seen.forgotten:
+            return seen is not None
         if seen.place is not None and (seen.place == STOPPED or self._machine.has_ended(seen.place)):
             return True
         now = self._clock.monotonic()
