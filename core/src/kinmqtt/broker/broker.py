@@ -206,6 +206,10 @@ class Broker:
             except TimeLimitExceeded:
                 log.info("{count} clients have not read the broker's last words", count=len(self.connections))
         await _attempted("the stores", lambda: limited(self.runtime.turn.drained(), clock, STOP_LIMIT_S))
+        if self.runtime.settings.sys_interval_s:
+            # What has been counted since the last interval.
+            self._sample()
+        await _attempted("the plugins' notices", lambda: limited(run(self.runtime.hooks.told()), clock, STOP_LIMIT_S))
         await self._drain_plugins()
         await _attempted("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
         await _attempted("the cluster backend", cluster.stop)

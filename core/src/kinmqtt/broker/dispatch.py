@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from attrs import frozen
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -440,10 +441,11 @@ class Collect(Generic[P, T]):
 class Mailbox:
     """What one plugin has yet to be told: in order over all of its hooks, emptied in a later turn."""
 
-    __slots__ = ("_busy", "_clock", "_waiting")
+    __slots__ = ("_busy", "_clock", "_told", "_waiting")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._told: list[Deferred[None]] = []
         self._waiting: deque[tuple[_Listener, tuple[Any, ...]]] = deque()
         self._busy = False
 
@@ -453,6 +455,15 @@ class Mailbox:
         if not self._busy:
             self._busy = True
             self._clock.later(0, self._empty)
+
+    def told(self) -> Deferred[None]:
+        """Fires when the plugin has been told everything, and has done what it does with it."""
+        done: Deferred[None] = Deferred()
+        if self._busy:
+            self._told.append(done)
+        else:
+            done.callback(None)
+        return done
 
     def _empty(self) -> None:
         # Only what waits now: a notice that leads to another notice must not keep the reactor turn for itself.
@@ -473,6 +484,9 @@ class Mailbox:
             self._clock.later(0, self._empty)
         else:
             self._busy = False
+            told, self._told = self._told, []
+            for done in told:
+                done.callback(None)
 
 
 class _Listener:

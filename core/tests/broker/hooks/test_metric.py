@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from harness import House
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, ensureDeferred, succeed
 
+from kinmqtt.broker.broker import STOP_LIMIT_S
 from kinmqtt.broker.dispatch import Ruling
 from kinmqtt.broker.inbound import CACHED_ROUTES, Route
 from kinmqtt.broker.settings import BrokerSettings
@@ -16,7 +17,8 @@ from kinmqtt.broker.traffic import TrafficLedger
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi import hookimpl, values
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache, Scope
-from kinmqtt_spi.services.metric import Snapshot, SysTopic, TrafficSnapshot
+from kinmqtt_spi.services.metric import CounterSample, Snapshot, SysTopic, TrafficSnapshot
+from kinmqtt_spi.values import Client
 
 EVERY_10_S = BrokerSettings(sys_interval_s=10)
 
@@ -270,3 +272,59 @@ def test_traffic_is_bounded() -> None:
     assert {(pair.topic, pair.messages, pair.bytes) for pair in first.pairs} == {("a", 2, 20), ("b", 2, 20)}
     assert (first.at, first.node, first.others_messages, first.others_bytes) == (5.0, "here", 2, 20)
     assert (second.pairs, second.others_messages) == ((), 0)
+
+
+# The end
+
+
+class Remembering(Listening):
+    """Takes what it is told, and what has been told when it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.received: list[int] = []
+        self.stopped_after: list[int] = []
+        self.gone: list[str] = []
+
+    @hookimpl
+    def sampled(self, snapshot: Snapshot) -> None:
+        counts = {sample.name: sample.value for sample in snapshot.samples if isinstance(sample, CounterSample)}
+        self.received.append(counts["messages.received"])
+
+    @hookimpl
+    def disconnected(self, client: Client) -> None:
+        self.gone.append(client.client_id)
+
+    @hookimpl
+    def stop(self) -> None:
+        self.stopped_after.append(len(self.gone))
+
+
+def test_the_end_is_sampled_too() -> None:
+    """A broker that stops tells sinks what it has counted since the last interval, before they are stopped."""
+    sink = Remembering()
+    house = House(plugins={"sink": sink}, settings=EVERY_10_S)
+    house.advance(11)
+    for name in "pq":
+        house.connect(name).publish("t", b"x")
+    house.result(house.broker.stop())
+
+    assert sink.received[-1] == 2
+    assert sum(pair.messages for pair in sink.told[-1].pairs) == 2
+    assert sink.stopped_after == [2]
+
+
+def test_a_sink_that_hangs_does_not_keep_the_broker() -> None:
+    """A notice that nobody answers holds up the end for a bounded time."""
+
+    class Hanging:
+        @hookimpl
+        def sampled(self, snapshot: Snapshot) -> Any:
+            return Deferred()
+
+    house = House(plugins={"hanging": Hanging()}, settings=EVERY_10_S)
+    house.advance(11)
+    stopped = ensureDeferred(house.broker.stop())
+    house.advance(STOP_LIMIT_S + 1)
+
+    assert stopped.called

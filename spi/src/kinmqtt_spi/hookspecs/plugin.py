@@ -96,7 +96,7 @@ def stop() -> Maybe[None]:
     """Close everything that ``start`` opened.
 
     Called: last, for every plugin whose ``start`` was called or that has none, also when a later plugin failed to
-    start.
+    start. Before it the plugin was told everything that it was to be told, where that took it no longer than 10 s.
     Combines: one plugin after the other, in the reverse order of the settings.
     If it raises: logged and counted; the others are stopped all the same.
     Threading: reactor thread; may be awaited.
