@@ -1,4 +1,4 @@
-"""Tables as the pipeline would leave them, made up from a seed: a few hours of brokers, with what goes wrong now and then."""
+"""Tables as the pipeline would leave them, made up from a seed: hours of brokers, and what goes wrong at times."""
 
 from __future__ import annotations
 
@@ -178,7 +178,9 @@ class World:
         median = 0.0011 * (1 + max(0.0, load - 1.2) * 4) * math.exp(chance.gauss(0, 0.06))
         counts, before = [], 0
         for bound in [*bounds, math.inf]:
-            share = 1.0 if bound == math.inf else 0.5 * (1 + math.erf(math.log(bound / median) / (0.75 * math.sqrt(2))))
+            share = (
+                1.0 if bound == math.inf else 0.5 * (1 + math.erf(math.log(bound / median) / (0.75 * math.sqrt(2))))
+            )
             upto = int(share * 60 * self.window_s)
             counts.append(upto - before)
             before = upto

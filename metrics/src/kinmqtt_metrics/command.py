@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from kinmqtt_metrics import report
+from kinmqtt_metrics import learning, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -13,6 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="kinmqtt-metrics", description="The data pipeline of kinmqtt.")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     report.add_parser(subparsers)
+    learning.add_parser(subparsers)
     chosen = parser.parse_args(arguments)
     status: int = chosen.run(chosen)
     return status

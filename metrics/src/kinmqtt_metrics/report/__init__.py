@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["ReportError", "add_parser", "make", "run"]
 
 _DESCRIPTION = """\
-Makes one HTML page from the tables: plots, sums and words. It holds everything it needs and can be mailed, printed or read
-without a network. The pipeline may go on meanwhile.
+Makes one HTML page from the tables: plots, sums and words. It holds everything it needs and can be mailed, printed or
+read without a network. The pipeline may go on meanwhile.
 """
 
 
@@ -99,9 +99,13 @@ def make(
     reader.span = Span(*_span(since, until, whole.start_s, whole.end_s))
     facts = collect(reader)
     assert facts is not None
-    if not facts.nodes and not any(facts.rows.get(table.name) for table in t.TABLES if table not in (t.LATE, t.REJECTED)):
+    if not facts.nodes and not any(
+        facts.rows.get(table.name) for table in t.TABLES if table not in (t.LATE, t.REJECTED)
+    ):
         of = f" of {', '.join(nodes)}" if nodes else ""
-        raise ReportError(f"{tables}: nothing{of} in this span; the windows are from {_utc(whole.start_s)} to {_utc(whole.end_s)}")
+        raise ReportError(
+            f"{tables}: nothing{of} in this span; the windows are from {_utc(whole.start_s)} to {_utc(whole.end_s)}"
+        )
     painter = Painter(facts)
     summary = tell(facts, painter)
     page = render(facts, summary, title, painter.svg, made_at or datetime.now(UTC))
@@ -114,7 +118,7 @@ def make(
 
 
 def _span(since: str | None, until: str | None, start_s: float, end_s: float) -> tuple[float, float]:
-    from kinmqtt_metrics.report.reading import parse_moment
+    from kinmqtt_metrics.report.moments import parse_moment
 
     begin_s, stop_s = start_s, end_s
     for option, text in (("--since", since), ("--until", until)):

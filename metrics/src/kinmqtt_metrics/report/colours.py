@@ -1,4 +1,4 @@
-"""The colours of a report, by day and by night. A plot is drawn once, by day; in the page each colour is a variable."""
+"""The colours of a report, by day and by night: a plot is drawn once, and in the page each colour is a variable."""
 
 from __future__ import annotations
 

@@ -21,17 +21,20 @@ font-variant-numeric:tabular-nums lining-nums}
 main{max-width:68rem;margin:0 auto;padding:3.5rem 2rem 4rem}
 header{margin-bottom:2.4rem}
 .eyebrow{margin:0;color:var(--quiet);font-size:.8rem;letter-spacing:.12em;text-transform:uppercase}
-h1{font-size:2.3rem;line-height:1.15;letter-spacing:-.02em;font-weight:650;margin:.35rem 0 .7rem;overflow-wrap:anywhere}
+h1{font-size:2.3rem;line-height:1.15;letter-spacing:-.02em;font-weight:650;margin:.35rem 0 .7rem;
+overflow-wrap:anywhere}
 h2{font-size:1.4rem;letter-spacing:-.01em;font-weight:650;margin:0 0 .5rem}
 h3{font-size:.82rem;font-weight:600;margin:0 0 .35rem;color:var(--quiet)}
 p{margin:0 0 .7rem;max-width:46rem}
 .lead{font-size:1.08rem;margin:0;max-width:none}
 .quiet{color:var(--quiet)}
-.figures{display:grid;grid-template-columns:repeat(4,1fr);gap:0 2rem;margin:0 0 2.2rem;border-bottom:1px solid var(--rule)}
+.figures{display:grid;grid-template-columns:repeat(4,1fr);gap:0 2rem;margin:0 0 2.2rem;
+border-bottom:1px solid var(--rule)}
 .figures div{border-top:1px solid var(--rule);padding:.8rem 0 1rem}
 .figures dt{font-size:.84rem;line-height:1.3;color:var(--ink)}
 .figures dd{margin:0;font-size:1.5rem;font-weight:600;letter-spacing:-.015em;line-height:1.25;white-space:nowrap}
-.figures dd.more{font-size:.78rem;font-weight:400;color:var(--quiet);letter-spacing:0;white-space:normal;line-height:1.35}
+.figures dd.more{font-size:.78rem;font-weight:400;color:var(--quiet);letter-spacing:0;white-space:normal;
+line-height:1.35}
 .warn{border-left:3px solid var(--alarm);padding:.1rem 0 .1rem 1.1rem;margin:0 0 2rem}
 .warn h2{color:var(--alarm);font-size:1.05rem;margin-bottom:.3rem}
 .warn p{max-width:none}
@@ -39,7 +42,8 @@ ul{margin:.2rem 0 0;padding-left:1.1rem;max-width:50rem}
 li{margin:.28rem 0;padding-left:.15rem}
 li::marker{color:var(--quiet)}
 nav{margin:1.8rem 0 0;font-size:.9rem;color:var(--quiet);line-height:1.9}
-nav a{color:var(--quiet);text-decoration:none;border-bottom:1px solid var(--rule);margin-right:1.1rem;white-space:nowrap}
+nav a{color:var(--quiet);text-decoration:none;border-bottom:1px solid var(--rule);margin-right:1.1rem;
+white-space:nowrap}
 nav a:hover{color:var(--ink)}
 section{border-top:1px solid var(--rule);margin-top:2.8rem;padding-top:1.9rem}
 .bad::before{content:"A bad sign: ";font-weight:600}
@@ -113,7 +117,8 @@ def _page(
         yield from _section(section, picture)
     yield (
         f"<footer><p>Made on {_moment(made_at.timestamp())} UTC by kinmqtt-metrics report. Times are UTC. Windows of "
-        f"{facts.window_s} s, drawn in steps of {escape(words.duration(facts.axis.step_s))}; M is a million, and kB a "
+        f"{facts.window_s} s, drawn in steps of {escape(words.duration(facts.axis.step_s))}; M is a million, and "
+        "kB a "
         "thousand bytes.</p></footer>\n</main>\n</body>\n</html>\n"
     )
 

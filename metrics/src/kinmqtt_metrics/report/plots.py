@@ -117,7 +117,7 @@ class Painter:
         self._colours = {node: colours.node(number) for number, node in enumerate(facts.nodes)}
         if OTHER_NODES in self._colours:
             self._colours[OTHER_NODES] = colours.node(7)
-        self._style = {key: value for key, value in _STYLE.items() if key in matplotlib.rcParams}
+        self._style: Any = {key: value for key, value in _STYLE.items() if key in matplotlib.rcParams}
 
     # What the sections ask for
 
@@ -147,7 +147,10 @@ class Painter:
         """Clients and sessions, by node."""
         wanted = (("clients.connected", "Clients with a connection"), ("sessions.stored", "Stored sessions"))
         panels = [
-            (title, {n: self._facts.gauges[n, name].mean for n in self._facts.nodes if (n, name) in self._facts.gauges})
+            (
+                title,
+                {n: self._facts.gauges[n, name].mean for n in self._facts.nodes if (n, name) in self._facts.gauges},
+            )
             for name, title in wanted
         ]
         return self._lines("clients", "Clients and sessions", panels, words.short)
@@ -194,9 +197,7 @@ class Painter:
 
     # How it is drawn
 
-    def _rates(
-        self, name: str, received: str, sent: str, unit: str, write: Callable[[float], str]
-    ) -> Plot | None:
+    def _rates(self, name: str, received: str, sent: str, unit: str, write: Callable[[float], str]) -> Plot | None:
         lengths_s = self._facts.axis.lengths_s
         panels = []
         for counter, title in ((received, "Received"), (sent, "Sent")):
@@ -218,15 +219,20 @@ class Painter:
     ) -> Plot | None:
         """Three panels, as percentiles of several nodes in one cover each other."""
         panels: list[tuple[str, dict[str, Line]]] = []
-        for attribute, title in (("p50", "p50: half were below"), ("p95", "p95: 95 in 100"), ("p99", "p99: 99 in 100")):
+        for attribute, title in (("p50", "half were lower"), ("p95", "95 of 100 were lower"), ("p99", "99 of 100")):
             spreads = {node: found[node, name] for node in self._facts.nodes if (node, name) in found}
-            panels.append((title, {node: getattr(spread, attribute) for node, spread in spreads.items()}))
+            panels.append(
+                (
+                    f"{words.name(name)}, {attribute}: {title}",
+                    {node: getattr(spread, attribute) for node, spread in spreads.items()},
+                )
+            )
         return self._lines(plot, f"{name}: p50, p95 and p99", panels, write, height_in=1.3, log=log)
 
     def _panels(self, number: int, height_in: float, keys: int) -> tuple[Figure, list[Axes]]:
         from matplotlib.figure import Figure
 
-        top_in, bottom_in, gap_in = _top_in(keys), 0.3, 0.46
+        top_in, bottom_in, gap_in = _top_in(keys), 0.3, 0.52
         whole_in = top_in + bottom_in + number * height_in + (number - 1) * gap_in
         figure = Figure(figsize=(_WIDTH_IN, whole_in))
         grid = figure.subplots(number, 1, sharex=True, squeeze=False)
@@ -273,9 +279,7 @@ class Painter:
             self._legend(axes[0], nodes)
             return Plot(name, says, figure)
 
-    def _stacked(
-        self, name: str, title: str, lines: Mapping[str, Line], label: Callable[[str], str]
-    ) -> Plot | None:
+    def _stacked(self, name: str, title: str, lines: Mapping[str, Line], label: Callable[[str], str]) -> Plot | None:
         if not lines:
             return None
         ordered = sorted(lines, key=lambda key: -np.nansum(lines[key]))
@@ -315,7 +319,9 @@ class Painter:
             height_in = top_in + 0.08 + 0.27 * len(found)
             figure = Figure(figsize=(_WIDTH_IN, height_in))
             axis = figure.subplots()
-            figure.subplots_adjust(left=_BAR_LEFT, right=_BAR_RIGHT, top=1 - top_in / height_in, bottom=0.08 / height_in)
+            figure.subplots_adjust(
+                left=_BAR_LEFT, right=_BAR_RIGHT, top=1 - top_in / height_in, bottom=0.08 / height_in
+            )
             places = np.arange(len(found))[::-1]
             left = np.zeros(len(found))
             for node in nodes:
@@ -380,10 +386,12 @@ class Painter:
 
         span = self._facts.axis.span
         axis.set_xlim(span.start_s / 86_400.0, max(span.end_s, span.start_s + 1) / 86_400.0)
-        locator = dates.AutoDateLocator(tz=UTC, minticks=4, maxticks=10)
+        locator: Any = dates.AutoDateLocator(  # type: ignore[no-untyped-call]
+            tz=UTC, minticks=4, maxticks=10
+        )
         formats = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
         starts = ["", "%Y", "%b %Y", "%d %b", "%H:%M", "%H:%M"]
-        formatter = dates.ConciseDateFormatter(
+        formatter = dates.ConciseDateFormatter(  # type: ignore[no-untyped-call]
             locator, tz=UTC, formats=formats, zero_formats=starts, show_offset=False
         )
         axis.xaxis.set_major_locator(locator)
@@ -502,7 +510,9 @@ def _for_page(svg: str, plot: Plot) -> str:
 
 def _tag(tag: str, prefix: str) -> str:
     tag = _COLOUR.sub(lambda found: f"var(--{colours.NAMES[found[0]]})", tag)
-    tag = _FONT.sub(r"font-size: \2; font-weight: inherit", tag) if "bold" not in tag else _FONT.sub(
-        r"font-size: \2; font-weight: 600", tag
+    tag = (
+        _FONT.sub(r"font-size: \2; font-weight: inherit", tag)
+        if "bold" not in tag
+        else _FONT.sub(r"font-size: \2; font-weight: 600", tag)
     )
     return _ID.sub(rf"\g<1>{prefix}-", tag)

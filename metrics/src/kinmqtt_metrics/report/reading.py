@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from attrs import define, field, frozen
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.report.errors import ReportError
+from kinmqtt_metrics.report.moments import epoch_s
 from kinmqtt_metrics.report.progress import Progress
 
 PIECE_ROWS: Final = 200_000
@@ -75,19 +75,22 @@ class Reader:
     def check(self) -> None:
         """Raises :class:`ReportError` where there is nothing to read."""
         if not self.folder.exists():
-            raise ReportError(f"{self.folder}: there is no such folder; --tables names the one that the pipeline writes to")
+            raise ReportError(
+                f"{self.folder}: there is no such folder; --tables names the one that the pipeline writes to"
+            )
         if not self.folder.is_dir():
             raise ReportError(f"{self.folder} is a file; --tables names the folder that the pipeline writes to")
         if not any(table.files(self.folder) for table in t.TABLES):
             found = sorted(path.name for path in self.folder.iterdir())[:5]
             seen = f"only {', '.join(found)}" if found else "nothing"
             raise ReportError(
-                f"{self.folder} has no tables (no rates/batch-*.parquet and so on), {seen}: has the pipeline closed a "
+                f"{self.folder} has no tables (no rates/batch-*.parquet and so on), {seen}: has the pipeline "
+                "closed a "
                 "window yet? kinmqtt-metrics pipeline run --help"
             )
 
     def whole_span(self, of: Sequence[t.Table]) -> Span | None:
-        """From the first window to the end of the last, as the files' footers say; nothing where there is no window."""
+        """From the first window to the end of the last, as the files' footers say; nothing without a window."""
         first: float | None = None
         last: float | None = None
         files = [(table, path) for table in of for path in table.files(self.folder)]
@@ -140,7 +143,9 @@ class Reader:
             with pq.ParquetFile(path) as file:
                 missing = [column for column in columns if column not in file.schema_arrow.names]
                 if missing:
-                    raise ValueError(f"it has no column {', '.join(missing)}: is it a file of the table {table.name}?")
+                    raise ValueError(
+                        f"it has no column {', '.join(missing)}: is it a file of the table {table.name}?"
+                    )
                 whole = file.metadata.num_rows <= PIECE_ROWS
                 # A small file is read as a whole before anything of it counts.
                 batches: Iterable[Any] = (
@@ -169,7 +174,9 @@ class Reader:
 
     def _leave_out(self, table: t.Table, path: Path, error: BaseException, before: str = "") -> None:
         why = str(error).strip().splitlines()
-        self.left_out[str(path)] = LeftOut(f"{table.name}/{path.name}", before + (why[0] if why else type(error).__name__))
+        self.left_out[str(path)] = LeftOut(
+            f"{table.name}/{path.name}", before + (why[0] if why else type(error).__name__)
+        )
 
 
 def summed(pieces: Iterable[pa.Table], keys: Sequence[str], how: Mapping[str, str]) -> pa.Table | None:
@@ -225,34 +232,9 @@ def _windows_of(path: Path) -> Iterator[tuple[float, float]]:
             length = about.column(leaves["window_s"]).statistics
             if start is not None and length is not None and start.has_min_max and length.has_min_max:
                 if isinstance(start.min, datetime) and isinstance(start.max, datetime):
-                    yield _epoch_s(start.min), _epoch_s(start.max) + length.max
+                    yield epoch_s(start.min), epoch_s(start.max) + length.max
                     continue
             read = file.read_row_group(group, columns=["window_start", "window_s"])
             starts = read["window_start"].cast(pa.timestamp("us", tz=getattr(read["window_start"].type, "tz", None)))
             low, high = (pc.min_max(starts.cast(pa.int64()))[end].as_py() for end in ("min", "max"))
             yield low / 1e6, high / 1e6 + pc.max(read["window_s"]).as_py()
-
-
-def _epoch_s(moment: datetime) -> float:
-    """A time without a zone is UTC, as the tables say."""
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
-
-
-_BACK: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(min|m|h|d)")
-_BACK_S: Final = {"min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def parse_moment(text: str, newest_s: float) -> float:
-    """``2026-11-21T14:00``, UTC where no zone is said, or ``24h``: so long before the newest window's end.
-
-    Raises ``ValueError``.
-    """
-    match = _BACK.fullmatch(text.strip())
-    if match is not None:
-        return newest_s - float(match[1]) * _BACK_S[match[2]]
-    try:
-        return _epoch_s(datetime.fromisoformat(text.strip()))
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is no time: write 2026-11-21, 2026-11-21T14:00 (UTC) or 24h (before the newest window's end)"
-        ) from None

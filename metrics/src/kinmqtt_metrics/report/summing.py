@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -69,9 +70,9 @@ class Axis:
 
     def step(self, window_start: Any) -> Any:
         """The number of the step in which each of these windows (microseconds) begins."""
-        return pc.floor(pc.divide(pc.subtract(pc.divide(window_start.cast(pa.float64()), 1e6), self.first_s), self.step_s)).cast(
-            pa.int64()
-        )
+        return pc.floor(
+            pc.divide(pc.subtract(pc.divide(window_start.cast(pa.float64()), 1e6), self.first_s), self.step_s)
+        ).cast(pa.int64())
 
     @property
     def begins_s(self) -> Line:
@@ -268,8 +269,8 @@ def _steps_of(reader: Reader) -> tuple[int, int]:
         for piece in reader.pieces(table, ("window_s",), count=False, files=table.files(reader.folder)[-3:]):
             window_s = int(pc.max(piece["window_s"]).as_py() or 1)
             starts = reader.starts(t.RATES)
-            gaps = sorted(b - a for a, b in zip(starts, starts[1:], strict=False))
-            apart_s = gaps[len(gaps) // 2] // 1_000_000 if gaps else window_s
+            gaps = sorted(b - a for a, b in pairwise(starts))
+            apart_s = gaps[(len(gaps) - 1) // 2] // 1_000_000 if gaps else window_s
             # Windows may be far apart for other reasons; only a small factor speaks of samples.
             return window_s, apart_s if window_s < apart_s <= 12 * window_s else window_s
     return 1, 1
@@ -292,7 +293,7 @@ class _Sums:
             if piece.num_rows:
                 piece = piece.set_column(0, "step", axis.step(piece["window_start"]))
                 if "node" in columns:
-                    self.seen.update(dict.fromkeys(pc.unique(piece["node"]).to_pylist()))
+                    self.seen.update(dict.fromkeys(pc.unique(piece["node"].drop_null()).to_pylist()))
                 yield piece
 
     def _line(self, into: dict[Any, Line], key: Any) -> Line:
@@ -313,7 +314,9 @@ class _Sums:
         def pieces() -> Iterator[pa.Table]:
             for piece in self._pieces(t.RATES, ("node", "name", "unit", "labels", "delta")):
                 limiter = pc.is_in(piece["name"], value_set=pa.array(_RULES))
-                rule = pc.if_else(limiter, pc.map_lookup(piece["labels"], "rule", "first"), pa.scalar(None, pa.string()))
+                rule = pc.if_else(
+                    limiter, pc.map_lookup(piece["labels"], "rule", "first"), pa.scalar(None, pa.string())
+                )
                 yield piece.drop_columns(["labels"]).append_column("rule", rule)
 
         for row in _rows(summed(pieces(), keys, {"delta": "sum"})):
@@ -397,8 +400,7 @@ class _Sums:
                     np.add.at(into, step[here], matrix[here])
                     totals[key] += float(sums[here].sum())
         for key in sorted(counts, key=lambda key: int(counts[key].sum())):
-            node, name, bounds = key
-            self.facts.histograms[node, name] = _histogram_line(counts[key], bounds, totals[key])
+            self.facts.histograms[key[:2]] = _histogram_line(counts[key], key[2], totals[key])
 
     def read_reconnects(self) -> None:
         """How many connected, and the storms."""
@@ -548,7 +550,7 @@ class _Sums:
     def settle_nodes(self, most: int) -> None:
         """Put nodes in order; where there are too many, those with the least traffic become one."""
         facts = self.facts
-        every = sorted(node for node in self.seen if node is not None)
+        every = sorted(self.seen)
         if len(every) <= most:
             facts.nodes = every
             return

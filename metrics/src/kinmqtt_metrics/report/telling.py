@@ -1,4 +1,4 @@
-"""What a report says in words: its summary, and of each part what it shows, what a bad sign is, and why it may be empty."""
+"""What a report says in words: its summary, and of each part what it shows, a bad sign, and why it may be empty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kinmqtt_metrics.report.plots import Painter, Plot
 from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, together
 
 _SAMPLES_WHY: Final = (
-    "Samples come from the plugin metrics, at each broker.sys_interval_s (0: never). A window is in a table only once it "
+    "Samples come from the plugin metrics, at each broker.sys_interval_s (0: never). A window is in a table "
+    "only once it "
     "is closed: the watermark after its end."
 )
 _EVENTS_WHY: Final = "Nothing of the kind happened, or the plugin metrics was told to write no events."
@@ -130,7 +131,8 @@ def _stands_out(facts: Facts) -> list[str]:
     if worst and worst[2] > 0:
         node, at, value = worst
         told.append(
-            f"The longest queue stood {_when(facts, at)}, at {words.name(node)}: {words.short(value)} messages waited."
+            f"The longest queue stood {_when(facts, at)}, at {words.name(node)}: {words.short(value)} messages "
+            "waited."
         )
     if facts.storms:
         storm = max(facts.storms, key=lambda storm: storm.connects)
@@ -150,7 +152,8 @@ def _stands_out(facts: Facts) -> list[str]:
     gaps = _gaps(facts)
     if gaps:
         told.append(
-            f"Nothing was told for a while by {words.listed(gaps)}: the lines have gaps there. A broker was down, or its "
+            f"Nothing was told for a while by {words.listed(gaps)}: the lines have gaps there. A broker was "
+            "down, or its "
             "records have not come."
         )
     return told
@@ -165,8 +168,10 @@ def _warnings(facts: Facts) -> list[str]:
             nodes[node] += records
         by_node = words.listed([f"{words.name(node)} ({words.whole(n)})" for node, n in sorted(nodes.items())])
         told.append(
-            f"{words.some(late, 'record')} came too late and {'is' if late == 1 else 'are'} in no sum of this page: {by_node}. "
-            "They are in the table raw. The table late does not say of which time they are, so this counts all there are. "
+            f"{words.some(late, 'record')} came too late and {'is' if late == 1 else 'are'} in no sum of this "
+            f"page: {by_node}. "
+            "They are in the table raw. The table late does not say of which time they are, so this counts all "
+            "there are. "
             "If it goes on, give the pipeline a longer watermark, or set that node's clock."
         )
     if facts.rejected_rows:
@@ -181,12 +186,15 @@ def _warnings(facts: Facts) -> list[str]:
         )
     if facts.others:
         told.append(
-            f"There are more nodes than colours. The {words.some(len(facts.others), 'node')} with the least traffic are "
+            f"There are more nodes than colours. The {words.some(len(facts.others), 'node')} with the least "
+            "traffic are "
             f"told together as {OTHER_NODES}, and are in no plot of percentiles or gauges: "
             f"{words.listed([words.name(node) for node in facts.others], 12)}."
         )
     if facts.forgot_names:
-        told.append("There are so many clients or topics that the lightest were not added up: the tops are at least so much.")
+        told.append(
+            "There are so many clients or topics that the lightest were not added up: the tops are at least so much."
+        )
     return told
 
 
@@ -236,9 +244,11 @@ def _traffic(facts: Facts, painter: Painter) -> Section:
     return Section(
         "traffic",
         "Traffic",
-        "How many messages (PUBLISH packets) and how many bytes (of packets of every kind) each broker received and sent, "
+        "How many messages (PUBLISH packets) and how many bytes (of packets of every kind) each broker received "
+        "and sent, "
         f"a second, averaged over steps of {words.duration(facts.axis.step_s)}. The dot marks the highest step.",
-        "a line that falls to nothing while others go on: clients have lost that broker. A gap says that the broker told "
+        "a line that falls to nothing while others go on: clients have lost that broker. A gap says that the "
+        "broker told "
         "nothing. Where what is sent grows and what is received does not, somebody subscribed to too much.",
         plots,
         [Grid("Sums of the whole span", heads, rows)] if rows else (),
@@ -261,13 +271,19 @@ def _latency(facts: Facts, painter: Painter) -> Section:
     return Section(
         "latency",
         "Latency",
-        "How long things took, on a scale on which each mark is a multiple of the one below: stores.commit is how long "
-        "acknowledgements waited until the stores had kept what they promise. Half of all took no longer than p50, and 1 in "
-        "100 took longer than p99. Counts of a step's windows were added up before; within a bucket values are interpolated.",
-        "p99 rises while p50 stays: something stalls now and then, often a disk. Both rise with the traffic: the broker or its "
+        "How long things took, on a scale on which each mark is a multiple of the one below: stores.commit is "
+        "how long "
+        "acknowledgements waited until the stores had kept what they promise. Half of all took no longer than "
+        "p50, and 1 in "
+        "100 took longer than p99. Counts of a step's windows were added up before; within a bucket values are "
+        "interpolated.",
+        "p99 rises while p50 stays: something stalls now and then, often a disk. Both rise with the traffic: "
+        "the broker or its "
         "disk is at its limit. A line that is flat at the top has left the last bucket, and the truth is higher.",
         plots,
-        [Grid("The whole span", ("what", "node", "observations", "mean", "p50", "p95", "p99"), rows, texts=2)] if rows else (),
+        [Grid("The whole span", ("what", "node", "observations", "mean", "p50", "p95", "p99"), rows, texts=2)]
+        if rows
+        else (),
         "" if plots else _missing(facts, "histograms", _SAMPLES_WHY),
     )
 
@@ -279,7 +295,8 @@ def _queues(facts: Facts, painter: Painter) -> Section:
         "Queues",
         "How many messages waited for clients that were away or slow (the gauge queued.count). "
         + _gauge_words(facts),
-        "it grows and does not come down: clients are away for good, or receive less than is sent to them. What comes next "
+        "it grows and does not come down: clients are away for good, or receive less than is sent to them. What "
+        "comes next "
         "is messages that are dropped because a queue is full.",
         plots,
         _gauge_grid(facts, ("queued.count", "inflight.count")),
@@ -301,8 +318,10 @@ def _clients(facts: Facts, painter: Painter) -> Section:
     return Section(
         "clients",
         "Clients and sessions",
-        "How many clients had a connection, and how many sessions are stored, of clients with a connection and without.",
-        "a step down: many were cut off at once, and will come back at once. Stored sessions that only ever grow belong to "
+        "How many clients had a connection, and how many sessions are stored, of clients with a connection and "
+        "without.",
+        "a step down: many were cut off at once, and will come back at once. Stored sessions that only ever "
+        "grow belong to "
         "clients that come once and never again; session_expiry limits how long they are kept.",
         plots,
         _gauge_grid(facts, names, folded=True),
@@ -325,7 +344,8 @@ def _lengths(facts: Facts, painter: Painter) -> Section:
         "lengths",
         "How long connections lasted",
         "Of the connections that ended in each step, how long they had lasted, by node. " + _window_words(facts),
-        "p50 falls to seconds: clients connect, fail and come again. Where keep alive timeout leads the table, networks drop "
+        "p50 falls to seconds: clients connect, fail and come again. Where keep alive timeout leads the table, "
+        "networks drop "
         "connections in silence.",
         plots,
         [Grid("By reason, the whole span", heads, rows)] if rows else (),
@@ -356,9 +376,11 @@ def _reconnects(facts: Facts, painter: Painter) -> Section:
     return Section(
         "reconnects",
         "Reconnect storms",
-        f"{none}How many clients connected, a second. Shaded is where the pipeline saw a storm: more connects in a window "
+        f"{none}How many clients connected, a second. Shaded is where the pipeline saw a storm: more connects in "
+        "a window "
         "than it was told to take for usual, of all clients or of one.",
-        "any shade. If it follows a gap, a broker came back and all returned at once, which passes; clients should wait a "
+        "any shade. If it follows a gap, a broker came back and all returned at once, which passes; clients "
+        "should wait a "
         "random time. If one client stands for most, it is broken, or two use the same client id and take turns in "
         "throwing each other out.",
         plots,
@@ -373,10 +395,12 @@ def _drops(facts: Facts, painter: Painter) -> Section:
     return Section(
         "drops",
         "Messages dropped",
-        "Messages that did not reach a client they were meant for, of all nodes together, by reason. These are the broker's "
+        "Messages that did not reach a client they were meant for, of all nodes together, by reason. These are "
+        "the broker's "
         "own counters: each is counted once for each client that missed it.",
         "queue full: clients are away too long or too slow, and lose messages that were acknowledged to whoever sent "
-        "them. Outbound buffer full and offline concern QoS 0 only, which promises nothing. Store failed and overload are the "
+        "them. Outbound buffer full and offline concern QoS 0 only, which promises nothing. Store failed and "
+        "overload are the "
         "broker's own trouble.",
         plots,
         [grid] if grid else (),
@@ -405,7 +429,8 @@ def _refusals(facts: Facts, painter: Painter) -> Section:
     return Section(
         "refusals",
         "Refusals",
-        "What was refused, of all nodes together, by the plugin or the limiter's rule that refused it: connects (authentication), "
+        "What was refused, of all nodes together, by the plugin or the limiter's rule that refused it: connects "
+        "(authentication), "
         "publishing and subscribing (authorization), and what a limit did not let in.",
         "authentication refused, again and again and from one hour to the next: a device has an old password, or "
         "somebody tries passwords. A limiter's rule that refuses all day is too tight for what is usual.",
@@ -427,16 +452,19 @@ def _shadow(facts: Facts, painter: Painter) -> Section:
     return Section(
         "shadow",
         "Limiter rules, and what they would have done",
-        "Packets that rules in the shadow (shadow = true) would have refused, and did not. Rules that kinmqtt-metrics "
+        "Packets that rules in the shadow (shadow = true) would have refused, and did not. Rules that "
+        "kinmqtt-metrics "
         "rules has learned begin like that."
         + (" No rule in the shadow would have refused anything in this span." if silent else ""),
-        "a rule that would have refused much while everything was well: don't switch it on, learn again over a span in "
-        "which that was usual, or with a larger --factor. One that is quiet but where something went wrong is a good one.",
+        "a rule that would have refused much while everything was well: don't switch it on, learn again over a "
+        "span in "
+        "which that was usual, or with a larger --factor. One that is quiet but where something went wrong is a "
+        "good one.",
         plots,
         [Grid("By rule, all nodes", heads, rows, note=_of_all(len(rows), len(rules)))] if rows else (),
         ""
         if plots or rows
-        else "No rule of a limiter is in the table rates. The plugin sentinel_limiter counts by rule; no rules, no counters.",
+        else "No rule of a limiter is in the table rates. The plugin sentinel_limiter counts by rule.",
     )
 
 
@@ -455,23 +483,35 @@ def _tops(facts: Facts, painter: Painter) -> Section:
             messages, size = (sum(n[i] for n in by_node.values()) for i in (0, 1))
             nodes = words.listed([words.name(node, 20) for node in facts.nodes if node in by_node])
             rows.append(
-                (words.name(name, 60), nodes, words.whole(messages), words.size(size), words.share(size, everything[1]))
+                (
+                    words.name(name, 60),
+                    nodes,
+                    words.whole(messages),
+                    words.size(size),
+                    words.share(size, everything[1]),
+                )
             )
-        rows.append(("all others", "", words.whole(rest[0]), words.size(rest[1]), words.share(rest[1], everything[1])))
+        rows.append(
+            ("all others", "", words.whole(rest[0]), words.size(rest[1]), words.share(rest[1], everything[1]))
+        )
         heads = (column, "at", "messages", "bytes", "share of the bytes")
         grids.append(Grid(title, heads, rows, texts=2, folded=True))
     return Section(
         "tops",
         "Who publishes, and to what",
-        "The clients that published most and the topics to which most was published, by the bytes of the PUBLISH packets, "
-        "each bar divided by node. Summed over the windows in which a name was among the top of its node; what it published "
+        "The clients that published most and the topics to which most was published, by the bytes of the "
+        "PUBLISH packets, "
+        "each bar divided by node. Summed over the windows in which a name was among the top of its node; what "
+        "it published "
         "in others counts for all others, so a bar says at least so much.",
         "one client with a large share that was not there yesterday, or a name that nobody knows.",
         plots,
         grids,
         ""
         if plots
-        else _missing(facts, "top_clients", "Nobody published, or the broker's samples have no traffic (an older sink)."),
+        else _missing(
+            facts, "top_clients", "Nobody published, or the broker's samples have no traffic (an older sink)."
+        ),
     )
 
 
@@ -506,7 +546,14 @@ def _everything(facts: Facts) -> Section:
     ]
     if event_rows:
         grids.append(
-            Grid("Every event", ("event", "reason", "all", *nodes), event_rows[:80], 2, _of_all(min(80, len(event_rows)), len(event_rows)), True)
+            Grid(
+                "Every event",
+                ("event", "reason", "all", *nodes),
+                event_rows[:80],
+                2,
+                _of_all(min(80, len(event_rows)), len(event_rows)),
+                True,
+            )
         )
     read = [(name, words.whole(rows)) for name, rows in sorted(facts.rows.items())]
     grids.append(Grid("Rows that were read", ("table", "rows"), read, folded=True))
@@ -561,7 +608,9 @@ def _gaps(facts: Facts) -> list[str]:
         missing = np.setdiff1d(inner, there)
         if len(missing):
             times = words.moment(float(facts.axis.begins_s[missing[0]]))
-            told.append(f"{words.name(node)} ({words.duration(len(missing) * facts.axis.step_s)}, first at {times} UTC)")
+            told.append(
+                f"{words.name(node)} ({words.duration(len(missing) * facts.axis.step_s)}, first at {times} UTC)"
+            )
     return told
 
 
@@ -569,15 +618,19 @@ def _gauge_words(facts: Facts) -> str:
     if facts.axis.step_s <= facts.window_s:
         return "Of the samples in each window, half were no higher than p50, and 1 in 100 was higher than p99."
     return (
-        f"Of the samples in a window of {facts.window_s} s, half were no higher than p50, and 1 in 100 was higher than p99. "
-        f"A step of {words.duration(facts.axis.step_s)} has several windows: p50 is their mean, p95 and p99 their highest."
+        f"Of the samples in a window of {facts.window_s} s, half were no higher than p50, and 1 in 100 was "
+        "higher than p99. "
+        f"A step of {words.duration(facts.axis.step_s)} has several windows: p50 is their mean, p95 and p99 "
+        "their highest."
     )
 
 
 def _window_words(facts: Facts) -> str:
     if facts.axis.step_s <= facts.window_s:
         return "Half lasted no longer than p50."
-    return "Half lasted no longer than p50. Of a step with several windows p50 is their mean, p95 and p99 their highest."
+    return (
+        "Half lasted no longer than p50. Of a step with several windows p50 is their mean, p95 and p99 their highest."
+    )
 
 
 def _gauge_grid(facts: Facts, names: Sequence[str], folded: bool = False) -> list[Grid]:
