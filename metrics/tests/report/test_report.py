@@ -90,7 +90,7 @@ def test_every_plot_is_there_with_what_it_shows(page: str) -> None:
     assert 'class="missing"' not in page
     ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    used = {name for name in re.findall(r'(?:url\(|xlink:href=")#([^")]+)', page)}
+    used = set(re.findall(r'(?:url\(|xlink:href=")#([^")]+)', page))
     assert used <= set(ids)
 
 
