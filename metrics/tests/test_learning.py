@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import subprocess
+import sys
 import tomllib
 from math import ceil
 from pathlib import Path
@@ -36,6 +40,9 @@ from kinmqtt_metrics.record import OTHERS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_JAVA_17 = "/usr/lib/jvm/java-17-openjdk-amd64"
+JAVA = {"JAVA_HOME": _JAVA_17} if "JAVA_HOME" not in os.environ and os.path.isdir(_JAVA_17) else {}
 
 NAMES = st.text(min_size=1, max_size=80)
 RATES = st.floats(0.001, 1e6)
@@ -337,3 +344,57 @@ def test_a_replay_says_what_each_rule_would_have_refused(spark: SparkSession, tm
     assert found["t1"].excess == excess({"c1"}, 4)
     assert found["others"].excess == excess(set(rates) - {"c0"}, 3)
     assert found["others"].messages == sum(row["messages"] for row in rows if row["client"] != "c0")
+
+
+def test_a_torn_file_is_named_and_left_out(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It does not end the job, and nobody has to guess which it is."""
+    good = write(tmp_path, t.USUAL, usual_rows({"c": [1.0] * 40}, window_s=60))
+    torn = good.with_name("batch-0000000001.parquet")
+    torn.write_bytes(good.read_bytes()[:-20])
+
+    found = learn(spark, tmp_path, Options(), None, None)
+    good.unlink()
+
+    assert found.seen["client"] == 1
+    assert f"left out {torn}: it is no whole Parquet file" in capsys.readouterr().err
+    with pytest.raises(LearningError, match="no file of the table usual can be read"):
+        learn(spark, tmp_path, Options(), None, None)
+
+
+def test_the_command_learns_and_replays(tmp_path: Path) -> None:
+    """In a process of its own, as an operator runs it: a file, and what its rules would have done."""
+    rates = {f"small-{n}": [1.0] * 40 for n in range(5)} | {"loud": [20.0] * 39 + [500.0]}
+    write(tmp_path / "tables", t.USUAL, usual_rows(rates, window_s=60))
+    environment = {**os.environ, **JAVA}
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from kinmqtt_metrics.command import main; sys.exit(main())",
+        "rules",
+    ]
+
+    learned, replayed = (
+        subprocess.run(
+            [*command, "--tables", "tables", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+        for arguments in (
+            ("--out", "limits.toml", "--quantile", "0.9", "--others", "0.5", "--no-topics"),
+            ("--replay", "limits.toml", "--rule", "learned client loud"),
+        )
+    )
+
+    assert learned.returncode == 0, learned.stderr
+    assert learned.stdout.startswith(
+        "limits.toml: 1 rule for clients, and one for all others of each, in the shadow\n"
+    )
+    assert replayed.returncode == 0, replayed.stderr
+    [_, row] = replayed.stdout.splitlines()
+    assert re.split(" +", row.strip())[:5] == ["60", "500", "76\u202f800", "26\u202f400", "1"]

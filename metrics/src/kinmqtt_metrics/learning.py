@@ -34,6 +34,8 @@ KINDS: Final[tuple[Kind, ...]] = ("client", "topic")
 EXEMPT: Final = 1_000_000_000
 """Messages a second that nobody reaches: in the rule for all others, what has a rule of its own has this."""
 
+_MAGIC: Final = b"PAR1"
+"""How a Parquet file begins and ends."""
 LEAST_COUNT: Final = 0.001
 """The limiter takes none below."""
 _MOST_VALUES: Final = 100_000
@@ -220,8 +222,8 @@ def _lines(learned: Learned, options: Options, source: str, made_at_s: float) ->
     )
     yield (
         f"# Options: --quantile {options.quantile:g} --factor {options.factor:g} --over {options.over_s} "
-        f"--min-windows {options.min_windows} --others {options.others:g} --least {options.least:g} "
-        f"--rules {options.most_rules}{'' if options.topics else ' --no-topics'}"
+        f"--min-windows {options.min_windows} --others {options.others:g} --least {options.least:g} --rules "
+        f"{options.most_rules}{'' if options.topics else ' --no-topics'}"
     )
     for kind, seen in learned.seen.items():
         yield (
@@ -287,8 +289,8 @@ def _in_words(replayed: Replayed) -> str:
     if not replayed.excess:
         return f"would have refused none of {words.some(replayed.messages, 'message')}"
     return (
-        f"would have refused about {words.whole(replayed.excess)} of {words.some(replayed.messages, 'message')}, in "
-        f"{words.some(replayed.windows_over, 'window')}"
+        f"would have refused about {words.whole(replayed.excess)} of {words.some(replayed.messages, 'message')}, "
+        f"in {words.some(replayed.windows_over, 'window')}"
     )
 
 
@@ -482,8 +484,8 @@ def learn(
                         continue  # each message may have a topic of its own: there is nothing usual about that
                     raise LearningError(
                         f"{tables}: too little to learn from: no client published in {options.min_windows} "
-                        "windows of "
-                        f"{options.over_s} s, the most is {counts['longest'] or 0}; wait, or give --min-windows"
+                        f"windows of {options.over_s} s, the most is {counts['longest'] or 0}; wait, or give "
+                        "--min-windows"
                     )
                 ranked = found.filter(enough).orderBy(F.desc("rate"), F.asc("name"))
                 heaviest = ranked.limit(options.most_rules + 1).collect()
@@ -529,16 +531,10 @@ def _usual(spark: SparkSession, tables: Path, over_s: int, since_s: float | None
     if not files:
         raise LearningError(
             f"{tables} has no table usual (usual/batch-*.parquet): it comes from the traffic that the broker "
-            "samples; "
-            "kinmqtt-metrics pipeline run --help"
+            "samples; kinmqtt-metrics pipeline run --help"
         )
-    rows = _from_files(spark, files)
-    try:
-        longest = rows.agg(F.max("window_s").alias("longest")).first()
-    except Exception as error:
-        raise LearningError(
-            f"{tables}: the table usual can't be read: {str(error).strip().splitlines()[0]}"
-        ) from error
+    rows = _from_files(spark, _sound(files))
+    longest = rows.agg(F.max("window_s").alias("longest")).first()
     window_s = (longest["longest"] if longest is not None else None) or 1
     if over_s % window_s:
         raise LearningError(f"--over must be a multiple of the windows in {tables}, {window_s} s, and is {over_s} s")
@@ -550,6 +546,28 @@ def _usual(spark: SparkSession, tables: Path, over_s: int, since_s: float | None
     at = (F.floor(F.col("start") / (over_s * 1_000_000)) * over_s).alias("at")
     told = (F.col("client").isNull() | (F.col("client") != OTHERS)) & (F.col("messages") > 0)
     return rows.filter(told).groupBy(at, "node", "client", "topic").agg(F.sum("messages").alias("messages"))
+
+
+def _sound(files: Sequence[Path]) -> list[Path]:
+    """Those that are whole; one that is torn would end the job, so it is named and left out."""
+    sound = []
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                begin = file.read(len(_MAGIC))
+                file.seek(-len(_MAGIC), os.SEEK_END)
+                whole = begin == _MAGIC == file.read()
+        except OSError:
+            whole = False
+        if whole:
+            sound.append(path)
+        else:
+            print(f"kinmqtt-metrics rules: left out {path}: it is no whole Parquet file", file=sys.stderr)
+    if not sound:
+        raise LearningError(
+            f"no file of the table usual can be read: {files[0]} and others are no whole Parquet files"
+        )
+    return sound
 
 
 def _from_files(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
@@ -816,7 +834,9 @@ class _Session:
         }.items():
             builder = builder.config(key, value)
         if self._master.startswith("local"):
-            builder = builder.config("spark.sql.shuffle.partitions", "4")
+            # A job of seconds: a compiler that is quick is worth more than code that is fast.
+            builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+            builder = builder.config("spark.sql.shuffle.partitions", "2")
         try:
             self._spark = builder.getOrCreate()
         except Exception as error:
@@ -827,5 +847,10 @@ class _Session:
             ) from error
         return self._spark
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._spark.stop()
+        if isinstance(error, Exception) and not isinstance(error, LearningError):
+            said = str(error).strip().splitlines()
+            raise LearningError(
+                f"Spark could not carry the job out: {type(error).__name__}: {said[0] if said else 'it says no more'}"
+            ) from error

@@ -14,9 +14,8 @@ from kinmqtt_metrics.report.plots import Painter, Plot
 from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, together
 
 _SAMPLES_WHY: Final = (
-    "Samples come from the plugin metrics, at each broker.sys_interval_s (0: never). A window is in a table "
-    "only once it "
-    "is closed: the watermark after its end."
+    "Samples come from the plugin metrics, at each broker.sys_interval_s (0: never). A window is in a table only "
+    "once it is closed: the watermark after its end."
 )
 _EVENTS_WHY: Final = "Nothing of the kind happened, or the plugin metrics was told to write no events."
 
@@ -124,8 +123,8 @@ def _stands_out(facts: Facts) -> list[str]:
     if worst:
         node, at, value = worst
         told.append(
-            f"Acknowledgements waited longest for the stores {_when(facts, at)}, at {words.name(node)}: "
-            f"1 in 100 took {words.duration(value)} or longer."
+            f"Acknowledgements waited longest for the stores {_when(facts, at)}, at {words.name(node)}: 1 in 100 "
+            f"took {words.duration(value)} or longer."
         )
     worst = _worst((node, line.p99) for (node, name), line in facts.gauges.items() if name == "queued.count")
     if worst and worst[2] > 0:
@@ -138,23 +137,22 @@ def _stands_out(facts: Facts) -> list[str]:
         storm = max(facts.storms, key=lambda storm: storm.connects)
         told.append(
             f"The worst reconnect storm began at {words.moment(storm.start_s)} UTC at {words.name(storm.node)}: "
-            f"{words.whole(storm.connects)} connects of {words.some(storm.clients, 'client')} in {facts.window_s} s."
+            f"{words.whole(storm.connects)} connects of {words.some(storm.clients, 'client')} in "
+            f"{facts.window_s} s."
         )
-    for lines, what in ((facts.drops, "were dropped"), (facts.refusals, "times somebody was refused")):
+    for lines in (facts.drops, facts.refusals):
         line = together(lines.values())
         at = _highest(line)
         if at is not None and line[at] > 0:
             reason = max(lines, key=lambda key: float(np.nan_to_num(lines[key])[at]))
             why = words.words(reason) if lines is facts.drops else f"by {words.name(reason)}"
-            subject = "messages were dropped" if lines is facts.drops else "refusals"
+            subject = "messages were dropped" if lines is facts.drops else "was refused"
             told.append(f"Most {subject} {_when(facts, at)}: {words.whole(line[at])}, mostly {why}.")
-            del what
     gaps = _gaps(facts)
     if gaps:
         told.append(
-            f"Nothing was told for a while by {words.listed(gaps)}: the lines have gaps there. A broker was "
-            "down, or its "
-            "records have not come."
+            f"Nothing was told for a while by {words.listed(gaps)}: the lines have gaps there. A broker was down, "
+            "or its records have not come."
         )
     return told
 
@@ -169,10 +167,9 @@ def _warnings(facts: Facts) -> list[str]:
         by_node = words.listed([f"{words.name(node)} ({words.whole(n)})" for node, n in sorted(nodes.items())])
         told.append(
             f"{words.some(late, 'record')} came too late and {'is' if late == 1 else 'are'} in no sum of this "
-            f"page: {by_node}. "
-            "They are in the table raw. The table late does not say of which time they are, so this counts all "
-            "there are. "
-            "If it goes on, give the pipeline a longer watermark, or set that node's clock."
+            f"page: {by_node}. They are in the table raw. The table late does not say of which time they are, so "
+            "this counts all there are. If it goes on, give the pipeline a longer watermark, or set that node's "
+            "clock."
         )
     if facts.rejected_rows:
         told.append(
@@ -187,8 +184,7 @@ def _warnings(facts: Facts) -> list[str]:
     if facts.others:
         told.append(
             f"There are more nodes than colours. The {words.some(len(facts.others), 'node')} with the least "
-            "traffic are "
-            f"told together as {OTHER_NODES}, and are in no plot of percentiles or gauges: "
+            f"traffic are told together as {OTHER_NODES}, and are in no plot of percentiles or gauges: "
             f"{words.listed([words.name(node) for node in facts.others], 12)}."
         )
     if facts.forgot_names:
@@ -245,11 +241,11 @@ def _traffic(facts: Facts, painter: Painter) -> Section:
         "traffic",
         "Traffic",
         "How many messages (PUBLISH packets) and how many bytes (of packets of every kind) each broker received "
-        "and sent, "
-        f"a second, averaged over steps of {words.duration(facts.axis.step_s)}. The dot marks the highest step.",
+        f"and sent, a second, averaged over steps of {words.duration(facts.axis.step_s)}. The dot marks the "
+        "highest step.",
         "a line that falls to nothing while others go on: clients have lost that broker. A gap says that the "
-        "broker told "
-        "nothing. Where what is sent grows and what is received does not, somebody subscribed to too much.",
+        "broker told nothing. Where what is sent grows and what is received does not, somebody subscribed to too "
+        "much.",
         plots,
         [Grid("Sums of the whole span", heads, rows)] if rows else (),
         "" if plots else _missing(facts, "rates", _SAMPLES_WHY),
@@ -272,14 +268,12 @@ def _latency(facts: Facts, painter: Painter) -> Section:
         "latency",
         "Latency",
         "How long things took, on a scale on which each mark is a multiple of the one below: stores.commit is "
-        "how long "
-        "acknowledgements waited until the stores had kept what they promise. Half of all took no longer than "
-        "p50, and 1 in "
-        "100 took longer than p99. Counts of a step's windows were added up before; within a bucket values are "
-        "interpolated.",
-        "p99 rises while p50 stays: something stalls now and then, often a disk. Both rise with the traffic: "
-        "the broker or its "
-        "disk is at its limit. A line that is flat at the top has left the last bucket, and the truth is higher.",
+        "how long acknowledgements waited until the stores had kept what they promise. Half of all took no "
+        "longer than p50, and 1 in 100 took longer than p99. Counts of a step's windows were added up before; "
+        "within a bucket values are interpolated.",
+        "p99 rises while p50 stays: something stalls now and then, often a disk. Both rise with the traffic: the "
+        "broker or its disk is at its limit. A line that is flat at the top has left the last bucket, and the "
+        "truth is higher.",
         plots,
         [Grid("The whole span", ("what", "node", "observations", "mean", "p50", "p95", "p99"), rows, texts=2)]
         if rows
@@ -296,8 +290,7 @@ def _queues(facts: Facts, painter: Painter) -> Section:
         "How many messages waited for clients that were away or slow (the gauge queued.count). "
         + _gauge_words(facts),
         "it grows and does not come down: clients are away for good, or receive less than is sent to them. What "
-        "comes next "
-        "is messages that are dropped because a queue is full.",
+        "comes next is messages that are dropped because a queue is full.",
         plots,
         _gauge_grid(facts, ("queued.count", "inflight.count")),
         "" if plots else _missing(facts, "gauges", _SAMPLES_WHY),
@@ -320,9 +313,9 @@ def _clients(facts: Facts, painter: Painter) -> Section:
         "Clients and sessions",
         "How many clients had a connection, and how many sessions are stored, of clients with a connection and "
         "without.",
-        "a step down: many were cut off at once, and will come back at once. Stored sessions that only ever "
-        "grow belong to "
-        "clients that come once and never again; session_expiry limits how long they are kept.",
+        "a step down: many were cut off at once, and will come back at once. Stored sessions that only ever grow "
+        "belong to clients that come once and never again; limits.max_session_expiry_s says how "
+        "long they may be kept.",
         plots,
         _gauge_grid(facts, names, folded=True),
         "" if plots else _missing(facts, "gauges", _SAMPLES_WHY),
@@ -345,8 +338,7 @@ def _lengths(facts: Facts, painter: Painter) -> Section:
         "How long connections lasted",
         "Of the connections that ended in each step, how long they had lasted, by node. " + _window_words(facts),
         "p50 falls to seconds: clients connect, fail and come again. Where keep alive timeout leads the table, "
-        "networks drop "
-        "connections in silence.",
+        "networks drop connections in silence.",
         plots,
         [Grid("By reason, the whole span", heads, rows)] if rows else (),
         "" if plots else _missing(facts, "connections", _EVENTS_WHY),
@@ -377,12 +369,10 @@ def _reconnects(facts: Facts, painter: Painter) -> Section:
         "reconnects",
         "Reconnect storms",
         f"{none}How many clients connected, a second. Shaded is where the pipeline saw a storm: more connects in "
-        "a window "
-        "than it was told to take for usual, of all clients or of one.",
+        "a window than it was told to take for usual, of all clients or of one.",
         "any shade. If it follows a gap, a broker came back and all returned at once, which passes; clients "
-        "should wait a "
-        "random time. If one client stands for most, it is broken, or two use the same client id and take turns in "
-        "throwing each other out.",
+        "should wait a random time. If one client stands for most, it is broken, or two use the same client id "
+        "and take turns in throwing each other out.",
         plots,
         [Grid("Storms", heads, rows, texts=3, note=note)] if rows else (),
         "" if plots else _missing(facts, "reconnects", _EVENTS_WHY),
@@ -396,12 +386,10 @@ def _drops(facts: Facts, painter: Painter) -> Section:
         "drops",
         "Messages dropped",
         "Messages that did not reach a client they were meant for, of all nodes together, by reason. These are "
-        "the broker's "
-        "own counters: each is counted once for each client that missed it.",
-        "queue full: clients are away too long or too slow, and lose messages that were acknowledged to whoever sent "
-        "them. Outbound buffer full and offline concern QoS 0 only, which promises nothing. Store failed and "
-        "overload are the "
-        "broker's own trouble.",
+        "the broker's own counters: each is counted once for each client that missed it.",
+        "queue full: clients are away too long or too slow, and lose messages that were acknowledged to whoever "
+        "sent them. Outbound buffer full and offline concern QoS 0 only, which promises nothing. Store failed "
+        "and overload are the broker's own trouble.",
         plots,
         [grid] if grid else (),
         "" if plots else _missing(facts, "drops", "Good news, if samples are there: the broker dropped nothing."),
@@ -430,8 +418,7 @@ def _refusals(facts: Facts, painter: Painter) -> Section:
         "refusals",
         "Refusals",
         "What was refused, of all nodes together, by the plugin or the limiter's rule that refused it: connects "
-        "(authentication), "
-        "publishing and subscribing (authorization), and what a limit did not let in.",
+        "(authentication), publishing and subscribing (authorization), and what a limit did not let in.",
         "authentication refused, again and again and from one hour to the next: a device has an old password, or "
         "somebody tries passwords. A limiter's rule that refuses all day is too tight for what is usual.",
         plots,
@@ -453,13 +440,11 @@ def _shadow(facts: Facts, painter: Painter) -> Section:
         "shadow",
         "Limiter rules, and what they would have done",
         "Packets that rules in the shadow (shadow = true) would have refused, and did not. Rules that "
-        "kinmqtt-metrics "
-        "rules has learned begin like that."
+        "kinmqtt-metrics rules has learned begin like that."
         + (" No rule in the shadow would have refused anything in this span." if silent else ""),
         "a rule that would have refused much while everything was well: don't switch it on, learn again over a "
-        "span in "
-        "which that was usual, or with a larger --factor. One that is quiet but where something went wrong is a "
-        "good one.",
+        "span in which that was usual, or with a larger --factor. A rule that is "
+        "quiet in good times and counts in bad ones is a good one.",
         plots,
         [Grid("By rule, all nodes", heads, rows, note=_of_all(len(rows), len(rules)))] if rows else (),
         ""
@@ -499,11 +484,9 @@ def _tops(facts: Facts, painter: Painter) -> Section:
     return Section(
         "tops",
         "Who publishes, and to what",
-        "The clients that published most and the topics to which most was published, by the bytes of the "
-        "PUBLISH packets, "
-        "each bar divided by node. Summed over the windows in which a name was among the top of its node; what "
-        "it published "
-        "in others counts for all others, so a bar says at least so much.",
+        "The clients that published most and the topics to which most was published, by the bytes of the PUBLISH "
+        "packets, each bar divided by node. Summed over the windows in which a name was among the top of its "
+        "node; what it published in others counts for all others, so a bar says at least so much.",
         "one client with a large share that was not there yesterday, or a name that nobody knows.",
         plots,
         grids,
@@ -618,10 +601,9 @@ def _gauge_words(facts: Facts) -> str:
     if facts.axis.step_s <= facts.window_s:
         return "Of the samples in each window, half were no higher than p50, and 1 in 100 was higher than p99."
     return (
-        f"Of the samples in a window of {facts.window_s} s, half were no higher than p50, and 1 in 100 was "
-        "higher than p99. "
-        f"A step of {words.duration(facts.axis.step_s)} has several windows: p50 is their mean, p95 and p99 "
-        "their highest."
+        f"Of the samples in a window of {facts.window_s} s, half were no higher than p50, and 1 in 100 was higher "
+        f"than p99. A step of {words.duration(facts.axis.step_s)} has several windows: p50 is their mean, p95 and "
+        "p99 their highest."
     )
 
 
