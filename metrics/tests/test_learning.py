@@ -27,6 +27,7 @@ from kinmqtt_metrics.learning import (
     Replayed,
     Rule,
     Usual,
+    check_replaceable,
     decide,
     learn,
     limit,
@@ -176,6 +177,27 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(LearningError, match="can't be written"):
         write_whole(tmp_path / "nowhere" / "limits.toml", "new")
+
+
+def test_what_somebody_would_miss_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that runs each night can't switch limits off, nor replace rules that were written by hand."""
+    path = tmp_path / "limits.toml"
+    text = text_of(learned(decide("client", [usual("a", 9)], 1.0, Options())), Options(), "tables", 0.0)
+    arguments = ["rules", "--tables", str(tmp_path), "--out", str(path)]
+
+    check_replaceable(path)
+    path.write_text(text)
+    check_replaceable(path)
+    path.write_text(switched(path, text, False, ["learned client a"])[0])
+    first = main(arguments)
+    said = capsys.readouterr().err
+    path.write_text("# mine\n")
+    second = main(arguments)
+
+    assert (first, second) == (1, 1)
+    assert "has rules that are switched on (learned client a), and is not written over" in said
+    assert "was not learned, and is not written over" in capsys.readouterr().err
+    assert path.read_text() == "# mine\n"
 
 
 # Switching on

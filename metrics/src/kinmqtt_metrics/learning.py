@@ -34,6 +34,7 @@ KINDS: Final[tuple[Kind, ...]] = ("client", "topic")
 EXEMPT: Final = 1_000_000_000
 """Messages a second that nobody reaches: in the rule for all others, what has a rule of its own has this."""
 
+_FIRST_WORDS: Final = "# Limits that kinmqtt-metrics rules learned"
 _MAGIC: Final = b"PAR1"
 """How a Parquet file begins and ends."""
 LEAST_COUNT: Final = 0.001
@@ -208,10 +209,7 @@ def text_of(learned: Learned, options: Options, source: str, made_at_s: float) -
 
 
 def _lines(learned: Learned, options: Options, source: str, made_at_s: float) -> Iterator[str]:
-    yield (
-        f"# Limits that kinmqtt-metrics rules learned on {words.moment(made_at_s)} UTC; made anew, it is written "
-        "over."
-    )
+    yield f"{_FIRST_WORDS} on {words.moment(made_at_s)} UTC."
     yield (
         f"# From: {words.name(source, 200)}, table usual, {words.moment(learned.start_s)} to "
         f"{words.moment(learned.end_s)} UTC,"
@@ -329,6 +327,21 @@ def write_whole(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise LearningError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises :class:`LearningError` where a file holds what a person would miss: rules that are on, or another's."""
+    if not path.exists():
+        return
+    text = _read(path)
+    if not text.startswith(_FIRST_WORDS):
+        raise LearningError(f"{path} was not learned, and is not written over: give --out another name")
+    on = [rule["name"] for rules in _parsed(path, text).values() for rule in rules if not rule.get("shadow", False)]
+    if on:
+        raise LearningError(
+            f"{path} has rules that are switched on ({words.listed(on, 3)}), and is not written over: learn into "
+            "another file and compare, or put them into the shadow (--disable)"
+        )
 
 
 def _umask() -> int:
@@ -738,6 +751,7 @@ def _learn(arguments: argparse.Namespace) -> int:
     )
     if not arguments.out.resolve().parent.is_dir():
         raise LearningError(f"{arguments.out}: there is no folder {arguments.out.resolve().parent}")
+    check_replaceable(arguments.out)
     since_s, until_s = _moments(arguments)
     with _Session(arguments.master) as spark:
         learned = learn(spark, arguments.tables, options, since_s, until_s)
