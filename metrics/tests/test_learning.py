@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import nullcontext
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_data import START, usual_rows, write
 
+from kinmqtt_metrics import learning
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
 from kinmqtt_metrics.learning import (
@@ -385,38 +387,51 @@ def test_a_torn_file_is_named_and_left_out(
         learn(spark, tmp_path, Options(), None, None)
 
 
-def test_the_command_learns_and_replays(tmp_path: Path) -> None:
-    """In a process of its own, as an operator runs it: a file, and what its rules would have done."""
-    rates = {f"small-{n}": [1.0] * 40 for n in range(5)} | {"loud": [20.0] * 39 + [500.0]}
-    write(tmp_path / "tables", t.USUAL, usual_rows(rates, window_s=60))
-    environment = {**os.environ, **JAVA}
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; from kinmqtt_metrics.command import main; sys.exit(main())",
-        "rules",
-    ]
+LOUD = {f"small-{n}": [1.0] * 40 for n in range(5)} | {"loud": [20.0] * 39 + [500.0]}
+LEARN = ("rules", "--tables", "tables", "--quantile", "0.9", "--others", "0.5", "--no-topics", "--out", "limits.toml")
 
-    learned, replayed = (
-        subprocess.run(
-            [*command, "--tables", "tables", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-        for arguments in (
-            ("--out", "limits.toml", "--quantile", "0.9", "--others", "0.5", "--no-topics"),
-            ("--replay", "limits.toml", "--rule", "learned client loud"),
-        )
+
+def row_of(rule: str, printed: str) -> list[str]:
+    """What the command printed of a rule."""
+    [line] = [line for line in printed.splitlines() if line.endswith(rule)]
+    return re.split("  +", line.strip())
+
+
+def test_the_command_learns_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """As an operator runs it: Spark is started and stopped, a file is written, and what it would do is printed."""
+    write(tmp_path / "tables", t.USUAL, usual_rows(LOUD, window_s=60))
+    command = [sys.executable, "-c", "import sys; from kinmqtt_metrics.command import main; sys.exit(main())"]
+
+    done = subprocess.run(
+        [*command, *LEARN],
+        cwd=tmp_path,
+        env={**os.environ, **JAVA},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
 
-    assert learned.returncode == 0, learned.stderr
-    assert learned.stdout.startswith(
-        "limits.toml: 1 rule for clients, and one for all others of each, in the shadow\n"
-    )
-    assert replayed.returncode == 0, replayed.stderr
-    [_, row] = replayed.stdout.splitlines()
-    assert re.split(" +", row.strip())[:5] == ["60", "500", "76\u202f800", "26\u202f400", "1"]
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("limits.toml: 1 rule for clients, and one for all others of each, in the shadow\n")
+    assert row_of("learned client loud", done.stdout)[:5] == ["60", "500", "76\u202f800", "26\u202f400", "1"]
+    assert tomllib.loads((tmp_path / "limits.toml").read_text())["flow"][0]["count"] == 60
+
+
+def test_the_command_replays_a_rule_that_was_changed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator tries another count before it is in force."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(learning, "_Session", lambda master: nullcontext(spark))
+    write(tmp_path / "tables", t.USUAL, usual_rows(LOUD, window_s=60))
+    first = main([*LEARN])
+    capsys.readouterr()
+    path = tmp_path / "limits.toml"
+    path.write_text(path.read_text().replace("count = 60", "count = 10"))
+
+    second = main(["rules", "--tables", "tables", "--replay", "limits.toml", "--rule", "learned client loud"])
+
+    assert (first, second) == (0, 0)
+    excess = f"{39 * 600 + 490 * 60:,}".replace(",", "\u202f")
+    assert row_of("learned client loud", capsys.readouterr().out)[3:5] == [excess, "40"]
