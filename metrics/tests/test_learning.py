@@ -1,0 +1,437 @@
+"""Limits, learned: what is decided, the file, switching rules on, and the jobs over the table."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import tomllib
+from contextlib import nullcontext
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table_data import START, usual_rows, write
+
+from kinmqtt_metrics import learning
+from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.command import main
+from kinmqtt_metrics.learning import (
+    EXEMPT,
+    Learned,
+    LearningError,
+    Options,
+    Replayed,
+    Rule,
+    Usual,
+    check_replaceable,
+    decide,
+    learn,
+    limit,
+    replay,
+    rules_in,
+    switched,
+    text_of,
+    write_whole,
+)
+from kinmqtt_metrics.record import OTHERS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_JAVA_17 = "/usr/lib/jvm/java-17-openjdk-amd64"
+JAVA = {"JAVA_HOME": _JAVA_17} if "JAVA_HOME" not in os.environ and os.path.isdir(_JAVA_17) else {}
+
+NAMES = st.text(min_size=1, max_size=80)
+RATES = st.floats(0.001, 1e6)
+
+
+def usual(name: str, rate: float) -> Usual:
+    """A client that publishes so much."""
+    return Usual(name, rate, rate * 1.5, 100)
+
+
+def learned(rules: list[Rule]) -> Learned:
+    """As if a job had found these."""
+    return Learned(tuple(rules), 0.0, 600.0, 10, ("n1",), {"client": 3, "topic": 3}, {"client": 1, "topic": 0}, {})
+
+
+def allowed(rules: list[Rule], name: str) -> float:
+    """What a client may publish."""
+    return next((rule.count for rule in rules if rule.of == name), rules[-1].count)
+
+
+# Deciding
+
+
+def test_only_those_above_what_others_may_have_rules_of_their_own() -> None:
+    """Few rules, and each says something."""
+    rules = decide("client", [usual("loud", 100), usual("small", 2), usual("quiet", 0.1)], 2.0, Options())
+
+    assert [(rule.of, rule.count, rule.burst) for rule in rules] == [("loud", 300, 18000), (None, 6, 360)]
+
+
+def test_nobody_is_limited_below_the_least() -> None:
+    """A sensor that reports once an hour may also report twice a minute."""
+    assert limit(0.0003, Options(least=0.5)) == 0.5
+    assert limit(0.0, Options(least=0.5)) == 0.5
+
+
+@given(
+    st.dictionaries(NAMES, RATES, max_size=30),
+    RATES,
+    st.integers(0, 10),
+    st.sampled_from(("client", "topic")),
+    st.floats(1, 10),
+)
+def test_nobody_is_limited_below_his_own_usual_rate(
+    rates: dict[str, float], others: float, most: int, kind: str, factor: float
+) -> None:
+    """Whatever there is too much of: rules, names that can't be written, or rates."""
+    options = Options(most_rules=most, factor=factor)
+    rules = decide(kind, [usual(name, rate) for name, rate in rates.items()], others, options)  # type: ignore[arg-type]
+
+    assert len(rules) <= most + 1
+    assert len({rule.name for rule in rules}) == len(rules)
+    assert all(rule.name.isprintable() for rule in rules)
+    assert rules[-1].of is None
+    for name, rate in rates.items():
+        assert allowed(rules, name) >= rate * factor * (1 - 1e-9)
+        assert allowed(rules, name) <= max(max([*rates.values(), others]) * factor * 1.011, options.least)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"quantile": 1.1}, "--quantile"),
+        ({"factor": 0.5}, "--factor"),
+        ({"over_s": 0}, "--over"),
+        ({"min_windows": 0}, "--min-windows"),
+        ({"least": 0.0}, "--least"),
+        ({"others": float("nan")}, "--others"),
+        ({"most_rules": -1}, "--rules"),
+    ],
+)
+def test_options_without_sense_are_refused(option: dict[str, float], said: str) -> None:
+    """With the name of the option, before Spark starts."""
+    with pytest.raises(LearningError, match=f"{said} must be"):
+        Options(**option)  # type: ignore[arg-type]
+
+
+# The file
+
+
+@given(st.dictionaries(NAMES, RATES, max_size=8), st.sampled_from(("client", "topic")))
+def test_every_name_is_in_the_file_as_it_is(rates: dict[str, float], kind: str) -> None:
+    """Quotes, backslashes and control characters included; no comment is broken by one."""
+    options = Options(least=0.001)
+    rules = decide(kind, [usual(name, rate) for name, rate in rates.items()], 0.0, options)  # type: ignore[arg-type]
+
+    parsed = tomllib.loads(text_of(learned(rules), options, "a\nb", 0.0))
+
+    own = [rule for rule in rules if rule.of is not None]
+    assert [(rule["name"], rule[kind], rule["count"]) for rule in parsed.get("flow", [])] == [
+        (rule.name, [rule.of], rule.count) for rule in own
+    ]
+    [others] = parsed["param"]
+    assert others.get("items", {}) == {rule.of: EXEMPT for rule in own}
+    assert all(rule["shadow"] is True for found in parsed.values() for rule in found)
+
+
+def test_the_file_says_where_its_rules_come_from() -> None:
+    """Span, windows, nodes, options, and of each rule what it would have done."""
+    rules = decide("client", [usual("loud", 100)], 2.0, Options())
+    found = Learned(
+        tuple(rules),
+        START.timestamp(),
+        START.timestamp() + 3600,
+        60,
+        ("n1", "n2"),
+        {"client": 7},
+        {"client": 2},
+        {"learned client loud": Replayed(60, 2, 12345, 67, 400.0, START.timestamp())},
+    )
+
+    text = text_of(found, Options(quantile=0.9), "/data/tables", START.timestamp())
+
+    assert "/data/tables, table usual, 2026-11-20 06:00 to 2026-11-20 07:00 UTC" in text
+    assert "60 windows of 60 s, nodes n1 and n2" in text
+    assert "--quantile 0.9 --factor 3" in text
+    assert "7 clients seen, of which 2 in fewer than 30 windows" in text
+    assert "# usual 100/s, at most 150/s, in 100 windows; would have refused about 67 of 12\u202f345 messages" in text
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    """The limiter never reads half of it; rights stay as they were, and nothing is left beside it."""
+    path = tmp_path / "limits.toml"
+    path.write_text("old")
+    path.chmod(0o640)
+
+    write_whole(path, "new")
+
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(LearningError, match="can't be written"):
+        write_whole(tmp_path / "nowhere" / "limits.toml", "new")
+
+
+def test_what_somebody_would_miss_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that runs each night can't switch limits off, nor replace rules that were written by hand."""
+    path = tmp_path / "limits.toml"
+    text = text_of(learned(decide("client", [usual("a", 9)], 1.0, Options())), Options(), "tables", 0.0)
+    arguments = ["rules", "--tables", str(tmp_path), "--out", str(path)]
+
+    check_replaceable(path)
+    path.write_text(text)
+    check_replaceable(path)
+    path.write_text(switched(path, text, False, ["learned client a"])[0])
+    first = main(arguments)
+    said = capsys.readouterr().err
+    path.write_text("# mine\n")
+    second = main(arguments)
+
+    assert (first, second) == (1, 1)
+    assert "has rules that are switched on (learned client a), and is not written over" in said
+    assert "was not learned, and is not written over" in capsys.readouterr().err
+    assert path.read_text() == "# mine\n"
+
+
+# Switching on
+
+FILE = """\
+# mine
+[[flow]]
+name = "a"   # of a
+count = 5
+shadow = true # not yet
+[[flow]]
+shadow=true
+name = "b"
+count = 5
+
+[[param]]
+name = "c"
+param = "client"
+count = 1
+shadow = true
+[param.items]
+"shadow" = 4
+x = 5
+
+[[flow]]
+name = "d"
+count = 5
+"""
+
+
+def test_rules_are_switched_on_by_name_and_comments_stay(tmp_path: Path) -> None:
+    """Nothing changes but one word."""
+    text, changed = switched(tmp_path, FILE, False, ["b"])
+
+    assert changed == ["b"]
+    assert text == FILE.replace("shadow=true", "shadow=false")
+
+
+def test_all_are_switched_on_and_back(tmp_path: Path) -> None:
+    """What was never in the shadow is put there as well, and a key of a client called shadow is left alone."""
+    on, changed = switched(tmp_path, FILE, False)
+    off, back = switched(tmp_path, on, True)
+
+    assert changed == ["a", "b", "c"]
+    assert back == ["a", "b", "d", "c"]
+    assert on == FILE.replace("= true", "= false").replace("=true", "=false")
+    assert tomllib.loads(off)["flow"][2] == {"name": "d", "count": 5, "shadow": True}
+    assert "# not yet" in off
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "said"),
+    [
+        (FILE, ["nobody"], "has no rule 'nobody'; it has a, b, d and c"),
+        ("[[flow]\n", [], "is not TOML"),
+        ("flow = 3\n", [], "flow is no array of rules"),
+        ("[[flow]]\ncount = 1\n", [], r"flow\[0\] has no name"),
+        ('flow = [{name = "a", shadow = true}]\n', [], "edit shadow by hand"),
+    ],
+)
+def test_a_file_that_is_not_understood_stays_as_it_is(text: str, names: list[str], said: str, tmp_path: Path) -> None:
+    """It is told why; the file is not touched."""
+    with pytest.raises(LearningError, match=said):
+        switched(tmp_path / "limits.toml", text, False, names)
+
+
+def test_the_command_switches_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what it did, and needs neither tables nor Spark."""
+    path = tmp_path / "limits.toml"
+    path.write_text(FILE)
+
+    first = main(["rules", "--enable", str(path), "--rule", "a"])
+    second = main(["rules", "--enable", str(path), "--rule", "a"])
+
+    assert (first, second) == (0, 0)
+    assert capsys.readouterr().out == "a: on\nnothing to change: all are on\n"
+    assert path.read_text() == FILE.replace("true # not", "false # not")
+
+
+# The jobs
+
+
+def test_what_was_put_into_the_table_is_learned(spark: SparkSession, tmp_path: Path) -> None:
+    """Rates are those of windows in which there was something; a rare peak is not usual, and is told."""
+    chance = random.Random(7)
+    rates = {f"small-{n}": [chance.uniform(0.5, 1.5) for _ in range(60)] for n in range(20)}
+    rates["loud"] = [40.0] * 59 + [1000.0]
+    rates["rare"] = [0.0] * 20 + [30.0] * 40
+    rates["new"] = [500.0] * 3
+    rates[OTHERS] = [9000.0] * 60
+    write(tmp_path, t.USUAL, usual_rows(rates, window_s=60)[::2], 0)
+    write(tmp_path, t.USUAL, usual_rows(rates, window_s=60)[1::2], 1)
+
+    found = learn(spark, tmp_path, Options(quantile=0.9, others=0.5), None, None)
+
+    of = {rule.of: rule for rule in found.rules if rule.kind == "client"}
+    assert of["loud"].count == 120
+    assert of["rare"].count == 90
+    assert of["loud"].usual == Usual("loud", 40.0, 1000.0, 60)
+    assert "new" not in of
+    assert OTHERS not in of
+    assert 3 <= of[None].count <= 4.5
+    assert (found.seen["client"], found.unknown["client"]) == (23, 1)
+    assert {rule.of for rule in found.rules if rule.kind == "topic"} >= {"t/loud", "t/rare", None}
+    loud = found.replayed["learned client loud"]
+    assert (loud.windows_over, loud.excess, loud.most) == (1, (1000 - 120) * 60, 1000.0)
+    assert loud.worst_at_s == START.timestamp() + 59 * 60
+
+
+def test_windows_of_all_nodes_and_topics_count_and_short_ones_are_put_together(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A limiter limits at its node: a client's topics there add up, other nodes are other windows."""
+    rows = [
+        *usual_rows({"c": [6.0, 0.0, 0.0] * 40}, topic="t/1"),
+        *usual_rows({"c": [0.0, 12.0, 0.0] * 40}, topic="t/2"),
+        *usual_rows({"c": [3.0] * 120}, node="n2"),
+    ]
+    write(tmp_path, t.USUAL, rows)
+
+    found = learn(spark, tmp_path, Options(quantile=1.0, over_s=30, topics=False), None, None)
+
+    [rule] = found.rules
+    assert rule.count == 18
+    assert rule.burst == 18 * 30
+    assert found.nodes == ("n1", "n2")
+    assert found.windows == 40
+
+
+def test_too_little_is_no_usual(spark: SparkSession, tmp_path: Path) -> None:
+    """Instead of limits by chance there is a word of what is missing."""
+    with pytest.raises(LearningError, match="has no table usual"):
+        learn(spark, tmp_path, Options(), None, None)
+    write(tmp_path, t.USUAL, usual_rows({"c": [1.0] * 20}, window_s=60))
+
+    with pytest.raises(LearningError, match="no client published in 30 windows of 60 s, the most is 20"):
+        learn(spark, tmp_path, Options(), None, None)
+    with pytest.raises(LearningError, match="no rows in this span"):
+        learn(spark, tmp_path, Options(), START.timestamp() + 1e6, None)
+    with pytest.raises(LearningError, match=r"--over must be a multiple of the windows in .*, 60 s, and is 90 s"):
+        learn(spark, tmp_path, Options(over_s=90), None, None)
+
+
+def test_a_replay_says_what_each_rule_would_have_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Beside sums made one by one; what can't be replayed is named."""
+    chance = random.Random(3)
+    rates = {f"c{n}": [chance.choice((0.0, 1.0, 5.0, 50.0)) for _ in range(40)] for n in range(6)}
+    rows = usual_rows(rates, window_s=60)
+    write(tmp_path, t.USUAL, rows)
+    path = tmp_path / "limits.toml"
+    path.write_text(
+        '[[flow]]\nname = "c0"\nclient = "c0"\ncount = 20.5\n'
+        '[[flow]]\nname = "t1"\ntopic = ["t/c1"]\nper = "topic"\ncount = 4\n'
+        '[[flow]]\nname = "connects"\nkind = "connect"\ncount = 4\n'
+        '[[param]]\nname = "others"\nparam = "client"\ncount = 3\nitems = {c0 = 1000000000}\n'
+    )
+
+    rules, left = rules_in(path, 60)
+    found = replay(spark, tmp_path, rules, 60, None, None)
+
+    def excess(names: set[str], count: float) -> int:
+        return sum(max(0, ceil(row["messages"] - count * 60)) for row in rows if row["client"] in names)
+
+    assert left == ["connects"]
+    assert found["c0"].excess == excess({"c0"}, 20.5)
+    assert found["t1"].excess == excess({"c1"}, 4)
+    assert found["others"].excess == excess(set(rates) - {"c0"}, 3)
+    assert found["others"].messages == sum(row["messages"] for row in rows if row["client"] != "c0")
+
+
+def test_a_torn_file_is_named_and_left_out(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It does not end the job, and nobody has to guess which it is."""
+    good = write(tmp_path, t.USUAL, usual_rows({"c": [1.0] * 40}, window_s=60))
+    torn = good.with_name("batch-0000000001.parquet")
+    torn.write_bytes(good.read_bytes()[:-20])
+
+    found = learn(spark, tmp_path, Options(), None, None)
+    good.unlink()
+
+    assert found.seen["client"] == 1
+    assert f"left out {torn}: it is no whole Parquet file" in capsys.readouterr().err
+    with pytest.raises(LearningError, match="no file of the table usual can be read"):
+        learn(spark, tmp_path, Options(), None, None)
+
+
+LOUD = {f"small-{n}": [1.0] * 40 for n in range(5)} | {"loud": [20.0] * 39 + [500.0]}
+LEARN = ("rules", "--tables", "tables", "--quantile", "0.9", "--others", "0.5", "--no-topics", "--out", "limits.toml")
+
+
+def row_of(rule: str, printed: str) -> list[str]:
+    """What the command printed of a rule."""
+    [line] = [line for line in printed.splitlines() if line.endswith(rule)]
+    return re.split("  +", line.strip())
+
+
+def test_the_command_learns_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """As an operator runs it: Spark is started and stopped, a file is written, and what it would do is printed."""
+    write(tmp_path / "tables", t.USUAL, usual_rows(LOUD, window_s=60))
+    command = [sys.executable, "-c", "import sys; from kinmqtt_metrics.command import main; sys.exit(main())"]
+
+    done = subprocess.run(
+        [*command, *LEARN],
+        cwd=tmp_path,
+        env={**os.environ, **JAVA},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("limits.toml: 1 rule for clients, and one for all others of each, in the shadow\n")
+    assert row_of("learned client loud", done.stdout)[:5] == ["60", "500", "76\u202f800", "26\u202f400", "1"]
+    assert tomllib.loads((tmp_path / "limits.toml").read_text())["flow"][0]["count"] == 60
+
+
+def test_the_command_replays_a_rule_that_was_changed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator tries another count before it is in force."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(learning, "_Session", lambda master: nullcontext(spark))
+    write(tmp_path / "tables", t.USUAL, usual_rows(LOUD, window_s=60))
+    first = main([*LEARN])
+    capsys.readouterr()
+    path = tmp_path / "limits.toml"
+    path.write_text(path.read_text().replace("count = 60", "count = 10"))
+
+    second = main(["rules", "--tables", "tables", "--replay", "limits.toml", "--rule", "learned client loud"])
+
+    assert (first, second) == (0, 0)
+    excess = f"{39 * 600 + 490 * 60:,}".replace(",", "\u202f")
+    assert row_of("learned client loud", capsys.readouterr().out)[3:5] == [excess, "40"]
