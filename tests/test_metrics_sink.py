@@ -80,7 +80,7 @@ def test_messages_pass_as_straight_as_without_it(tmp_path: Path) -> None:
     assert routes["plain/a"].intercept is None
     assert not routes["archive/a"].straight
     assert not runtime.tells_published and not runtime.tells_delivered and not runtime.tells_acknowledged
-    assert not runtime.hooks.dropped.active and not runtime.hooks.authorization_refused.active
+    assert not runtime.hooks.dropped.active
     assert not runtime.hooks.retained.active and not runtime.hooks.message_unrouted.active
     captured = [record["topic"] for record in records(tmp_path) if record["kind"] == "message"]
     assert captured == ["archive/a"] * 3

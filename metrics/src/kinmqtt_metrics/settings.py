@@ -10,7 +10,7 @@ import attrs
 
 from kinmqtt_spi.settings import setting
 
-ON_REQUEST: Final = ("dropped", "authorization_refused", "retained", "retain_cleared")
+ON_REQUEST: Final = ("dropped", "retained", "retain_cleared")
 """Events that somebody must ask for: where a plugin hears of these, the broker has more to do for each message."""
 
 CHOICES: Final = (
@@ -21,6 +21,7 @@ CHOICES: Final = (
     "subscribed",
     "unsubscribed",
     "authentication_refused",
+    "authorization_refused",
     "limited",
     *ON_REQUEST,
 )
@@ -63,8 +64,8 @@ class MetricsSettings:
     )
     events: tuple[str, ...] = setting(
         BY_ITSELF,
-        help="which events are told; empty for none. `dropped`, `authorization_refused`, `retained` and "
-        "`retain_cleared` make the way of messages longer",
+        help="which events are told; empty for none. `dropped`, `retained` and `retain_cleared` make the way of messages "
+        "longer",
         one_of=CHOICES,
     )
     max_pairs: int = setting(

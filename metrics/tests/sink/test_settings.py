@@ -20,7 +20,7 @@ def test_what_is_left_out_has_a_default() -> None:
 
     assert (settings.roll_s, settings.roll_bytes, settings.capture) == (5.0, 8 << 20, ())
     assert settings.events == BY_ITSELF
-    assert not {"dropped", "authorization_refused", "retained", "retain_cleared"} & set(settings.events)
+    assert not {"dropped", "retained", "retain_cleared"} & set(settings.events)
 
 
 def test_units_can_be_written() -> None:
