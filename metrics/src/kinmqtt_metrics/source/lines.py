@@ -287,15 +287,16 @@ def _blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
             rest = block
         else:
             yield block[: TEXT_LIMIT * 4], True
-            rest = _after_line(file)
+            rest = b""
+            _to_next_line(file)
 
 
-def _after_line(file: BinaryIO) -> bytes:
+def _to_next_line(file: BinaryIO) -> None:
     while read := file.read(1024 * 1024):
         end = read.find(b"\n") + 1
         if end:
-            return read[end:]
-    return b""
+            file.seek(end - len(read), os.SEEK_CUR)
+            return
 
 
 def _labels_of(block: bytes, where: pa.ChunkedArray) -> pa.Array | None:
