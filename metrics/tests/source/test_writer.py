@@ -42,8 +42,12 @@ def subscriber(port: int, topic: str = "#") -> Iterator[queue.Queue[MQTTMessage]
         client.loop_stop()
 
 
+_SPARK_LIMIT_S = 120.0
+"""How long it may take until Spark has begun to publish, on a busy machine."""
+
+
 def _get(got: queue.Queue[MQTTMessage], count: int) -> list[MQTTMessage]:
-    return [got.get(timeout=TIME_LIMIT_S) for _ in range(count)]
+    return [got.get(timeout=_SPARK_LIMIT_S) for _ in range(count)]
 
 
 def _id(message: MQTTMessage) -> str:
@@ -132,7 +136,6 @@ def test_a_stream_publishes_every_row_and_a_repeated_batch_has_the_same_ids(
 def test_a_broker_that_comes_back_gets_the_rest(spark: SparkSession) -> None:
     """A connection that is lost is made again within timeout_s, and what was not acknowledged is sent again."""
     count = 3000
-    rows = spark.range(count).selectExpr("'a' as topic", "string(id) as payload").coalesce(1)
     port = free_port()
 
     def command(_port: int, *arguments: str) -> list[str]:
@@ -144,7 +147,9 @@ def test_a_broker_that_comes_back_gets_the_rest(spark: SparkSession) -> None:
 
     def save() -> None:
         try:
-            _save(rows, port, maxInFlight=10, timeout_s=60)
+            # Made in this thread, which has no active session before, and would find no source.
+            rows = spark.createDataFrame([("a", str(at)) for at in range(count)], "topic string, payload string")
+            _save(rows.coalesce(1), port, maxInFlight=10, timeout_s=60)
         except BaseException as error:
             failure.append(error)
 
@@ -155,12 +160,12 @@ def test_a_broker_that_comes_back_gets_the_rest(spark: SparkSession) -> None:
     while not got.empty():
         seen.add(got.get().payload)
     with running_broker(command=command), subscriber(port) as got:
-        thread.join(120)
+        thread.join(_SPARK_LIMIT_S)
         while not got.empty():
             seen.add(got.get().payload)
 
     assert not thread.is_alive() and not failure
-    # At least once: what was acknowledged just before the broker stopped had been received by then.
+    # What the first broker took over with its last breath, in memory, may be lost; that is no more than is in flight.
     assert len(seen) >= count - 10
 
 
