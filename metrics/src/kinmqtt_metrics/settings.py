@@ -64,8 +64,8 @@ class MetricsSettings:
     )
     events: tuple[str, ...] = setting(
         BY_ITSELF,
-        help="which events are told; empty for none. `dropped`, `retained` and `retain_cleared` make the way of messages "
-        "longer",
+        help="which events are told; empty for none. `dropped`, `retained` and `retain_cleared` make the way "
+        "of messages longer",
         one_of=CHOICES,
     )
     max_pairs: int = setting(

@@ -9,9 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kinmqtt_metrics.landing import SegmentName
 from segments import BOOT, event, line, publish, write
 from spark_environment import spark_environment
+
+from kinmqtt_metrics.landing import SegmentName
 
 _LIMIT_S = 240.0
 

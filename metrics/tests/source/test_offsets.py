@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kinmqtt_metrics.source.offsets import Key, Ranges, Taken
-from kinmqtt_metrics.source.reader import Files, Options, StreamReader
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles
 from pyspark.sql.types import StructType
 from segments import BOOT, publish
+
+from kinmqtt_metrics.source.offsets import Key, Ranges, Taken
+from kinmqtt_metrics.source.reader import Files, Options, StreamReader
 
 numbers = st.integers(1, 40)
 keys = st.tuples(st.sampled_from(["a", "b/é"]), st.sampled_from(["0" * 16, "f" * 16]), numbers) | st.tuples(

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kinmqtt_metrics.source.writer import BatchWriter, NotPublished, StreamWriter, Where
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from processes import TIME_LIMIT_S, free_port, running_broker
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 from segments import publish
+
+from kinmqtt_metrics.source.writer import BatchWriter, NotPublished, StreamWriter, Where
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
