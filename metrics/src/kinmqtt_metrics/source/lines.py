@@ -1,0 +1,407 @@
+"""The lines of a segment as Arrow tables, and what is wrong with those that are none.
+
+Arrow reads a block of lines at once where all of them are in order; a block in which anything is not is read line by
+line. Both ways give the same rows. A good line is a JSON object whose keys, as far as they are asked for, have the
+types of :data:`kinmqtt_metrics.record.FIELDS`; keys that this version does not know are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from kinmqtt_metrics.record import FIELDS, FORMAT, KINDS, Record
+from kinmqtt_metrics.source.offsets import Key
+
+REJECTED: Final = "rejected"
+"""``kind`` of a row that tells of a line, or of a file, that could not be read."""
+
+TEXT_LIMIT: Final = 500
+"""So many characters of what was rejected are kept."""
+
+BLOCK_BYTES: Final = 64 * 1024 * 1024
+"""So much is in memory at once; a line that is longer is rejected."""
+
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "string": pa.string(),
+    "double": pa.float64(),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "array<double>": pa.list_(pa.field("element", pa.float64())),
+    "array<bigint>": pa.list_(pa.field("element", pa.int64())),
+}
+
+SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in FIELDS.items()])
+
+_NEEDED: Final = ("v", "t", "node", "boot", "seq", "kind")
+_DOUBLES: Final = ("number", "sum")
+_LISTS: Final = ("bounds", "counts")
+
+_LABELS: Final = re.compile(rb'"labels":(\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\})')
+
+
+class Gone(Exception):
+    """A segment that was there when the batch was planned, and is not any more."""
+
+
+def schema_of(columns: list[str]) -> pa.Schema:
+    """The schema of some of the columns, in the order asked for."""
+    return pa.schema([SCHEMA.field(name) for name in columns])
+
+
+class LineReader:
+    """Reads segments; ``columns`` are those that the rows shall have."""
+
+    def __init__(self, root: str, columns: list[str], rejected: bool) -> None:
+        self._root = root
+        self.schema = schema_of(columns)
+        self._rejected = rejected
+        asked = dict.fromkeys((*_NEEDED, *columns))
+        self._fields = {name: FIELDS[name] for name in FIELDS if name in asked}
+        # Of labels Arrow says in which rows they are; their text is looked at here, as no type of Arrow's reader has
+        # keys that nobody knows beforehand.
+        fields = [pa.field(n, pa.struct([]) if n == "labels" else SCHEMA.field(n).type) for n in self._fields]
+        self._options = pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+        self._with_labels = "labels" in self._fields
+
+    def read(self, key: Key, path: str) -> Iterator[pa.Table]:
+        """The rows of a file. Raises :class:`Gone` where rejected lines are not asked for, or nobody would know."""
+        if not key[0]:
+            yield from self._no_file(path or key[1], "a foreign file: its name is none of a segment")
+            return
+        try:
+            if not path:
+                raise FileNotFoundError
+            with open(os.path.join(self._root, path), "rb") as file:
+                yield from self._read(file, key, path)
+        except FileNotFoundError:
+            name = path or "/".join(map(str, key))
+            why = "the segment is gone: it was published when the batch was planned, or in an earlier run"
+            if not self._rejected:
+                raise Gone(
+                    f"{os.path.join(self._root, name)}: {why}; put it back, or read with option rejected=rows, "
+                    "which tells of it in a row and goes on"
+                ) from None
+            yield from self._no_file(name, why)
+        except OSError as error:
+            yield from self._no_file(path, f"the file can't be read: {error.strerror or error}")
+
+    def _read(self, file: BinaryIO, key: Key, path: str) -> Iterator[pa.Table]:
+        seen = _Seen()
+        number = 1
+        for block, long in _blocks(file):
+            if long:
+                why = f"a line of more than {BLOCK_BYTES} bytes"
+                yield from self._rows([self._no_line(path, number, why, block)])
+                number += 1
+                continue
+            count = block.count(b"\n")
+            table = self._at_once(block, count, key, seen)
+            if table is not None:
+                yield table
+            else:
+                yield from self._line_by_line(block, key, path, number, seen)
+            number += count
+        if number == 1 and not file.tell():
+            yield from self._no_file(path, "the file is empty")
+
+    # ---- at once -----------------------------------------------------------------------------------------------
+
+    def _at_once(self, block: bytes, count: int, key: Key, seen: _Seen) -> pa.Table | None:
+        """The block's rows, or nothing where any line may be bad, or where this way can't tell."""
+        # As many objects as lines, and at each end of a line the end of an object and the beginning of another:
+        # each line is one object. Arrow's reader itself takes any white space between them, or none.
+        if not (block.startswith(b"{") and block.endswith(b"}\n") and block.count(b"}\n{") == count - 1):
+            return None
+        try:
+            if not block.isascii():
+                block.decode()
+            table = pj.read_json(
+                pa.BufferReader(block),
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
+                parse_options=self._options,
+            )
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            return None
+        if table.num_rows != count or not self._in_order(table, key, seen):
+            return None
+        columns = {name: table.column(name) for name in self.schema.names if name != "labels"}
+        if self._with_labels:
+            labels = _labels_of(block, table.column("labels"))
+            if labels is None:
+                return None
+            columns["labels"] = labels
+        seen.also(table.column("seq"))
+        return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def _in_order(self, table: pa.Table, key: Key, seen: _Seen) -> bool:
+        node, boot, _ = key
+        if any(table.column(name).null_count for name in _NEEDED):
+            return False
+        for name, only in (("v", FORMAT), ("node", node), ("boot", boot)):
+            if not pc.all(pc.equal(table.column(name), only)).as_py():
+                return False
+        if not pc.all(pc.is_in(table.column("kind"), value_set=_KINDS)).as_py():
+            return False
+        for name in _DOUBLES:
+            if name in self._fields and pc.any(pc.invert(pc.is_finite(table.column(name)))).as_py():
+                return False
+        for name in _LISTS:
+            if name in self._fields:
+                values = pc.list_flatten(table.column(name))
+                if values.null_count or (name == "bounds" and pc.any(pc.invert(pc.is_finite(values))).as_py()):
+                    return False
+        numbers = table.column("seq").combine_chunks()
+        rises = pc.all(pc.greater(numbers[1:], numbers[:-1])).as_py()
+        return bool(numbers[0].as_py() > seen.highest and rises in (True, None))
+
+    # ---- line by line ------------------------------------------------------------------------------------------
+
+    def _line_by_line(self, block: bytes, key: Key, path: str, number: int, seen: _Seen) -> Iterator[pa.Table]:
+        lines = block.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        rows: list[Record] = []
+        for at, line in enumerate(lines, number):
+            record = self.record(line, key, seen)
+            if isinstance(record, str):
+                if self._rejected:
+                    rows.append(self._no_line(path, at, record, line))
+            else:
+                rows.append(record)
+        yield from self._rows(rows)
+
+    def record(self, line: bytes, key: Key, seen: _Seen) -> Record | str:
+        """What a line says, or why it says nothing."""
+        try:
+            said = _DECODER.decode(line.decode())
+        except UnicodeDecodeError:
+            return "a line that is not UTF-8"
+        except RecursionError:
+            return "a line that is nested too deep"
+        except ValueError as error:
+            return f"a line that is no JSON, or a part of one: {error}"
+        if not isinstance(said, _Object):
+            return f"a line that is no JSON object but {_brief(said)}"
+        form = said.get("v")
+        if isinstance(form, int) and form > FORMAT:
+            return f"a line of form {_brief(form)}: this version of kinmqtt-metrics reads {FORMAT}"
+        for name in _NEEDED:
+            if said.get(name) is None:
+                return f"{name!r} is missing"
+        record: Record = {}
+        for name, kind in self._fields.items():
+            if name in said.twice:
+                return f"{name!r} is there twice"
+            value = said.get(name)
+            if value is not None:
+                try:
+                    record[name] = _CHECKS[kind](value)
+                except (TypeError, OverflowError, UnicodeEncodeError):
+                    return f"{name!r} is no {kind}: {_brief(value)}"
+        if form != FORMAT:
+            return f"a line of form {form}: this version of kinmqtt-metrics reads {FORMAT}"
+        node, boot, _ = key
+        if (record["node"], record["boot"]) != (node, boot):
+            said_by = f"{_brief(record['node'])}, boot {_brief(record['boot'])}"
+            return f"a line of {said_by} in a file of {_brief(node)}, boot {boot!r}"
+        if record["kind"] not in KINDS:
+            return f"'kind' is {_brief(record['kind'])}, and none of {', '.join(KINDS)}"
+        if record["seq"] < 1:
+            return f"'seq' is {record['seq']}: it begins at 1"
+        if not seen.take(record["seq"]):
+            return f"'seq' {record['seq']} has come before in this file"
+        return record
+
+    # ---- rows --------------------------------------------------------------------------------------------------
+
+    def _rows(self, rows: list[Record]) -> Iterator[pa.Table]:
+        if rows:
+            columns = []
+            for field in self.schema:
+                values: list[Any] = [row.get(field.name) for row in rows]
+                if pa.types.is_map(field.type):
+                    values = [None if value is None else list(value.items()) for value in values]
+                columns.append(pa.array(values, field.type))
+            yield pa.table(columns, schema=self.schema)
+
+    def _no_file(self, path: str, why: str) -> Iterator[pa.Table]:
+        if self._rejected:
+            yield from self._rows([self._no_line(path, 0, why, b"")])
+
+    def _no_line(self, path: str, number: int, why: str, line: bytes) -> Record:
+        # A character has four bytes at the most.
+        text = line[: TEXT_LIMIT * 4].decode(errors="replace")[:TEXT_LIMIT]
+        name = os.fsencode(path).decode(errors="replace")
+        return {"kind": REJECTED, "name": name, "value": number, "reason": why, "payload": text}
+
+
+class _Seen:
+    """The numbers of the records of a file that were taken."""
+
+    def __init__(self) -> None:
+        self.highest = 0
+        self._blocks: list[pa.ChunkedArray] = []
+        self._numbers: set[int] = set()
+
+    def also(self, numbers: pa.ChunkedArray) -> None:
+        """Take a block of rising numbers, all of them above the highest."""
+        self._blocks.append(numbers)
+        self.highest = numbers[-1].as_py()
+
+    def take(self, number: int) -> bool:
+        """Take one, if it has not been taken before."""
+        while self._blocks:
+            self._numbers.update(self._blocks.pop().to_pylist())
+        if number in self._numbers:
+            return False
+        self._numbers.add(number)
+        self.highest = max(self.highest, number)
+        return True
+
+
+def _blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+    """Whole lines in blocks, and the beginning of a line that is too long, marked."""
+    rest = b""
+    while True:
+        read = file.read(BLOCK_BYTES - len(rest))
+        block = rest + read if rest else read
+        if not read:
+            if block:
+                yield block, False
+            return
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield (block if end == len(block) else block[:end]), False
+            rest = block[end:]
+        elif len(block) < BLOCK_BYTES:
+            rest = block
+        else:
+            yield block[: TEXT_LIMIT * 4], True
+            rest = b""
+            _to_next_line(file)
+
+
+def _to_next_line(file: BinaryIO) -> None:
+    while read := file.read(1024 * 1024):
+        end = read.find(b"\n") + 1
+        if end:
+            file.seek(end - len(read), os.SEEK_CUR)
+            return
+
+
+def _labels_of(block: bytes, where: pa.ChunkedArray) -> pa.Array | None:
+    """The labels of a block; nothing where they are not to be told from the rest by their text."""
+    texts = _LABELS.findall(block)
+    present = len(where) - where.null_count
+    if not len(texts) == present == block.count(b'labels"'):
+        return None
+    if not texts:
+        return pa.nulls(len(where), _MAP)
+    # They are few and come again and again.
+    encoded = pa.array(texts, pa.binary()).dictionary_encode()
+    maps = []
+    for text in encoded.dictionary.to_pylist():
+        try:
+            maps.append(list(_labels(_DECODER.decode(text.decode())).items()))
+        except (ValueError, TypeError):
+            return None
+    indices = encoded.indices
+    if present < len(where):
+        valid = where.is_valid().combine_chunks()
+        before = pc.subtract(pc.cumulative_sum(valid.cast(pa.int32())), 1)
+        indices = indices.take(pc.if_else(valid, before, pa.scalar(None, pa.int32())))
+    return pa.array(maps, _MAP).take(indices)
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that knows which of its keys it had twice."""
+
+    __slots__ = ("twice",)
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.twice: set[str] = set()
+        if len(self) != len(pairs):
+            names = [name for name, _ in pairs]
+            self.twice = {name for name in self if names.count(name) > 1}
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Object, parse_constant=_no_constant)
+_KINDS: Final = pa.array(KINDS)
+_MAP: Final = _TYPES["map<string,string>"]
+
+
+def _brief(value: object) -> str:
+    text = ascii(value) if not isinstance(value, str) else repr(value)
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _integer(bits: int) -> Callable[[Any], int]:
+    least = -(1 << bits - 1)
+
+    def check(value: Any) -> int:
+        if type(value) is not int:
+            raise TypeError
+        if not least <= value < -least:
+            raise OverflowError
+        return value
+
+    return check
+
+
+def _double(value: Any) -> float:
+    if type(value) is not int and type(value) is not float:
+        raise TypeError
+    number = float(value)
+    if not math.isfinite(number):
+        raise OverflowError
+    return number
+
+
+def _string(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError
+    # Half of a surrogate pair is no text.
+    value.encode()
+    return value
+
+
+def _labels(value: Any) -> dict[str, str]:
+    if not isinstance(value, _Object) or value.twice:
+        raise TypeError
+    return {_string(name): _string(said) for name, said in value.items() if said is not None}
+
+
+def _list_of(check: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
+    def checks(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise TypeError
+        return [check(one) for one in value]
+
+    return checks
+
+
+_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "int": _integer(32),
+    "bigint": _integer(64),
+    "string": _string,
+    "double": _double,
+    "map<string,string>": _labels,
+    "array<double>": _list_of(_double),
+    "array<bigint>": _list_of(_integer(64)),
+}

@@ -1,0 +1,401 @@
+"""Rows as MQTT messages: in one go, and as a stream.
+
+A task publishes the rows of its partition over a connection of its own, in their order, and is done when the broker
+has acknowledged every one of them. A task or a batch that is repeated publishes them again, with the same ids in the
+user property :data:`ID`: at least once, and receivers can tell.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from attrs import field, frozen
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+ID: Final = "kinmqtt-id"
+"""The user property that has the id of a message."""
+
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "topic": ("string",),
+    "payload": ("string", "binary"),
+    "qos": ("int", "bigint", "smallint", "tinyint"),
+    "retain": ("boolean",),
+    "properties": ("map<string,string>",),
+    "message_id": ("string",),
+}
+"""The columns of rows that are published, and their types; the first two are needed."""
+
+_RETRY_S: Final = 0.2
+_AGAIN: Final = frozenset({0x88, 0x89, 0x8B, 0x9C})
+"""Why a broker may end a connection that is worth another try: unavailable, busy, shutting down, moved."""
+
+
+class NotPublished(Exception):
+    """A partition that could not be published: which message, where, and why."""
+
+
+@frozen(slots=True, kw_only=True)
+class Where:
+    """The broker, and how to talk to it."""
+
+    host: str
+    port: int
+    username: str = ""
+    password_file: str = ""
+    password_variable: str = ""
+    tls: bool = False
+    ca_file: str = ""
+    client_id: str = "kinmqtt-spark"
+    max_in_flight: int = 100
+    timeout_s: float = 30.0
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Where:
+        """Raises ``ValueError`` that names the option."""
+        if options.get("password"):
+            raise ValueError(
+                "option password would stand in plans and logs: give passwordFile, the path of a file that holds it, "
+                "or passwordVariable, the name of an environment variable, where the executors run"
+            )
+        if options.get("passwordFile") and options.get("passwordVariable"):
+            raise ValueError("options passwordFile and passwordVariable: give one of them")
+        if not options.get("host"):
+            raise ValueError(
+                "format('kinmqtt') publishes to a broker: give option host, and port where it is not 1883"
+            )
+        tls = _boolean(options, "tls") or bool(options.get("caFile"))
+        return cls(
+            host=options["host"],
+            port=int(_number(options, "port", 8883 if tls else 1883, 1, 65_535)),
+            username=options.get("username", ""),
+            password_file=options.get("passwordFile", ""),
+            password_variable=options.get("passwordVariable", ""),
+            tls=tls,
+            ca_file=options.get("caFile", ""),
+            client_id=options.get("clientId", "kinmqtt-spark"),
+            max_in_flight=int(_number(options, "maxInFlight", 100, 1, 65_535)),
+            timeout_s=_number(options, "timeout_s", 30.0, 0.1, 86_400.0),
+        )
+
+    def password(self) -> str | None:
+        """Read where the task runs. Raises :class:`NotPublished`."""
+        if self.password_variable:
+            try:
+                return os.environ[self.password_variable]
+            except KeyError:
+                raise NotPublished(
+                    f"passwordVariable: the environment variable {self.password_variable} is not set on "
+                    f"{socket.gethostname()}, where this task runs"
+                ) from None
+        if self.password_file:
+            try:
+                return Path(self.password_file).read_text().rstrip("\r\n")
+            except OSError as error:
+                raise NotPublished(
+                    f"passwordFile {self.password_file} on {socket.gethostname()}: {error.strerror}"
+                ) from None
+        return None
+
+
+def _boolean(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"option {name} is {text!r}: it is true or false")
+    return text == "true"
+
+
+def _number(options: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:
+    text = options.get(name, "")
+    try:
+        number = type(default)(text) if text else default
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        raise ValueError(f"option {name} is {text!r}: it is a number from {least:g} to {most:g}")
+    return number
+
+
+@frozen(slots=True)
+class Published(WriterCommitMessage):
+    """So many messages of a partition were acknowledged."""
+
+    messages: int
+
+
+class Writer:
+    """What both ways of writing share. Raises ``ValueError`` for columns that say nothing to it."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ValueError("messages can't be overwritten: use mode('append'), or outputMode append or update")
+        for name in ("topic", "payload"):
+            if name not in schema.fieldNames():
+                raise ValueError(f"column {name} is missing: format('kinmqtt') publishes {', '.join(COLUMNS)}")
+        for column in schema:
+            kind = column.dataType.simpleString()
+            if kind not in COLUMNS.get(column.name, ()):
+                wanted = " or ".join(COLUMNS.get(column.name, ())) or f"none; it publishes {', '.join(COLUMNS)}"
+                raise ValueError(f"column {column.name} {kind}: format('kinmqtt') takes {wanted}")
+        self._names = schema.fieldNames()
+        self._where = Where.of(options)
+        # A run in one go has no id of Spark's; tasks that are repeated share this one.
+        self._run = uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        """Publish a partition. Raises :class:`NotPublished`."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        attempt = context.taskAttemptId() if context is not None else 0
+        query = (context.getLocalProperty("sql.streaming.queryId") if context is not None else None) or self._run
+        batch = (context.getLocalProperty("streaming.sql.batchId") if context is not None else None) or "0"
+        count = 0
+        connection: _Connection | None = None
+        try:
+            for rows in iterator:
+                for row in _rows(rows, self._names):
+                    if connection is None:
+                        connection = _Connection(
+                            self._where, f"{self._where.client_id}-{query}-{partition}-{attempt}"
+                        )
+                    connection.publish(_message(row, count, f"{query}-{batch}-{partition}-{count}"))
+                    count += 1
+            if connection is not None:
+                connection.wait_for_all()
+        finally:
+            if connection is not None:
+                connection.close()
+        return Published(count)
+
+
+class BatchWriter(Writer, DataSourceArrowWriter):
+    """``df.write``."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All is acknowledged already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was published stays published: nobody can call a message back."""
+
+
+class StreamWriter(Writer, DataSourceStreamArrowWriter):
+    """``df.writeStream``."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All is acknowledged already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was published stays published; the batch is repeated with the same ids."""
+
+
+@frozen(slots=True)
+class Message:
+    """A row, looked at."""
+
+    topic: str
+    payload: bytes = field(repr=False)
+    qos: int
+    retain: bool
+    properties: tuple[tuple[str, str], ...]
+
+
+def _rows(batch: pa.RecordBatch, names: list[str]) -> Iterator[dict[str, Any]]:
+    columns = [column.to_pylist() for column in batch.columns]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _message(row: Mapping[str, Any], number: int, default_id: str) -> Message:
+    """Raises :class:`NotPublished` for a row that is no message."""
+    topic, payload, qos = row["topic"], row["payload"], row.get("qos")
+    if not topic or len(topic.encode()) > 65_535 or any(sign in topic for sign in "+#\0"):
+        text = repr(topic)
+        raise NotPublished(
+            f"row {number} of the partition: topic {text[:100]} is none to publish to: it has 1 to 65535 bytes, and "
+            "no '+', '#' or NUL"
+        )
+    if payload is None:
+        raise NotPublished(f"row {number} of the partition, topic {topic!r}: payload is null; an empty one is ''")
+    if qos is not None and qos not in (0, 1, 2):
+        raise NotPublished(f"row {number} of the partition, topic {topic!r}: qos is {qos}: it is 0, 1 or 2")
+    properties = [(ID, row.get("message_id") or default_id)]
+    # Arrow gives maps as pairs.
+    properties += [(name, value) for name, value in row.get("properties") or () if value is not None and name != ID]
+    return Message(
+        topic,
+        payload.encode() if isinstance(payload, str) else bytes(payload),
+        1 if qos is None else qos,
+        bool(row.get("retain")),
+        tuple(properties),
+    )
+
+
+class _Connection:
+    """A connection of MQTT 5 that is made again when it is lost, and what is not acknowledged yet.
+
+    Whatever makes no progress for ``timeout_s`` raises :class:`NotPublished`.
+    """
+
+    def __init__(self, where: Where, client_id: str) -> None:
+        self._where = where
+        self._name = f"{where.host}:{where.port}"
+        self._news = threading.Condition()
+        self._connected = False
+        self._waiting = 0
+        self._room = where.max_in_flight
+        self._failures: list[tuple[int, str]] = []
+        self._lost = ""
+        self._refused = ""
+        self._topics: dict[int, str] = {}
+        client = Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            reconnect_on_failure=True,
+        )
+        client.on_connect = self._on_connect
+        client.on_disconnect = self._on_disconnect
+        client.on_publish = self._on_publish
+        client.reconnect_delay_set(1, 4)
+        client.max_inflight_messages_set(where.max_in_flight)
+        if where.username:
+            client.username_pw_set(where.username, where.password())
+        if where.tls:
+            try:
+                context = ssl.create_default_context(cafile=where.ca_file or None)
+            except OSError as error:
+                raise NotPublished(f"caFile {where.ca_file}: {error.strerror or error}") from None
+            client.tls_set_context(context)
+        self._client = client
+        self._connect()
+        client.loop_start()
+        try:
+            self._until(lambda: self._connected, "the connection was not accepted")
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> None:
+        end = time.monotonic() + self._where.timeout_s
+        pause = threading.Event()
+        while True:
+            try:
+                # A session that outlives a lost connection, so that what is under way is sent once where that can be.
+                properties = Properties(PacketTypes.CONNECT)
+                properties.SessionExpiryInterval = max(1, int(self._where.timeout_s))
+                self._client.connect(self._where.host, self._where.port, keepalive=30, properties=properties)
+                return
+            except (socket.gaierror, ssl.SSLError) as error:
+                raise NotPublished(f"the broker {self._name} can't be reached: {error}") from None
+            except OSError as error:
+                if time.monotonic() >= end:
+                    raise NotPublished(
+                        f"the broker {self._name} could not be reached for {self._where.timeout_s:g} s "
+                        f"(timeout_s): {error.strerror or error}"
+                    ) from None
+            pause.wait(_RETRY_S)
+
+    # These four are called in the client's thread, or wait for it.
+
+    def _on_connect(
+        self, client: Client, user: object, flags: ConnectFlags, reason: ReasonCode, said: Properties | None
+    ) -> None:
+        with self._news:
+            if reason.is_failure:
+                self._lost = f"refused: {reason}"
+                if reason.value not in _AGAIN:
+                    self._refused = self._lost
+            else:
+                self._connected = True
+                maximum = getattr(said, "ReceiveMaximum", self._where.max_in_flight)
+                self._room = min(self._where.max_in_flight, maximum)
+            self._news.notify_all()
+
+    def _on_disconnect(
+        self, client: Client, user: object, flags: DisconnectFlags, reason: ReasonCode, said: Properties | None
+    ) -> None:
+        with self._news:
+            self._connected = False
+            self._lost = f"disconnected: {reason}"
+            if flags.is_disconnect_packet_from_server and reason.value not in _AGAIN:
+                self._refused = self._lost
+            self._news.notify_all()
+
+    def _on_publish(self, client: Client, user: object, mid: int, reason: ReasonCode, said: Properties) -> None:
+        with self._news:
+            self._waiting -= 1
+            if reason.is_failure:
+                self._failures.append((mid, str(reason)))
+            self._news.notify_all()
+
+    def _until(self, condition: Any, what: str) -> None:
+        with self._news:
+            end = time.monotonic() + self._where.timeout_s
+            waiting = self._waiting
+            while True:
+                if self._failures:
+                    mid, why = self._failures[0]
+                    raise NotPublished(
+                        f"the broker {self._name} refused a message to {self._topics.get(mid)!r}: {why}"
+                    )
+                if self._refused:
+                    raise NotPublished(f"the broker {self._name}: {self._refused}")
+                if condition():
+                    return
+                if self._waiting != waiting:
+                    waiting, end = self._waiting, time.monotonic() + self._where.timeout_s
+                left = end - time.monotonic()
+                if left <= 0:
+                    why = f"; {self._lost}" if self._lost else ""
+                    raise NotPublished(
+                        f"the broker {self._name}: {what} within {self._where.timeout_s:g} s (timeout_s){why}"
+                    )
+                self._news.wait(left)
+
+    def publish(self, message: Message) -> None:
+        """Send it, once there is room for one more that is not acknowledged."""
+        properties = Properties(PacketTypes.PUBLISH)
+        properties.UserProperty = list(message.properties)
+        while True:
+            self._until(lambda: self._waiting < self._room, "no message was acknowledged")
+            with self._news:
+                self._waiting += 1
+            # Not under our lock: the client's thread holds one of the client's while it waits for ours.
+            sent = self._client.publish(message.topic, message.payload, message.qos, message.retain, properties)
+            if message.qos or sent.rc != MQTTErrorCode.MQTT_ERR_NO_CONN:
+                self._topics[sent.mid] = message.topic
+                return
+            # The client keeps what has to be acknowledged until there is a connection again, and this not.
+            with self._news:
+                self._waiting -= 1
+            self._until(lambda: self._connected, "the connection was lost")
+
+    def wait_for_all(self) -> None:
+        """Until everything is acknowledged."""
+        self._until(lambda: not self._waiting, f"{self._waiting} messages were not acknowledged")
+
+    def close(self) -> None:
+        """Say good-bye; the session ends with it."""
+        properties = Properties(PacketTypes.DISCONNECT)
+        properties.SessionExpiryInterval = 0
+        self._client.disconnect(properties=properties)
+        self._client.loop_stop()

@@ -1,0 +1,253 @@
+"""Rows that become messages, at a real broker."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kinmqtt_metrics.source.writer import BatchWriter, NotPublished, StreamWriter, Where
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from processes import TIME_LIMIT_S, free_port, running_broker
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+from segments import publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@contextmanager
+def subscriber(port: int, topic: str = "#") -> Iterator[queue.Queue[MQTTMessage]]:
+    """What a client gets that subscribes to a topic with QoS 2."""
+    got: queue.Queue[MQTTMessage] = queue.Queue()
+    ready: queue.Queue[bool] = queue.Queue()
+    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client.on_message = lambda _client, _user, message: got.put(message)
+    client.on_subscribe = lambda *_: ready.put(True)
+    client.connect("127.0.0.1", port)
+    client.subscribe(topic, 2)
+    client.loop_start()
+    ready.get(timeout=TIME_LIMIT_S)
+    try:
+        yield got
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def _get(got: queue.Queue[MQTTMessage], count: int) -> list[MQTTMessage]:
+    return [got.get(timeout=TIME_LIMIT_S) for _ in range(count)]
+
+
+def _id(message: MQTTMessage) -> str:
+    return dict(message.properties.UserProperty)["kinmqtt-id"]  # type: ignore[union-attr]
+
+
+def _save(rows: DataFrame, port: int, **options: Any) -> None:
+    rows.write.format("kinmqtt").options(host="127.0.0.1", port=port, **options).mode("append").save()
+
+
+def test_rows_become_messages(spark: SparkSession) -> None:
+    """Topic, payload, QoS, RETAIN, properties and id arrive as the columns say; QoS 1 where they say nothing."""
+    rows = spark.createDataFrame(
+        [
+            ("a", bytearray(b"\x00\xff"), 0, False, {"unit": "C"}, "first"),
+            ("b", bytearray(b"two"), 2, True, None, None),
+            ("c", bytearray(), None, None, {}, None),
+        ],
+        "topic string, payload binary, qos int, retain boolean, properties map<string,string>, message_id string",
+    ).coalesce(1)
+
+    with running_broker() as broker, subscriber(broker.port) as got:
+        _save(rows, broker.port)
+        messages = {message.topic: message for message in _get(got, 3)}
+        with subscriber(broker.port, "b") as late:
+            retained = _get(late, 1)[0]
+
+    assert {topic: (message.payload, message.qos) for topic, message in messages.items()} == {
+        "a": (b"\x00\xff", 0),
+        "b": (b"two", 2),
+        "c": (b"", 1),
+    }
+    assert messages["a"].properties.UserProperty == [("kinmqtt-id", "first"), ("unit", "C")]
+    assert retained.retain and retained.payload == b"two"
+    assert _id(messages["b"]).endswith("-0-0-1") and _id(messages["c"]).endswith("-0-0-2")
+
+
+def test_empty_partitions_are_no_error(spark: SparkSession) -> None:
+    """A partition without rows connects nowhere and is committed like the others."""
+    rows = spark.createDataFrame([("a", "x")], "topic string, payload string")
+
+    with running_broker() as broker, subscriber(broker.port) as got:
+        _save(rows.repartition(4), broker.port)
+        assert [message.payload for message in _get(got, 1)] == [b"x"]
+    _save(rows.where("topic = 'b'").repartition(3), free_port())
+
+
+def test_a_stream_publishes_every_row_and_a_repeated_batch_has_the_same_ids(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A batch that is not known to be done is published again, and receivers can tell by the ids."""
+    landing = tmp_path / "landing"
+    for number in range(1, 4):
+        publish(landing, number)
+
+    def run(port: int) -> None:
+        rows = spark.readStream.format("kinmqtt").option("maxFilesPerTrigger", 2).load(str(landing))
+        query = (
+            rows.selectExpr("concat('seq/', seq) as topic", "client as payload")
+            .writeStream.format("kinmqtt")
+            .options(host="127.0.0.1", port=port, checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+
+    with running_broker() as broker, subscriber(broker.port) as got:
+        run(broker.port)
+        first = _get(got, 30)
+        # As if the driver had died before it noted that the last batch was done.
+        for note in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+            note.unlink()
+        run(broker.port)
+        again = _get(got, 10)
+        assert got.empty()
+
+    assert {message.topic for message in first} == {f"seq/{seq}" for seq in range(1, 31)}
+    ids = {message.topic: _id(message) for message in first}
+    assert len(set(ids.values())) == 30
+    assert {message.topic: _id(message) for message in again} == {f"seq/{s}": ids[f"seq/{s}"] for s in range(21, 31)}
+
+
+def test_a_broker_that_comes_back_gets_the_rest(spark: SparkSession) -> None:
+    """A connection that is lost is made again within timeout_s, and what was not acknowledged is sent again."""
+    count = 3000
+    rows = spark.range(count).selectExpr("'a' as topic", "string(id) as payload").coalesce(1)
+    port = free_port()
+
+    def command(_port: int, *arguments: str) -> list[str]:
+        endpoint = f"tcp:{port}:interface=127.0.0.1"
+        return [sys.executable, "-m", "kinmqtt", "run", "--listen", endpoint, "--data", "memory", *arguments]
+
+    seen: set[bytes] = set()
+    failure: list[BaseException] = []
+
+    def save() -> None:
+        try:
+            _save(rows, port, maxInFlight=10, timeout_s=60)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=save)
+    with running_broker(command=command), subscriber(port) as got:
+        thread.start()
+        seen.update(message.payload for message in _get(got, 100))
+    while not got.empty():
+        seen.add(got.get().payload)
+    with running_broker(command=command), subscriber(port) as got:
+        thread.join(120)
+        while not got.empty():
+            seen.add(got.get().payload)
+
+    assert not thread.is_alive() and not failure
+    # At least once: what was acknowledged just before the broker stopped had been received by then.
+    assert len(seen) >= count - 10
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (("a/+", "x", 1), r"row 0 of the partition: topic 'a/\+' is none to publish to"),
+        ((None, "x", 1), "topic None is none"),
+        (("a", None, 1), "topic 'a': payload is null"),
+        (("a", "x", 3), "qos is 3: it is 0, 1 or 2"),
+    ],
+)
+def test_a_row_that_is_no_message_says_which(spark: SparkSession, row: tuple[Any, ...], why: str) -> None:
+    """The error names the row, its topic and what is wrong."""
+    rows = spark.createDataFrame([row], "topic string, payload string, qos int").coalesce(1)
+
+    with running_broker() as broker:
+        with pytest.raises(Exception, match=why):
+            _save(rows, broker.port)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_the_broker_refuses_is_an_error(spark: SparkSession, qos: int) -> None:
+    """A message that is not accepted is no message that is published."""
+    rows = spark.createDataFrame([("$plugin/x", "x", qos)], "topic string, payload string, qos int").coalesce(1)
+
+    with running_broker() as broker:
+        with pytest.raises(Exception, match=r"refused a message to '\$plugin/x'"):
+            _save(rows, broker.port)
+
+
+def test_a_broker_that_is_not_there_is_an_error_that_names_it(spark: SparkSession) -> None:
+    """After timeout_s the error says where, how long and why."""
+    rows = spark.createDataFrame([("a", "x")], "topic string, payload string").coalesce(1)
+
+    port = free_port()
+    with pytest.raises(
+        Exception, match=rf"127.0.0.1:{port} could not be reached for 0.5 s \(timeout_s\): Connection ref"
+    ):
+        _save(rows, port, timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "give option host"),
+        ({"host": "h", "password": "x"}, "would stand in plans and logs: give passwordFile"),
+        ({"host": "h", "passwordFile": "x", "passwordVariable": "y"}, "give one of them"),
+        ({"host": "h", "port": "0"}, "option port is '0': it is a number from 1 to 65535"),
+        ({"host": "h", "maxInFlight": "many"}, "option maxInFlight is 'many'"),
+        ({"host": "h", "tls": "yes"}, "option tls is 'yes': it is true or false"),
+    ],
+)
+def test_a_bad_option_is_named(options: dict[str, str], why: str) -> None:
+    """What can't be meant is refused before anything runs."""
+    with pytest.raises(ValueError, match=why):
+        Where.of(CaseInsensitiveDict(options))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "why"),
+    [
+        ("topic string", "column payload is missing"),
+        ("topic string, payload int", "column payload int: format\\('kinmqtt'\\) takes string or binary"),
+        ("topic string, payload string, reatin boolean", "column reatin boolean.*publishes topic, payload, qos"),
+    ],
+)
+def test_a_column_that_says_nothing_is_refused(ddl: str, why: str) -> None:
+    """A column with a wrong name or type is an error that names those there are."""
+    schema = StructType.fromDDL(ddl)
+
+    for kind in (BatchWriter, StreamWriter):
+        with pytest.raises(ValueError, match=why):
+            kind({"host": "h"}, schema, False)
+    with pytest.raises(ValueError, match="append"):
+        BatchWriter({"host": "h"}, schema, True)
+
+
+def test_a_password_comes_from_where_the_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file or an environment variable has it; without them the error says where it was looked for."""
+    (tmp_path / "password").write_text("secret\n")
+    monkeypatch.setenv("KINMQTT_TEST_PASSWORD", "hidden")
+
+    assert Where(host="h", port=1, password_file=str(tmp_path / "password")).password() == "secret"
+    assert Where(host="h", port=1, password_variable="KINMQTT_TEST_PASSWORD").password() == "hidden"
+    assert Where(host="h", port=1).password() is None
+    with pytest.raises(NotPublished, match="variable KINMQTT_NONE is not set on"):
+        Where(host="h", port=1, password_variable="KINMQTT_NONE").password()
+    with pytest.raises(NotPublished, match=r"none on .*: No such file"):
+        Where(host="h", port=1, password_file=str(tmp_path / "none")).password()
