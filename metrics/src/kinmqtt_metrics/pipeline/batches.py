@@ -223,7 +223,7 @@ def _state(parts: Iterable[Path]) -> pa.Table | None:
 
 def _windows(rows: pa.Table) -> int:
     """How many windows there are, of all nodes."""
-    return rows.group_by(["start", "node"]).aggregate([]).num_rows
+    return int(rows.group_by(["start", "node"]).aggregate([]).num_rows)
 
 
 def when(micros: int) -> str:

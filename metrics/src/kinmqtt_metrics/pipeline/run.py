@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kinmqtt_metrics.pipeline.batches import Batches, Tell
 
-_LOOK_S = 0.5
+_LOOK_S = 1
 """How often it is looked whether to end."""
 
 

@@ -109,3 +109,10 @@ def lock_jvm(spark: SparkSession, path: Path, wait_s: float = 30.0) -> Any:
                 f"a Java process of another pipeline still has {path}: find it (lsof {path}), end it, and start again"
             )
         time.sleep(0.1)
+
+
+def tune(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    """Make what can be set while it runs what the pipeline needs, in a session that others made."""
+    for key, value in {**_SETTINGS, **conf}.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
