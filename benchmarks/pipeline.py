@@ -7,12 +7,13 @@
 
 ``backlog``: five brokers of 60 series each (40 counters, 14 gauges, 2 histograms of 12 buckets, 4 pairs of client and
 topic), a sample of each every second, in segments of 8 MB, in windows of 10 s. The whole pipeline in a process of its
-own: source, checks, windows, all tables. Told are the time of the batches, which is what a running pipeline needs, that
-of the process with its start, and the computing time of all its processes, which a busy machine does not change as much.
+own: source, checks, windows, all tables. Told are the time of the batches, which is what a running pipeline needs,
+that of the process with its start, and the computing time of all its processes: a busy machine changes it less.
+Smaller batches (``--segments``) tell apart the first one, in which Java compiles, from those that follow.
 
-``latency``: a broker's records each 0.1 s, published each second; windows of 5 s, no watermark (a node's records are in
-order), a batch each 2 s. Measured of each record is the time from its event time, when it was made, to the moment at
-which its window's row can be read in ``rates``.
+``latency``: a broker's records each 0.1 s, published each second; windows of 5 s, no watermark (a node's records are
+in order), a batch each 2 s. Measured of each record is the time from its event time, when it was made, to the moment
+at which its window's row can be read in ``rates``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import argparse
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -119,22 +119,48 @@ def backlog(arguments: argparse.Namespace, work: Path) -> None:
     shutil.rmtree(work / "tables", ignore_errors=True)
     began = time.monotonic()
     conf = [word for each in arguments.conf for word in ("--conf", each)]
-    done = subprocess.run(
-        command(work, "--final", "--segments", str(arguments.segments), *conf), stderr=subprocess.PIPE, text=True
-    )
+    program = command(work, "--final", "--segments", str(arguments.segments), *conf)
+    used: dict[int, float] = {}
+    told: list[str] = []
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        ended = threading.Event()
+        watching = threading.Thread(target=watch, args=(process.pid, used, ended))
+        watching.start()
+        before = 0.0
+        for line in process.stderr:
+            if re.search(r", [0-9.]+ s$", line):
+                told.append(line)
+                now = sum(used.values())
+                print(f"{line.rstrip()}, computing time {now - before:.1f} s")
+                before = now
+        ended.set()
+        watching.join()
+    if process.returncode:
+        sys.exit(f"it ended with {process.returncode}")
     took = time.monotonic() - began
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print("\n".join(line for line in done.stderr.splitlines() if "WARN" not in line))
-    if done.returncode:
-        sys.exit(done.returncode)
-    in_batches = sum(float(said) for said in re.findall(r", ([0-9.]+) s$", done.stderr, re.M))
-    computing = used.ru_utime + used.ru_stime
+    in_batches = sum(float(line.rsplit(", ", 1)[1].split()[0]) for line in told)
+    computing = sum(used.values())
     print(f"in batches {in_batches:.1f} s: {written / in_batches:,.0f} records/s")
     print(f"whole process {took:.1f} s: {written / took:,.0f} records/s")
     print(f"computing time {computing:.1f} s: {2 * written / computing:,.0f} records/s on two cores of one's own")
     for table in t.TABLES:
         rows = sum(pq.read_metadata(path).num_rows for path in table.files(work / "tables"))
         print(f"  {table.name}: {rows:,} rows")
+
+
+def watch(session: int, used: dict[int, float], ended: threading.Event) -> None:
+    """The computing time of each process of a session, in seconds, as long as it is there to be asked."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    while not ended.wait(0.2):
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    status = (entry / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if int(status[3]) == session:
+                    used[int(entry.name)] = (int(status[11]) + int(status[12])) / ticks
 
 
 def latency(arguments: argparse.Namespace, work: Path) -> None:

@@ -60,7 +60,7 @@ def test_publishing_again_changes_nothing(steps: Steps) -> None:
 
 def test_a_step_says_again_what_it_was_told(steps: Steps) -> None:
     """The next run goes on with the nodes and lives of the one before."""
-    step = Step({"a\u00e4": Node(5, 3, 1.5)}, {("a", "b"): [(1, 7), (9, 9)]}, (), {"records": 8})
+    step = Step({"a\u00e4": Node(5, 3, 1.5)}, {("a", "b"): [(1, 7), (9, 9)]}, (), {"records": 8}, "digest")
     with steps.making(step_name(3)) as making:
         step.write(making)
 

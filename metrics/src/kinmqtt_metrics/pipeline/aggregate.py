@@ -205,9 +205,9 @@ def windows(rows: DataFrame, open: DataFrame | None, nodes: Mapping[str, Node], 
 
 def _sketched(grouped: DataFrame) -> DataFrame:
     merged = grouped.withColumn("sketch", F.expr("kll_sketch_merge_double(fresh, kept)"))
-    for name, share in (("p50", "0.5D"), ("p95", "0.95D"), ("p99", "0.99D")):
-        merged = merged.withColumn(name, F.expr(f"kll_sketch_get_quantile_double(sketch, {share})"))
-    return merged
+    # At once: each call reads the whole sketch.
+    merged = merged.withColumn("p", F.expr("kll_sketch_get_quantile_double(sketch, array(0.5D, 0.95D, 0.99D))"))
+    return merged.selectExpr("*", "p[0] as p50", "p[1] as p95", "p[2] as p99")
 
 
 def _shaped(rows: DataFrame) -> DataFrame:

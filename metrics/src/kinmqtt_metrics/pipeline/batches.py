@@ -20,7 +20,7 @@ from kinmqtt_metrics.pipeline.closing import Closing, Node
 from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.seen import Life, Ranges, common, ranges_of, union
 from kinmqtt_metrics.pipeline.state import STATE_SCHEMA
-from kinmqtt_metrics.pipeline.steps import Step, Steps, place, placed, step_name, sync
+from kinmqtt_metrics.pipeline.steps import Step, Steps, place, placed, step_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,23 +64,23 @@ class Batches:
         """One batch of the query; of one that was made already only what is left to publish."""
         began_s = time.monotonic()
         folder = self.steps.folder / step_name(number)
-        if self.steps.done(number):
-            self.steps.publish(folder)
-            return
+        # Which segments the batch has is written down by Spark. It must be on the disk before what came of them is.
+        digest = self.steps.offsets(number)
         last, before = self.steps.last()
         follows = 0 if last is None else int(last[:10]) + 1
-        if number != follows:
+        done = self.steps.done(number)
+        if self.steps.written(number).digest != digest if done else number != follows:
             raise PipelineError(
                 f"Spark's checkpoint {self.steps.checkpoint} goes on with batch {number}, and the steps beside it "
                 f"with {follows}: one of them was removed or restored without the other. Restore the whole of "
                 f"{self.steps.tables}, or begin anew in an empty folder"
             )
-        # Which segments the batch has is written down by Spark. It must be on the disk before what came of them is.
-        offsets = self.steps.checkpoint / "offsets"
-        sync(offsets / str(number))
-        sync(offsets)
+        if done:
+            self.steps.publish(folder)
+            return
         with self.steps.making(step_name(number)) as making:
             step = self._make(rows, number, before, making)
+            step.digest = digest
             step.write(making)
         self.steps.publish(folder)
         self.steps.forget()

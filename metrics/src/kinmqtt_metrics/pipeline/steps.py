@@ -23,6 +23,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -48,6 +49,8 @@ class Step:
     """Where windows lie that are open: Parquet."""
     counts: dict[str, int] = field(factory=dict)
     """What to tell of the batch."""
+    digest: str = ""
+    """What Spark wrote down of which segments the batch has, as a digest."""
 
     def write(self, folder: Path) -> None:
         """Beside the state."""
@@ -55,6 +58,7 @@ class Step:
             "nodes": {name: [node.newest, node.bound, node.heard_s] for name, node in self.nodes.items()},
             "seen": [[*life, ranges] for life, ranges in self.seen.items()],
             "counts": self.counts,
+            "digest": self.digest,
         }
         (folder / "step.json").write_text(json.dumps(text), "utf-8")
 
@@ -69,6 +73,7 @@ class Step:
                 {(node, boot): [(first, last) for first, last in ranges] for node, boot, ranges in text["seen"]},
                 tuple(sorted((folder / "state" / "closed=false").glob("*.parquet"))),
                 text["counts"],
+                text["digest"],
             )
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise PipelineError(
@@ -124,6 +129,17 @@ class Steps:
     def done(self, batch: int) -> bool:
         """Whether this batch was made already."""
         return (self.folder / step_name(batch)).exists()
+
+    def written(self, batch: int) -> Step:
+        """What a batch left that was made. Raises :class:`PipelineError` where it can't be read."""
+        return Step.read(self.folder / step_name(batch))
+
+    def offsets(self, batch: int) -> str:
+        """A digest of what Spark wrote down of a batch; from here on it is on the disk."""
+        folder = self.checkpoint / "offsets"
+        sync(folder / str(batch))
+        sync(folder)
+        return sha256((folder / str(batch)).read_bytes()).hexdigest()
 
     def last(self) -> tuple[str | None, Step]:
         """The latest step and its name; an empty one at the beginning."""
