@@ -127,7 +127,8 @@ def _why(error: BaseException, settings: PipelineSettings) -> str:
     said = next(
         (line for line in reversed(lines) if "Error: " in line or "Exception: " in line), lines[0] if lines else ""
     )
-    return f"a batch failed: {type(error).__name__}: {said.strip()[:500]}. {after}"
+    more = "--conf spark.log.level=ERROR tells more"
+    return f"a batch failed: {type(error).__name__}: {said.strip()[:500]} ({more}). {after}"
 
 
 def _stop(spark: SparkSession) -> None:

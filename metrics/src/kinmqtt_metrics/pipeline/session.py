@@ -34,7 +34,8 @@ _SETTINGS: Final = {
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.sql.streaming.metricsEnabled": "false",
-    "spark.log.level": "ERROR",
+    # A hundred lines of Java for each error that is told in one of ours; --conf spark.log.level=ERROR shows them.
+    "spark.log.level": "FATAL",
 }
 
 
