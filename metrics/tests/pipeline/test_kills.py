@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -22,10 +23,16 @@ from running import children, command, spark_environment, until
 KILLS: Final = int(os.environ.get("KINMQTT_SPARK_KILLS", "1"))
 
 
-def begun(tables: Path) -> int:
-    """The number of batches that Spark has begun."""
-    offsets = tables / t.STATE / "spark" / "offsets"
-    return sum(1 for path in offsets.glob("[0-9]*")) if offsets.is_dir() else 0
+MOMENTS: Final = (".making-*", ".making-*/read/*.parquet", ".making-*/state/*", ".making-*/tables/*", "")
+"""What is there to be seen at the beginning, while and at the end of a batch; nothing: when it counts."""
+
+
+def reached(steps: Path, moment: str, before: set[str]) -> bool:
+    """Whether a batch has come so far that was not there ``before``, or one is past it already."""
+    fresh = {path.name for path in steps.glob("[0-9]*")} - before
+    if fresh or not moment:
+        return bool(fresh)
+    return any(path.relative_to(steps).parts[0] not in before for path in steps.glob(moment))
 
 
 def test_killed_at_random_moments_the_tables_are_exact(tmp_path: Path) -> None:
@@ -39,7 +46,9 @@ def test_killed_at_random_moments_the_tables_are_exact(tmp_path: Path) -> None:
     environment = os.environ | spark_environment()
 
     for kind in kinds:
-        before = begun(tables)
+        steps = tables / t.STATE / "steps"
+        before = {path.name for path in steps.glob("*")} | {path.name for path in steps.glob(".*")}
+        moment = random.choice(MOMENTS)
         with subprocess.Popen(
             command(tables, landing.folder, "--segments", "4", "--trigger-s", "0"),
             env=environment,
@@ -51,8 +60,8 @@ def test_killed_at_random_moments_the_tables_are_exact(tmp_path: Path) -> None:
                     for piece in pieces(life.ticks(30), random):
                         landing.publish(piece)
                         said += piece
-                until(lambda: begun(tables) > before + random.randrange(1), process)  # noqa: B023
-                time.sleep(random.uniform(0, 6))
+                until(partial(reached, steps, moment, before), process)
+                time.sleep(random.uniform(0, 1))
                 jvms = children(process.pid)
                 if kind in ("jvm", "both"):
                     for jvm in jvms:
