@@ -128,8 +128,8 @@ LATE: Final = Table(
 )
 REJECTED: Final = Table(
     "rejected",
-    "What could not be read: the file, the number of the line (0: the whole file), why, and how it begins. Of a record "
-    "whose time can't be right: node and boot, with a dash between, and its seq.",
+    "What could not be read: the file, the number of the line (0: the whole file), why, and how it begins. Of a "
+    "record whose time can't be right: node and boot, with a dash between, and its seq.",
     {"batch": "bigint", "file": "string", "line": "bigint", "why": "string", "text": "string"},
 )
 
