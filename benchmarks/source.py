@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures format("kinmqtt") beside Spark's own JSON source, over the same rows, and prints a table in Markdown.
 
-    python benchmarks/source.py                    a million rows, five rounds, about four minutes
-    python benchmarks/source.py --rows 3000000 --rounds 7
+    python benchmarks/source.py                    a million rows, five rounds, about three minutes on an idle machine
+    python benchmarks/source.py --rows 4000000 --rounds 7       what starting a query costs weighs less
 
 It needs `pip install ./metrics[pipeline]` and Java 17. Each round reads everything once with either source, one after
 the other, in one session with Spark's own settings, in a batch and as a stream with Trigger.AvailableNow; the first

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from running import spark_environment
+from spark_environment import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

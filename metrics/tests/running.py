@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -40,12 +39,3 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[bytes], limit
         assert time.monotonic() < end, "nothing happened"
         assert process.poll() is None, f"the pipeline ended by itself: {process.returncode}"
         time.sleep(0.02)
-
-
-def spark_environment() -> dict[str, str]:
-    """What a process that starts Spark needs around it."""
-    settings = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "TZ": "UTC"}
-    java = Path("/usr/lib/jvm/java-17-openjdk-amd64")
-    if "JAVA_HOME" not in os.environ and java.is_dir():
-        settings["JAVA_HOME"] = str(java)
-    return settings

@@ -16,7 +16,8 @@ from random import Random
 import recomputed
 from kinmqtt_metrics import tables as t
 from landing_data import Landing, Life, pieces
-from running import command, spark_environment, until
+from running import command, until
+from spark_environment import spark_environment
 
 
 def free_port() -> int:

@@ -18,7 +18,8 @@ import recomputed
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.record import Record
 from landing_data import Landing, Life, pieces
-from running import children, command, spark_environment, until
+from running import children, command, until
+from spark_environment import spark_environment
 
 KILLS: Final = int(os.environ.get("KINMQTT_SPARK_KILLS", "1"))
 

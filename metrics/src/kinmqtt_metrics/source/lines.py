@@ -46,7 +46,16 @@ _NEEDED: Final = ("v", "t", "node", "boot", "seq", "kind")
 _DOUBLES: Final = ("number", "sum")
 _LISTS: Final = ("bounds", "counts")
 
-_LABELS: Final = re.compile(rb'"labels":(\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\})')
+_ARROW: Final = pj.ReadOptions(use_threads=False, block_size=1024 * 1024)
+"""Tasks are Spark's threads. What is parsed at a time fits into a cache; a longer line is read the other way."""
+
+# Both find every place where labels could be, with their text where it is plain to see. The first is the faster one.
+_LABELS: Final = (
+    re.compile(rb'labels"(?::(\{[^{}]*\}))?'),
+    re.compile(rb'labels"(?::(\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\}))?'),
+)
+_LABELS_KEPT: Final = 65_536
+"""So many different texts of labels are kept with what they say."""
 
 
 class Gone(Exception):
@@ -72,6 +81,7 @@ class LineReader:
         fields = [pa.field(n, pa.struct([]) if n == "labels" else SCHEMA.field(n).type) for n in self._fields]
         self._options = pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
         self._with_labels = "labels" in self._fields
+        self._labels: dict[bytes, list[tuple[str, str]]] = {}
 
     def read(self, key: Key, path: str) -> Iterator[pa.Table]:
         """The rows of a file. Raises :class:`Gone` where rejected lines are not asked for, or nobody would know."""
@@ -127,7 +137,7 @@ class LineReader:
                 block.decode()
             table = pj.read_json(
                 pa.BufferReader(block),
-                read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 1),
+                read_options=_ARROW,
                 parse_options=self._options,
             )
         except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -136,7 +146,7 @@ class LineReader:
             return None
         columns = {name: table.column(name) for name in self.schema.names if name != "labels"}
         if self._with_labels:
-            labels = _labels_of(block, table.column("labels"))
+            labels = self._labels_of(block, table.column("labels"))
             if labels is None:
                 return None
             columns["labels"] = labels
@@ -163,6 +173,34 @@ class LineReader:
         numbers = table.column("seq").combine_chunks()
         rises = pc.all(pc.greater(numbers[1:], numbers[:-1])).as_py()
         return bool(numbers[0].as_py() > seen.highest and rises in (True, None))
+
+    def _labels_of(self, block: bytes, where: pa.ChunkedArray) -> pa.Array | None:
+        """The labels of a block; nothing where they are not to be told from the rest by their text."""
+        present = len(where) - where.null_count
+        for pattern in _LABELS:
+            texts = pattern.findall(block)
+            if len(texts) != present:
+                return None
+            # They are few and come again and again.
+            encoded = pa.array(texts, pa.binary()).dictionary_encode()
+            try:
+                maps = [self._labels.get(text) or self._label(text) for text in encoded.dictionary.to_pylist()]
+            except (ValueError, TypeError):
+                continue
+            indices = encoded.indices
+            if present < len(where):
+                valid = where.is_valid().combine_chunks()
+                before = pc.subtract(pc.cumulative_sum(valid.cast(pa.int32())), 1)
+                indices = indices.take(pc.if_else(valid, before, pa.scalar(None, pa.int32())))
+            return pa.array(maps, _MAP).take(indices)
+        return None
+
+    def _label(self, text: bytes) -> list[tuple[str, str]]:
+        """What a text of labels says; empty text, or text that is cut short, is none of JSON's."""
+        if len(self._labels) >= _LABELS_KEPT:
+            self._labels.clear()
+        labels = self._labels[text] = list(_labels(_DECODER.decode(text.decode())).items())
+        return labels
 
     # ---- line by line ------------------------------------------------------------------------------------------
 
@@ -297,30 +335,6 @@ def _to_next_line(file: BinaryIO) -> None:
         if end:
             file.seek(end - len(read), os.SEEK_CUR)
             return
-
-
-def _labels_of(block: bytes, where: pa.ChunkedArray) -> pa.Array | None:
-    """The labels of a block; nothing where they are not to be told from the rest by their text."""
-    texts = _LABELS.findall(block)
-    present = len(where) - where.null_count
-    if not len(texts) == present == block.count(b'labels"'):
-        return None
-    if not texts:
-        return pa.nulls(len(where), _MAP)
-    # They are few and come again and again.
-    encoded = pa.array(texts, pa.binary()).dictionary_encode()
-    maps = []
-    for text in encoded.dictionary.to_pylist():
-        try:
-            maps.append(list(_labels(_DECODER.decode(text.decode())).items()))
-        except (ValueError, TypeError):
-            return None
-    indices = encoded.indices
-    if present < len(where):
-        valid = where.is_valid().combine_chunks()
-        before = pc.subtract(pc.cumulative_sum(valid.cast(pa.int32())), 1)
-        indices = indices.take(pc.if_else(valid, before, pa.scalar(None, pa.int32())))
-    return pa.array(maps, _MAP).take(indices)
 
 
 class _Object(dict[str, Any]):

@@ -25,7 +25,6 @@ from pyspark.sql.types import StructType
 
 from kinmqtt_metrics.record import FIELDS
 from kinmqtt_metrics.source.folder import File, Folder, oldest_first, packed, start_date
-from kinmqtt_metrics.source.lines import LineReader
 from kinmqtt_metrics.source.offsets import Key, Taken
 
 BATCH_ROWS: Final = 65_536
@@ -104,6 +103,9 @@ class _Reader:
         if not isinstance(partition, Files):
             # Spark makes a partition of its own where there is none.
             return
+        # Only tasks need it; whoever plans starts anew for each query.
+        from kinmqtt_metrics.source.lines import LineReader
+
         lines = LineReader(self._root, self._columns, self._rejected)
         waiting: list[pa.Table] = []
         rows = 0
