@@ -1,19 +1,97 @@
-"""The command ``kinmqtt-metrics``."""
+"""``kinmqtt-metrics``: the commands of the data pipeline. Spark is imported by those that need it."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from kinmqtt_metrics import learning, report
+from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.settings import PipelineSettings
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; the exit status."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out a command: 0 when it is done, 1 where it could not be, 2 where it is not understood."""
     parser = argparse.ArgumentParser(prog="kinmqtt-metrics", description="The data pipeline of kinmqtt.")
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    report.add_parser(subparsers)
-    learning.add_parser(subparsers)
-    chosen = parser.parse_args(arguments)
-    status: int = chosen.run(chosen)
-    return status
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in COMMANDS:
+        add(commands)
+    arguments = parser.parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except PipelineError as error:
+        print(f"kinmqtt-metrics: {error}", file=sys.stderr)
+        return 1
+
+
+# ---- pipeline -----------------------------------------------------------------------------------------------------
+
+
+def _add_pipeline(commands: Any) -> None:
+    pipeline = commands.add_parser("pipeline", help="from the landing folder to tables, with Spark")
+    parser = pipeline.add_subparsers(required=True, metavar="COMMAND").add_parser(
+        "run", help="run the pipeline", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    said = {field.name: field.default for field in PipelineSettings.__attrs_attrs__}
+
+    def option(name: str, kind: Callable[[str], Any], text: str, metavar: str) -> None:
+        default = said[name.lstrip("-").replace("-", "_")]
+        parser.add_argument(name, type=kind, default=default, help=text, metavar=metavar)
+
+    parser.add_argument("--landing", type=Path, required=True, metavar="FOLDER", help="what the broker writes to")
+    parser.add_argument("--tables", type=Path, required=True, metavar="FOLDER", help="where tables go")
+    parser.add_argument("--once", action="store_true", help="read what is there and end; open windows wait")
+    parser.add_argument(
+        "--final",
+        action="store_true",
+        help="as --once, and at the end every window is closed: what comes for one later is late",
+    )
+    option("--trigger-s", float, "seconds from the start of a batch to the next", "S")
+    option("--window-s", int, "how long windows are; can't change for a folder of tables", "S")
+    option("--watermark-s", float, "how much older than a node's newest record one may be", "S")
+    option("--idle-s", float, "a node of which nothing is read for so long has its windows closed", "S")
+    option("--ahead-s", float, "records from further ahead of this machine's clock are rejected", "S")
+    option("--top", int, "how many clients and topics are named in top_clients and top_topics", "N")
+    option("--storm-connects", int, "from so many connects in a window on it is a storm", "N")
+    option("--storm-client", int, "from so many connects of one client in a window on it is a storm", "N")
+    option("--segments", int, "the most segments that a batch reads", "N")
+    option("--master", str, "Spark's master: local[N], or spark://HOST:PORT", "URL")
+    parser.add_argument(
+        "--conf",
+        type=_conf,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of Spark's; repeatable",
+    )
+    parser.set_defaults(run=_run_pipeline)
+
+
+def _conf(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE")
+    return key, value
+
+
+def _run_pipeline(arguments: argparse.Namespace) -> int:
+    from kinmqtt_metrics.pipeline.run import run
+
+    said = {field.name: getattr(arguments, field.name) for field in PipelineSettings.__attrs_attrs__}
+    run(PipelineSettings(**said | {"conf": dict(arguments.conf)}), _tell)
+    return 0
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+COMMANDS: tuple[Callable[[Any], None], ...] = (_add_pipeline, report.add_parser, learning.add_parser)
+"""One function for each command: it adds the parser, whose default ``run`` carries the command out."""
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from attrs import frozen
 
+from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.session import start
 from kinmqtt_metrics.record import OTHERS
 from kinmqtt_metrics.report import words
 from kinmqtt_metrics.tables import USUAL
@@ -828,37 +830,9 @@ class _Session:
 
     def __enter__(self) -> SparkSession:
         try:
-            from pyspark.sql import SparkSession
-        except ImportError as error:
-            raise LearningError(
-                f"Spark is not installed for {sys.executable} ({error}): pip install 'kinmqtt-metrics[pipeline]'"
-            ) from error
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        if self._master.startswith("local"):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = SparkSession.builder.master(self._master).appName("kinmqtt-metrics rules")
-        for key, value in {
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "true" if sys.stderr.isatty() else "false",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.ansi.enabled": "false",
-            # The jobs are known and few: looking for a better plan in each costs more than it gains.
-            "spark.sql.adaptive.enabled": "false",
-            "spark.log.level": "ERROR",
-        }.items():
-            builder = builder.config(key, value)
-        if self._master.startswith("local"):
-            # A job of seconds: a compiler that is quick is worth more than code that is fast.
-            builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-            builder = builder.config("spark.sql.shuffle.partitions", "2")
-        try:
-            self._spark = builder.getOrCreate()
-        except Exception as error:
-            said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise LearningError(
-                f"Spark did not start: {said} (it needs Java 17 or later: java, or JAVA_HOME; or is no master at "
-                f"{self._master}?)"
-            ) from error
+            self._spark = start(self._master, {}, "kinmqtt-metrics rules")
+        except PipelineError as error:
+            raise LearningError(str(error)) from error
         return self._spark
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -4,7 +4,8 @@
 
     tables/
       rates/batch-0000000012.parquet        whole: written beside it and renamed; a repeated batch is the same file
-      rates/…
+      rates/batch-0000000012-final.parquet  of windows that were closed at the end of a run, after that batch
+      raw/batch-0000000012-0001.parquet     of a large batch ``raw`` has several files
       .pipeline/v1/…                        Spark's checkpoint, and what else the pipeline needs to go on
 
 All ``batch-*.parquet`` of a folder together are the table: each row once, for every reader of Parquet. Times are UTC.
@@ -127,7 +128,8 @@ LATE: Final = Table(
 )
 REJECTED: Final = Table(
     "rejected",
-    "What could not be read: the file, the number of the line (0: the whole file), why, and how it begins.",
+    "What could not be read: the file, the number of the line (0: the whole file), why, and how it begins. Of a "
+    "record whose time can't be right: node and boot, with a dash between, and its seq.",
     {"batch": "bigint", "file": "string", "line": "bigint", "why": "string", "text": "string"},
 )
 

@@ -1,0 +1,158 @@
+"""A run: one query, from its start to its end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.session import lock_jvm, start
+from kinmqtt_metrics.pipeline.settings import PipelineSettings
+from kinmqtt_metrics.pipeline.steps import Steps, locked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from kinmqtt_metrics.pipeline.batches import Batches, Tell
+
+_LOOK_S = 1
+"""How often it is looked whether to end."""
+
+
+def run(settings: PipelineSettings, tell: Tell) -> None:
+    """Run until everything is read (``once``), or a signal comes. Raises :class:`PipelineError`."""
+    _check(settings)
+    with locked(settings.tables), _asked_to_end() as ending:
+        spark = start(settings.master, settings.conf)
+        try:
+            held = lock_jvm(spark, settings.tables / ".pipeline" / "jvm.lock")
+            read(settings, spark, ending, tell)
+            del held
+        finally:
+            _stop(spark)
+
+
+def _check(settings: PipelineSettings) -> None:
+    if not settings.landing.is_dir():
+        raise PipelineError(
+            f"{settings.landing} is no folder: --landing is the folder that the broker writes to, `landing` of "
+            f"[plugins.metrics]"
+        )
+    if settings.window_s < 1 or settings.watermark_s < 0 or settings.trigger_s < 0:
+        raise PipelineError("--window-s is at least 1; --watermark-s and --trigger-s are not negative")
+    try:
+        settings.tables.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PipelineError(
+            f"{settings.tables} can't be made ({error.strerror}): --tables is where tables go"
+        ) from error
+    landing, tables = settings.landing.resolve(), settings.tables.resolve()
+    if landing == tables or landing in tables.parents:
+        raise PipelineError(f"the tables can't lie in the landing folder {landing}: take another folder for --tables")
+
+
+def source(spark: SparkSession, landing: Path, segments: int) -> DataFrame:
+    """The landing folder as a stream; lines that can't be read are rows as well."""
+    return (
+        spark.readStream.format("kinmqtt")
+        .option("rejected", "rows")
+        .option("maxFilesPerTrigger", segments)
+        .load(str(landing.resolve()))
+    )
+
+
+def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Event, tell: Tell) -> None:
+    """Run the query in a session, until it is done or shall end. Raises :class:`PipelineError`."""
+    from kinmqtt_metrics.pipeline.batches import Batches, open_nodes
+
+    steps = Steps(settings.tables)
+    steps.prepare({"window_s": settings.window_s})
+    batches = Batches(settings, steps, tell)
+    failed: list[BaseException] = []
+
+    def batch(rows: DataFrame, number: int) -> None:
+        try:
+            batches.batch(rows, number)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    writing = source(spark, settings.landing, settings.segments).writeStream.foreachBatch(batch)
+    writing = writing.option("checkpointLocation", str(steps.checkpoint.resolve())).queryName("kinmqtt")
+    if settings.once or settings.final:
+        writing = writing.trigger(availableNow=True)
+    else:
+        writing = writing.trigger(processingTime=f"{settings.trigger_s} seconds")
+        tell(f"reading {settings.landing}, writing {settings.tables}; ^C ends this")
+    try:
+        query = writing.start()
+        while not query.awaitTermination(_LOOK_S):
+            if ending.is_set():
+                query.stop()
+                break
+    except Exception as error:
+        if ending.is_set():
+            return
+        raise PipelineError(_why(failed[-1] if failed else error, settings)) from error
+    if settings.final and not ending.is_set():
+        _final(batches, settings)
+    _, last = steps.last()
+    if last.open:
+        tell(f"windows that are open wait for the next run: {open_nodes(last.nodes)}")
+
+
+def _final(batches: Batches, settings: PipelineSettings) -> None:
+    try:
+        batches.final()
+    except Exception as error:
+        raise PipelineError(_why(error, settings)) from error
+
+
+def _why(error: BaseException, settings: PipelineSettings) -> str:
+    if isinstance(error, PipelineError):
+        return str(error)
+    text = str(error)
+    after = "No table shows anything of the batch that failed; the same command goes on from there"
+    if "No space left on device" in text or "Disk quota exceeded" in text:
+        return f"the disk of {settings.tables} (or of Spark's temporary files) is full: make room. {after}"
+    if "Answer from Java side is empty" in text or "Connection refused" in text or "py4j.protocol" in text:
+        return f"Spark's Java process has ended (killed, or out of memory: --conf spark.driver.memory=2g). {after}"
+    lines = [line for line in text.splitlines() if line.strip()]
+    said = next(
+        (line for line in reversed(lines) if "Error: " in line or "Exception: " in line), lines[0] if lines else ""
+    )
+    more = "--conf spark.log.level=ERROR tells more"
+    return f"a batch failed: {type(error).__name__}: {said.strip()[:500]} ({more}). {after}"
+
+
+def _stop(spark: SparkSession) -> None:
+    try:
+        spark.stop()
+    except Exception:
+        # Its Java process is gone already: there is nothing to stop.
+        logging.getLogger(__name__).debug("Spark was gone before it was stopped", exc_info=True)
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[threading.Event]:
+    """Set by SIGTERM and ^C: the batch that runs is given up, which costs nothing but its time."""
+    ending = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        ending.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield ending
+        return
+    before: dict[signal.Signals, Any] = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield ending
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,121 @@
+"""Spark, started: with what a person must install where it can't be."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kinmqtt_metrics.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAST_JAVA: Final = 17
+
+_SETTINGS: Final = {
+    # Java's second compiler takes half a minute of computing time, and gains nothing within millions of records.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's own form of old is read as a local time by other readers.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Shapes are known and batches small: looking for a better plan in each costs more than it gains.
+    "spark.sql.adaptive.enabled": "false",
+    # A sum beyond 64 bits must not end the pipeline for good.
+    "spark.sql.ansi.enabled": "false",
+    # Sketches are objects, and sorted on disk above so many keys; 128 is what Spark has.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "20000",
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+    # A hundred lines of Java for each error that is told in one of ours; --conf spark.log.level=ERROR shows them.
+    "spark.log.level": "FATAL",
+}
+
+
+def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -> SparkSession:
+    """A session. Raises :class:`PipelineError` where Spark is not installed, or does not start."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise PipelineError(
+            f"Spark is not installed for {sys.executable} ({error}): pip install 'kinmqtt-metrics[pipeline]'"
+        ) from error
+    # Workers run the Python that runs this, unless told otherwise, and have the same packages then.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**_SETTINGS, "spark.sql.shuffle.partitions": "2", **conf}.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise PipelineError(f"Spark did not start: {_why(error, master)}") from error
+
+
+def _why(error: Exception, master: str) -> str:
+    java = java_version()
+    needed = f"install a Java runtime of version {LEAST_JAVA} or later and point JAVA_HOME to it"
+    if java is None:
+        where = os.environ.get("JAVA_HOME")
+        return f"there is no Java{f' in JAVA_HOME ({where})' if where else ''}: {needed}"
+    if java < LEAST_JAVA:
+        return f"Java is of version {java}: {needed}"
+    text = str(error).strip().splitlines()
+    said = text[0] if text else type(error).__name__
+    if not master.startswith("local"):
+        return f"{said} (is a master of the same version of Spark reachable at {master}?)"
+    return said
+
+
+def java_version() -> int | None:
+    """Of the Java that Spark takes; nothing where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if program is None:
+        return None
+    try:
+        answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(?:1\.)?([0-9]+)', answer.stderr + answer.stdout)
+    return int(match[1]) if match else None
+
+
+def lock_jvm(spark: SparkSession, path: Path, wait_s: float = 30.0) -> Any:
+    """Hold a lock in Spark's Java process for as long as it runs; what is returned must be kept.
+
+    Where a driver was killed its Java process ends a moment later, and could still write into the checkpoint: it is
+    waited for. Raises :class:`PipelineError`.
+    """
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    file = jvm.java.io.RandomAccessFile(str(path), "rw")
+    until = time.monotonic() + wait_s
+    while True:
+        lock = file.getChannel().tryLock()
+        if lock is not None:
+            return file, lock
+        if time.monotonic() > until:
+            raise PipelineError(
+                f"a Java process of another pipeline still has {path}: find it (lsof {path}), end it, and start again"
+            )
+        time.sleep(0.1)
+
+
+def tune(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    """Make what can be set while it runs what the pipeline needs, in a session that others made."""
+    for key, value in {**_SETTINGS, **conf}.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)

@@ -1,0 +1,105 @@
+"""Steps: whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.pipeline.closing import Node
+from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.steps import Step, Steps, locked, placed, step_name
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Steps:
+    """Of an empty folder."""
+    steps = Steps(tmp_path)
+    steps.prepare({"window_s": 10})
+    return steps
+
+
+def make(steps: Steps, batch: int, content: str = "rows") -> None:
+    """A step with one file for a table."""
+    with steps.making(step_name(batch)) as making:
+        placed(making, t.RATES, step_name(batch)).write_text(content)
+        Step().write(making)
+
+
+def test_a_step_that_fails_leaves_nothing(steps: Steps) -> None:
+    """A batch that ends in the middle is made anew, from nothing."""
+    with pytest.raises(OSError, match="full"), steps.making(step_name(0)) as making:
+        placed(making, t.RATES, step_name(0)).write_text("half")
+        raise OSError("full")
+
+    assert not steps.done(0)
+    assert list(steps.folder.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_published_or_removed(steps: Steps) -> None:
+    """A step that counts is published by the next run; one that was still made is removed."""
+    make(steps, 0)
+    left = steps.folder / ".making-0000000001-ab"
+    left.mkdir()
+
+    Steps(steps.tables).prepare({"window_s": 10})
+
+    assert [path.read_text() for path in t.RATES.files(steps.tables)] == ["rows"]
+    assert not left.exists()
+
+
+def test_publishing_again_changes_nothing(steps: Steps) -> None:
+    """A batch that Spark repeats adds no row a second time."""
+    make(steps, 0)
+    steps.publish(steps.folder / step_name(0))
+
+    steps.publish(steps.folder / step_name(0))
+
+    assert len(t.RATES.files(steps.tables)) == 1
+
+
+def test_a_step_says_again_what_it_was_told(steps: Steps) -> None:
+    """The next run goes on with the nodes and lives of the one before."""
+    step = Step({"a\u00e4": Node(5, 3, 1.5)}, {("a", "b"): [(1, 7), (9, 9)]}, (), {"records": 8}, "digest")
+    with steps.making(step_name(3)) as making:
+        step.write(making)
+
+    assert steps.last() == (step_name(3), step)
+
+
+def test_the_close_at_the_end_follows_its_batch(steps: Steps) -> None:
+    """--final ends the batch it came after, and the next batch follows it."""
+    make(steps, 9)
+    with steps.making(step_name(9, final=True)) as making:
+        Step(counts={"windows": 1}).write(making)
+
+    assert steps.last()[0] == "0000000009-final"
+    make(steps, 10)
+    assert steps.last()[0] == "0000000010"
+
+
+def test_another_window_is_refused(steps: Steps) -> None:
+    """Windows of two lengths in one table would count twice."""
+    with pytest.raises(PipelineError, match=r"begun with window_s = 10, and this run says 5.*Say 10 again"):
+        Steps(steps.tables).prepare({"window_s": 5})
+
+
+def test_a_broken_step_is_told(steps: Steps) -> None:
+    """Bookkeeping that a bad disk returned is named, with what to do."""
+    make(steps, 0)
+    (steps.folder / step_name(0) / "step.json").write_text("{}")
+
+    with pytest.raises(PipelineError, match=r"step\.json can't be read .* restore"):
+        steps.last()
+
+
+def test_a_second_driver_is_refused(tmp_path: Path) -> None:
+    """Two pipelines never write into one folder; the error tells which process has it."""
+    import os
+
+    with locked(tmp_path):
+        with pytest.raises(PipelineError, match=f"process {os.getpid()} writes to"), locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        pass

@@ -1,0 +1,41 @@
+"""The pipeline as a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+FAST: Final = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def command(tables: Path, landing: Path, *more: str) -> list[str]:
+    """The pipeline as people start it, with a Java that starts fast."""
+    program = [sys.executable, "-m", "kinmqtt_metrics.command", "pipeline", "run"]
+    return [*program, "--landing", str(landing), "--tables", str(tables), "--conf", FAST, *more]
+
+
+def children(process: int) -> list[int]:
+    """The Java process of a driver."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                status = (entry / "stat").read_text()
+                if int(status.rpartition(")")[2].split()[1]) == process and "(java)" in status:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float = 240) -> None:
+    """Wait for what must become true while a process runs."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        assert process.poll() is None, f"the pipeline ended by itself: {process.returncode}"
+        time.sleep(0.02)
