@@ -743,9 +743,10 @@ int main(int ac, char **av) {
   qsort(lat, latn, 8, cmp);
   printf("{\"P\":%d,\"S\":%d,\"T\":%d,\"qos\":%d,\"size\":%d,\"v\":%d,\"window\":%d,\"rate\":%.0f,\"pub_per_"
          "s\":%.0f,\"recv_per_s\":%.0f,\"p50_us\":%.0f,\"p99_us\":%.0f,\"p999_us\":%.0f,\"max_us\":%.0f,"
-         "\"lost\":%lld,\"reordered\":%llu}\n",
+         "\"lost\":%lld,\"reordered\":%llu,\"published\":%llu,\"delivered\":%llu}\n",
          P, S, T, Q, SZ, V, W, R, m_pub / el, m_del / el, latn ? lat[latn / 2] / 1e3 : 0,
          latn ? lat[latn * 99 / 100] / 1e3 : 0, latn ? lat[latn * 999 / 1000] / 1e3 : 0,
-         latn ? lat[latn - 1] / 1e3 : 0, (long long)(expect - delivered), (unsigned long long)reordered);
+         latn ? lat[latn - 1] / 1e3 : 0, (long long)(expect - delivered), (unsigned long long)reordered, (unsigned long long)published,
+         (unsigned long long)delivered);
   return 0;
 }
