@@ -12,6 +12,7 @@ from redis_processes import RedisServer, redis_server
 from kinmqtt_redis_session import RedisSession, RedisSessionSettings
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
 from kinmqtt_spi.testing.contract import StoreContract
+from kinmqtt_spi.values import NodeIdentity
 
 SOON: dict[str, Any] = {"timeout_s": 2.0, "reconnect_min_s": 0.01, "reconnect_max_s": 0.05}
 
@@ -56,6 +57,10 @@ class RedisStores(StoreContract):
             self.is_back()
 
         return mend
+
+    def lost(self, store: Any, node: NodeIdentity, drive: Any) -> None:
+        parts: Any = self.plugin._parts
+        drive(parts.leases.bury(node.uid, parts.link.ask))
 
     def is_back(self) -> None:
         """Wait until the plugin is served again."""

@@ -55,6 +55,7 @@ class TestSessionsInCluster(InCluster, SessionStoreContract):
     """Sessions in a cluster."""
 
     provide = "session_store"
+    can_lose_nodes = True
 
     @pytest.fixture
     def session_store(self, lives: Callable[[], SessionStore]) -> SessionStore:

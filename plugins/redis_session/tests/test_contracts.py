@@ -23,6 +23,7 @@ class TestSessions(RedisStores, SessionStoreContract):
     """Sessions in Redis."""
 
     provide = "session_store"
+    can_lose_nodes = True
 
     @pytest.fixture
     def session_store(self, lives: Callable[[], SessionStore]) -> SessionStore:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from homed import HomedSessionStore, Shared
 
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.reference.session import MemorySessionStore
@@ -23,7 +24,8 @@ from kinmqtt_spi.services.session import (
     SessionStore,
     StoredSession,
 )
-from kinmqtt_spi.testing.session import SessionStoreContract
+from kinmqtt_spi.testing.build import HERE
+from kinmqtt_spi.testing.session import FAR, SessionStoreContract
 from kinmqtt_spi.values import NodeIdentity
 
 
@@ -321,3 +323,70 @@ class TestSESSION_29_MixesUpExpiryAndVersion(_Broken):
         def __init__(self) -> None:
             super().__init__()
             self._keep = {**self._keep, ResumeSession: self._resume}
+
+
+class TestSESSION_30_SaysWhatIsConnectedAlone(Shared, _Broken):
+    class double(HomedSessionStore):
+        def is_elsewhere(self, client_id: str) -> bool:
+            return super().is_elsewhere(client_id) and self._records[client_id].owner is not None
+
+
+class TestSESSION_30_TakesAllForLiving(Shared, _Broken):
+    class double(HomedSessionStore):
+        def is_elsewhere(self, client_id: str) -> bool:
+            return self.homes.get(client_id, HERE) != HERE
+
+
+class TestSESSION_31_NamesWhatIsOwnedAlone(Shared, _Broken):
+    class double(HomedSessionStore):
+        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            named = super().left_behind(node, limit)
+            return tuple(name for name in named if self._records[name].owner is not None)
+
+
+class TestSESSION_31_NamesWhatLives(Shared, _Broken):
+    class double(HomedSessionStore):
+        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            self.gone.update({FAR} if self.gone else ())
+            return super().left_behind(node, limit)
+
+
+class TestSESSION_32_TellsEverybodyTheSame(Shared, _Broken):
+    class double(HomedSessionStore):
+        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            homes = dict(self.homes)
+            named = super().left_behind(node, limit)
+            self.homes = homes
+            return named
+
+
+class TestSESSION_32_KnowsNoLimit(Shared, _Broken):
+    class double(HomedSessionStore):
+        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            return super().left_behind(node, 1000)
+
+
+class TestSESSION_33_NamesOnce(Shared, _Broken):
+    class double(HomedSessionStore):
+        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            before = set(self.handed)
+            return tuple(name for name in super().left_behind(node, limit) if name not in before)
+
+
+class TestSESSION_34_HandsOverForGood(Shared, _Broken):
+    class double(HomedSessionStore):
+        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            others = {name for name, its in self.handed.items() if its != node}
+            return tuple(name for name in super().left_behind(node, limit) if name not in others)
+
+
+class TestSESSION_35_ClaimsWhateverHasHappened(Shared, _Broken):
+    class double(HomedSessionStore):
+        def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
+            return self.claim(client_id, node)
+
+
+class TestSESSION_35_ClaimsFromItself(Shared, _Broken):
+    class double(HomedSessionStore):
+        def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
+            return self.claim(client_id, node) if self.homes[client_id] == node else None

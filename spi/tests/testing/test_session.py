@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from homed import HomedSessionStore, Shared
 
 from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.testing.session import SessionStoreContract
@@ -14,3 +15,11 @@ class TestMemorySessionStore(SessionStoreContract):
     @pytest.fixture
     def session_store(self) -> MemorySessionStore:
         return MemorySessionStore()
+
+
+class TestHomedSessionStore(Shared, SessionStoreContract):
+    """One that nodes share, as the doubles of its promises do."""
+
+    @pytest.fixture
+    def session_store(self) -> HomedSessionStore:
+        return HomedSessionStore()

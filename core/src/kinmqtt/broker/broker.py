@@ -96,6 +96,7 @@ class Broker:
             self.wheel,
             {
                 "sessions": self.sessions.expire,
+                "left behind": self.sessions.adopt_left_behind,
                 "queues": self.sessions.expire_messages,
                 "retained": self.retained.expire,
                 "overload": self.overload.look,

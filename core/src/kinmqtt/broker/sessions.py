@@ -6,12 +6,13 @@ connection before it, and its epoch shuts out whatever that one still wants to w
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define
-from twisted.internet.defer import DeferredLock
+from twisted.internet.defer import Deferred, DeferredList, DeferredLock
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kinmqtt.broker.awaiting import pause, run, settle
 from kinmqtt.broker.redistribution import Redistribution
@@ -34,7 +35,7 @@ from kinmqtt_spi.services.session import (
     SessionWrite,
     StoredSession,
 )
-from kinmqtt_spi.values import Client, Will
+from kinmqtt_spi.values import Client, Maybe, NodeIdentity, Will
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
@@ -125,14 +126,22 @@ class Sessions:
             raise
 
     async def _claim(self, client_id: str) -> Claim:
-        """Claim a client id. What is written of it meanwhile is not refused: it goes under the new epoch."""
+        """Claim a client id."""
+        claim = await self._claimed_by(client_id, self._runtime.stores.session.claim)
+        assert claim is not None
+        return claim
+
+    async def _claimed_by(
+        self, client_id: str, how: Callable[[str, NodeIdentity], Maybe[Claim | None]]
+    ) -> Claim | None:
+        """The answer to a claim. What is written of it meanwhile is not refused: it goes under the new epoch."""
         turn = self._runtime.turn
         epochs = None
         try:
             await turn.claiming(client_id)
-            claim = await settle(self._runtime.stores.session.claim(client_id, self._runtime.node))
+            claim = await settle(how(client_id, self._runtime.node))
             session = self.by_id.get(client_id)
-            if session is not None and claim.epoch == session.epoch + 1:
+            if session is not None and claim is not None and claim.epoch == session.epoch + 1:
                 epochs = (session.epoch, claim.epoch)
                 session.epoch = claim.epoch
         finally:
@@ -262,13 +271,21 @@ class Sessions:
         return session
 
     async def restore(self) -> int:
-        """After a start: adopt every stored session, and let the clocks of those left open run; their number."""
+        """After a start: adopt every stored session that no other node holds; their number.
+
+        The clocks of those that were left open run from now on.
+        """
         runtime = self._runtime
         cursor: object = None
         restored = 0
+        # Of nodes that start together each is told of others.
+        while adopted := await self._adopt_some(patient=False):
+            restored += adopted
         while True:
             page = await settle(runtime.stores.session.iterate(cursor, AT_ONCE))
             for _epoch, stored in page.sessions:
+                if stored.client_id in page.elsewhere or stored.client_id in self.by_id:
+                    continue
                 now = runtime.clock.now()
                 claim = await settle(runtime.stores.session.claim(stored.client_id, runtime.node))
                 if claim.session is None:
@@ -280,6 +297,57 @@ class Sessions:
             cursor = page.cursor
             if cursor is None:
                 return restored
+
+    async def adopt_left_behind(self, now: float) -> None:
+        """Go on with what nodes that are gone have left behind; what fails is named again."""
+        try:
+            adopted = await self._adopt_some(patient=True)
+        except (NotKept, ServiceUnavailable):
+            return
+        if adopted:
+            log.info("{count} sessions that another node has left behind are here now", count=adopted)
+
+    async def _adopt_some(self, patient: bool) -> int:
+        """Adopt what the store names as left behind; how many these were."""
+        runtime = self._runtime
+        names = await settle(runtime.stores.session.left_behind(runtime.node, AT_ONCE))
+        several: list[Deferred[Any]] = [run(self._adopt_one(name, patient)) for name in names]
+        answers = await DeferredList(several, consumeErrors=True)
+        for _, answer in answers:
+            if isinstance(answer, Failure):
+                answer.raiseException()
+        return sum(answer is True for _, answer in answers)
+
+    async def _adopt_one(self, client_id: str, patient: bool) -> bool:
+        """Adopt what was left behind of a client, unless it has come back meanwhile."""
+        lock = self._locks.setdefault(client_id, DeferredLock())
+        await lock.acquire()
+        try:
+            await self._wills.attempted(client_id)
+            claim = await self._claimed_by(client_id, self._runtime.stores.session.adopt)
+            if claim is None:
+                return False
+            try:
+                await self._go_on_with(claim, client_id, patient)
+            finally:
+                session = self.by_id.get(client_id)
+                if session is None or session.connection is None or session.epoch != claim.epoch:
+                    self._let_go(client_id, claim)
+            return True
+        finally:
+            self._give_back(lock, client_id)
+
+    async def _go_on_with(self, claim: Claim, client_id: str, patient: bool) -> None:
+        """Have what is here of a client be what a claim found."""
+        session = self.by_id.get(client_id)
+        if session is not None and session.epoch == claim.epoch:
+            return  # Nobody else has claimed it since this node did, which was taken for gone.
+        state = None if claim.session is None else await self._loaded(client_id, patient)
+        session = self.by_id.get(client_id)
+        if session is not None:
+            self._forget_copy(session)
+        if claim.session is not None and state is not None:
+            self._adopted(claim, claim.session, state)
 
     def left(self, session: Session, connection: Connection, will_stands: bool) -> None:
         """A connection that used the session is gone; the will falls away after a proper DISCONNECT."""
@@ -439,14 +507,23 @@ class Sessions:
             self._reloading.discard(client_id)
             self._give_back(lock, client_id)
 
-    async def _loaded(self, client_id: str) -> QueueState:
-        """What the queue store holds when nothing is on its way to it, and nothing is owed."""
+    async def _loaded(self, client_id: str, patient: bool = False) -> QueueState:
+        """What the queue store holds when nothing is on its way to it, and nothing is owed.
+
+        Whoever is ``patient`` waits where it can't be told.
+        """
         turn = self._runtime.turn
         while True:
-            await turn.drained()
-            if turn.owes(client_id, queue_only=True):
-                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
-            state = await settle(self._runtime.stores.queue.load(client_id))
+            try:
+                await turn.drained()
+                if turn.owes(client_id, queue_only=True):
+                    raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
+                state = await settle(self._runtime.stores.queue.load(client_id))
+            except (NotKept, ServiceUnavailable):
+                if not patient:
+                    raise
+                await pause(self._runtime.clock, RETRY_S)
+                continue
             if not turn.writes_for(client_id):
                 return state
 

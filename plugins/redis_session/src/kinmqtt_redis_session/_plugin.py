@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from kinmqtt_redis_session.asking import Asker
 from kinmqtt_redis_session.connection import AWAY, Link
 from kinmqtt_redis_session.keys import Keys
+from kinmqtt_redis_session.leases import Ask, Leases
 from kinmqtt_redis_session.mirror import Mirror
 from kinmqtt_redis_session.queues import RedisQueueStore
 from kinmqtt_redis_session.refreshing import Refresh
@@ -31,10 +33,13 @@ _WRITES: Final = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
 class RedisSession:
     """Keeps sessions, queues and retained messages in Redis."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, joins: bool = True) -> None:
+        """``joins`` says that there is a broker that claims sessions, of which others must know whether it lives."""
+        self._joins = joins
         self._parts: _Parts | None = None
         self._serves = False
-        self._timer: Timer | None = None
+        self._timers: dict[str, Timer] = {}
+        self._busy: set[str] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
 
     # Its life
@@ -79,7 +84,12 @@ class RedisSession:
         parts.ledger.begin()
         await parts.link.open()
         await _look_at_durability(parts, context)
+        if self._joins:
+            await parts.leases.join(parts.link.ask)
+            self._each(context, "lease", parts.leases.pause_s, self._renew)
         await parts.refresh.everything(parts.link.ask)
+        if self._joins:
+            await parts.leases.settled(parts.link.ask, parts.refresh.homes)
         parts.measure(context)
         totals = parts.queues.totals()
         context.log.info(
@@ -88,7 +98,7 @@ class RedisSession:
             retained=parts.retained.count(),
             messages=totals.queued + totals.inflight,
         )
-        self._refresh_later(context)
+        self._each(context, "refresh", parts.settings.refresh_s, self._refresh)
 
     @hookimpl
     def health(self) -> Health:
@@ -107,8 +117,7 @@ class RedisSession:
     @hookimpl
     async def stop(self) -> None:
         """Send what is still gathered, and close the connections."""
-        timer, self._timer = self._timer, None
-        if timer is not None:
+        for timer in self._timers.values():
             timer.cancel()
         parts = self._parts
         if parts is None or not self._serves:
@@ -116,6 +125,8 @@ class RedisSession:
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await parts.ledger.drained()
+        with suppress(ServiceUnavailable):
+            await parts.leases.leave(parts.link.ask)
         await parts.asker.close()
         await parts.link.close()
 
@@ -144,14 +155,32 @@ class RedisSession:
         if not task.cancelled() and not isinstance(task.exception(), ServiceUnavailable | None):
             self._shared.log.error("something went wrong behind the scenes: {error}", error=task.exception())
 
-    def _refresh_later(self, context: Context) -> None:
-        self._timer = context.clock.later(self._shared.settings.refresh_s, lambda: self._refresh(context))
+    def _each(self, context: Context, name: str, interval_s: float, work: Callable[[], Awaitable[Any]]) -> None:
+        """Do something at each interval, unless Redis is away or it is still being done."""
 
-    def _refresh(self, context: Context) -> None:
-        self._refresh_later(context)
+        async def done() -> None:
+            try:
+                await work()
+            finally:
+                self._busy.discard(name)
+
+        def due() -> None:
+            self._timers[name] = context.clock.later(interval_s, due)
+            if self._shared.link.is_up and name not in self._busy:
+                self._busy.add(name)
+                self._spawn(done())
+
+        self._timers[name] = context.clock.later(interval_s, due)
+
+    async def _renew(self) -> None:
         parts = self._shared
-        if parts.link.is_up and not self._tasks:
-            self._spawn(parts.refresh.everything(parts.link.ask))
+        await parts.renew(lambda commands: parts.asker.ask(*commands))
+
+    async def _refresh(self) -> None:
+        parts = self._shared
+        await parts.refresh.everything(parts.link.ask)
+        if self._joins:
+            await parts.sessions.homes.sweep(parts.node)
 
 
 class _Parts:
@@ -160,6 +189,7 @@ class _Parts:
     def __init__(self, context: Context, settings: RedisSessionSettings) -> None:
         self.settings = settings
         self.log = context.log
+        self.node = context.node
         keys = Keys(settings.prefix)
         self.mirror = Mirror()
         self.refresh = Refresh(keys, self.mirror)
@@ -182,11 +212,40 @@ class _Parts:
         )
         self.asker = Asker(self.link, settings.max_in_flight)
         live = settings.when_away == "live"
-        self.sessions = RedisSessionStore(self.ledger, self.asker, remember_s=settings.remember_s, live=live)
+        # A Redis that stands still for less than `timeout_s` is not seen to be away: leases must not end meanwhile.
+        lease_s = max(settings.lease_s, 3 * settings.timeout_s)
+        self.leases = Leases(
+            keys,
+            context.node,
+            context.clock,
+            context.log,
+            lease_s=lease_s,
+            # When Redis is back, others come back this much later at most.
+            grace_s=max(lease_s, settings.reconnect_max_s + settings.timeout_s),
+        )
+        self.sessions = RedisSessionStore(
+            self.ledger,
+            self.asker,
+            self.leases,
+            uid=context.node.uid,
+            remember_s=settings.remember_s,
+            live=live,
+        )
+        self.link.on_lost.append(lambda error: self.leases.lost())
+        self.link.on_back.append(self._back)
         self.link.on_back.append(lambda: self.sessions.repair(self.link.ask))
         self.link.on_back.append(lambda: self.refresh.doubtful(self.link.ask))
         self.queues = RedisQueueStore(self.ledger, self.asker, context.node.uid)
         self.retained = RedisRetainStore(self.ledger, self.asker, now=now, remember_s=settings.remember_s)
+
+    async def renew(self, ask: Ask) -> None:
+        """Renew this node's lease."""
+        if not await self.leases.renew(ask):
+            await self.sessions.homes.put_down(ask)
+
+    async def _back(self) -> None:
+        if self.leases.is_held and not await self.leases.back(self.link.ask):
+            await self.sessions.homes.put_down(self.link.ask)
 
     def measure(self, context: Context) -> None:
         """Show what goes on."""

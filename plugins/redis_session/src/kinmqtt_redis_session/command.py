@@ -53,7 +53,7 @@ class _Opened:
     """The plugin without a broker."""
 
     def __init__(self, settings: RedisSessionSettings) -> None:
-        self._plugin = RedisSession()
+        self._plugin = RedisSession(joins=False)
         self._context = BareContext("redis_session", settings)
         self._plugin.configure(self._context)
         self.sessions: SessionStore = self._plugin.session_store()

@@ -15,9 +15,14 @@ SHARDS: Final = 16
 
 _ENCODED: Final = {ord("%"): "%25", ord("{"): "%7B", ord("}"): "%7D"}
 
+_OURS: Final = frozenset(["n", *(f"{letter}{shard}" for letter in "ir" for shard in range(SHARDS))])
+"""What stands between the braces of keys that are no client's."""
+
 
 def encoded(client_id: str) -> bytes:
     """A client id as it stands between the braces of a key."""
+    if client_id in _OURS:
+        return b"%%%02X%s" % (ord(client_id[0]), client_id[1:].encode())
     return client_id.translate(_ENCODED).encode("utf-8", "surrogatepass")
 
 
@@ -47,8 +52,16 @@ class Keys:
         return [b"%s{r%d}:%s" % (self._prefix, shard, part) for part in parts]
 
     def owned(self, shard: int, uid: int) -> bytes:
-        """A part of the index of clients that a node owns."""
+        """A part of the index of clients that have their home at a node."""
         return self.index(shard, b"o:%d" % uid)
+
+    def nodes(self) -> bytes:
+        """The nodes that have joined."""
+        return self._prefix + b"{n}:n"
+
+    def lease(self, uid: int) -> bytes:
+        """What a node renews as long as it lives."""
+        return b"%s{n}:l:%d" % (self._prefix, uid)
 
 
 def shard_of(name: bytes) -> int:

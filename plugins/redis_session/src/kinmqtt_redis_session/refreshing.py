@@ -21,10 +21,13 @@ class Refresh:
     def __init__(self, keys: Keys, mirror: Mirror) -> None:
         self._keys = keys
         self._mirror = mirror
+        self.homes: set[int] = set()
+        """The nodes at which stored sessions were seen to have their home."""
 
     async def everything(self, ask: Ask) -> None:
         """Look at all clients, page by page; of those that are gone nothing is left."""
         await self.retained(ask)
+        self.homes.clear()
         before = self._mirror.clients()
         seen: set[str] = set()
         for shard in range(SHARDS):
@@ -70,8 +73,10 @@ class Refresh:
         scripts = [SIZES(self._keys.client(name, b"s", b"q", b"i", b"r", b"x")) for name in names]
         empty: list[bytes] = []
         marks: list[Command] = []
-        for name, (*sizes, first) in zip(names, await ask(scripts), strict=True):
+        for name, (*sizes, first, home) in zip(names, await ask(scripts), strict=True):
             self._mirror.client(decoded(name), sizes)
+            if sizes[0]:
+                self.homes.add(int(home))
             if first:
                 marks.append(("ZADD", self._keys.index(shard_of(name), b"q"), "LT", first, name))
             if not any(int(each) for each in sizes):

@@ -35,5 +35,7 @@ READ: Final = Script("read")
 EXPIRE: Final = Script("expire")
 RETAIN: Final = Script("retain")
 RETAIN_EXPIRE: Final = Script("retain_expire")
+HAND: Final = Script("hand")
+FORGET: Final = Script("forget")
 
-ALL: Final = (CLIENT, CLAIM, UNDO, RELEASE, SESSION, SIZES, LOAD, READ, EXPIRE, RETAIN, RETAIN_EXPIRE)
+ALL: Final = (CLIENT, CLAIM, UNDO, RELEASE, SESSION, SIZES, LOAD, READ, EXPIRE, RETAIN, RETAIN_EXPIRE, HAND, FORGET)

@@ -8,12 +8,15 @@ from typing import Any, Final
 
 from kinmqtt_redis_session import codec
 from kinmqtt_redis_session.asking import Asker
+from kinmqtt_redis_session.homes import Homes
 from kinmqtt_redis_session.keys import SHARDS, decoded, encoded, shard_of
+from kinmqtt_redis_session.leases import NOBODY, Leases
 from kinmqtt_redis_session.scripts import CLAIM, RELEASE, SESSION, UNDO, Command
 from kinmqtt_redis_session.turn import Ledger
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.session import (
     Claim,
+    OpenSession,
     SessionPage,
     SessionStore,
     SessionWrite,
@@ -24,14 +27,17 @@ from kinmqtt_spi.values import Commit, NodeIdentity
 PAGE: Final = 200
 """Clients looked at in one step."""
 
-Seen = tuple[int, NodeIdentity | None, StoredSession | None]
-"""Epoch, owner and session."""
+Seen = tuple[int, NodeIdentity | None, StoredSession | None, int]
+"""Epoch, owner, session, and the uid of the node where it has its home."""
 
 
 class RedisSessionStore(SessionStore):
     """Sessions in Redis."""
 
-    def __init__(self, ledger: Ledger, asker: Asker, *, remember_s: float, live: bool) -> None:
+    def __init__(
+        self, ledger: Ledger, asker: Asker, leases: Leases, *, uid: int, remember_s: float, live: bool
+    ) -> None:
+        """``uid`` is this node's."""
         self._ledger = ledger
         self._asker = asker
         self._keys = ledger.keys
@@ -43,6 +49,9 @@ class RedisSessionStore(SessionStore):
         """Client ids of claims that were not answered, by what names the claim."""
         self.local_claims = 0
         """For metrics: claims that were answered while Redis was away."""
+        self._uid = uid
+        self._leases = leases
+        self.homes = Homes(ledger, asker, leases, uid, self._doubtful.values)
         self.spawn: Callable[[Awaitable[Any]], object] = lambda answer: None
 
     @property
@@ -53,6 +62,11 @@ class RedisSessionStore(SessionStore):
         return self._ledger.commit()
 
     def apply(self, writes: Sequence[SessionWrite]) -> None:
+        if not self._leases.is_held:
+            # Nobody has claimed what is imported: the first broker to look for what was left behind finds it.
+            for write in writes:
+                if isinstance(write, OpenSession):
+                    self._ledger.owners.setdefault(write.client_id, NOBODY)
         self._ledger.gather(writes)
 
     async def claim(self, client_id: str, node: NodeIdentity) -> Claim:
@@ -61,9 +75,8 @@ class RedisSessionStore(SessionStore):
         try:
             if not self._asker.is_up:
                 raise self._ledger.link.away()
-            self._doubtful[token] = client_id
             claim = await self._claimed(client_id, node, token)
-            del self._doubtful[token]
+            assert claim is not None
             return claim
         except ServiceUnavailable:
             # Without its stored session a client would be let in as if it had none, and that be discarded.
@@ -73,6 +86,12 @@ class RedisSessionStore(SessionStore):
         # written under this one.
         self.local_claims += 1
         return Claim(self._epochs.get(client_id, 0))
+
+    async def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
+        if not self._asker.is_up:
+            raise self._ledger.link.away()
+        self._claims += 1
+        return await self._claimed(client_id, node, f"{node.uid:x}-{self._claims:x}", left_behind=True)
 
     def release(self, client_id: str, epoch: int) -> None:
         if not self._ledger.link.is_up:
@@ -85,20 +104,21 @@ class RedisSessionStore(SessionStore):
 
     async def expired(self, now: float, limit: int) -> Sequence[tuple[int, StoredSession]]:
         def is_due(seen: Seen) -> bool:
-            _, owner, session = seen
+            _, owner, session, _ = seen
             return owner is None and session is not None and (session.expires_at or now + 1) <= now
 
         return await self._due(b"x", now, limit, is_due)
 
     async def due_wills(self, now: float, limit: int) -> Sequence[tuple[int, StoredSession]]:
         def is_due(seen: Seen) -> bool:
-            _, owner, session = seen
+            _, owner, session, _ = seen
             return owner is None and session is not None and (session.will_due_at or now + 1) <= now
 
         return await self._due(b"w", now, limit, is_due)
 
     async def iterate(self, cursor: object = None, limit: int = 1000) -> SessionPage:
         """See :meth:`SessionStore.iterate`; the order is that of the index, so that a session has one place."""
+        homes: dict[str, int] = {}
         shard, after = cursor if isinstance(cursor, tuple) else (0, b"")
         found: list[tuple[int, StoredSession]] = []
         while shard < SHARDS and len(found) < limit:
@@ -107,10 +127,18 @@ class RedisSessionStore(SessionStore):
                 shard, after = shard + 1, b""
                 continue
             after = names[-1]
-            for epoch, _, session in await self._seen(names):
+            for epoch, _, session, home in await self._seen(names):
                 if session is not None:
                     found.append((epoch, session))
-        return SessionPage(tuple(found), (shard, after) if shard < SHARDS else None)
+                    homes[session.client_id] = home
+        return SessionPage(tuple(found), (shard, after) if shard < SHARDS else None, await self._elsewhere(homes))
+
+    async def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        """See :meth:`SessionStore.left_behind`; while Redis is away, nothing."""
+        if self._asker.is_up:
+            with suppress(ServiceUnavailable):
+                return await self.homes.left_behind(node, limit)
+        return ()
 
     async def orphans(self, node: NodeIdentity, limit: int) -> Sequence[str]:
         found: list[str] = []
@@ -122,10 +150,10 @@ class RedisSessionStore(SessionStore):
                     break
                 after = names[-1]
                 stale = []
-                for name, (_, owner, session) in zip(names, await self._seen(names), strict=True):
+                for name, (_, owner, session, home) in zip(names, await self._seen(names), strict=True):
                     if owner == node and session is not None:
                         found.append(decoded(name))
-                    else:
+                    elif home != node.uid or session is None:
                         stale.append(name)
                 if stale:
                     await self._sweep_owned(index, stale, node)
@@ -143,7 +171,22 @@ class RedisSessionStore(SessionStore):
         for token in doubtful:
             self._doubtful.pop(token, None)
 
-    async def _claimed(self, client_id: str, node: NodeIdentity, token: str) -> Claim:
+    async def _elsewhere(self, homes: dict[str, int]) -> frozenset[str]:
+        """Those of sessions that have their home at another node, unless it is known to be gone."""
+        others = set(homes.values()) - {self._uid, NOBODY}
+        if not self._leases.is_held or not others:
+            return frozenset()
+        await self._leases.look(self._ask, others)
+        living = {uid for uid in others if not self._leases.is_gone(uid)}
+        return frozenset(client_id for client_id, home in homes.items() if home in living)
+
+    async def _ask(self, commands: Sequence[Command]) -> list[Any]:
+        return await self._asker.ask(*commands)
+
+    async def _claimed(
+        self, client_id: str, node: NodeIdentity, token: str, *, left_behind: bool = False
+    ) -> Claim | None:
+        self._doubtful[token] = client_id
         name = encoded(client_id)
         owned = self._keys.owned(shard_of(name), node.uid)
         script = CLAIM(
@@ -152,6 +195,7 @@ class RedisSessionStore(SessionStore):
             node.uid,
             self._remember_ms,
             token,
+            node.uid if left_behind else "",
         )
         ahead: Command = ("ZADD", owned, 0, name)
         if self._ledger.link.cluster:
@@ -159,6 +203,10 @@ class RedisSessionStore(SessionStore):
             (answer,) = await self._asker.ask(script)
         else:
             _, answer = await self._asker.ask(ahead, script)
+        del self._doubtful[token]
+        self.homes.claimed(client_id, node.uid)
+        if answer is None:
+            return None
         epoch, previous, head, filters = answer
         number = int(epoch)
         self._epochs[client_id] = number
@@ -199,7 +247,7 @@ class RedisSessionStore(SessionStore):
                     break
                 page = names[at : at + PAGE]
                 for name, seen in zip(page, await self._seen(page), strict=True):
-                    epoch, _, session = seen
+                    epoch, _, session, _ = seen
                     if is_due(seen) and session is not None:
                         found.append((epoch, session))
                     else:
@@ -215,15 +263,15 @@ class RedisSessionStore(SessionStore):
     async def _seen(self, names: Sequence[bytes]) -> list[Seen]:
         answers = await self._asker.ask(*(SESSION(self._keys.client(name, b"s", b"f")) for name in names))
         return [
-            (int(head[0] or 0), codec.owner_of(head[1]), codec.session_of(head[2:], filters))
-            for head, filters in answers
+            (int(head[0] or 0), codec.owner_of(head[1]), codec.session_of(head[2:], filters), int(home))
+            for head, filters, home in answers
         ]
 
     async def _sweep(self, index: bytes, part: bytes, names: Sequence[bytes]) -> None:
         """Take out of an index what is not so; what has become so meanwhile is put back."""
         await self._asker.ask(("ZREM", index, *names))
         back: list[Command] = []
-        for name, (_, _, session) in zip(names, await self._seen(names), strict=True):
+        for name, (_, _, session, _) in zip(names, await self._seen(names), strict=True):
             at = None if session is None else session.expires_at if part == b"x" else session.will_due_at
             if at is not None:
                 back.append(("ZADD", index, repr(at), name))
@@ -232,4 +280,5 @@ class RedisSessionStore(SessionStore):
     async def _sweep_owned(self, index: bytes, names: Sequence[bytes], node: NodeIdentity) -> None:
         await self._asker.ask(("ZREM", index, *names))
         seen = zip(names, await self._seen(names), strict=True)
-        await self._asker.ask(*(("ZADD", index, 0, name) for name, (_, owner, _) in seen if owner == node))
+        back = [name for name, (_, _, session, home) in seen if session is not None and home == node.uid]
+        await self._asker.ask(*(("ZADD", index, 0, name) for name in back))

@@ -66,6 +66,13 @@ class RedisSessionSettings:
         unit="s",
         minimum=1,
     )
+    lease_s: float = setting(
+        10.0,
+        help="how long a broker may be silent before others take over its sessions; three times timeout_s at least",
+        unit="s",
+        minimum=0.1,
+        maximum=3600,
+    )
     refresh_s: float = setting(
         60.0, help="how often the counts of what other brokers keep are read anew", unit="s", minimum=1
     )

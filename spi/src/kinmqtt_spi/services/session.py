@@ -134,6 +134,9 @@ class SessionPage:
     sessions: tuple[tuple[int, StoredSession], ...]
     """Each with the epoch it is held under."""
     cursor: object = None
+    elsewhere: frozenset[str] = frozenset()
+    """Client ids among them that another node holds which lives, or of which that is not known: a session is held by
+    the node that claimed it last, whether its client is connected or not. A node that starts leaves them alone."""
 
 
 class SessionStore(Store, ABC):
@@ -177,6 +180,21 @@ class SessionStore(Store, ABC):
     @abstractmethod
     def orphans(self, node: NodeIdentity, limit: int) -> Maybe[Sequence[str]]:
         """At most ``limit`` client ids whose sessions a dead node owned, for adoption by a claim."""
+
+    def left_behind(self, node: NodeIdentity, limit: int) -> Maybe[Sequence[str]]:
+        """At most ``limit`` client ids of stored sessions that nobody holds any more, because their node is gone.
+
+        Being named hands a session to ``node``, in one atomic step: of several nodes that ask each is told of others.
+        It is named again until it was claimed; where ``node`` is gone before that, it is left behind once more. The
+        broker asks at its start, and once a second. A store that no two nodes share has nothing to say, as here.
+        """
+        return ()
+
+    def adopt(self, client_id: str, node: NodeIdentity) -> Maybe[Claim | None]:
+        """Claim a client id that :meth:`left_behind` has named to ``node``; ``None`` where somebody, this node
+        included, has claimed it since, and nothing was done.
+        """
+        return self.claim(client_id, node)
 
     @abstractmethod
     def count(self) -> int:

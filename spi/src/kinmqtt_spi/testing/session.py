@@ -31,9 +31,22 @@ from kinmqtt_spi.testing.contract import StoreContract, many
 from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.values import NodeIdentity, Will
 
+FAR = NodeIdentity("far", 3)
+"""A third node."""
+
 
 class SessionStoreContract(StoreContract):
-    """Override the fixture ``session_store``: an empty store, opened with ``drive`` where it must be waited for."""
+    """Override the fixture ``session_store``: an empty store, opened with ``drive`` where it must be waited for.
+
+    It is the store of the node ``HERE``.
+    """
+
+    can_lose_nodes = False
+    """Whether nodes share what is behind the store, so that it knows which of them live: override :meth:`lost`."""
+
+    def lost(self, store: SessionStore, node: NodeIdentity, drive: Driver) -> None:
+        """Have another node be gone."""
+        raise NotImplementedError(f"{type(self).__name__} sets can_lose_nodes, and does not override lost")
 
     @pytest.fixture
     def session_store(self) -> SessionStore:
@@ -463,7 +476,111 @@ class SessionStoreContract(StoreContract):
 
         run()
 
+    # Nodes that live, and those that are gone
+
+    @behaviour("SESSION-30", needs="can_lose_nodes")
+    def test_session_30_pages_say_what_others_hold(self, session_store: SessionStore, drive: Driver) -> None:
+        """``iterate`` says which sessions a node that lives, and is another, has claimed last, released or not."""
+        epochs = self._opened(session_store, drive, session("a"), session("left here"))
+        epochs |= self._opened(session_store, drive, session("b"), session("left there"), node=THERE)
+        self._release(session_store, drive, epochs, **{"left here": NOW, "left there": NOW})
+
+        assert self._elsewhere(session_store, drive) == {"b", "left there"}
+        drive(session_store.claim("b", HERE))
+        assert self._elsewhere(session_store, drive) == {"left there"}
+        self.lost(session_store, THERE, drive)
+        assert self._elsewhere(session_store, drive) == set()
+
+    @behaviour("SESSION-31", needs="can_lose_nodes")
+    def test_session_31_what_a_lost_node_held_is_named(self, session_store: SessionStore, drive: Driver) -> None:
+        """``left_behind`` names the stored sessions that a node which is gone had claimed last, and no others."""
+        epochs = self._opened(session_store, drive, session("here"))
+        more = (session("open"), session("released"), session("moved"), session("ended"))
+        epochs |= self._opened(session_store, drive, *more, node=THERE)
+        epochs |= self._opened(session_store, drive, session("far"), node=FAR)
+        drive(session_store.claim("nothing stored", THERE))
+        drive(session_store.claim("moved", FAR))
+        self._release(session_store, drive, epochs, here=NOW, released=NOW, far=NOW)
+        self._apply(session_store, drive, DiscardSession("ended", epochs["ended"]))
+        before = drive(session_store.left_behind(HERE, 10))
+
+        self.lost(session_store, THERE, drive)
+
+        assert list(before) == []
+        assert sorted(drive(session_store.left_behind(HERE, 10))) == ["open", "released"]
+
+    @behaviour("SESSION-32", needs="can_lose_nodes")
+    def test_session_32_each_is_told_of_others(self, session_store: SessionStore, drive: Driver) -> None:
+        """Of what was left behind each node that asks is told of others, at most ``limit``, which it then holds."""
+        names = {f"c{number}" for number in range(6)}
+        self._opened(session_store, drive, *(session(name) for name in sorted(names)), node=THERE)
+        self.lost(session_store, THERE, drive)
+
+        here = set(drive(session_store.left_behind(HERE, 2)))
+        far = set(drive(session_store.left_behind(FAR, 10)))
+
+        assert len(here) == 2
+        assert far == names - here
+        assert self._elsewhere(session_store, drive) == far
+
+    @behaviour("SESSION-33", needs="can_lose_nodes")
+    def test_session_33_named_until_claimed(self, session_store: SessionStore, drive: Driver) -> None:
+        """What was named to a node is named to it again until somebody has claimed it."""
+        self._opened(session_store, drive, *(session(name) for name in "abc"), node=THERE)
+        self.lost(session_store, THERE, drive)
+        told = [sorted(drive(session_store.left_behind(HERE, 10))) for _ in range(2)]
+
+        drive(session_store.adopt("a", HERE))
+        drive(session_store.claim("b", FAR))
+
+        assert told == [["a", "b", "c"]] * 2
+        assert list(drive(session_store.left_behind(HERE, 10))) == ["c"]
+
+    @behaviour("SESSION-34", needs="can_lose_nodes")
+    def test_session_34_who_was_told_may_be_lost(self, session_store: SessionStore, drive: Driver) -> None:
+        """What was named to a node, adopted or not, is left behind again where that node is gone."""
+        self._opened(session_store, drive, session("a"), session("b"), node=THERE)
+        self.lost(session_store, THERE, drive)
+        drive(session_store.left_behind(FAR, 10))
+        drive(session_store.adopt("a", FAR))
+        before = drive(session_store.left_behind(HERE, 10))
+
+        self.lost(session_store, FAR, drive)
+
+        assert list(before) == []
+        assert sorted(drive(session_store.left_behind(HERE, 10))) == ["a", "b"]
+
+    @behaviour("SESSION-35", needs="can_lose_nodes")
+    def test_session_35_adopting_disturbs_nobody(self, session_store: SessionStore, drive: Driver) -> None:
+        """``adopt`` claims what was named; where somebody has claimed it since it answers ``None``, and no more."""
+        stored = session("a", subscriptions=(subscription("x"),), will=will())
+        old = self._opened(session_store, drive, stored, session("b"), session("c"), node=THERE)
+        self.lost(session_store, THERE, drive)
+        drive(session_store.left_behind(HERE, 10))
+        epochs = {"b": drive(session_store.claim("b", FAR)).epoch, "c": drive(session_store.claim("c", HERE)).epoch}
+
+        claims = {name: drive(session_store.adopt(name, HERE)) for name in "abc"}
+
+        assert claims["b"] is None and claims["c"] is None
+        self._apply(session_store, drive, *(ReleaseSession(name, epoch, NOW) for name, epoch in epochs.items()))
+        claim = claims["a"]
+        assert claim is not None and claim.session == stored and claim.epoch > old["a"]
+        with pytest.raises(Fenced):
+            self._apply(session_store, drive, ClearWill("a", old["a"]))
+
     # Within
+
+    def _elsewhere(self, store: SessionStore, drive: Driver) -> set[str]:
+        """What all pages say is held elsewhere."""
+        found: set[str] = set()
+        cursor: object = None
+        while True:
+            page = drive(store.iterate(cursor, 2))
+            assert page.elsewhere <= {stored.client_id for _, stored in page.sessions}
+            found |= page.elsewhere
+            cursor = page.cursor
+            if cursor is None:
+                return found
 
     def _apply(self, store: SessionStore, drive: Driver, *writes: SessionWrite) -> None:
         self.keep(store, lambda: store.apply(writes), drive)

@@ -1,5 +1,5 @@
--- What is held of one client, and when the first of it that waits expires. KEYS: s, q, i, r, x.
-local head = redis.call('HMGET', KEYS[1], 'j', 'b')
+-- What is held of one client, when the first of it that waits expires, and where it has its home. KEYS: s, q, i, r, x.
+local head = redis.call('HMGET', KEYS[1], 'j', 'b', 'u')
 local first = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')
 return {head[1] and 1 or 0, redis.call('ZCARD', KEYS[2]), head[2] or '0', redis.call('ZCARD', KEYS[3]),
-  redis.call('SCARD', KEYS[4]), first[2] or ''}
+  redis.call('SCARD', KEYS[4]), first[2] or '', head[3] or '0'}
