@@ -508,7 +508,7 @@ class Sessions:
             self._give_back(lock, client_id)
 
     async def _loaded(self, client_id: str, epoch: int, patient: bool = False) -> QueueState:
-        """What the queue store holds when nothing is owed, with what waits to be kept there as the owner of that epoch.
+        """What the queue store holds when nothing is owed, with what waits to be kept there by that epoch's owner.
 
         Of what was kept while the store is asked nobody could say whether its answer has it: meanwhile nothing of the
         client is handed over. Whoever is ``patient`` waits where it can't be told.

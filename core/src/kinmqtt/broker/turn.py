@@ -103,8 +103,8 @@ class Turn:
         """What must still be kept of turns that were not, by client id; it goes with later turns' writes, before
         them."""
         self._held: set[str] = set()
-        """Clients who are being claimed, or whose queue is being loaded: whether a write of theirs comes before that or
-        behind, nobody knows."""
+        """Clients who are being claimed, or whose queue is being loaded: whether a write of theirs comes before that
+        or behind, nobody knows."""
         self.batch = Batch()
         self.began_at = 0.0
         """When somebody first asked for the time in this turn, in seconds since the epoch; 0 before."""
