@@ -27,7 +27,7 @@ from kinmqtt_spi.reference.queue import MemoryQueueStore
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.event import Event
-from kinmqtt_spi.services.queue import InboundClose
+from kinmqtt_spi.services.queue import Append, Entry, InboundClose
 from kinmqtt_spi.services.session import OpenSession, StoredSession
 from kinmqtt_spi.values import NodeIdentity
 
@@ -389,6 +389,89 @@ def test_who_comes_back_is_sent_nothing_before_its_queue_is_read_anew() -> None:
     assert payloads(sub) == [b"1"]
     assert early == []
     assert [(packet.payload, packet.dup) for packet in again.of(Publish)] == [(b"1", True), (b"3", False)]
+
+
+class LookingAtOnce(Queues):
+    """Looks at once where a queue is loaded, and answers later."""
+
+    def load(self, client_id: str) -> Any:
+        found = MemoryQueueStore.load(self, client_id)
+        return self.loads(lambda: found)
+
+
+def test_what_comes_while_a_queue_is_loaded_is_counted_once() -> None:
+    """The store looks, a message comes, the store answers: the message waits, and later ones wait behind it."""
+    queues = LookingAtOnce()
+    house = House(plugins={"queues": queues})
+    house.connect("s", V5, expiry_s=600).subscribe("t", qos=1).drop()
+    pub = house.connect("pub", V5)
+    queues.loads.slow = True
+    house.broker.sessions.unkept("s", [], ReasonCode.SERVER_UNAVAILABLE, False)
+    house.settle()
+
+    pub.publish("t", b"1", qos=1, packet_id=1)
+    house.settle()
+    queues.loads.answer_all()
+    house.settle()
+    waiting = house.broker.sessions.by_id["s"].sizes
+    again = back(house, "s")
+    pub.publish("t", b"2", qos=1, packet_id=2)
+    house.settle()
+
+    assert (waiting.queued, waiting.queued_bytes) == (1, len(b"t1"))
+    assert payloads(again) == [b"1", b"2"]
+    assert len(pub.of(Puback)) == 2
+
+
+def test_what_an_earlier_owner_could_not_keep_is_not_taken_off_the_queue() -> None:
+    """What is refused since another node had the session in between was never counted where it is again now."""
+    queues = LookingAtOnce()
+    sessions = Fencing(queues)
+    house = House(plugins={"sessions": sessions, "queues": queues})
+    house.connect("c", V5, clean_start=False, expiry_s=60).subscribe("a", qos=1).drop()
+    pub = house.connect("p", V5)
+    elsewhere = MemorySessionStore.claim(sessions, "c", OTHER).epoch
+    MemoryQueueStore.apply(queues, [Append("c", elsewhere, Entry(1, Message("a", b"elsewhere"), 1))])
+    queues.loads.slow = True
+    again = house.connect("c", V5, clean_start=False, expiry_s=60)
+
+    pub.publish("a", b"refused", qos=1, packet_id=1)
+    house.settle()
+    queues.loads.answer_all()
+    house.settle()
+
+    assert payloads(again) == [b"elsewhere"]
+    assert (again.closed, pub.of(Puback)) == (False, [])
+
+
+def test_what_was_read_before_a_session_went_back_is_not_sent() -> None:
+    """A read that is answered when the queue has been loaded anew would leave out what the store has not let go."""
+    queues = Queues()
+    house = House(plugins={"queues": queues})
+    two = Properties(receive_maximum=2)
+    sub = house.connect("s", V5, expiry_s=600, silent=True, properties=two).subscribe("t", qos=1)
+    pub = house.connect("pub", V5)
+    for number in range(1, 6):
+        pub.publish("t", b"%d" % number, qos=1, packet_id=number)
+    first, second = sub.of(Publish)
+    queues.writes.slow = True
+    sub.send(Puback(first.packet_id))
+    house.settle()
+    queues.reads.slow = True
+    sub.send(Puback(second.packet_id))
+    house.settle()
+    reading = len(queues.reads.pending)
+
+    while queues.writes.pending:
+        queues.writes.answer(FULL)
+    queues.writes.slow = False
+    house.settle()
+    again = back(house, "s")
+    queues.reads.answer_all()
+    house.settle()
+
+    assert (reading, sub.closed) == (1, True)
+    assert payloads(again) == [b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_a_queue_that_can_not_be_read_holds_up_no_others() -> None:

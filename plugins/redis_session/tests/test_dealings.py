@@ -11,13 +11,15 @@ import pytest
 from lives import Life, begun
 from redis_processes import RedisServer, redis_server
 
+from kinmqtt_redis_session import sessions
+from kinmqtt_redis_session.keys import encoded, shard_of
 from kinmqtt_redis_session.phases import phases
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.services.queue import Append, InboundOpen, Purge, Remove, Send
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession
 from kinmqtt_spi.testing.build import HERE, NOW, THERE, entry, message, session
-from kinmqtt_spi.values import NodeIdentity
+from kinmqtt_spi.values import Message, NodeIdentity, Will
 
 
 @pytest.fixture
@@ -222,6 +224,33 @@ def test_what_waits_for_another_brokers_client_is_its_to_expire(server: RedisSer
 
         assert not await two.queues.expire(NOW + 1, 10)
         assert [each.sequence for _, each in await one.queues.expire(NOW + 1, 10)] == [1]
+        for life in (one, two):
+            await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_what_another_broker_left_overdue_delays_nobody(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is due of a node that is gone, what has its home here is found, a look or two later."""
+    monkeypatch.setattr(sessions, "PAGE", 4)
+    together = [name for name in map(str, range(400)) if shard_of(encoded(name)) == 0]
+    theirs, ours = together[:12], together[12:14]
+
+    async def run() -> None:
+        one, two = await begun(HERE, **at(server)), await begun(THERE, **at(server))
+        for life, names, moment in ((two, theirs, NOW), (one, ours, NOW + 1)):
+            for name in names:
+                epoch = await opened(life, name, will=Will(Message("wills")))
+                life.sessions.apply([ReleaseSession(name, epoch, moment, moment)])
+            await (life.sessions.commit() or asyncio.sleep(0))
+
+        for ask in (one.sessions.expired, one.sessions.due_wills):
+            looks = [[stored.client_id for _, stored in await ask(NOW + 1, 1)] for _ in range(5)]
+            together_in_one = {stored.client_id for _, stored in await ask(NOW + 1, 100)}
+            assert ours[:1] in looks[:3]
+            assert all(look in ([], ours[:1], ours[1:]) for look in looks)
+            assert together_in_one == set(ours)
+        assert {stored.client_id for _, stored in await two.sessions.expired(NOW + 1, 100)} == set(theirs)
         for life in (one, two):
             await life.plugin.stop()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define
+from attrs import define, evolve
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -138,14 +138,14 @@ class Sessions:
         turn = self._runtime.turn
         epochs = None
         try:
-            await turn.claiming(client_id)
+            await turn.hold(client_id)
             claim = await settle(how(client_id, self._runtime.node))
             session = self.by_id.get(client_id)
             if session is not None and claim is not None and claim.epoch == session.epoch + 1:
                 epochs = (session.epoch, claim.epoch)
                 session.epoch = claim.epoch
         finally:
-            turn.claimed(client_id, epochs)
+            turn.go_on(client_id, epochs)
         return claim
 
     async def _claimed(self, opening: Opening, claim: Claim) -> tuple[Session, bool]:
@@ -156,7 +156,7 @@ class Sessions:
         session = self.by_id.get(client.client_id)
         if session is not None and session.kept and claim.epoch > session.epoch:
             # Others have claimed it since: what is here is how it was, and stays until what is stored is read.
-            state = await self._loaded(client.client_id)
+            state = await self._loaded(client.client_id, claim.epoch)
             if self.by_id.get(client.client_id) is session:
                 self._forget_copy(session)
             session = None if claim.session is None else self._adopted(claim, claim.session, state)
@@ -168,7 +168,7 @@ class Sessions:
         if session is None and claim.session is not None:
             session = await self._adopt(claim, claim.session)
         if session is not None and client.client_id in self._reloading:
-            session.restore(await self._loaded(client.client_id))
+            session.restore(await self._loaded(client.client_id, session.epoch))
             self._reloading.discard(client.client_id)
         expired = _has_expired(claim.session, runtime.clock.now())
         # DISCONNECT, or a CONNECT with an expiry of 0, has ended it; what it held may still be on its way to others.
@@ -342,7 +342,7 @@ class Sessions:
         session = self.by_id.get(client_id)
         if session is not None and session.epoch == claim.epoch:
             return  # Nobody else has claimed it since this node did, which was taken for gone.
-        state = None if claim.session is None else await self._loaded(client_id, patient)
+        state = None if claim.session is None else await self._loaded(client_id, claim.epoch, patient)
         session = self.by_id.get(client_id)
         if session is not None:
             self._forget_copy(session)
@@ -485,7 +485,7 @@ class Sessions:
         try:
             while self.by_id.get(client_id) is session and client_id in self._reloading:
                 try:
-                    state = await self._loaded(client_id)
+                    state = await self._loaded(client_id, session.epoch)
                 except NotKept:
                     await pause(runtime.clock, RETRY_S)
                 except ServiceUnavailable as error:
@@ -507,25 +507,35 @@ class Sessions:
             self._reloading.discard(client_id)
             self._give_back(lock, client_id)
 
-    async def _loaded(self, client_id: str, patient: bool = False) -> QueueState:
-        """What the queue store holds when nothing is on its way to it, and nothing is owed.
+    async def _loaded(self, client_id: str, epoch: int, patient: bool = False) -> QueueState:
+        """What the queue store holds when nothing is owed, with what waits to be kept there by that epoch's owner.
 
-        Whoever is ``patient`` waits where it can't be told.
+        Of what was kept while the store is asked nobody could say whether its answer has it: meanwhile nothing of the
+        client is handed over. Whoever is ``patient`` waits where it can't be told.
         """
         turn = self._runtime.turn
         while True:
             try:
                 await turn.drained()
-                if turn.owes(client_id, queue_only=True):
-                    raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
-                state = await settle(self._runtime.stores.queue.load(client_id))
+                state = await self._loaded_alone(client_id)
             except (NotKept, ServiceUnavailable):
                 if not patient:
                     raise
                 await pause(self._runtime.clock, RETRY_S)
                 continue
-            if not turn.writes_for(client_id):
-                return state
+            known = _with_held(state, turn.held(client_id), epoch)
+            if known is not None:
+                return known
+
+    async def _loaded_alone(self, client_id: str) -> QueueState:
+        turn = self._runtime.turn
+        try:
+            await turn.hold(client_id)
+            if turn.owes(client_id, queue_only=True):
+                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
+            return await settle(self._runtime.stores.queue.load(client_id))
+        finally:
+            turn.go_on(client_id)
 
     def _unused(self, client_id: str, epoch: int) -> Session | None:
         session = self.by_id.get(client_id)
@@ -665,6 +675,21 @@ class Sessions:
             session.client.username,
             session.version,
         )
+
+
+def _with_held(state: QueueState, writes: Sequence[QueueWrite], epoch: int) -> QueueState | None:
+    """What a queue holds once these writes are kept as well; ``None`` where that is not plain.
+
+    What was written under another epoch will be refused: those who are told must be told before the session begins.
+    """
+    queued, size_bytes, last = state.sizes.queued, state.sizes.queued_bytes, state.last_sequence
+    for write in writes:
+        if not isinstance(write, Append) or write.packet_id is not None or write.epoch != epoch:
+            return None
+        queued += 1
+        size_bytes += write.entry.message.size_bytes
+        last = max(last, write.entry.sequence)
+    return evolve(state, sizes=evolve(state.sizes, queued=queued, queued_bytes=size_bytes), last_sequence=last)
 
 
 def _has_expired(stored: StoredSession | None, now: float) -> bool:

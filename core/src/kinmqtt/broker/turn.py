@@ -65,8 +65,8 @@ class Turn:
 
     __slots__ = (
         "_call_soon",
-        "_claiming",
         "_failing",
+        "_held",
         "_loses_events",
         "_monotonic",
         "_observe",
@@ -102,8 +102,9 @@ class Turn:
         self._owed: dict[str, Owed] = {}
         """What must still be kept of turns that were not, by client id; it goes with later turns' writes, before
         them."""
-        self._claiming: set[str] = set()
-        """Clients whose claim is under way: whether a write of theirs comes before it or behind, nobody knows."""
+        self._held: set[str] = set()
+        """Clients who are being claimed, or whose queue is being loaded: whether a write of theirs comes before that
+        or behind, nobody knows."""
         self.batch = Batch()
         self.began_at = 0.0
         """When somebody first asked for the time in this turn, in seconds since the epoch; 0 before."""
@@ -135,19 +136,16 @@ class Turn:
         owed = self._owed.get(client_id)
         return owed is not None and (bool(owed.queue) or not queue_only)
 
-    def writes_for(self, client_id: str) -> bool:
-        """Whether something is on its way to the queue store that concerns a client."""
-        return any(write.client_id == client_id for batch in (self.batch, *self._under_way) for write in batch.queue)
-
-    async def claiming(self, client_id: str) -> None:
-        """A client's claim begins: what is written of the client from now on waits until it has ended.
-
-        What is on its way already is waited for.
-        """
-        self._claiming.add(client_id)
+    async def hold(self, client_id: str) -> None:
+        """What is written of a client from now on waits, until :meth:`go_on`; what is on its way is waited for."""
+        self._held.add(client_id)
         for batch in tuple(self._under_way):
             if any(write.client_id == client_id for write in (*batch.queue, *batch.sessions)):
                 await self._released(batch)
+
+    def held(self, client_id: str) -> list[QueueWrite]:
+        """What waits for :meth:`go_on` to go to a client's queue."""
+        return [write for write in self.batch.queue if write.client_id == client_id]
 
     def _released(self, batch: Batch) -> Deferred[None]:
         """Fires when a batch that is under way is not any more, whatever became of it."""
@@ -159,9 +157,9 @@ class Turn:
             done.callback(None)
         return done
 
-    def claimed(self, client_id: str, epochs: tuple[int, int] | None) -> None:
-        """A claim has ended. What waited goes on, under the second of two epochs where it was under the first."""
-        self._claiming.discard(client_id)
+    def go_on(self, client_id: str, epochs: tuple[int, int] | None = None) -> None:
+        """What waited goes on; under the second of two epochs where it was under the first."""
+        self._held.discard(client_id)
         if self.batch.is_empty:
             return
         if epochs is not None:
@@ -205,13 +203,13 @@ class Turn:
             self.touch()
 
     def _waits(self) -> bool:
-        """Whether what is to be kept must wait for a claim."""
-        claiming = self._claiming
-        if not claiming:
+        """Whether what is to be kept must wait for a claim, or for a queue that is being loaded."""
+        held = self._held
+        if not held:
             return False
         batch = self.batch
-        return any(write.client_id in claiming for write in batch.queue) or any(
-            change.client_id in claiming for change in batch.sessions
+        return any(write.client_id in held for write in batch.queue) or any(
+            change.client_id in held for change in batch.sessions
         )
 
     def committed(self) -> Deferred[None]:

@@ -233,13 +233,15 @@ class WaitingHere(Waiting):
 class WaitingInStore(Waiting):
     """In the queue store, for as long as the session lasts."""
 
-    __slots__ = ("_evicted", "_full", "_reading", "cursor")
+    __slots__ = ("_evicted", "_full", "_reading", "_stale", "cursor")
 
     def __init__(self, runtime: Runtime, session: Session) -> None:
         super().__init__(runtime, session)
         self.cursor = 0
         """The sequence number up to which everything has left the queue."""
         self._reading = False
+        self._stale = False
+        """Whether what is being read counts no more: the queue was loaded meanwhile."""
         self._full: list[tuple[Fate, int, str]] = []
         """For newcomers that found the queue full: who is to give way, and their sequence number and topic."""
         self._evicted: set[int] = set()
@@ -261,6 +263,7 @@ class WaitingInStore(Waiting):
         """Begin anew with what the store holds."""
         self._hold(sizes.queued, sizes.queued_bytes)
         self.cursor = 0
+        self._stale = self._reading
         self._full.clear()
         self._evicted.clear()
 
@@ -358,12 +361,14 @@ class WaitingInStore(Waiting):
 
     def _read_later(self, use: Callable[[Sequence[Entry]], None], entries: Sequence[Entry]) -> None:
         self._reading = False
-        use(entries)
+        stale, self._stale = self._stale, False
+        if not stale:
+            use(entries)
         self._session.wants_pump()
         self._runtime.turn.touch()
 
     def _read_failed(self, failure: Failure) -> None:
-        self._reading = False
+        self._reading = self._stale = False
         client_id = self._session.client_id
         if failure.check(ServiceUnavailable):
             # It is no fault of the broker's, and a trace would say no more.

@@ -50,6 +50,8 @@ class RedisSessionStore(SessionStore):
         self.local_claims = 0
         """For metrics: claims that were answered while Redis was away."""
         self._uid = uid
+        self._passed: dict[bytes, int] = {}
+        """Of indexes in which more is due than is looked at in one go: how much of others is not looked at again."""
         self._leases = leases
         self.homes = Homes(ledger, asker, leases, uid, self._doubtful.values)
         self.spawn: Callable[[Awaitable[Any]], object] = lambda answer: None
@@ -223,7 +225,10 @@ class RedisSessionStore(SessionStore):
     async def _due(
         self, part: bytes, now: float, limit: int, is_due: Callable[[Seen], bool]
     ) -> list[tuple[int, StoredSession]]:
-        """What an index finds and the clients' own keys confirm; while Redis is away, nothing."""
+        """What an index finds and the clients' own keys confirm; while Redis is away, nothing.
+
+        What has its home at another node is that node's to end, or whoever's it is when that one is gone.
+        """
         found: list[tuple[int, StoredSession]] = []
         if self._asker.is_up:
             with suppress(ServiceUnavailable):
@@ -239,19 +244,28 @@ class RedisSessionStore(SessionStore):
         found: list[tuple[int, StoredSession]],
     ) -> None:
         indexes = [self._keys.index(shard, part) for shard in range(SHARDS)]
-        ask = [("ZRANGE", index, "-inf", repr(now), "BYSCORE", "LIMIT", 0, limit + PAGE) for index in indexes]
+        most = limit + PAGE
+        passed = self._passed
+        ask = [
+            ("ZRANGE", index, "-inf", repr(now), "BYSCORE", "LIMIT", passed.get(index, 0), most) for index in indexes
+        ]
         for index, names in zip(indexes, await self._asker.ask(*ask), strict=True):
             stale = []
+            others = 0
             for at in range(0, len(names), PAGE):
                 if len(found) >= limit:
                     break
                 page = names[at : at + PAGE]
                 for name, seen in zip(page, await self._seen(page), strict=True):
-                    epoch, _, session, _ = seen
-                    if is_due(seen) and session is not None:
-                        found.append((epoch, session))
-                    else:
+                    epoch, _, session, home = seen
+                    if not is_due(seen) or session is None:
                         stale.append(name)
+                    elif self._leases.is_held and home != self._uid:
+                        others += 1
+                    else:
+                        found.append((epoch, session))
+            # The next look goes on behind them, and after the last the one behind it begins anew.
+            passed[index] = passed.get(index, 0) + others if len(names) == most else 0
             if stale:
                 await self._sweep(index, part, stale)
 
