@@ -578,6 +578,46 @@ def test_what_is_meant_for_anothers_session_is_not_acknowledged(qos: int, kept: 
     assert house.broker.runtime.statistics.dropped["store_failed"].value == 1
 
 
+def test_what_a_group_chose_anothers_session_for_goes_to_another_member() -> None:
+    """A message of a shared subscription whose member has moved to another broker is the group's all the same."""
+    sessions, queues = SlowSessions(), SlowQueues()
+    house = House(plugins={"sessions": sessions, "queues": queues})
+    house.connect("c", **keeps(V5)).subscribe("$share/g/a", qos=1)
+    queues.apply([Purge("c", sessions.claim("c", NodeIdentity("other", 8)).epoch)])
+    there = house.connect("d", V5)
+
+    # The member is known here still, and the only one when the message comes.
+    house.connect("p", V5).connection.receive(encode(Publish.build("a", b"x", qos=1, packet_id=7), V5))
+    there.subscribe("$share/g/a", qos=1)
+    house.settle()
+
+    assert payloads(there) == [b"x"]
+    assert house.broker.runtime.statistics.dropped["store_failed"].value == 0
+
+
+def test_a_queue_that_holds_less_than_was_counted_is_not_read_for_ever() -> None:
+    """What the store expired, while its answer was lost, waits no more: reads come to an end."""
+    queues = SlowQueues()
+    house = House(plugins={"queues": queues})
+    house.connect("c", **keeps(V5)).subscribe("a", qos=1).drop()
+    house.connect("p", V5).publish("a", b"1", qos=1).publish("a", b"2", qos=1)
+    queues.apply([Purge("c", house.broker.sessions.by_id["c"].epoch)])
+    queues.reads.slow = True
+
+    client = house.connect("c", **keeps(V5))
+    reads = 0
+    while queues.reads.pending and reads < 10:
+        queues.reads.answer()
+        house.settle()
+        reads += 1
+    queues.reads.answer_all()
+    house.connect("p", V5).publish("a", b"3", qos=1)
+
+    assert 1 <= reads < 10
+    assert payloads(client) == [b"3"]
+    assert house.broker.runtime.waiting.messages == 0
+
+
 def test_a_fenced_client_may_come_back() -> None:
     """A client that connects here again claims its session anew, with what the other node has kept of it."""
     sessions = SlowSessions()

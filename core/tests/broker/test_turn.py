@@ -979,8 +979,8 @@ def test_it_is_not_time_to_while_a_store_is_asked() -> None:
     assert (idle, beside, len(desk.queues.writes.pending)) == (0, 1, 1)
 
 
-def test_who_is_shut_out_late_is_not_told() -> None:
-    """A write handed over again after a newer claim says nothing of the newer owner; a new one of its own does."""
+def test_who_is_shut_out_late_is_told_under_the_epoch_of_then() -> None:
+    """A write handed over again says no more than that its own epoch is over; a new one tells under its own."""
     sessions = FailingSessions()
     desk = Desk(Failing(), sessions)
     fenced: list[tuple[str, int]] = []
@@ -989,16 +989,17 @@ def test_who_is_shut_out_late_is_not_told() -> None:
     desk.turn.batch.sessions.append(ReleaseSession("c", 1, None))
     desk.gather("first")
     sessions.refuses = lambda write: False
-    for _ in range(2):
+    for _ in range(3):
         sessions.claim("c", NodeIdentity("other", 2))
 
+    desk.turn.batch.sessions.append(ReleaseSession("c", 2, None))
     desk.turn.retry()
     desk.run()
     late = list(fenced)
-    desk.turn.batch.sessions.append(ReleaseSession("c", 1, None))
+    desk.turn.batch.sessions.append(ReleaseSession("c", 2, None))
     desk.gather("second")
 
-    assert (late, fenced) == ([], [("c", 1)])
+    assert (late, fenced) == ([("c", 1)], [("c", 1), ("c", 2)])
 
 
 @pytest.mark.parametrize("late", [False, True])

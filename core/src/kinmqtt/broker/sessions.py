@@ -15,9 +15,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kinmqtt.broker.awaiting import pause, run, settle
+from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.redistribution import Redistribution
 from kinmqtt.broker.session import Session, expiry_moment
-from kinmqtt.broker.turn import NotKept
+from kinmqtt.broker.turn import ELSEWHERE, NotKept
 from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt.broker.wills import Wills
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -457,7 +458,8 @@ class Sessions:
         new = [write for write in writes if isinstance(write, Append)]
         if certain:
             for write in new:
-                self._runtime.drop(client_id, write.entry.message, "store_failed")
+                if reason is not ELSEWHERE or not self._to_another_member(client_id, write):
+                    self._runtime.drop(client_id, write.entry.message, "store_failed")
         if session is None or not session.kept:
             return
         if certain and len(new) == len(writes):
@@ -467,6 +469,17 @@ class Sessions:
         if session.connection is not None:
             session.connection.fail(reason, "a store did not keep what is in flight")
         self._go_back(session)
+
+    def _to_another_member(self, client_id: str, write: Append) -> bool:
+        """A newer owner's epoch refused a message that came by a shared subscription: another member may have it."""
+        entry = write.entry
+        if entry.shared_filter is None:
+            return False
+        self._runtime.turn.touch()
+        publication = Publication.of(entry.message)
+        return self._router.to_another_member(
+            client_id, entry.shared_filter, publication, connected=False, gone=True
+        )
 
     def _go_back(self, session: Session) -> None:
         """Have a session go back to what the queue store holds."""

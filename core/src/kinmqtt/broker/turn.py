@@ -147,6 +147,10 @@ class Turn:
         """What waits for :meth:`go_on` to go to a client's queue."""
         return [write for write in self.batch.queue if write.client_id == client_id]
 
+    def writes_for(self, client_id: str) -> bool:
+        """Whether something is on its way to the queue store that concerns a client, or is to go there."""
+        return any(write.client_id == client_id for batch in (self.batch, *self._under_way) for write in batch.queue)
+
     def _released(self, batch: Batch) -> Deferred[None]:
         """Fires when a batch that is under way is not any more, whatever became of it."""
         done: Deferred[None] = Deferred()
@@ -287,7 +291,8 @@ class Turn:
             clients.update(islice(self._owed, OWED_AT_ONCE))
         else:
             clients = {client_id, *(write.client_id for write in (*batch.queue, *batch.sessions))}
-        taken = [self._owed.pop(client_id) for client_id in clients & self._owed.keys()]
+        clients &= self._owed.keys()
+        taken = [self._owed.pop(client_id) for client_id in clients]
         batch.again |= clients
         batch.queue[:0] = [write for owed in taken for write in owed.queue]
         batch.sessions[:0] = [write for owed in taken for write in owed.sessions]
@@ -388,9 +393,12 @@ class Turn:
 
         Whoever published it is not acknowledged: it comes back, and where it does so the newer owner may be.
         """
-        for client_id in batch.fenced - batch.again:
+        for client_id in batch.fenced:
             epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
-            _attempt(partial(self._on_fenced, client_id, max(epochs, default=0)))
+            # Which write was refused is not told. Of one that was handed over again the client may have been claimed
+            # here since, under a later epoch: that nobody has taken away.
+            epoch = min(epochs, default=0) if client_id in batch.again else max(epochs, default=0)
+            _attempt(partial(self._on_fenced, client_id, epoch))
         if batch.failure is not None:
             return  # Nobody is acknowledged anyway.
         publishers = self._forget_refused(batch)

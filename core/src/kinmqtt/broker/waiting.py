@@ -233,7 +233,7 @@ class WaitingHere(Waiting):
 class WaitingInStore(Waiting):
     """In the queue store, for as long as the session lasts."""
 
-    __slots__ = ("_evicted", "_full", "_reading", "_stale", "cursor")
+    __slots__ = ("_at_rest", "_evicted", "_full", "_reading", "_stale", "cursor")
 
     def __init__(self, runtime: Runtime, session: Session) -> None:
         super().__init__(runtime, session)
@@ -242,6 +242,8 @@ class WaitingInStore(Waiting):
         self._reading = False
         self._stale = False
         """Whether what is being read counts no more: the queue was loaded meanwhile."""
+        self._at_rest = False
+        """Whether nothing was on its way to the queue when it was read, and nothing has come since."""
         self._full: list[tuple[Fate, int, str]] = []
         """For newcomers that found the queue full: who is to give way, and their sequence number and topic."""
         self._evicted: set[int] = set()
@@ -254,6 +256,7 @@ class WaitingInStore(Waiting):
         if fate is not None:
             self._full.append((fate, entry.sequence, publication.publish.topic))
         self._comes(entry.message)
+        self._at_rest = False
         batch.queue.append(queue.Append(session.client_id, session.epoch, entry))
         batch.queued.append(session)
         if self._runtime.hooks.message_queued.active:
@@ -354,6 +357,7 @@ class WaitingInStore(Waiting):
             self._read_failed(Failure())
             return
         if isinstance(entries, Awaitable):
+            self._at_rest = not self._runtime.turn.writes_for(self._session.client_id)
             as_deferred(entries).addCallbacks(partial(self._read_later, use), self._read_failed)
         else:
             self._reading = False
@@ -364,6 +368,9 @@ class WaitingInStore(Waiting):
         stale, self._stale = self._stale, False
         if not stale:
             use(entries)
+            if not entries and self._at_rest:
+                # The store has less than was counted: it was expired there, and the answer that told so was lost.
+                self._hold(0, 0)
         self._session.wants_pump()
         self._runtime.turn.touch()
 
