@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from base64 import b64decode
 from contextlib import ExitStack
@@ -119,8 +120,8 @@ def test_totals_are_those_of_the_generator_and_of_the_broker(tmp_path: Path, gen
         wait_until(
             lambda: total(folder, tables.RAW, "delta", name="messages.received") == sent, "it is read", LIMIT_S
         )
-        pipeline.terminate()
-        pipeline.wait(LIMIT_S)
+        pipeline.send_signal(signal.SIGINT)
+        ended = pipeline.wait(LIMIT_S)
     close = [*command(folder, landing, "--window-s", "5", "--watermark-s", "2"), "--final"]
     done = subprocess.run(
         close, env=os.environ | spark_environment(), capture_output=True, text=True, timeout=LIMIT_S
@@ -128,6 +129,7 @@ def test_totals_are_those_of_the_generator_and_of_the_broker(tmp_path: Path, gen
     assert done.returncode == 0, done.stderr
     reported = main(["report", "--tables", str(folder), "--out", str(page)])
 
+    assert ended == 0
     assert [run["lost"] for run in told] == [0, 0, 0]
     delivered = sum(run["delivered"] for run in told)
     assert total(folder, tables.RATES, "delta", name="messages.received") == sent

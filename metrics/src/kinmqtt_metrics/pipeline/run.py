@@ -28,11 +28,14 @@ _LOOK_S = 1
 def run(settings: PipelineSettings, tell: Tell) -> None:
     """Run until everything is read (``once``), or a signal comes. Raises :class:`PipelineError`."""
     _check(settings)
-    with locked(settings.tables), _asked_to_end() as ending:
+    ending = threading.Event()
+    with locked(settings.tables), _asked_to_end(ending):
         spark = start(settings.master, settings.conf)
         try:
             held = lock_jvm(spark, settings.tables / ".pipeline" / "jvm.lock")
-            read(settings, spark, ending, tell)
+            # Again: Spark has put a handler of its own in place for ^C, which raises wherever the driver is.
+            with _asked_to_end(ending):
+                read(settings, spark, ending, tell)
             del held
         finally:
             _stop(spark)
@@ -140,19 +143,18 @@ def _stop(spark: SparkSession) -> None:
 
 
 @contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
+def _asked_to_end(ending: threading.Event) -> Iterator[None]:
     """Set by SIGTERM and ^C: the batch that runs is given up, which costs nothing but its time."""
-    ending = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
         ending.set()
 
     if threading.current_thread() is not threading.main_thread():
-        yield ending
+        yield
         return
     before: dict[signal.Signals, Any] = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield ending
+        yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
