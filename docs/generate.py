@@ -38,6 +38,7 @@ from kinmqtt.plugins.builtin.rate_limits import RateLimitSettings, RuleSettings
 from kinmqtt.plugins.builtin.scram import ScramSettings
 from kinmqtt.plugins.builtin.share_strategy import ShareStrategySettings
 from kinmqtt.plugins.builtin.topic_rewrite import RewriteSettings
+from kinmqtt_metrics.tables import RAW, TABLES
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
 from kinmqtt_spi.reference.metric import MetricRegistry
@@ -140,6 +141,17 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(header)} |", "|" + "---|" * len(header)]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n" + "\n".join(lines) + "\n\n"
+
+
+def pipeline_tables() -> str:
+    """The tables of the data pipeline, with their columns."""
+    rows = [
+        (f"`{each.name}`", each.text, ", ".join(f"`{name}` {kind}" for name, kind in each.columns.items()))
+        for each in TABLES
+        if each is not RAW
+    ]
+    raw = (f"`{RAW.name}`", RAW.text, "those of a record, and `at` timestamp")
+    return table(("table", "a row", "columns"), [raw, *rows])
 
 
 def settings(settings_class: type[Any]) -> Callable[[], str]:
@@ -317,6 +329,7 @@ TYPES: dict[str, Sequence[type[Any]]] = {
 """What is described on which page."""
 
 PARTS: dict[str, Callable[[], str]] = {
+    "tables": pipeline_tables,
     "settings-broker": settings(BrokerSettings),
     "settings-limits": settings(LimitSettings),
     "settings-listener": settings(ListenerSettings),

@@ -67,9 +67,33 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
         found = core_violations(module, names)
         if under(module, "kinmqtt.mqtt"):
             found += [f"reads the clock: {call}" for call in clock_calls(source)]
+    elif top in ("kinmqtt_metrics", "pyspark_kinmqtt"):
+        found = metrics_violations(module, names)
     else:
         found = [f"imports {name}" for name in names if ours(name) and not under(name, "kinmqtt_spi", top)]
     return [f"{module} {sentence}" for sentence in found]
+
+
+METRICS_CONTRACT = tuple(f"kinmqtt_metrics.{name}" for name in ("record", "landing", "tables"))
+METRICS_IN_THE_BROKER = tuple(
+    f"kinmqtt_metrics.{name}"
+    for name in ("_plugin", "settings", "sampling", "summing", "capture", "spool", "segments")
+)
+SPARK = ("pyspark", "pyarrow", "numpy", "matplotlib")
+
+
+def metrics_violations(module: str, names: list[str]) -> list[str]:
+    """The broker's side of the pipeline knows nothing of Spark's, nor Spark's of it; they meet in three modules."""
+    if under(module, *METRICS_CONTRACT):
+        allowed, foreign = METRICS_CONTRACT, ("kinmqtt_spi", *SPARK)
+    elif under(module, *METRICS_IN_THE_BROKER):
+        allowed, foreign = (*METRICS_CONTRACT, *METRICS_IN_THE_BROKER, "kinmqtt_spi"), SPARK
+    elif module == "kinmqtt_metrics":
+        allowed, foreign = METRICS_IN_THE_BROKER, SPARK
+    else:
+        allowed, foreign = ("kinmqtt_metrics",), (*METRICS_IN_THE_BROKER, "kinmqtt_spi")
+    found = [f"imports {name}" for name in names if ours(name) and not under(name, *allowed)]
+    return found + [f"imports {name}" for name in names if under(name, *foreign)]
 
 
 def spi_violations(module: str, names: list[str]) -> list[str]:

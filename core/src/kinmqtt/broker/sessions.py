@@ -477,9 +477,7 @@ class Sessions:
             return False
         self._runtime.turn.touch()
         publication = Publication.of(entry.message)
-        return self._router.to_another_member(
-            client_id, entry.shared_filter, publication, connected=False, gone=True
-        )
+        return self._router.to_another_member(client_id, entry.shared_filter, publication, connected=False, gone=True)
 
     def _go_back(self, session: Session) -> None:
         """Have a session go back to what the queue store holds."""
