@@ -53,6 +53,7 @@ class RedisSessionStore(SessionStore):
         self._passed: dict[bytes, int] = {}
         """Of indexes in which more is due than is looked at in one go: how much of others is not looked at again."""
         self._leases = leases
+        self._taken: Callable[[str, int], object] = lambda client_id, epoch: None
         self.homes = Homes(ledger, asker, leases, uid, self._doubtful.values)
         self.spawn: Callable[[Awaitable[Any]], object] = lambda answer: None
 
@@ -161,6 +162,26 @@ class RedisSessionStore(SessionStore):
                     await self._sweep_owned(index, stale, node)
         return tuple(found[:limit])
 
+    def when_taken(self, call: Callable[[str, int], object]) -> None:
+        self._taken = call
+
+    async def look_for_taken(self, ask: Callable[[Sequence[Command]], Awaitable[list[Any]]]) -> None:
+        """Tell of what was claimed here and has its home at another node by now.
+
+        A write would be refused; but who writes nothing, a client that only listens, would wait for ever.
+        """
+        held = list(self._epochs.items())
+        for at in range(0, len(held), PAGE):
+            page = held[at : at + PAGE]
+            homes = await ask([("HGET", self._keys.client(encoded(name), b"s")[0], "u") for name, _ in page])
+            for (client_id, epoch), home in zip(page, homes, strict=True):
+                # What was claimed again while Redis was asked is here.
+                if home is None or int(home) == self._uid or self._epochs.get(client_id) != epoch:
+                    continue
+                del self._epochs[client_id]
+                self._ledger.owners.pop(client_id, None)
+                self._taken(client_id, epoch)
+
     def count(self) -> int:
         return self._ledger.mirror.sessions
 
@@ -211,7 +232,8 @@ class RedisSessionStore(SessionStore):
             return None
         epoch, previous, head, filters = answer
         number = int(epoch)
-        self._epochs[client_id] = number
+        if node.uid == self._uid:
+            self._epochs[client_id] = number
         self._ledger.owners[client_id] = node.uid
         return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters))
 
