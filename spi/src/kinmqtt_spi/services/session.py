@@ -197,11 +197,11 @@ class SessionStore(Store, ABC):
         return self.claim(client_id, node)
 
     def when_taken(self, call: Callable[[str, int], object]) -> None:
-        """Have ``call`` told the client id of each session of this node's that another node has claimed since, and the
-        epoch under which it was held here, as soon as the store notices.
+        """Have ``call`` told the client id of each session of this node's that another node has claimed since, and
+        the epoch under which it was held here, as soon as the store notices.
 
-        Writes are fenced in any case; this is for those of whom nothing is written. It is made in the broker's thread. A
-        store that no two nodes share has nothing to tell, as here.
+        Writes are fenced in any case; this is for those of whom nothing is written. It is made in the broker's
+        thread. A store that no two nodes share has nothing to tell, as here.
         """
 
     @abstractmethod

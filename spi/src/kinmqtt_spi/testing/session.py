@@ -573,7 +573,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-36", needs="can_lose_nodes")
     def test_session_36_what_others_claim_is_told(self, session_store: SessionStore, drive: Driver) -> None:
-        """Of a session that another node has claimed the one that held it is told once, with the epoch it had there."""
+        """Of a session that another node has claimed the one that held it is told once, with the epoch it had."""
         told: list[tuple[str, int]] = []
         session_store.when_taken(lambda client_id, epoch: told.append((client_id, epoch)))
         epochs = self._opened(session_store, drive, *(session(name) for name in ("kept", "taken", "own")))
