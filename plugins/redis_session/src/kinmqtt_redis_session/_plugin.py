@@ -30,8 +30,12 @@ from kinmqtt_spi.services.session import SessionStore
 _SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 _WRITES: Final = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
 
+ATTEMPT: Final = 5
+"""How many times ``timeout_s`` it takes at most, beside the pause, until a broker is back: to close connections, to
+make new ones, and to ask."""
+
 LOOKS_BACK: Final = 3
-"""How many renewals of a lease that had ended see what others have made of that: who was just looking is done then."""
+"""How many renewals of a lease that had ended look what others have made of that: those under way are done then."""
 
 
 class RedisSession:
@@ -106,10 +110,15 @@ class RedisSession:
 
     @hookimpl
     def health(self) -> Health:
-        """Whether Redis is there."""
-        if self._parts is None or not self._serves or self._parts.link.problem is None:
+        """Whether Redis is there, and keeps what it is given."""
+        if self._parts is None or not self._serves:
             return Health(HealthState.HEALTHY)
-        return Health(HealthState.FAILED, f"Redis is away: {self._parts.link.problem}".replace("\n", " "))
+        link = self._parts.link
+        if link.problem is not None:
+            return Health(HealthState.FAILED, f"Redis is away: {link.problem}".replace("\n", " "))
+        if link.refusal is not None:
+            return Health(HealthState.DEGRADED, f"Redis refuses writes: {link.refusal}".replace("\n", " "))
+        return Health(HealthState.HEALTHY)
 
     @hookimpl
     def reload(self, settings: RedisSessionSettings) -> tuple[str, ...]:
@@ -212,6 +221,7 @@ class _Parts:
             self.link,
             keys,
             self.mirror,
+            context.log,
             now=now,
             remember_s=settings.remember_s,
             max_waiting=settings.max_waiting,
@@ -227,8 +237,9 @@ class _Parts:
             context.clock,
             context.log,
             lease_s=lease_s,
-            # When Redis is back, others come back this much later at most.
-            grace_s=max(lease_s, settings.reconnect_max_s + settings.timeout_s),
+            # When Redis is back, others come back this much later at most: after one attempt that has just begun, a
+            # pause, and one that succeeds.
+            grace_s=max(lease_s, settings.reconnect_max_s + ATTEMPT * settings.timeout_s),
         )
         self.sessions = RedisSessionStore(
             self.ledger,
@@ -253,7 +264,10 @@ class _Parts:
 
     async def renew(self, ask: Ask) -> None:
         """Renew this node's lease."""
-        if not await self.leases.renew(ask):
+        renewed = await self.leases.renew(ask)
+        # That was a write: Redis takes them again.
+        self.link.refusal = None
+        if not renewed:
             await self._was_gone(ask)
         elif self._looks:
             self._looks -= 1

@@ -1,3 +1,4 @@
+#!lua
 -- Keeps retained messages of one shard, each unless the topic holds a newer version.
 -- KEYS: m (messages), t (topics in order), x (those that expire), d (deletions), dx (when they are forgotten),
 --       c (counters)
