@@ -268,6 +268,29 @@ def test_what_has_expired_is_told_though_a_mark_is_not_put_back(
     assert asyncio.run(run()) == [1]
 
 
+def test_what_is_retained_here_is_newer_than_what_others_have_written(server: RedisServer) -> None:
+    """The time of a deletion is known in the next life, and that of another broker's write with the next answer."""
+
+    async def run() -> list[float]:
+        one = await begun(HERE, **at(server))
+        one.retained.put([RetainWrite(message("t", b""), RetainVersion(9.5, 1, 1))])
+        await (one.retained.commit() or asyncio.sleep(0))
+        two = await begun(THERE, **at(server))
+        known = [one.retained.newest(), two.retained.newest()]
+        one.retained.put([RetainWrite(message("t", b"x"), RetainVersion(20.5, 1, 2))])
+        await (one.retained.commit() or asyncio.sleep(0))
+        two.retained.put([RetainWrite(message("t", b"late"), RetainVersion(10.5, 2, 1))])
+        await (two.retained.commit() or asyncio.sleep(0))
+        known.append(two.retained.newest())
+        assert two.parts.ledger.skipped == 1
+        assert any("clocks" in line for line in two.context.log.texts("warn"))
+        for life in (one, two):
+            await life.plugin.stop()
+        return known
+
+    assert asyncio.run(run()) == [9.5, 9.5, 20.5]
+
+
 def test_indexes_that_have_too_much_are_swept(server: RedisServer) -> None:
     """What an index names and the client's own keys don't confirm is not answered, and is gone from the index."""
 

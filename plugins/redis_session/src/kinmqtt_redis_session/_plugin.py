@@ -290,6 +290,7 @@ class _Parts:
         ledger.size = metrics.histogram("redis.batch", "writes", _WRITES).observe
         metrics.gauge("redis.waiting", "writes", lambda: ledger.waiting)
         metrics.gauge("redis.refused_epochs", "writes", lambda: ledger.refused)
+        metrics.gauge("redis.skipped_retained", "messages", lambda: ledger.skipped)
         metrics.gauge("redis.local_claims", "clients", lambda: self.sessions.local_claims)
         metrics.gauge("redis.losses", "connections", lambda: self.link.losses)
         metrics.gauge("redis.away", "flag", lambda: int(not self.link.is_up))

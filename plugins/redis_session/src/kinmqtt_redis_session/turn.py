@@ -30,6 +30,8 @@ from kinmqtt_spi.values import Commit
 
 RETAIN_PARTS: Final = (b"m", b"t", b"x", b"d", b"dx", b"c")
 
+NEVER_THERE_S: Final = 3600.0
+"""How long a deletion is remembered where there was nothing: else topics that nobody uses would fill Redis."""
 
 Touched = set[str | int]
 """Client ids, and parts of the retained messages."""
@@ -77,7 +79,8 @@ class Group:
 
     def fail(self, touched: Touched, error: Exception) -> Group:
         """Tell the turns that write to what was not kept, and those behind that write to what these did; answers the
-        others."""
+        others.
+        """
         others = Group()
         for turn in self.turns:
             its = turn.touches
@@ -114,6 +117,8 @@ class Ledger:
         """Under which clients were claimed here, as long as they are here."""
         self.groups = self.writes = self.refused = 0
         """For metrics: pipelines, what went in them, and writes that a newer owner's epoch has refused."""
+        self.skipped = 0
+        """For metrics: retained messages that were older than what was there."""
         self.round_trip: Callable[[float], object] = lambda seconds: None
         self.size: Callable[[float], object] = lambda writes: None
         self._log = log
@@ -287,7 +292,9 @@ class Ledger:
         return commands, list(clients)
 
     def _of_retained(self, writes: Sequence[RetainWrite]) -> tuple[list[Command], list[int]]:
-        forgotten_at = codec.moment(self._now() + self._remember_s)
+        now = self._now()
+        forgotten_at = codec.moment(now + self._remember_s)
+        soon = codec.moment(now + min(NEVER_THERE_S, self._remember_s))
         shards: dict[int, list[Any]] = {}
         for write in writes:
             message = write.message
@@ -297,14 +304,23 @@ class Ledger:
                 (topic, codec.version_hex(write.version), message.size_bytes, codec.expiry(message), json)
             )
         commands = [
-            RETAIN(self.keys.retained(shard, *RETAIN_PARTS), forgotten_at, *parts) for shard, parts in shards.items()
+            RETAIN(self.keys.retained(shard, *RETAIN_PARTS), forgotten_at, soon, *parts)
+            for shard, parts in shards.items()
         ]
         return commands, list(shards)
 
     def _take_retained(self, shards: Sequence[int], answers: Sequence[Any]) -> None:
         for shard, answer in zip(shards, answers, strict=True):
-            if not isinstance(answer, Exception):
-                self.mirror.retained(shard, *answer)
+            if isinstance(answer, Exception):
+                continue
+            *numbers, skipped = answer
+            self.mirror.retained(shard, *numbers)
+            if skipped and not self.skipped:
+                self._log.warn(
+                    "a retained message was older than what its topic holds, and was not kept: are the clocks of all "
+                    "brokers in step?"
+                )
+            self.skipped += skipped
 
     def _take(
         self,
