@@ -214,15 +214,19 @@ def test_who_stands_still_is_taken_for_gone(tmp_path: Path, server: RedisServer)
         leave(one, "offline")
         client = stack.enter_context(wire(one.port, "connected", V5, clean_start=False, properties=KEPT))
         client.subscribe("connected", 1)
+        listens = stack.enter_context(wire(one.port, "listens", V5, clean_start=False, properties=KEPT))
+        listens.subscribe("listens", 1)
 
         one.signal(signal.SIGSTOP)
-        wait_until(lambda: counted(ADOPTED, two) >= 2, "its sessions are adopted")
-        tell(two, "offline", "connected")
+        wait_until(lambda: counted(ADOPTED, two) >= 3, "its sessions are adopted")
+        tell(two, "offline", "connected", "listens")
         one.signal(signal.SIGCONT)
         client.send(Subscribe(5, (SubscribeRequest("more", 1),)))
 
         assert [type(packet) for packet in client.rest() if not isinstance(packet, Suback)] == [Disconnect]
-        assert hears(two, "connected") == hears(two, "offline") == [b"x"]
+        # Who has nothing to say is told as well.
+        assert [type(packet) for packet in listens.rest()] == [Disconnect]
+        assert hears(two, "connected") == hears(two, "offline") == hears(two, "listens") == [b"x"]
 
 
 def test_nobody_is_taken_for_gone_because_redis_was_away(tmp_path: Path, server: RedisServer) -> None:

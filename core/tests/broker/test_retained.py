@@ -408,3 +408,21 @@ def test_retained_messages_outlive_the_broker_with_their_store() -> None:
         ("t/0000", b"new"),
         ("t/0002", b"x" * 10),
     ]
+
+
+class _Ahead(Retaineds):
+    """A store to which a broker writes whose clock is ahead."""
+
+    def newest(self) -> float:
+        return 2e9
+
+
+def test_what_is_retained_is_newer_than_anything_its_store_knows() -> None:
+    """A deletion that another broker made, or this one before its clock was set back, does not win over it."""
+    store = _Ahead()
+    store.put([RetainWrite(Message("t"), RetainVersion(2e9, 9, 9))])
+    house = House(plugins={"retaineds": store})
+
+    house.connect("p").publish("t", b"new", retain=True)
+
+    assert house.connect("s").subscribe("t").messages == [("t", b"new", 0)]

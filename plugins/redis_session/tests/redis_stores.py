@@ -62,6 +62,10 @@ class RedisStores(StoreContract):
         parts: Any = self.plugin._parts
         drive(parts.leases.bury(node.uid, parts.link.ask))
 
+    def look(self, store: Any, drive: Any) -> None:
+        parts: Any = self.plugin._parts
+        drive(parts.sessions.look_for_taken(parts.asked))
+
     def is_back(self) -> None:
         """Wait until the plugin is served again."""
         parts: Any = self.plugin._parts

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from lives import Life, begun
+from redis.exceptions import MaxConnectionsError
 from redis_processes import RedisServer, redis_server
 
 from kinmqtt_redis_session import sessions
@@ -167,6 +168,127 @@ def test_no_more_waits_than_may(server: RedisServer) -> None:
         await life.plugin.stop()
 
     asyncio.run(run())
+
+
+def test_one_bad_answer_is_one_clients(server: RedisServer) -> None:
+    """What Redis refuses of one client fails the turns that write of it, and no other's; so it is with claims."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        server.ask("set", "kinmqtt:{bad}:s", "of somebody else")
+        turns = (("first",), ("good",), ("bad", "beside"), ("beside",), ("other",))
+        answers = []
+        for names in turns:
+            life.queues.apply([Append(name, 1, entry(len(answers) + 1)) for name in names])
+            answers.append(life.queues.commit())
+            if len(answers) == 1:
+                await asyncio.sleep(0)  # It is on its way, and the others go together behind it.
+        outcomes = await asyncio.gather(*(answer for answer in answers if answer), return_exceptions=True)
+        claims = await asyncio.gather(
+            *(life.sessions.claim(name, HERE) for name in ("bad", "good")), return_exceptions=True
+        )
+        await asyncio.gather(*life.plugin._tasks, return_exceptions=True)
+
+        assert [type(outcome) for outcome in outcomes] == [
+            type(None), type(None), ServiceUnavailable, ServiceUnavailable, type(None),
+        ]  # fmt: skip
+        assert isinstance(claims[0], ServiceUnavailable) and not isinstance(claims[1], BaseException)
+        assert life.parts.link.is_up
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_whatever_goes_wrong_on_the_way_back_is_told_and_tried_again(server: RedisServer) -> None:
+    """An error that nobody has thought of does not leave the broker away for good."""
+
+    async def run() -> list[str]:
+        life = await begun(**at(server))
+        faults = iter([ValueError("unthought of")])
+
+        async def stumble() -> None:
+            for fault in faults:
+                raise fault
+
+        life.parts.link.on_back.append(stumble)
+        server.kill()
+        with pytest.raises(ServiceUnavailable):
+            await kept(life, Append("c", 1, entry(1)))
+        server.start()
+        await life.parts.link.back()
+        await kept(life, Append("c", 1, entry(1)))
+        await life.plugin.stop()
+        return life.context.log.texts("error")
+
+    assert any("unthought of" in line and "Traceback" in line for line in asyncio.run(run()))
+
+
+def test_too_few_connections_of_our_own_are_no_outage(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that has none left fails a question, and Redis is there all the same."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+
+        async def none_left(commands: Any) -> Any:
+            raise MaxConnectionsError("Too many connections")
+
+        with monkeypatch.context() as patch, pytest.raises(ServiceUnavailable):
+            patch.setattr(life.parts.link._life, "ask", none_left)
+            await life.sessions.iterate()
+        assert life.parts.link.is_up and life.parts.link.losses == 0
+        await life.sessions.iterate()
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_what_has_expired_is_told_though_a_mark_is_not_put_back(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone from Redis: who counts what waits must know."""
+
+    async def run() -> list[int]:
+        life = await begun(**at(server))
+        epoch = await opened(life, "c")
+        await kept(
+            life, Append("c", epoch, entry(1, expires_at=NOW)), Append("c", epoch, entry(2, expires_at=NOW + 99))
+        )
+        ask = life.parts.asker.ask
+
+        async def refuses_marks(*commands: Any) -> Any:
+            if commands and commands[0][0] == "ZADD":
+                raise ServiceUnavailable("away")
+            return await ask(*commands)
+
+        monkeypatch.setattr(life.parts.asker, "ask", refuses_marks)
+        found = [each.sequence for _, each in await life.queues.expire(NOW + 1, 10)]
+        await life.plugin.stop()
+        return found
+
+    assert asyncio.run(run()) == [1]
+
+
+def test_what_is_retained_here_is_newer_than_what_others_have_written(server: RedisServer) -> None:
+    """The time of a deletion is known in the next life, and that of another broker's write with the next answer."""
+
+    async def run() -> list[float]:
+        one = await begun(HERE, **at(server))
+        one.retained.put([RetainWrite(message("t", b""), RetainVersion(9.5, 1, 1))])
+        await (one.retained.commit() or asyncio.sleep(0))
+        two = await begun(THERE, **at(server))
+        known = [one.retained.newest(), two.retained.newest()]
+        one.retained.put([RetainWrite(message("t", b"x"), RetainVersion(20.5, 1, 2))])
+        await (one.retained.commit() or asyncio.sleep(0))
+        two.retained.put([RetainWrite(message("t", b"late"), RetainVersion(10.5, 2, 1))])
+        await (two.retained.commit() or asyncio.sleep(0))
+        known.append(two.retained.newest())
+        assert two.parts.ledger.skipped == 1
+        assert any("clocks" in line for line in two.context.log.texts("warn"))
+        for life in (one, two):
+            await life.plugin.stop()
+        return known
+
+    assert asyncio.run(run()) == [9.5, 9.5, 20.5]
 
 
 def test_indexes_that_have_too_much_are_swept(server: RedisServer) -> None:

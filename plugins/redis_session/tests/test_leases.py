@@ -391,7 +391,7 @@ def test_an_adoption_whose_answer_was_lost_is_undone(server: RedisServer) -> Non
         await here.sessions.adopt("a", HERE)
         # As if Redis had been away before it answered.
         here.sessions.homes._told[HERE.uid] = {"a": None}
-        here.sessions._doubtful[f"{HERE.uid:x}-{here.sessions._claims:x}"] = "a"
+        here.sessions._claiming[f"{HERE.uid:x}-{here.sessions._claims:x}"] = "a"
         await here.sessions.repair(here.parts.link.ask)
 
         told = list(await here.sessions.left_behind(HERE, 10))
@@ -431,9 +431,9 @@ def test_an_index_is_swept(server: RedisServer) -> None:
         here.sessions.apply([DiscardSession("ended", epochs["ended"])])
         await committed(here)
         before = indexed(server, 1)
-        here.sessions._doubtful["token"] = "coming"
+        here.sessions._claiming["token"] = "coming"
         await here.sessions.homes.sweep(HERE)
-        del here.sessions._doubtful["token"]
+        del here.sessions._claiming["token"]
         await here.plugin.stop()
         await there.plugin.stop()
         return before, indexed(server, 1)

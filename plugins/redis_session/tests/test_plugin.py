@@ -17,7 +17,7 @@ from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, ServiceUnavailable, SettingsError
 from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.plugin import Context, HealthState
-from kinmqtt_spi.services.queue import Append
+from kinmqtt_spi.services.queue import Append, Remove
 from kinmqtt_spi.testing.build import entry
 from kinmqtt_spi.testing.driving import AsyncioDriver
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
@@ -155,6 +155,53 @@ def test_health_says_whether_redis_is_there(server: RedisServer, drive: AsyncioD
     drive(plugin.stop())
 
 
+def test_a_server_that_was_demoted_counts_as_away(server: RedisServer, drive: AsyncioDriver) -> None:
+    """Behind an address that leads to another server by now the connection to the old one is given up."""
+    plugin, context = configured(server)
+    drive(plugin.start(context))
+    queue = plugin.queue_store()
+    server.ask("replicaof", "127.0.0.1", "1")
+
+    queue.apply([Append("a", 1, entry(1))])
+    with pytest.raises(ServiceUnavailable):
+        drive(queue.commit())
+    meanwhile = plugin.health().state
+    server.ask("replicaof", "no", "one")
+    parts: Any = plugin._parts
+    drive(parts.link.back())
+    queue.apply([Append("a", 1, entry(1))])
+    drive(queue.commit())
+
+    assert (meanwhile, plugin.health().state) == (HealthState.FAILED, HealthState.HEALTHY)
+    drive(plugin.stop())
+
+
+def test_a_full_server_keeps_nothing_by_half(server: RedisServer, drive: AsyncioDriver) -> None:
+    """Where Redis is there and refuses writes health says so, nobody is let in, and nothing of a turn is kept."""
+    plugin, context = configured(server)
+    drive(plugin.start(context))
+    queue, sessions = plugin.queue_store(), plugin.session_store()
+    queue.apply([Append("a", 1, entry(1))])
+    drive(queue.commit())
+    server.ask("config", "set", "maxmemory", "1")
+
+    queue.apply([Remove("a", 1, 1), Append("b", 1, entry(1))])
+    with pytest.raises(ServiceUnavailable):
+        drive(queue.commit())
+    with pytest.raises(ServiceUnavailable):
+        drive(sessions.claim("c", context.node))
+    meanwhile = plugin.health()
+    held = [[each.sequence for each in drive(queue.read(name, 0, 9))] for name in "ab"]
+    server.ask("config", "set", "maxmemory", "0")
+    queue.apply([Append("b", 1, entry(1))])
+    drive(queue.commit())
+
+    assert meanwhile.state is HealthState.DEGRADED and "memory" in meanwhile.text
+    assert held == [[1], []]
+    assert plugin.health().state is HealthState.HEALTHY
+    drive(plugin.stop())
+
+
 def test_an_acl_user_a_database_and_a_prefix(server: RedisServer, drive: AsyncioDriver) -> None:
     """A user who may touch nothing beside the prefix is enough."""
     server.ask(
@@ -185,4 +232,27 @@ def test_replicas_are_waited_for(tmp_path: Path, server: RedisServer, drive: Asy
         with pytest.raises(ServiceUnavailable):
             drive(queue.commit())
         replica.go_on()
+        drive(plugin.stop())
+
+
+def test_another_connections_replicas_count_for_nothing(
+    tmp_path: Path, server: RedisServer, drive: AsyncioDriver
+) -> None:
+    """Where the connection is lost between a write and WAIT nobody can say what the replicas have."""
+    with redis_server(tmp_path / "replica", "--replicaof", "127.0.0.1", str(server.port)):
+        wait_until(lambda: "state=online" in server.ask("info", "replication"), "the replica has all of it")
+        plugin, context = configured(server, durability="wait")
+        drive(plugin.start(context))
+        life = plugin._parts.link._life  # type: ignore[union-attr]
+        wait = life.wait  # type: ignore[union-attr]
+
+        def lost(*arguments: int) -> Any:
+            server.ask("client", "kill", "type", "normal")
+            return wait(*arguments)
+
+        life.wait = lost  # type: ignore[method-assign, union-attr]
+        queue = plugin.queue_store()
+        queue.apply([Append("a", 1, entry(1))])
+        with pytest.raises(ServiceUnavailable):
+            drive(queue.commit())
         drive(plugin.stop())

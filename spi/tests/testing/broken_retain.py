@@ -476,3 +476,9 @@ class TestRETAIN_29_KeepsTheFirst(_Broken):
         def _hold(self, topic: str, node: Any, message: Message, version: RetainVersion) -> None:
             held = message if node is None or node.message is None else node.message
             super()._hold(topic, node, held, version)
+
+
+class TestRETAIN_30_ForgetsDeletions(_Broken):
+    class double(MemoryRetainStore):
+        def newest(self) -> float:
+            return max((node.version.received_at for node in self._topics.values() if node.message), default=0.0)

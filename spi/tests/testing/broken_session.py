@@ -390,3 +390,24 @@ class TestSESSION_35_ClaimsFromItself(Shared, _Broken):
     class double(HomedSessionStore):
         def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
             return self.claim(client_id, node) if self.homes[client_id] == node else None
+
+
+class TestSESSION_36_TellsNobody(Shared, _Broken):
+    class double(HomedSessionStore):
+        def when_taken(self, call: Callable[[str, int], object]) -> None:
+            pass
+
+
+class TestSESSION_36_TellsOfEveryClaim(Shared, _Broken):
+    class double(HomedSessionStore):
+        def claim(self, client_id: str, node: NodeIdentity) -> Claim:
+            held = self.held.get(client_id)
+            if node == HERE and held is not None:
+                self.taken(client_id, held)
+            return super().claim(client_id, node)
+
+
+class TestSESSION_36_TellsTheNewEpoch(Shared, _Broken):
+    class double(HomedSessionStore):
+        def when_taken(self, call: Callable[[str, int], object]) -> None:
+            super().when_taken(lambda client_id, epoch: call(client_id, epoch + 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -22,11 +22,23 @@ class HomedSessionStore(MemorySessionStore):
         self.handed: dict[str, NodeIdentity] = {}
         """To whom a session was handed that nobody has claimed since."""
         self.gone: set[NodeIdentity] = set()
+        self.held: dict[str, int] = {}
+        """Under which epochs this node has claimed."""
+        self.taken: Callable[[str, int], object] = lambda client_id, epoch: None
+
+    def when_taken(self, call: Callable[[str, int], object]) -> None:
+        self.taken = call
 
     def claim(self, client_id: str, node: NodeIdentity) -> Claim:
         self.homes[client_id] = node
         self.handed.pop(client_id, None)
-        return super().claim(client_id, node)
+        claim = super().claim(client_id, node)
+        held = self.held.pop(client_id, None)
+        if node == HERE:
+            self.held[client_id] = claim.epoch
+        elif held is not None:
+            self.taken(client_id, held)
+        return claim
 
     def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
         return self.claim(client_id, node) if self.handed.get(client_id) == node else None

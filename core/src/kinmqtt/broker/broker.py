@@ -89,6 +89,7 @@ class Broker:
         self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
         turn.measure(assembly.clock.monotonic, assembly.statistics.commits.observe)
         turn.when_fenced(self.sessions.fenced)
+        assembly.stores.session.when_taken(self._taken)
         turn.when_unkept(self.sessions.unkept, self.sessions.unopened)
         self.overload = Overload(lambda: self.runtime.limits, assembly.memory_bytes, self.router.invalidate)
         self.housekeeping = Housekeeping(
@@ -334,6 +335,11 @@ class Broker:
     async def _retry(self, now: float) -> None:
         """Hand over again what a store could not keep."""
         self.runtime.turn.retry()
+
+    def _taken(self, client_id: str, epoch: int) -> None:
+        """The session store has noticed that another node has claimed what was held here."""
+        self.sessions.fenced(client_id, epoch)
+        self.runtime.turn.touch()
 
     def _epoch_of(self, client_id: str) -> int:
         session = self.sessions.get(client_id)

@@ -129,6 +129,10 @@ class Retained:
 
     def _put(self, message: Message) -> None:
         # A wall clock that is set back must not make the newer of two messages the older one.
+        newest = self._runtime.stores.retain.newest()
+        if newest > self._latest:
+            # Of another broker's, whose clock is ahead; or of a deletion from before a restart.
+            self._latest = nextafter(newest, inf)
         self._latest = max(self._latest, message.received_at)
         version = RetainVersion(self._latest, message.id.node, message.id.counter)
         self._runtime.turn.batch.retain.append(RetainWrite(message, version))

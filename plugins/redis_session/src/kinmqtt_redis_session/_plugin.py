@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from kinmqtt_redis_session.mirror import Mirror
 from kinmqtt_redis_session.queues import RedisQueueStore
 from kinmqtt_redis_session.refreshing import Refresh
 from kinmqtt_redis_session.retained import RedisRetainStore
+from kinmqtt_redis_session.scripts import Command
 from kinmqtt_redis_session.servers import Servers
 from kinmqtt_redis_session.sessions import RedisSessionStore
 from kinmqtt_redis_session.settings import RedisSessionSettings, verified
@@ -28,6 +29,13 @@ from kinmqtt_spi.services.session import SessionStore
 
 _SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 _WRITES: Final = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
+
+ATTEMPT: Final = 5
+"""How many times ``timeout_s`` it takes at most, beside the pause, until a broker is back: to close connections, to
+make new ones, and to ask."""
+
+LOOKS_BACK: Final = 3
+"""How many renewals of a lease that had ended look what others have made of that: those under way are done then."""
 
 
 class RedisSession:
@@ -102,10 +110,15 @@ class RedisSession:
 
     @hookimpl
     def health(self) -> Health:
-        """Whether Redis is there."""
-        if self._parts is None or not self._serves or self._parts.link.problem is None:
+        """Whether Redis is there, and keeps what it is given."""
+        if self._parts is None or not self._serves:
             return Health(HealthState.HEALTHY)
-        return Health(HealthState.FAILED, f"Redis is away: {self._parts.link.problem}".replace("\n", " "))
+        link = self._parts.link
+        if link.problem is not None:
+            return Health(HealthState.FAILED, f"Redis is away: {link.problem}".replace("\n", " "))
+        if link.refusal is not None:
+            return Health(HealthState.DEGRADED, f"Redis refuses writes: {link.refusal}".replace("\n", " "))
+        return Health(HealthState.HEALTHY)
 
     @hookimpl
     def reload(self, settings: RedisSessionSettings) -> tuple[str, ...]:
@@ -174,12 +187,15 @@ class RedisSession:
 
     async def _renew(self) -> None:
         parts = self._shared
-        await parts.renew(lambda commands: parts.asker.ask(*commands))
+        await parts.renew(parts.asked)
 
     async def _refresh(self) -> None:
         parts = self._shared
-        await parts.refresh.everything(parts.link.ask)
+        await parts.refresh.everything(parts.asked)
         if self._joins:
+            await parts.sessions.look_for_taken(parts.asked)
+            # Who took this node for gone for a moment may have swept a mark that was put down since.
+            await parts.sessions.homes.put_down(parts.asked)
             await parts.sessions.homes.sweep(parts.node)
 
 
@@ -205,6 +221,7 @@ class _Parts:
             self.link,
             keys,
             self.mirror,
+            context.log,
             now=now,
             remember_s=settings.remember_s,
             max_waiting=settings.max_waiting,
@@ -220,8 +237,9 @@ class _Parts:
             context.clock,
             context.log,
             lease_s=lease_s,
-            # When Redis is back, others come back this much later at most.
-            grace_s=max(lease_s, settings.reconnect_max_s + settings.timeout_s),
+            # When Redis is back, others come back this much later at most: after one attempt that has just begun, a
+            # pause, and one that succeeds.
+            grace_s=max(lease_s, settings.reconnect_max_s + ATTEMPT * settings.timeout_s),
         )
         self.sessions = RedisSessionStore(
             self.ledger,
@@ -231,6 +249,8 @@ class _Parts:
             remember_s=settings.remember_s,
             live=live,
         )
+        self._looks = 0
+        """How often to look again whether others have claimed what was claimed here."""
         self.link.on_lost.append(lambda error: self.leases.lost())
         self.link.on_back.append(self._back)
         self.link.on_back.append(lambda: self.sessions.repair(self.link.ask))
@@ -238,14 +258,30 @@ class _Parts:
         self.queues = RedisQueueStore(self.ledger, self.asker, context.node.uid)
         self.retained = RedisRetainStore(self.ledger, self.asker, now=now, remember_s=settings.remember_s)
 
+    async def asked(self, commands: Sequence[Command]) -> list[Any]:
+        """What Redis answers, while it is there: with all other questions, on as many connections as there are."""
+        return await self.asker.ask(*commands)
+
     async def renew(self, ask: Ask) -> None:
         """Renew this node's lease."""
-        if not await self.leases.renew(ask):
-            await self.sessions.homes.put_down(ask)
+        renewed = await self.leases.renew(ask)
+        # That was a write: Redis takes them again.
+        self.link.refusal = None
+        if not renewed:
+            await self._was_gone(ask)
+        elif self._looks:
+            self._looks -= 1
+            await self.sessions.look_for_taken(ask)
 
     async def _back(self) -> None:
         if self.leases.is_held and not await self.leases.back(self.link.ask):
-            await self.sessions.homes.put_down(self.link.ask)
+            await self._was_gone(self.link.ask)
+
+    async def _was_gone(self, ask: Ask) -> None:
+        """This node's lease had ended: others may have taken it for gone, and some may be about to."""
+        self._looks = LOOKS_BACK
+        await self.sessions.look_for_taken(ask)
+        await self.sessions.homes.put_down(ask)
 
     def measure(self, context: Context) -> None:
         """Show what goes on."""
@@ -254,6 +290,7 @@ class _Parts:
         ledger.size = metrics.histogram("redis.batch", "writes", _WRITES).observe
         metrics.gauge("redis.waiting", "writes", lambda: ledger.waiting)
         metrics.gauge("redis.refused_epochs", "writes", lambda: ledger.refused)
+        metrics.gauge("redis.skipped_retained", "messages", lambda: ledger.skipped)
         metrics.gauge("redis.local_claims", "clients", lambda: self.sessions.local_claims)
         metrics.gauge("redis.losses", "connections", lambda: self.link.losses)
         metrics.gauge("redis.away", "flag", lambda: int(not self.link.is_up))

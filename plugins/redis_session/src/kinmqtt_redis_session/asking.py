@@ -66,7 +66,7 @@ class Asker:
         if not commands:
             return
         try:
-            answers = await self._link.ask(commands)
+            answers = await self._link.ask_each(commands)
         except BaseException as error:
             for _, answer in taken:
                 if not answer.done():
@@ -76,6 +76,13 @@ class Asker:
             return
         at = 0
         for its, answer in taken:
-            if not answer.done():
-                answer.set_result(answers[at : at + len(its)])
+            some = answers[at : at + len(its)]
             at += len(its)
+            if answer.done():
+                continue
+            # What one question has met is nothing to the others that went with it.
+            wrong = next((each for each in some if isinstance(each, Exception)), None)
+            if wrong is None:
+                answer.set_result(some)
+            else:
+                answer.set_exception(self._link.refused(wrong))

@@ -9,10 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    MaxConnectionsError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 from kinmqtt_redis_session.scripts import ALL, Command
 from kinmqtt_redis_session.servers import Life, Servers
@@ -22,8 +33,13 @@ from kinmqtt_spi.services.plugin import Log
 AWAY: Final = (RedisError, OSError, TimeoutError)
 """What says that Redis can't be reached or does not answer as it should."""
 
-_MISSING: Final = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
-"""Answers of a server that is not the one to write to, or not yet."""
+_NOT_THE_MASTER: Final = (ReadOnlyError, ClusterDownError, BusyLoadingError)
+"""Answers of a server that is not the one to write to, or not yet. Their text says nothing: the client takes the code
+off it."""
+
+_KEEPS_NOTHING: Final = (OutOfMemoryError,)
+_KEEPS_NOTHING_WORDS: Final = ("OOM ", "MISCONF ", "NOREPLICAS ")
+"""Answers of a server that is there, and keeps nothing for anybody."""
 
 
 class Link:
@@ -53,6 +69,8 @@ class Link:
         self._task: asyncio.Task[None] | None = None
         self._told = False
         self.problem: str | None = "not connected yet"
+        self.refusal: str | None = None
+        """Why the last writes were refused by a Redis that is there."""
         self.losses = 0
         self.on_lost: list[Callable[[ServiceUnavailable], object]] = []
         """Told when a life has ended."""
@@ -92,28 +110,46 @@ class Link:
         await self._drop()
 
     async def write(self, commands: Sequence[Command], replicas: int = 0) -> list[Any]:
-        """The answers of a pipeline of writes; raises ServiceUnavailable where any was not carried out.
+        """The answers of a pipeline of writes, errors among them where single ones were refused.
 
-        ``replicas`` is how many must have them as well.
+        ``replicas`` is how many must have them as well. Raises ServiceUnavailable where none may count as kept.
         """
         life = self._served()
         try:
-            async with asyncio.timeout(self._limit_s):
-                answers = await self._carried_out(life.write, commands)
-                if replicas and await life.wait(replicas, int(self._limit_s * 900)) < replicas:
-                    raise ServiceUnavailable(f"fewer than {replicas} replicas have it")
-                return answers
+            if not replicas:
+                async with asyncio.timeout(self._limit_s):
+                    answers = await self._carried_out(life.write, commands)
+            else:
+                answers = await self._kept_by(life, commands, replicas)
         except AWAY as error:
             raise self._failed(life, error) from error
+        refused = _first_error(answers)
+        self.refusal = None if refused is None else _words(refused)
+        return answers
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers of a pipeline of reads, and of writes that stand for themselves."""
+        """The answers of a pipeline of reads, and of writes that stand for themselves; raises ServiceUnavailable."""
+        answers = await self.ask_each(commands)
+        error = _first_error(answers)
+        if error is not None:
+            raise self.refused(error) from error
+        return answers
+
+    async def ask_each(self, commands: Sequence[Command]) -> list[Any]:
+        """The same, with an error in the place of each answer that is one."""
         life = self._served()
         try:
             async with asyncio.timeout(self._limit_s):
                 return await self._carried_out(life.ask, commands)
         except AWAY as error:
             raise self._failed(life, error) from error
+
+    def refused(self, error: BaseException) -> ServiceUnavailable:
+        """What is raised for an error that Redis has answered to one command."""
+        words = _words(error)
+        if isinstance(error, _KEEPS_NOTHING) or any(each in words for each in _KEEPS_NOTHING_WORDS):
+            self.refusal = words
+        return ServiceUnavailable(f"Redis did not keep or answer it: {words}")
 
     async def on_each(self, *command: str | bytes | int) -> list[Any]:
         """The answers of every server that takes writes."""
@@ -134,8 +170,20 @@ class Link:
             for number, answer in zip(missing, again, strict=True):
                 answers[number] = answer
         for answer in answers:
-            if isinstance(answer, Exception):
+            if isinstance(answer, Exception) and _says_away(answer):
                 raise answer
+        return answers
+
+    async def _kept_by(self, life: Life, commands: Sequence[Command], replicas: int) -> list[Any]:
+        """What is written is waited for on the same connection: of another one's writes WAIT knows nothing."""
+        async with asyncio.timeout(self._limit_s):
+            *answers, connection = await self._carried_out(life.write, [*commands, ("CLIENT ID",)])
+        async with asyncio.timeout(self._limit_s):
+            its, acknowledged = await life.wait(replicas, int(self._limit_s * 900))
+        if its != connection:
+            raise RedisError("the connection was lost before replicas had it")
+        if acknowledged < replicas:
+            raise ServiceUnavailable(f"fewer than {replicas} replicas have it")
         return answers
 
     def _served(self) -> Life:
@@ -147,8 +195,9 @@ class Link:
 
     def _failed(self, life: Life, error: BaseException) -> ServiceUnavailable:
         words = _words(error)
-        answered = isinstance(error, ResponseError) and not words.startswith(_MISSING)
-        if not answered and life is self._life and self.problem is None:
+        if not _says_away(error):
+            self.refusal = words
+        elif life is self._life and self.problem is None:
             self.problem = words
             self.losses += 1
             if not self._told:
@@ -174,6 +223,11 @@ class Link:
                     await call()
                 self.problem = None
             except (*AWAY, ServiceUnavailable) as error:
+                self.problem = _words(error)
+                continue
+            except Exception as error:
+                # Whatever it was: who gives up here is away for good.
+                self._log_trace("something went wrong on the way back to Redis", error)
                 self.problem = _words(error)
                 continue
             if self._told:
@@ -215,6 +269,22 @@ class Link:
                 await life.close()
         except AWAY:
             pass
+        except Exception as error:
+            self._log_trace("connections to Redis could not be closed", error)
+
+    def _log_trace(self, what: str, error: Exception) -> None:
+        self._log.error("{what}:\n{trace}", what=what, trace="".join(traceback.format_exception(error)))
+
+
+def _says_away(error: BaseException) -> bool:
+    """Whether an error says that Redis is not there, or not the one to ask; else it has answered."""
+    if isinstance(error, MaxConnectionsError):
+        return False  # It is our own connections that are all in use.
+    return not isinstance(error, ResponseError) or isinstance(error, _NOT_THE_MASTER) or "UNBLOCKED" in str(error)
+
+
+def _first_error(answers: Sequence[Any]) -> Exception | None:
+    return next((answer for answer in answers if isinstance(answer, Exception)), None)
 
 
 def _words(error: BaseException) -> str:

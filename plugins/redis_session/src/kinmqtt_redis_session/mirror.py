@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from kinmqtt_redis_session.codec import version_of
 from kinmqtt_redis_session.keys import SHARDS
 from kinmqtt_spi.services.queue import QueueSizes
 
@@ -22,6 +23,8 @@ class Mirror:
         self._sizes: dict[str, QueueSizes] = {}
         self._queued = self._bytes = self._inflight = self._inbound = 0
         self._retained = [(0, 0)] * SHARDS
+        self.newest_retained = 0.0
+        """The latest time of a version of any of them, deletions included."""
         self.doubtful: set[str] = set()
         """Clients of whom it is not known whether their last writes were kept."""
 
@@ -63,9 +66,11 @@ class Mirror:
         """How many sessions are stored."""
         return len(self._sessions)
 
-    def retained(self, shard: int, count: bytes | int, size_bytes: bytes | int) -> None:
-        """Take over the counters of one part of the retained messages."""
+    def retained(self, shard: int, count: bytes | int, size_bytes: bytes | int, newest: bytes | None = None) -> None:
+        """Take over the counters of one part of the retained messages, and the newest version of them."""
         self._retained[shard] = (int(count), int(size_bytes))
+        if newest:
+            self.newest_retained = max(self.newest_retained, version_of(newest).received_at)
 
     @property
     def retained_count(self) -> int:

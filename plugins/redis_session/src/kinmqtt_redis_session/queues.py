@@ -109,12 +109,15 @@ class RedisQueueStore(QueueStore):
             for name in names
         ]
         back: list[Command] = []
-        for name, (blobs, first, *sizes) in zip(names, await self._asker.ask(*scripts), strict=True):
+        answers = await self._asker.ask(*scripts)
+        for name, (blobs, first, *sizes) in zip(names, answers, strict=True):
             client_id = decoded(name)
             if blobs:
                 self._ledger.mirror.client(client_id, sizes)
             removed += [(client_id, codec.entry_of(blob)) for blob in blobs]
             if first:
                 back.append(("ZADD", index, "LT", first, name))
-        await self._asker.ask(*back)
+        # What is gone is told in any case. What lost its mark gets it back from the next refresh, too.
+        with suppress(ServiceUnavailable):
+            await self._asker.ask(*back)
         return removed

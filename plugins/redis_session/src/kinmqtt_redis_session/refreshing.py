@@ -65,7 +65,7 @@ class Refresh:
     async def retained(self, ask: Ask) -> None:
         """Read the counters of retained messages."""
         keys = [self._keys.retained(shard, b"c")[0] for shard in range(SHARDS)]
-        for shard, numbers in enumerate(counters(await ask([("HMGET", key, "n", "b") for key in keys]))):
+        for shard, numbers in enumerate(counters(await ask([("HMGET", key, "n", "b", "v") for key in keys]))):
             self._mirror.retained(shard, *numbers)
 
     async def _clients(self, ask: Ask, names: Sequence[bytes]) -> list[bytes]:

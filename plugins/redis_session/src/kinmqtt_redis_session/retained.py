@@ -73,6 +73,10 @@ class RedisRetainStore(RetainStore):
     def size_bytes(self) -> int:
         return self._ledger.mirror.retained_bytes + self._ledger.coming_retained[1]
 
+    def newest(self) -> float:
+        """See :meth:`RetainStore.newest`; a write's answer or a refresh tells of what other brokers keep."""
+        return self._ledger.mirror.newest_retained
+
     async def expire(self, now: float, limit: int) -> Sequence[Message]:
         """See :meth:`RetainStore.expire`; while Redis is away nothing expires."""
         removed: list[Message] = []
@@ -146,6 +150,6 @@ def _choose(topics: Sequence[bytes], begin: bytes, look: Look, limit: int) -> tu
     return matching, b"[" + before if before > topics[-1] else b"(" + topics[-1]
 
 
-def counters(answers: Sequence[Any]) -> list[tuple[int, int]]:
-    """Counts and bytes of all shards, as HMGET answers them."""
-    return [(int(count or 0), int(size_bytes or 0)) for count, size_bytes in answers]
+def counters(answers: Sequence[Any]) -> list[tuple[int, int, bytes | None]]:
+    """Counts, bytes and newest versions of all shards, as HMGET answers them."""
+    return [(int(count or 0), int(size_bytes or 0), newest) for count, size_bytes, newest in answers]

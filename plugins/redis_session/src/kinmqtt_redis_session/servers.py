@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from kinmqtt_redis_session.settings import RedisSessionSettings
 
 IN_CLUSTER_AT_ONCE: Final = 8
-"""Connections to each node of a cluster."""
+"""Connections to each node of a cluster, at least."""
+
+BESIDES: Final = 2
+"""Connections beside those of gathered questions: for whoever asks past them at a start or an end, and for writes.
+Only a pool for one server waits until one is free."""
 
 
 class Life:
@@ -43,10 +47,10 @@ class Life:
         pipeline = self._asker.pipeline() if self._cluster else self._asker.pipeline(transaction=False)
         return await _run(pipeline, commands)
 
-    async def wait(self, replicas: int, limit_ms: int) -> int:
-        """How many replicas have what this connection wrote."""
-        acknowledged: int = await self._writer.execute_command("WAIT", replicas, limit_ms)
-        return acknowledged
+    async def wait(self, replicas: int, limit_ms: int) -> list[Any]:
+        """The number of the connection, and how many replicas have what it wrote."""
+        pipeline = self._writer.pipeline(transaction=False)
+        return await _run(pipeline, [("CLIENT ID",), ("WAIT", replicas, limit_ms)])
 
     async def on_each(self, *command: str | bytes | int) -> list[Any]:
         """The answers of every server that takes writes."""
@@ -90,7 +94,7 @@ class Servers:
         options = _options(settings) | {"client_name": name}
         if settings.cluster:
             options["startup_nodes"] = [ClusterNode(*address(each)) for each in settings.cluster]
-            options["max_connections"] = max(IN_CLUSTER_AT_ONCE, settings.max_in_flight)
+            options["max_connections"] = max(IN_CLUSTER_AT_ONCE, settings.max_in_flight + BESIDES)
             if settings.tls:
                 options["ssl"] = True
             cluster: Any = RedisCluster(**options)
@@ -115,7 +119,7 @@ class Servers:
             _quick(
                 Redis(connection_pool=pool(settings.sentinel_master, sentinel, max_connections=at_most, **options))
             )
-            for at_most in (1, settings.max_in_flight)
+            for at_most in (1, settings.max_in_flight + BESIDES)
         )
         return Life(writer, asker, cluster=False, others=sentinel.sentinels)
 

@@ -45,15 +45,16 @@ class RedisSessionStore(SessionStore):
         self._live = live
         self._epochs = ledger.epochs
         self._claims = 0
-        self._doubtful: dict[str, str] = {}
-        """Client ids of claims that were not answered, by what names the claim."""
+        self._claiming: dict[str, str] = {}
+        """Client ids of claims that are under way, or whose answers were lost, by what names the claim."""
         self.local_claims = 0
         """For metrics: claims that were answered while Redis was away."""
         self._uid = uid
         self._passed: dict[bytes, int] = {}
         """Of indexes in which more is due than is looked at in one go: how much of others is not looked at again."""
         self._leases = leases
-        self.homes = Homes(ledger, asker, leases, uid, self._doubtful.values)
+        self._taken: Callable[[str, int], object] = lambda client_id, epoch: None
+        self.homes = Homes(ledger, asker, leases, uid, self._claiming.values)
         self.spawn: Callable[[Awaitable[Any]], object] = lambda answer: None
 
     @property
@@ -82,7 +83,8 @@ class RedisSessionStore(SessionStore):
             return claim
         except ServiceUnavailable:
             # Without its stored session a client would be let in as if it had none, and that be discarded.
-            if not self._live or self._ledger.mirror.has_session(client_id):
+            # Where Redis is there and refuses there is nothing to bridge.
+            if not self._live or self._asker.is_up or self._ledger.mirror.has_session(client_id):
                 raise
         # An epoch that is known, and never one above it: where Redis knows a later owner, it refuses whatever is
         # written under this one.
@@ -161,17 +163,39 @@ class RedisSessionStore(SessionStore):
                     await self._sweep_owned(index, stale, node)
         return tuple(found[:limit])
 
+    def when_taken(self, call: Callable[[str, int], object]) -> None:
+        self._taken = call
+
+    async def look_for_taken(self, ask: Callable[[Sequence[Command]], Awaitable[list[Any]]]) -> None:
+        """Tell of what was claimed here and has its home at another node by now.
+
+        A write would be refused; but who writes nothing, a client that only listens, would wait for ever.
+        """
+        held = list(self._epochs.items())
+        for at in range(0, len(held), PAGE):
+            page = held[at : at + PAGE]
+            homes = await ask([("HGET", self._keys.client(encoded(name), b"s")[0], "u") for name, _ in page])
+            for (client_id, epoch), home in zip(page, homes, strict=True):
+                # What was claimed again while Redis was asked is here.
+                if home is None or int(home) == self._uid or self._epochs.get(client_id) != epoch:
+                    continue
+                del self._epochs[client_id]
+                self._ledger.owners.pop(client_id, None)
+                self._taken(client_id, epoch)
+
     def count(self) -> int:
         return self._ledger.mirror.sessions
 
-    async def repair(self, ask: Callable[[Sequence[Command]], Awaitable[Any]]) -> None:
-        """Undo the claims whose answers were lost: their epochs are above those under which writes go on."""
-        doubtful = dict(self._doubtful)
-        undo = [UNDO(self._keys.client(encoded(name), b"s"), token) for token, name in doubtful.items()]
-        if undo:
-            await ask(undo)
-        for token in doubtful:
-            self._doubtful.pop(token, None)
+    async def repair(
+        self, ask: Callable[[Sequence[Command]], Awaitable[Any]], claims: dict[str, str] | None = None
+    ) -> None:
+        """Undo the claims whose answers were lost, or some: their epochs are above those under which writes go on."""
+        lost = list((self._claiming if claims is None else claims).items())
+        for at in range(0, len(lost), PAGE):
+            page = lost[at : at + PAGE]
+            await ask([UNDO(self._keys.client(encoded(name), b"s"), token) for token, name in page])
+            for token, _ in page:
+                self._claiming.pop(token, None)
 
     async def _elsewhere(self, homes: dict[str, int]) -> frozenset[str]:
         """Those of sessions that have their home at another node, unless it is known to be gone."""
@@ -188,7 +212,7 @@ class RedisSessionStore(SessionStore):
     async def _claimed(
         self, client_id: str, node: NodeIdentity, token: str, *, left_behind: bool = False
     ) -> Claim | None:
-        self._doubtful[token] = client_id
+        self._claiming[token] = client_id
         name = encoded(client_id)
         owned = self._keys.owned(shard_of(name), node.uid)
         script = CLAIM(
@@ -200,18 +224,25 @@ class RedisSessionStore(SessionStore):
             node.uid if left_behind else "",
         )
         ahead: Command = ("ZADD", owned, 0, name)
-        if self._ledger.link.cluster:
-            await self._asker.ask(ahead)
-            (answer,) = await self._asker.ask(script)
-        else:
-            _, answer = await self._asker.ask(ahead, script)
-        del self._doubtful[token]
+        try:
+            if self._ledger.link.cluster:
+                await self._asker.ask(ahead)
+                (answer,) = await self._asker.ask(script)
+            else:
+                _, answer = await self._asker.ask(ahead, script)
+        except ServiceUnavailable:
+            if self._asker.is_up:
+                # It was refused, and not lost: nobody comes back who would undo what may have been done.
+                self.spawn(self.repair(self._ask, {token: client_id}))
+            raise
+        del self._claiming[token]
         self.homes.claimed(client_id, node.uid)
         if answer is None:
             return None
         epoch, previous, head, filters = answer
         number = int(epoch)
-        self._epochs[client_id] = number
+        if node.uid == self._uid:
+            self._epochs[client_id] = number
         self._ledger.owners[client_id] = node.uid
         return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters))
 

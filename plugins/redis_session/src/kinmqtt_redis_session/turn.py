@@ -7,6 +7,7 @@ more there is to do the fewer round trips each turn costs. Where one fails, all 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -22,25 +23,74 @@ from kinmqtt_redis_session.scripts import RETAIN, Command
 from kinmqtt_redis_session.writes import Call, ClientWrite, Marks, parts_of
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.plain import to_plain
+from kinmqtt_spi.services.plugin import Log
 from kinmqtt_spi.services.retain import RetainWrite
 from kinmqtt_spi.services.session import DiscardSession
 from kinmqtt_spi.values import Commit
 
 RETAIN_PARTS: Final = (b"m", b"t", b"x", b"d", b"dx", b"c")
 
+NEVER_THERE_S: Final = 3600.0
+"""How long a deletion is remembered where there was nothing: else topics that nobody uses would fill Redis."""
+
+Touched = set[str | int]
+"""Client ids, and parts of the retained messages."""
+
+
+@define(slots=True)
+class Turn:
+    """What one turn of the broker wants kept."""
+
+    clients: list[ClientWrite]
+    retain: list[RetainWrite]
+    answer: asyncio.Future[None]
+
+    @property
+    def touches(self) -> Touched:
+        """What it writes to."""
+        parts: Touched = {topic_shard(codec.text(write.message.topic)) for write in self.retain}
+        return parts.union(write.client_id for write in self.clients)
+
 
 @define(slots=True)
 class Group:
     """Turns that go together."""
 
+    turns: list[Turn] = field(factory=list)
     clients: dict[str, Numbered] = field(factory=dict)
     retain: list[RetainWrite] = field(factory=list)
     retained_count: int = 0
     retained_bytes: int = 0
     """What is to be retained, as if it took no other's place."""
-    answers: list[asyncio.Future[None]] = field(factory=list)
-    """One for each turn."""
     writes: int = 0
+
+    def add(self, turn: Turn) -> None:
+        """Have one more turn go with the others."""
+        number = len(self.turns)
+        self.turns.append(turn)
+        for write in turn.clients:
+            self.clients.setdefault(write.client_id, []).append((number, write))
+        self.retain += turn.retain
+        for kept in turn.retain:
+            if kept.message.payload:
+                self.retained_count += 1
+                self.retained_bytes += kept.message.size_bytes
+        self.writes += len(turn.clients) + len(turn.retain)
+
+    def fail(self, touched: Touched, error: Exception) -> Group:
+        """Tell the turns that write to what was not kept, and those behind that write to what these did; answers the
+        others.
+        """
+        others = Group()
+        for turn in self.turns:
+            its = turn.touches
+            if its & touched:
+                touched |= its
+                if not turn.answer.done():
+                    turn.answer.set_exception(error)
+            else:
+                others.add(turn)
+        return others
 
 
 class Ledger:
@@ -51,6 +101,7 @@ class Ledger:
         link: Link,
         keys: Keys,
         mirror: Mirror,
+        log: Log,
         *,
         now: Callable[[], float],
         remember_s: float,
@@ -66,8 +117,11 @@ class Ledger:
         """Under which clients were claimed here, as long as they are here."""
         self.groups = self.writes = self.refused = 0
         """For metrics: pipelines, what went in them, and writes that a newer owner's epoch has refused."""
+        self.skipped = 0
+        """For metrics: retained messages that were older than what was there."""
         self.round_trip: Callable[[float], object] = lambda seconds: None
         self.size: Callable[[float], object] = lambda writes: None
+        self._log = log
         self._now = now
         self._remember_s = remember_s
         self._max_waiting = max_waiting
@@ -78,7 +132,6 @@ class Ledger:
         self._on_its_way = Group()
         self._sender: asyncio.Task[None] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
-        link.on_lost.append(self._lost)
 
     def begin(self) -> None:
         """Called in the event loop that the stores are used in."""
@@ -104,17 +157,8 @@ class Ledger:
         count = len(clients) + len(retain)
         if group.writes and group.writes + count > self._max_waiting:
             raise ServiceUnavailable(f"more than {self._max_waiting} writes wait for Redis")
-        number = len(group.answers)
-        for write in clients:
-            group.clients.setdefault(write.client_id, []).append((number, write))
-        group.retain += retain
-        for kept in retain:
-            if kept.message.payload:
-                group.retained_count += 1
-                group.retained_bytes += kept.message.size_bytes
-        group.writes += count
         answer: asyncio.Future[None] = self.loop.create_future()
-        group.answers.append(answer)
+        group.add(Turn(clients, retain, answer))
         if self._sender is None:
             self._sender = self.loop.create_task(self._send())
         return answer
@@ -137,12 +181,16 @@ class Ledger:
 
     async def _send(self) -> None:
         try:
-            while self._waiting.answers:
+            while self._waiting.turns:
                 group = self._on_its_way = self._waiting
                 self._waiting = Group()
                 try:
                     await self._keep(group)
                 except Exception as error:
+                    if not isinstance(error, ServiceUnavailable):
+                        # No fault of Redis's.
+                        trace = "".join(traceback.format_exception(error))
+                        self._log.error("writes for Redis could not be handed over:\n{trace}", trace=trace)
                     self.mirror.doubtful.update(group.clients)
                     # What came behind must not overtake what is sent again.
                     behind, self._waiting = self._waiting, Group()
@@ -157,6 +205,7 @@ class Ledger:
         assert self.loop is not None
         began = self.loop.time()
         refused: dict[int, set[str]] = {}
+        unkept: dict[str | int, Exception] = {}
         if self.link.cluster:
             await self._in_phases(group, refused)
         else:
@@ -165,13 +214,18 @@ class Ledger:
             retained, shards = self._of_retained(group.retain)
             answers = await self.link.write([*marks, *retained, *commands], self._replicas)
             at = len(marks) + len(retained)
+            self._demand(answers[: len(marks)])
+            unkept |= _errors(shards, answers[len(marks) : at]) | _errors(clients, answers[at:])
             self._take_retained(shards, answers[len(marks) : at])
             self._take(group.clients, clients, answers[at:], refused)
         self.groups += 1
         self.writes += group.writes
         self.round_trip(self.loop.time() - began)
         self.size(group.writes)
-        for number, answer in enumerate(group.answers):
+        if unkept:
+            self._fail(group, unkept)
+        for number, turn in enumerate(group.turns):
+            answer = turn.answer
             if answer.done():
                 continue
             fenced = refused.get(number)
@@ -180,24 +234,42 @@ class Ledger:
             else:
                 answer.set_result(None)
 
+    def _fail(self, group: Group, unkept: dict[str | int, Exception]) -> None:
+        """What was not kept of some is told to their turns; what others want kept is."""
+        error = self.link.refused(next(iter(unkept.values())))
+        touched: Touched = set(unkept)
+        group.fail(touched, error)
+        # What came behind must not overtake what is sent again.
+        self._waiting = self._waiting.fail(touched, error)
+        self.mirror.doubtful.update(each for each in touched if isinstance(each, str))
+
+    def _demand(self, answers: Sequence[Any]) -> None:
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise self.link.refused(answer)
+
     async def _in_phases(self, group: Group, refused: dict[int, set[str]]) -> None:
         marks = self._marks(group)
         if marks:
-            await self.link.write(marks)
+            self._demand(await self.link.write(marks))
         kept = [write for write in group.retain if write.message.payload]
         deleted = [write for write in group.retain if not write.message.payload]
         for number, clients in enumerate(phases(group.clients) or [{}]):
             commands, names = self._of_clients(clients)
             retained, shards = self._of_retained(kept if number == 0 else [])
             answers = await self.link.write([*retained, *commands])
+            # Where a phase is not kept no other may follow.
+            self._demand(answers)
             self._take_retained(shards, answers[: len(retained)])
             self._take(clients, names, answers[len(retained) :], refused)
         if deleted:
             commands, shards = self._of_retained(deleted)
-            self._take_retained(shards, await self.link.write(commands))
+            answers = await self.link.write(commands)
+            self._demand(answers)
+            self._take_retained(shards, answers)
         if marks:
             # Again: whoever swept the indexes meanwhile did not see it.
-            await self.link.write(marks)
+            self._demand(await self.link.write(marks))
 
     def _marks(self, group: Group) -> list[Command]:
         marks = Marks(self.keys)
@@ -220,7 +292,9 @@ class Ledger:
         return commands, list(clients)
 
     def _of_retained(self, writes: Sequence[RetainWrite]) -> tuple[list[Command], list[int]]:
-        forgotten_at = codec.moment(self._now() + self._remember_s)
+        now = self._now()
+        forgotten_at = codec.moment(now + self._remember_s)
+        soon = codec.moment(now + min(NEVER_THERE_S, self._remember_s))
         shards: dict[int, list[Any]] = {}
         for write in writes:
             message = write.message
@@ -230,13 +304,23 @@ class Ledger:
                 (topic, codec.version_hex(write.version), message.size_bytes, codec.expiry(message), json)
             )
         commands = [
-            RETAIN(self.keys.retained(shard, *RETAIN_PARTS), forgotten_at, *parts) for shard, parts in shards.items()
+            RETAIN(self.keys.retained(shard, *RETAIN_PARTS), forgotten_at, soon, *parts)
+            for shard, parts in shards.items()
         ]
         return commands, list(shards)
 
     def _take_retained(self, shards: Sequence[int], answers: Sequence[Any]) -> None:
-        for shard, (count, size_bytes) in zip(shards, answers, strict=True):
-            self.mirror.retained(shard, count, size_bytes)
+        for shard, answer in zip(shards, answers, strict=True):
+            if isinstance(answer, Exception):
+                continue
+            *numbers, skipped = answer
+            self.mirror.retained(shard, *numbers)
+            if skipped and not self.skipped:
+                self._log.warn(
+                    "a retained message was older than what its topic holds, and was not kept: are the clocks of all "
+                    "brokers in step?"
+                )
+            self.skipped += skipped
 
     def _take(
         self,
@@ -245,7 +329,10 @@ class Ledger:
         answers: Sequence[Any],
         refused: dict[int, set[str]],
     ) -> None:
-        for client_id, (numbers, *sizes) in zip(names, answers, strict=True):
+        for client_id, answer in zip(names, answers, strict=True):
+            if isinstance(answer, Exception):
+                continue
+            numbers, *sizes = answer
             self.mirror.client(client_id, sizes)
             if not sizes[0] and client_id in self.epochs:
                 self._settle(client_id, clients[client_id])
@@ -260,16 +347,14 @@ class Ledger:
             del self.epochs[client_id]
             self.owners.pop(client_id, None)
 
-    def _lost(self, error: ServiceUnavailable) -> None:
-        """What waits is told with the pipeline before it; without one, nothing waits."""
-        if self._sender is None:
-            behind, self._waiting = self._waiting, Group()
-            _tell(behind, error)
+
+def _errors(names: Sequence[Any], answers: Sequence[Any]) -> dict[str | int, Exception]:
+    return {name: answer for name, answer in zip(names, answers, strict=True) if isinstance(answer, Exception)}
 
 
 def _tell(group: Group, error: Exception) -> None:
-    for answer in group.answers:
-        if not answer.done():
-            answer.set_exception(
+    for turn in group.turns:
+        if not turn.answer.done():
+            turn.answer.set_exception(
                 error if isinstance(error, ServiceUnavailable) else ServiceUnavailable(f"Redis: {error}")
             )

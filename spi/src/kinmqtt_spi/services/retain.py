@@ -81,3 +81,11 @@ class RetainStore(Store, ABC):
     @abstractmethod
     def expire(self, now: float, limit: int) -> Maybe[Sequence[Message]]:
         """Remove at most ``limit`` messages that have expired at ``now``; answers what was removed."""
+
+    def newest(self) -> float:
+        """The latest time of any version it knows of, deletions included, without waiting; 0 where it can't say.
+
+        The broker gives its next write a later one: else what it retains would be skipped for an older write where
+        its clock was set back, or is behind that of another broker.
+        """
+        return 0.0

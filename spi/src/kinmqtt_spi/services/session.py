@@ -7,7 +7,7 @@ older one: after a takeover the former owner can still talk, and can't do harm.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from attrs import frozen
@@ -195,6 +195,14 @@ class SessionStore(Store, ABC):
         included, has claimed it since, and nothing was done.
         """
         return self.claim(client_id, node)
+
+    def when_taken(self, call: Callable[[str, int], object]) -> None:
+        """Have ``call`` told the client id of each session of this node's that another node has claimed since, and
+        the epoch under which it was held here, as soon as the store notices.
+
+        Writes are fenced in any case; this is for those of whom nothing is written. It is made in the broker's
+        thread. A store that no two nodes share has nothing to tell, as here.
+        """
 
     @abstractmethod
     def count(self) -> int:

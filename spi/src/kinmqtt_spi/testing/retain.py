@@ -580,6 +580,17 @@ class RetainStoreContract(StoreContract):
 
         run()
 
+    @behaviour("RETAIN-30")
+    def test_retain_30_the_newest_is_known(self, retain_store: RetainStore, drive: Driver) -> None:
+        """``newest`` is not below the time of any version that was written, deletions too, or always 0."""
+        known = [retain_store.newest()]
+        for write in (_write("a", 5), _write("b", 4), _write("a", 7, b""), _write("a", 6), _write("c", 9, b"")):
+            self._put(retain_store, drive, write)
+            known.append(retain_store.newest())
+
+        least = [0.0, *(NOW + at for at in (5, 5, 7, 7, 9))]
+        assert not any(known) or all(one >= other for one, other in zip(known, least, strict=True))
+
     # Within
 
     def _put(self, store: RetainStore, drive: Driver, *writes: RetainWrite) -> None:

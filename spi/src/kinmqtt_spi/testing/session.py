@@ -48,6 +48,9 @@ class SessionStoreContract(StoreContract):
         """Have another node be gone."""
         raise NotImplementedError(f"{type(self).__name__} sets can_lose_nodes, and does not override lost")
 
+    def look(self, store: SessionStore, drive: Driver) -> None:
+        """Have the store look whether others have claimed what this node held; nothing where it tells at once."""
+
     @pytest.fixture
     def session_store(self) -> SessionStore:
         """The store under test, empty."""
@@ -567,6 +570,23 @@ class SessionStoreContract(StoreContract):
         assert claim is not None and claim.session == stored and claim.epoch > old["a"]
         with pytest.raises(Fenced):
             self._apply(session_store, drive, ClearWill("a", old["a"]))
+
+    @behaviour("SESSION-36", needs="can_lose_nodes")
+    def test_session_36_what_others_claim_is_told(self, session_store: SessionStore, drive: Driver) -> None:
+        """Of a session that another node has claimed the one that held it is told once, with the epoch it had."""
+        told: list[tuple[str, int]] = []
+        session_store.when_taken(lambda client_id, epoch: told.append((client_id, epoch)))
+        epochs = self._opened(session_store, drive, *(session(name) for name in ("kept", "taken", "own")))
+        epochs["passing"] = drive(session_store.claim("passing", HERE)).epoch
+        self._opened(session_store, drive, session("there"), node=THERE)
+
+        for name in ("taken", "passing", "there"):
+            drive(session_store.claim(name, FAR))
+        drive(session_store.claim("own", HERE))
+        for _ in range(2):
+            self.look(session_store, drive)
+
+        assert sorted(told) == [(name, epochs[name]) for name in ("passing", "taken")]
 
     # Within
 

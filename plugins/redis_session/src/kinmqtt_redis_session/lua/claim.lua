@@ -1,3 +1,4 @@
+#!lua
 -- Makes a node the owner of a client id, one epoch up. KEYS: s, f, q, i, r. ARGV: the node, its uid, ms as in
 -- client.lua, what names this claim, so that it can be undone where its answer was lost; and, where only that is to be
 -- claimed which was left behind to this node (hand.lua), its uid once more: nothing is answered where somebody has

@@ -1,3 +1,4 @@
+#!lua
 -- Carries out the writes of one client, in order. Each carries its epoch, and one below the client's is refused.
 -- KEYS: s (session and counters), f (subscriptions), q (queued), d (entries), i (in flight, by order of sending),
 --       p (packet ids in flight), r (inbound packet ids), x (queued entries that expire)

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Removes queued entries of one client that have expired. KEYS: s, q, d, i, r, x. ARGV: now, how many, this node's uid.
 -- Another node's queue is left alone: its owner counts what is in it.
 local s, q, d, i, r, x = unpack(KEYS)

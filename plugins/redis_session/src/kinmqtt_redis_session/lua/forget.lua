@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Forgets a node that is gone and where nothing has its home; one that is back has its lease.
 -- KEYS: the nodes, its lease. ARGV: its uid.
 if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end

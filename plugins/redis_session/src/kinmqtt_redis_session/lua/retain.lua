@@ -1,8 +1,9 @@
+#!lua
 -- Keeps retained messages of one shard, each unless the topic holds a newer version.
 -- KEYS: m (messages), t (topics in order), x (those that expire), d (deletions), dx (when they are forgotten),
 --       c (counters)
--- ARGV: when a deletion of now is forgotten; then of each write topic, version, size, expiry and message ('' deletes).
--- Answers the counters. Versions are 48 hexadecimal digits; Lua's numbers hold 8 of them exactly, and its order of
+-- ARGV: when a deletion of now is forgotten, and when one of what was not there; then of each write topic, version, size, expiry and message ('' deletes).
+-- Answers the counters, the newest version of all, and how many writes were skipped. Versions are 48 hexadecimal digits; Lua's numbers hold 8 of them exactly, and its order of
 -- strings would be the locale's.
 local m, t, x, d, dx, c = unpack(KEYS)
 local call = redis.call
@@ -15,13 +16,17 @@ local function older(one, other)
   return false
 end
 
-local counters = call('HMGET', c, 'n', 'b')
+local counters = call('HMGET', c, 'n', 'b', 'v')
 local count, bytes = tonumber(counters[1] or '0'), tonumber(counters[2] or '0')
-for at = 2, #ARGV, 5 do
+local newest, skipped = counters[3], 0
+for at = 3, #ARGV, 5 do
   local topic, version, size, expires, json = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local held = call('HGET', m, topic)
   local known = held and string.sub(held, 1, 48) or call('HGET', d, topic)
-  if not known or not older(version, known) then
+  if not newest or older(newest, version) then newest = version end
+  if known and older(version, known) then
+    skipped = skipped + 1
+  else
     if held then
       count = count - 1
       bytes = bytes - tonumber(string.match(held, '^%x+ (%d+) '))
@@ -31,7 +36,8 @@ for at = 2, #ARGV, 5 do
       call('ZREM', t, topic)
       call('ZREM', x, topic)
       call('HSET', d, topic, version)
-      call('ZADD', dx, ARGV[1], topic)
+      -- Where there was nothing, only what is on its way at this moment could still come.
+      call('ZADD', dx, known and ARGV[1] or ARGV[2], topic)
     else
       call('HSET', m, topic, version .. ' ' .. size .. ' ' .. json)
       call('ZADD', t, 0, topic)
@@ -43,5 +49,5 @@ for at = 2, #ARGV, 5 do
     end
   end
 end
-call('HSET', c, 'n', string.format('%.0f', count), 'b', string.format('%.0f', bytes))
-return {count, string.format('%.0f', bytes)}
+call('HSET', c, 'n', string.format('%.0f', count), 'b', string.format('%.0f', bytes), 'v', newest)
+return {count, string.format('%.0f', bytes), newest, skipped}

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Removes retained messages of one shard that have expired, and remembers them as deletions; forgets old deletions.
 -- KEYS: as retain.lua. ARGV: now, how many, when a deletion of now is forgotten. Answers what was removed, and counters.
 local m, t, x, d, dx, c = unpack(KEYS)
