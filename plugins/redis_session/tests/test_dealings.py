@@ -14,13 +14,13 @@ from redis_processes import RedisServer, redis_server
 
 from kinmqtt_redis_session import sessions
 from kinmqtt_redis_session.keys import encoded, shard_of
-from kinmqtt_redis_session.phases import phases
+from kinmqtt_redis_session.phases import phases, targets_of, without_refused
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.services.queue import Append, InboundOpen, Purge, Remove, Send
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession
 from kinmqtt_spi.testing.build import HERE, NOW, THERE, entry, message, session
-from kinmqtt_spi.values import Message, NodeIdentity, Will
+from kinmqtt_spi.values import Message, NodeIdentity, Publisher, Will
 
 
 @pytest.fixture
@@ -429,3 +429,78 @@ def test_phases_leave_what_is_sent_in_order() -> None:
     assert {name: [type(write) for _, write in its] for name, its in first.items()} == {"x": [Send, Append]}
     later = {name: [type(write) for _, write in its] for name, its in third.items()}
     assert later == {"x": [Remove], "y": [Send, Remove]}
+
+
+# What is refused, and what depends on it
+
+
+async def refused(life: Life, *writes: Any) -> set[str]:
+    """The clients of whom a turn's writes are refused."""
+    with pytest.raises(Fenced) as raised:
+        await kept(life, *writes)
+    return set(raised.value.client_ids)
+
+
+def test_what_a_newer_owner_refuses_was_not_taken_over(server: RedisServer) -> None:
+    """A QoS 2 message that did not reach the session it is meant for may come again under its packet identifier.
+
+    That holds from the moment of the refusal: the broker may end before it can take the identifier back.
+    """
+
+    async def run() -> tuple[set[str], dict[str, frozenset[int]]]:
+        life = await begun(**at(server))
+        epochs = {name: await opened(life, name) for name in ("s", "t", "p", "q")}
+        await life.sessions.claim("s", THERE)
+        to_s = entry(1, topic="a", publisher=Publisher("p"))
+        to_t = entry(1, topic="b", publisher=Publisher("q"))
+        names = await refused(
+            life,
+            Append("t", epochs["t"], to_t),
+            InboundOpen("p", epochs["p"], 7),
+            Append("s", epochs["s"], to_s),
+            InboundOpen("q", epochs["q"], 8),
+        )
+        found = {name: (await life.queues.load(name)).inbound for name in ("p", "q")}
+        await life.plugin.stop()
+        return names, found
+
+    names, inbound = asyncio.run(run())
+
+    assert names == {"s"}
+    assert inbound == {"p": frozenset(), "q": frozenset({8})}
+
+
+def test_a_later_phase_leaves_out_what_an_earlier_one_has_refused() -> None:
+    """In a cluster, where the identifier goes behind the message, it does not go where that was refused."""
+    append = Append("s", 1, entry(1, publisher=Publisher("p")))
+    other = Append("s", 1, entry(2, publisher=Publisher("p")))
+    clients = {
+        "s": [(0, append), (1, other)],
+        "p": [(0, InboundOpen("p", 1, 7)), (1, InboundOpen("p", 1, 8)), (0, Purge("p", 1))],
+    }
+
+    left = without_refused(clients, targets_of(clients), {0: {"s"}})
+
+    assert left == {"s": clients["s"], "p": [(1, InboundOpen("p", 1, 8)), (0, Purge("p", 1))]}
+
+
+def test_nothing_is_kept_for_sessions_that_redis_has_lost(server: RedisServer) -> None:
+    """Redis was emptied: a write is refused as a newer owner would, leaves nothing behind, and it is told of."""
+
+    async def run() -> tuple[set[str], int, list[str], list[tuple[str, int]]]:
+        life = await begun(**at(server))
+        taken: list[tuple[str, int]] = []
+        life.sessions.when_taken(lambda client_id, epoch: taken.append((client_id, epoch)))
+        epochs = {name: await opened(life, name) for name in ("s", "idle")}
+        await life.parts.link.ask([("FLUSHALL",)])
+        names = await refused(life, Append("s", epochs["s"], entry(1)))
+        await life.parts.sessions.look_for_taken(life.parts.asked)
+        left = len(await life.queues.read("s", 0, 10))
+        logged = [line for line in life.context.log.texts("error") if "has lost 1 sessions" in line]
+        await life.plugin.stop()
+        return names, left, logged, [(name, epoch - epochs[name]) for name, epoch in taken]
+
+    names, left, logged, taken = asyncio.run(run())
+
+    assert (names, left, taken) == ({"s"}, 0, [("idle", 0)])
+    assert len(logged) == 2

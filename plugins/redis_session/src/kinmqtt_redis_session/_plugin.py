@@ -191,9 +191,11 @@ class RedisSession:
 
     async def _refresh(self) -> None:
         parts = self._shared
+        if self._joins:
+            # First: what is refreshed does not say any more what was lost.
+            await parts.sessions.look_for_taken(parts.asked)
         await parts.refresh.everything(parts.asked)
         if self._joins:
-            await parts.sessions.look_for_taken(parts.asked)
             # Who took this node for gone for a moment may have swept a mark that was put down since.
             await parts.sessions.homes.put_down(parts.asked)
             await parts.sessions.homes.sweep(parts.node)
@@ -245,6 +247,7 @@ class _Parts:
             self.ledger,
             self.asker,
             self.leases,
+            context.log,
             uid=context.node.uid,
             remember_s=settings.remember_s,
             live=live,

@@ -7,7 +7,7 @@ taken over or may be forgotten. A broker that dies in between leaves an entry tw
 from __future__ import annotations
 
 from kinmqtt_redis_session.writes import ClientWrite
-from kinmqtt_spi.services.queue import Append, Purge, Requeue, Send
+from kinmqtt_spi.services.queue import Append, InboundOpen, Purge, Requeue, Send
 
 Numbered = list[tuple[int, ClientWrite]]
 """Writes of one client, each with the number of its turn."""
@@ -45,3 +45,46 @@ def _hoisted(writes: Numbered) -> tuple[Numbered, Numbered]:
         turned = turned or isinstance(write, Purge | Requeue)
         (ahead if isinstance(write, Append | Send) and not turned else rest).append((number, write))
     return ahead, rest
+
+
+Targets = dict[tuple[int, str], dict[str, int]]
+"""For a turn and a publisher whose QoS 2 messages were taken over in it: the clients that they are meant for, and the
+epochs under which these are written of."""
+
+
+def targets_of(clients: dict[str, Numbered]) -> Targets:
+    """For whom the messages are of which a turn says that they were taken over."""
+    found: Targets = {}
+    for client_id, writes in clients.items():
+        for number, write in writes:
+            if isinstance(write, InboundOpen):
+                found[number, client_id] = {}
+    if not found:
+        return found
+    for client_id, writes in clients.items():
+        for number, write in writes:
+            if isinstance(write, Append):
+                its = found.get((number, write.entry.message.publisher.client_id))
+                if its is not None:
+                    its[client_id] = write.epoch
+    return found
+
+
+def without_refused(
+    clients: dict[str, Numbered], targets: Targets, refused: dict[int, set[str]]
+) -> dict[str, Numbered]:
+    """A later phase's writes but for those that say that a message was taken over which a newer owner refused.
+
+    ``refused`` has the clients by turn.
+    """
+    left: dict[str, Numbered] = {}
+    for client_id, writes in clients.items():
+        its = [
+            (number, write)
+            for number, write in writes
+            if not isinstance(write, InboundOpen)
+            or not (refused.get(number, set()) & targets.get((number, client_id), {}).keys())
+        ]
+        if its:
+            left[client_id] = its
+    return left

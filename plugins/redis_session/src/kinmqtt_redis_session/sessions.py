@@ -14,6 +14,7 @@ from kinmqtt_redis_session.leases import NOBODY, Leases
 from kinmqtt_redis_session.scripts import CLAIM, RELEASE, SESSION, UNDO, Command
 from kinmqtt_redis_session.turn import Ledger
 from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.services.plugin import Log
 from kinmqtt_spi.services.session import (
     Claim,
     OpenSession,
@@ -35,9 +36,10 @@ class RedisSessionStore(SessionStore):
     """Sessions in Redis."""
 
     def __init__(
-        self, ledger: Ledger, asker: Asker, leases: Leases, *, uid: int, remember_s: float, live: bool
+        self, ledger: Ledger, asker: Asker, leases: Leases, log: Log, *, uid: int, remember_s: float, live: bool
     ) -> None:
         """``uid`` is this node's."""
+        self._log = log
         self._ledger = ledger
         self._asker = asker
         self._keys = ledger.keys
@@ -167,21 +169,31 @@ class RedisSessionStore(SessionStore):
         self._taken = call
 
     async def look_for_taken(self, ask: Callable[[Sequence[Command]], Awaitable[list[Any]]]) -> None:
-        """Tell of what was claimed here and has its home at another node by now.
+        """Tell of what was claimed here and has its home at another node by now, and of what Redis has lost.
 
-        A write would be refused; but who writes nothing, a client that only listens, would wait for ever.
+        A write would be refused; but who writes nothing, a client that only listens, would wait for ever. And what is
+        kept for a session that is not there would be found by nobody.
         """
+        lost = 0
         held = list(self._epochs.items())
         for at in range(0, len(held), PAGE):
             page = held[at : at + PAGE]
             homes = await ask([("HGET", self._keys.client(encoded(name), b"s")[0], "u") for name, _ in page])
             for (client_id, epoch), home in zip(page, homes, strict=True):
                 # What was claimed again while Redis was asked is here.
-                if home is None or int(home) == self._uid or self._epochs.get(client_id) != epoch:
+                if self._epochs.get(client_id) != epoch:
+                    continue
+                if home is None and self._ledger.mirror.has_session(client_id):
+                    lost += 1
+                elif home is None or int(home) == self._uid:
                     continue
                 del self._epochs[client_id]
                 self._ledger.owners.pop(client_id, None)
                 self._taken(client_id, epoch)
+        if lost:
+            self._log.error(
+                "Redis has lost {count} sessions that it held: it was emptied, or began anew without them", count=lost
+            )
 
     def count(self) -> int:
         return self._ledger.mirror.sessions

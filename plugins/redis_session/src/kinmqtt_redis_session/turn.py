@@ -16,14 +16,15 @@ from attrs import define, field
 from kinmqtt_redis_session import codec
 from kinmqtt_redis_session.codec import Messages
 from kinmqtt_redis_session.connection import Link
-from kinmqtt_redis_session.keys import Keys, topic_shard
+from kinmqtt_redis_session.keys import Keys, encoded, topic_shard
 from kinmqtt_redis_session.mirror import Mirror
-from kinmqtt_redis_session.phases import Numbered, phases
+from kinmqtt_redis_session.phases import Numbered, Targets, phases, targets_of, without_refused
 from kinmqtt_redis_session.scripts import RETAIN, Command
-from kinmqtt_redis_session.writes import Call, ClientWrite, Marks, parts_of
+from kinmqtt_redis_session.writes import Call, ClientWrite, Expected, Marks, parts_of
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.services.plugin import Log
+from kinmqtt_spi.services.queue import InboundOpen
 from kinmqtt_spi.services.retain import RetainWrite
 from kinmqtt_spi.services.session import DiscardSession
 from kinmqtt_spi.values import Commit
@@ -130,6 +131,8 @@ class Ledger:
         self._retain: list[RetainWrite] = []
         self._waiting = Group()
         self._on_its_way = Group()
+        self._lost: list[tuple[str, int]] = []
+        """Clients whose sessions Redis does not hold any more, and the epochs under which it did."""
         self._sender: asyncio.Task[None] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
 
@@ -209,8 +212,10 @@ class Ledger:
         if self.link.cluster:
             await self._in_phases(group, refused)
         else:
-            commands, clients = self._of_clients(group.clients)
-            marks = self._marks(group)
+            commands, clients = self._of_clients(group.clients, targets_of(group.clients))
+            # A Redis that is full refuses the transaction as a whole where a command of it may take memory. Of a
+            # script it does not know that: each would be refused by itself, or not. Hence the SET.
+            marks = [("SET", self.keys.full(), "", "PX", 1), *self._marks(group)]
             retained, shards = self._of_retained(group.retain)
             answers = await self.link.write([*marks, *retained, *commands], self._replicas)
             at = len(marks) + len(retained)
@@ -222,6 +227,8 @@ class Ledger:
         self.writes += group.writes
         self.round_trip(self.loop.time() - began)
         self.size(group.writes)
+        if self._lost:
+            await self._forget_lost()
         if unkept:
             self._fail(group, unkept)
         for number, turn in enumerate(group.turns):
@@ -254,7 +261,10 @@ class Ledger:
             self._demand(await self.link.write(marks))
         kept = [write for write in group.retain if write.message.payload]
         deleted = [write for write in group.retain if not write.message.payload]
+        targets = targets_of(group.clients)
         for number, clients in enumerate(phases(group.clients) or [{}]):
+            if refused:
+                clients = without_refused(clients, targets, refused)
             commands, names = self._of_clients(clients)
             retained, shards = self._of_retained(kept if number == 0 else [])
             answers = await self.link.write([*retained, *commands])
@@ -280,14 +290,20 @@ class Ledger:
                 marks.note(write, owner, client_id in known)
         return marks.commands()
 
-    def _of_clients(self, clients: dict[str, Numbered]) -> tuple[list[Command], list[str]]:
+    def _of_clients(
+        self, clients: dict[str, Numbered], targets: Targets | None = None
+    ) -> tuple[list[Command], list[str]]:
         messages = Messages()
         forget = int(self._remember_s * 1000)
         commands = []
         for client_id, writes in clients.items():
             call = Call(forget)
-            for _, write in writes:
-                call.add(*parts_of(write, messages))
+            for number, write in writes:
+                expects: Expected = ()
+                if targets and isinstance(write, InboundOpen):
+                    its = targets.get((number, client_id), {})
+                    expects = tuple((self.keys.client(encoded(name), b"s")[0], epoch) for name, epoch in its.items())
+                call.add(*parts_of(write, messages), expects)
             commands.append(call.command(self.keys, client_id))
         return commands, list(clients)
 
@@ -333,12 +349,35 @@ class Ledger:
             if isinstance(answer, Exception):
                 continue
             numbers, *sizes = answer
+            writes = clients[client_id]
+            had = self.mirror.has_session(client_id)
             self.mirror.client(client_id, sizes)
             if not sizes[0] and client_id in self.epochs:
-                self._settle(client_id, clients[client_id])
+                if had and not any(isinstance(write, DiscardSession) for _, write in writes):
+                    # Redis was emptied: what was written for a session that is not there would be found by nobody.
+                    self._lost.append((client_id, self.epochs[client_id]))
+                    for number, _ in writes:
+                        refused.setdefault(number, set()).add(client_id)
+                self._settle(client_id, writes)
             for number in numbers:
                 self.refused += 1
                 refused.setdefault(clients[client_id][number][0], set()).add(client_id)
+
+    async def _forget_lost(self) -> None:
+        """What was just written of sessions that Redis has lost goes, too."""
+        lost, self._lost = self._lost, []
+        self._log.error(
+            "Redis has lost {count} sessions that it held: it was emptied, or began anew without them",
+            count=len(lost),
+        )
+        commands = []
+        for client_id, epoch in lost:
+            call = Call(int(self._remember_s * 1000))
+            call.add("purge", epoch, [])
+            commands.append(call.command(self.keys, client_id))
+        for (client_id, _), answer in zip(lost, await self.link.write(commands), strict=True):
+            if not isinstance(answer, Exception):
+                self.mirror.client(client_id, answer[1:])
 
     def _settle(self, client_id: str, writes: Numbered) -> None:
         """Nothing is stored of a client any more: remember no claim under which something was."""

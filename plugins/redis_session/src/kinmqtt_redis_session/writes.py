@@ -65,6 +65,9 @@ _PARTS: Final[Mapping[type[ClientWrite], tuple[str, Callable[[Any, Messages], li
 }
 
 
+Expected = tuple[tuple[bytes, int], ...]
+"""Keys of sessions, and the epochs under which something is written of them."""
+
 IN_A_RUN: Final = 1000
 """Writes of one sort in a row that the script is told of at once: Lua can't put any number of arguments in a call."""
 
@@ -77,10 +80,17 @@ class Call:
         self._arguments: list[Any] = [forget]
         self._run: tuple[str, int] | None = None
         self._count_at = 0
+        self._expects: Expected = ()
 
-    def add(self, sort: str, epoch: int, parts: list[Part]) -> None:
-        """Put a write behind those before."""
+    def add(self, sort: str, epoch: int, parts: list[Part], expects: Expected = ()) -> None:
+        """Put a write behind those before; it is left out where a session that it ``expects`` has a newer owner."""
         arguments = self._arguments
+        if expects != self._expects:
+            self._expects = expects
+            self._run = None
+            arguments += ("expect", 0, len(expects))
+            for each in expects:
+                arguments += each
         if self._run == (sort, epoch) and arguments[self._count_at] < IN_A_RUN:
             arguments[self._count_at] += 1
         else:

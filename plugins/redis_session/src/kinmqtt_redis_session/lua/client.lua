@@ -3,7 +3,9 @@
 -- KEYS: s (session and counters), f (subscriptions), q (queued), d (entries), i (in flight, by order of sending),
 --       p (packet ids in flight), r (inbound packet ids), x (queued entries that expire)
 -- ARGV: for how many ms a client of whom nothing is left is remembered; then the writes, in runs of one sort: its name,
---       the epoch, how many there are, and the arguments of each.
+--       the epoch, how many there are, and the arguments of each. Before a run of `inbound open` may stand `expect`, an
+--       epoch that does not count, a number, and as many keys of sessions, each with the epoch that it must not exceed:
+--       where one does nothing of the run is done. These lie in other slots, and so it is for one server alone.
 -- Answers: the numbers of the refused writes, whether a session is stored, and the sizes of the queue.
 local s, f, q, d, i, p, r, x = unpack(KEYS)
 local call = redis.call
@@ -23,6 +25,16 @@ local stored = call('HEXISTS', s, 'j') == 1
 local function weigh(blob)
   local size, expires = string.match(blob, '^(%d+) (%S*) ')
   return tonumber(size), expires
+end
+
+-- Whether the session that a message is meant for has a newer owner: then nothing may say that it was taken over.
+local held_back = false
+local function expect(count)
+  held_back = false
+  for _ = 1, count do
+    local key, its = take(), take()
+    if tonumber(call('HGET', key, 'e') or '0') > tonumber(its) then held_back = true end
+  end
 end
 
 local function unqueue(sequence)
@@ -151,7 +163,7 @@ end
 
 does['inbound open'] = function(good)
   local packet_id = take()
-  if good then call('SADD', r, packet_id) end
+  if good and not held_back then call('SADD', r, packet_id) end
 end
 
 does['inbound close'] = function(good)
@@ -216,6 +228,10 @@ end
 local refused, number, total = {}, 0, #ARGV
 while at < total do
   local sort, its, count = take(), take(), tonumber(take())
+  if sort == 'expect' then
+    expect(count)
+    sort, its, count = take(), take(), tonumber(take())
+  end
   local height = tonumber(its)
   local good = height >= epoch
   if not good then
