@@ -99,6 +99,10 @@ class RedisSessionStore(SessionStore):
 
     def release(self, client_id: str, epoch: int) -> None:
         if not self._ledger.link.is_up:
+            if not self._ledger.mirror.has_session(client_id) and self._epochs.get(client_id, epoch) == epoch:
+                # Nothing is known to be stored of it, and whatever is written under no epoch outranks nobody.
+                self._epochs.pop(client_id, None)
+                self._ledger.owners.pop(client_id, None)
             return  # What is stored of it may only have been out of sight.
         if self._epochs.get(client_id) == epoch:
             del self._epochs[client_id]
