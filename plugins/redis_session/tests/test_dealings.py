@@ -104,7 +104,26 @@ def test_a_claim_whose_answer_was_lost_is_undone(server: RedisServer) -> None:
 
         await kept(life, Append("c", epoch, entry(1)))
 
-        assert (await life.sessions.claim("c", HERE)).epoch == epoch + 1
+        assert (await life.sessions.claim("c", HERE)).previous_epoch == epoch
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_a_claim_that_a_failover_has_lost_is_nobody_elses(server: RedisServer) -> None:
+    """Who claims a client behind it gets another epoch, above the one that was lost."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        before = await opened(life, "c")
+        lost = (await life.sessions.claim("c", HERE)).epoch
+        server.ask("hset", "kinmqtt:{c}:s", "e", str(before))
+
+        claim = await life.sessions.claim("c", THERE)
+
+        assert claim.previous_epoch == before < lost < claim.epoch
+        with pytest.raises(Fenced):
+            await kept(life, Append("c", lost, entry(1)))
         await life.plugin.stop()
 
     asyncio.run(run())
@@ -420,7 +439,7 @@ def test_while_redis_is_away_nobody_gets_by_his_session(server: RedisServer) -> 
 
         server.go_on()
         await life.parts.link.back()
-        assert (await life.sessions.claim("passing", HERE)).epoch == known + 1
+        assert (await life.sessions.claim("passing", HERE)).previous_epoch == known
         await life.plugin.stop()
 
     asyncio.run(run())

@@ -243,12 +243,12 @@ class RedisSessionStore(SessionStore):
         self.homes.claimed(client_id, node.uid)
         if answer is None:
             return None
-        epoch, previous, head, filters = answer
+        epoch, before, previous, head, filters = answer
         number = int(epoch)
         if node.uid == self._uid:
             self._epochs[client_id] = number
         self._ledger.owners[client_id] = node.uid
-        return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters))
+        return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters), int(before))
 
     async def _released(self, client_id: str, epoch: int, owner: int | None) -> None:
         name = encoded(client_id)
