@@ -12,7 +12,7 @@ from lives import Life, begun
 from redis.exceptions import MaxConnectionsError
 from redis_processes import RedisServer, redis_server
 
-from kinmqtt_redis_session import sessions
+from kinmqtt_redis_session import queues, sessions
 from kinmqtt_redis_session.keys import encoded, shard_of
 from kinmqtt_redis_session.phases import phases, targets_of, without_refused
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
@@ -104,7 +104,26 @@ def test_a_claim_whose_answer_was_lost_is_undone(server: RedisServer) -> None:
 
         await kept(life, Append("c", epoch, entry(1)))
 
-        assert (await life.sessions.claim("c", HERE)).epoch == epoch + 1
+        assert (await life.sessions.claim("c", HERE)).previous_epoch == epoch
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_a_claim_that_a_failover_has_lost_is_nobody_elses(server: RedisServer) -> None:
+    """Who claims a client behind it gets another epoch, above the one that was lost."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        before = await opened(life, "c")
+        lost = (await life.sessions.claim("c", HERE)).epoch
+        server.ask("hset", "kinmqtt:{c}:s", "e", str(before))
+
+        claim = await life.sessions.claim("c", THERE)
+
+        assert claim.previous_epoch == before < lost < claim.epoch
+        with pytest.raises(Fenced):
+            await kept(life, Append("c", lost, entry(1)))
         await life.plugin.stop()
 
     asyncio.run(run())
@@ -352,6 +371,29 @@ def test_what_waits_for_another_brokers_client_is_its_to_expire(server: RedisSer
     asyncio.run(run())
 
 
+def test_queues_of_another_broker_delay_nobody(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much has expired that waits for a node's clients that is gone, what waits here is found in time."""
+    monkeypatch.setattr(queues, "PAGE", 4)
+    together = [name for name in map(str, range(400)) if shard_of(encoded(name)) == 0]
+    theirs, ours = together[:12], together[12:14]
+
+    async def run() -> list[list[str]]:
+        one, two = await begun(HERE, **at(server)), await begun(THERE, **at(server))
+        for life, names, moment in ((two, theirs, NOW), (one, ours, NOW + 1)):
+            for name in names:
+                await kept(life, Append(name, await opened(life, name), entry(1, expires_at=moment)))
+        looks = [[name for name, _ in await one.queues.expire(NOW + 2, 1)] for _ in range(8)]
+        left = {name for name, _ in await two.queues.expire(NOW + 2, 100)}
+        for life in (one, two):
+            await life.plugin.stop()
+        assert left == set(theirs)
+        return looks
+
+    looks = asyncio.run(run())
+
+    assert sorted(name for look in looks for name in look) == sorted(ours)
+
+
 def test_what_another_broker_left_overdue_delays_nobody(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is due of a node that is gone, what has its home here is found, a look or two later."""
     monkeypatch.setattr(sessions, "PAGE", 4)
@@ -392,10 +434,12 @@ def test_while_redis_is_away_nobody_gets_by_his_session(server: RedisServer) -> 
             await life.sessions.claim("kept", HERE)
         assert (await life.sessions.claim("passing", HERE)).epoch == known
         assert (await life.sessions.claim("new", HERE)).epoch == 0
+        life.sessions.release("passing", known)
+        assert life.parts.ledger.epochs.keys() == {"kept"}
 
         server.go_on()
         await life.parts.link.back()
-        assert (await life.sessions.claim("passing", HERE)).epoch == known + 1
+        assert (await life.sessions.claim("passing", HERE)).previous_epoch == known
         await life.plugin.stop()
 
     asyncio.run(run())

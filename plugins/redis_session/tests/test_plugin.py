@@ -12,6 +12,7 @@ from redis_processes import RedisServer, redis_server
 from redis_stores import SOON
 
 from kinmqtt_redis_session import RedisSession, RedisSessionSettings
+from kinmqtt_redis_session.command import _context
 from kinmqtt_redis_session.settings import verified
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, ServiceUnavailable, SettingsError
@@ -88,6 +89,7 @@ class _Serving(RedisSession):
         ({"cluster": ("h",)}, "'h' is no host:port"),
         ({"sentinels": ("h:0",)}, "'h:0' is no host:port"),
         ({"socket": Path("s"), "tls": True}, "a Unix socket is not encrypted"),
+        ({"host": "h", "prefix": "a{}b"}, "in different slots"),
         ({"host": "h", "reconnect_min_s": 9.0}, "it is below reconnect_min_s"),
     ],
 )
@@ -256,3 +258,13 @@ def test_another_connections_replicas_count_for_nothing(
         with pytest.raises(ServiceUnavailable):
             drive(queue.commit())
         drive(plugin.stop())
+
+
+def test_a_copy_is_nobody_else_and_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two exports at once don't end each other's connections; a warning is to be read."""
+    one, two = (_context(RedisSessionSettings(host="h")) for _ in range(2))
+    one.log.warn("look at {this}", this="that")
+
+    assert one.node.uid != two.node.uid
+    assert one.clock.now() > 1_700_000_000
+    assert capsys.readouterr().err == "kinmqtt: look at that\n"

@@ -97,4 +97,4 @@ def test_sentinels_choose_another_server(tmp_path: Path) -> None:
         finally:
             sentinel.end()
 
-    assert again == epoch + 1
+    assert again > epoch

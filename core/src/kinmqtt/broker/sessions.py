@@ -142,7 +142,7 @@ class Sessions:
             await turn.hold(client_id)
             claim = await settle(how(client_id, self._runtime.node))
             session = self.by_id.get(client_id)
-            if session is not None and claim is not None and claim.epoch == session.epoch + 1:
+            if session is not None and claim is not None and _epoch_before(claim) == session.epoch:
                 epochs = (session.epoch, claim.epoch)
                 session.epoch = claim.epoch
         finally:
@@ -706,3 +706,8 @@ def _with_held(state: QueueState, writes: Sequence[QueueWrite], epoch: int) -> Q
 def _has_expired(stored: StoredSession | None, now: float) -> bool:
     """Whether a session's time was over before its client came back, though nobody has ended it yet."""
     return stored is None or (stored.expires_at is not None and stored.expires_at <= now)
+
+
+def _epoch_before(claim: Claim) -> int:
+    """The epoch of the claim before a claim: where it is a session's here, nobody else has claimed it in between."""
+    return claim.epoch - 1 if claim.previous_epoch is None else claim.previous_epoch

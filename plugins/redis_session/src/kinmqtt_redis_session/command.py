@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import sys
+import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from kinmqtt_redis_session._plugin import RedisSession
 from kinmqtt_redis_session.moving import Contents, MovingError, lines, read
 from kinmqtt_redis_session.settings import RedisSessionSettings
 from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.services.queue import QueueStore, QueueWrite
 from kinmqtt_spi.services.retain import RetainStore
 from kinmqtt_spi.services.session import SessionStore
 from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.settings import Document, parse
+from kinmqtt_spi.values import NodeIdentity
 
 AT_ONCE: Final = 2000
 """Writes of one turn of an import."""
@@ -49,12 +53,51 @@ class Redis:
         return 0
 
 
+class _Clock:
+    """The time, as it is."""
+
+    def now(self) -> float:
+        """See :class:`~kinmqtt_spi.services.plugin.Clock`."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """See :class:`~kinmqtt_spi.services.plugin.Clock`."""
+        return time.monotonic()
+
+    def later(self, delay_s: float, call: Callable[[], object]) -> Timer:
+        """See :class:`~kinmqtt_spi.services.plugin.Clock`."""
+        return asyncio.get_running_loop().call_later(delay_s, call)
+
+
+class _Log:
+    """Says on standard error what somebody should look at."""
+
+    def debug(self, format: str, **values: object) -> None:
+        """Nobody debugs."""
+
+    def info(self, format: str, **values: object) -> None:
+        """The command says itself what it has done."""
+
+    def warn(self, format: str, **values: object) -> None:
+        """See :class:`~kinmqtt_spi.services.plugin.Log`."""
+        print(f"kinmqtt: {format.format(**values)}", file=sys.stderr)
+
+    error = warn
+
+
+def _context(settings: RedisSessionSettings) -> BareContext:
+    """What the plugin is handed without a broker: of two copies at once neither takes the other for itself."""
+    context: Any = BareContext("redis_session", settings, node=NodeIdentity("copy", secrets.randbits(63) | 1))
+    context.clock, context.log = _Clock(), _Log()
+    return cast(BareContext, context)
+
+
 class _Opened:
     """The plugin without a broker."""
 
     def __init__(self, settings: RedisSessionSettings) -> None:
         self._plugin = RedisSession(joins=False)
-        self._context = BareContext("redis_session", settings)
+        self._context = _context(settings)
         self._plugin.configure(self._context)
         self.sessions: SessionStore = self._plugin.session_store()
         self.queues: QueueStore = self._plugin.queue_store()

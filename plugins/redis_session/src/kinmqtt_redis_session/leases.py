@@ -126,7 +126,8 @@ class Leases:
 
     async def look(self, ask: Ask, more: Iterable[int] = ()) -> None:
         """Look at the leases of all nodes that Redis knows, and of ``more``."""
-        known = dict.fromkeys([*self._others, *more])
+        asked = set(more)
+        known = dict.fromkeys([*self._others, *asked])
         known.pop(self._uid, None)
         known.pop(NOBODY, None)
         plain, own, *leases = await ask(
@@ -152,6 +153,8 @@ class Leases:
             seen.place = places.get(uid)
             seen.lease = lease
             seen.forgotten = seen.forgotten and seen.place is None and lease is None
+        for uid in [uid for uid, seen in self._others.items() if seen.forgotten and uid not in asked]:
+            del self._others[uid]
 
     def gone(self) -> list[int]:
         """The nodes that are gone, as of the last look, and may have left something behind; and nobody."""

@@ -36,6 +36,8 @@ class RedisQueueStore(QueueStore):
         self._asker = asker
         self._keys = ledger.keys
         self._uid = uid
+        self._passed: dict[bytes, int] = {}
+        """Of indexes in which more is due than is looked at in one go: how much of others is not looked at again."""
 
     @property
     def transaction(self) -> object:
@@ -88,20 +90,33 @@ class RedisQueueStore(QueueStore):
 
     async def _expire(self, now: float, limit: int, removed: list[tuple[str, Entry]]) -> None:
         indexes = [self._keys.index(shard, b"q") for shard in range(SHARDS)]
-        ask = [("ZRANGE", index, "-inf", repr(now), "BYSCORE") for index in indexes]
+        # More than is asked for, so that what has its home elsewhere, and stays, takes no place of what is here.
+        most = limit + PAGE
+        ask = [
+            ("ZRANGE", index, "-inf", repr(now), "BYSCORE", "LIMIT", self._passed.get(index, 0), most)
+            for index in indexes
+        ]
+        passed = self._passed
         for index, names in zip(indexes, await self._asker.ask(*ask), strict=True):
-            for at in range(0, len(names), PAGE):
-                page = names[at : at + PAGE]
-                while page and len(removed) < limit:
-                    # As many as there is room for, whatever each of them holds.
-                    several, page = page[: limit - len(removed)], page[limit - len(removed) :]
-                    share = max(1, (limit - len(removed)) // len(several))
-                    removed += await self._expired(index, several, now, share)
-                if len(removed) >= limit:
-                    return
+            left = list(names)
+            while left and len(removed) < limit:
+                # As many as there is room for, whatever each of them holds.
+                room = min(PAGE, limit - len(removed))
+                several, left = left[:room], left[room:]
+                share = max(1, (limit - len(removed)) // len(several))
+                # The next look goes on behind those that stay, and after the last the one behind it begins anew.
+                passed[index] = passed.get(index, 0) + await self._expired(index, several, now, share, removed)
+            if left:
+                return
+            if len(names) < most:
+                passed[index] = 0
+            if len(removed) >= limit:
+                return
 
-    async def _expired(self, index: bytes, names: Sequence[bytes], now: float, limit: int) -> list[tuple[str, Entry]]:
-        removed: list[tuple[str, Entry]] = []
+    async def _expired(
+        self, index: bytes, names: Sequence[bytes], now: float, limit: int, removed: list[tuple[str, Entry]]
+    ) -> int:
+        """Remove what has expired in some queues; answers how many of them are left alone."""
         # The index first: what is appended meanwhile is seen by the script, or puts its own mark down again.
         await self._asker.ask(("ZREM", index, *names))
         scripts = [
@@ -109,6 +124,7 @@ class RedisQueueStore(QueueStore):
             for name in names
         ]
         back: list[Command] = []
+        stay = 0
         answers = await self._asker.ask(*scripts)
         for name, (blobs, first, *sizes) in zip(names, answers, strict=True):
             client_id = decoded(name)
@@ -117,7 +133,8 @@ class RedisQueueStore(QueueStore):
             removed += [(client_id, codec.entry_of(blob)) for blob in blobs]
             if first:
                 back.append(("ZADD", index, "LT", first, name))
+                stay += not blobs and float(first) <= now
         # What is gone is told in any case. What lost its mark gets it back from the next refresh, too.
         with suppress(ServiceUnavailable):
             await self._asker.ask(*back)
-        return removed
+        return stay

@@ -101,6 +101,10 @@ class RedisSessionStore(SessionStore):
 
     def release(self, client_id: str, epoch: int) -> None:
         if not self._ledger.link.is_up:
+            if not self._ledger.mirror.has_session(client_id) and self._epochs.get(client_id, epoch) == epoch:
+                # Nothing is known to be stored of it, and whatever is written under no epoch outranks nobody.
+                self._epochs.pop(client_id, None)
+                self._ledger.owners.pop(client_id, None)
             return  # What is stored of it may only have been out of sight.
         if self._epochs.get(client_id) == epoch:
             del self._epochs[client_id]
@@ -251,12 +255,12 @@ class RedisSessionStore(SessionStore):
         self.homes.claimed(client_id, node.uid)
         if answer is None:
             return None
-        epoch, previous, head, filters = answer
+        epoch, before, previous, head, filters = answer
         number = int(epoch)
         if node.uid == self._uid:
             self._epochs[client_id] = number
         self._ledger.owners[client_id] = node.uid
-        return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters))
+        return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters), int(before))
 
     async def _released(self, client_id: str, epoch: int, owner: int | None) -> None:
         name = encoded(client_id)

@@ -98,6 +98,10 @@ def verified(settings: RedisSessionSettings) -> RedisSessionSettings:
         problems.append('plugins.redis_session.durability: "wait" is for one server with replicas, not for a cluster')
     if settings.socket and settings.tls:
         problems.append("plugins.redis_session.tls: a Unix socket is not encrypted")
+    _, _, behind = settings.prefix.partition("{")
+    if behind.startswith("}"):
+        # What stands in the first braces of a key is its slot, unless it is nothing.
+        problems.append('plugins.redis_session.prefix: "{}" in it would put the keys of a client in different slots')
     if settings.reconnect_max_s < settings.reconnect_min_s:
         problems.append("plugins.redis_session.reconnect_max_s: it is below reconnect_min_s")
     if problems:

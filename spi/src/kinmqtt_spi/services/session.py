@@ -40,11 +40,13 @@ class Claim:
     """The answer to a claim."""
 
     epoch: int
-    """One more than any epoch this client id ever had."""
+    """Above any epoch this client id ever had."""
     previous_owner: NodeIdentity | None = None
     """Who held it until now, this node included; ``None`` if nobody did."""
     session: StoredSession | None = None
     """What is stored, expired or not: one that has expired can't be resumed, and still owes its will."""
+    previous_epoch: int | None = None
+    """The epoch of the claim before this one; ``None`` for one below ``epoch``."""
 
 
 @frozen(slots=True)
