@@ -113,7 +113,7 @@ def epoch_violations(lines: Sequence[str]) -> Iterator[str]:
                 appended = {}
             continue
         if "[0 lua]" not in line:
-            # Of a run of appends its sort, the epoch, and how many they are; of each the sequence number and two more.
+            # Of a run of appends its sort, the epoch, and how many they are; of each its number and two more.
             appended = {
                 words[at + 3 + 3 * number]: int(words[at + 1])
                 for at, word in enumerate(words[:-2])
