@@ -59,10 +59,6 @@ class Keys:
         """The nodes that have joined."""
         return self._prefix + b"{n}:n"
 
-    def full(self) -> bytes:
-        """What is written with each transaction, and gone at once."""
-        return self._prefix + b"{n}:f"
-
     def lease(self, uid: int) -> bytes:
         """What a node renews as long as it lives."""
         return b"%s{n}:l:%d" % (self._prefix, uid)

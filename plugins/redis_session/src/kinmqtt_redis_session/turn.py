@@ -213,9 +213,7 @@ class Ledger:
             await self._in_phases(group, refused)
         else:
             commands, clients = self._of_clients(group.clients, targets_of(group.clients))
-            # A Redis that is full refuses the transaction as a whole where a command of it may take memory. Of a
-            # script it does not know that: each would be refused by itself, or not. Hence the SET.
-            marks = [("SET", self.keys.full(), "", "PX", 1), *self._marks(group)]
+            marks = self._marks(group)
             retained, shards = self._of_retained(group.retain)
             answers = await self.link.write([*marks, *retained, *commands], self._replicas)
             at = len(marks) + len(retained)
