@@ -6,8 +6,9 @@ where this takes milliseconds.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +32,7 @@ _REFUSALS: Final = ("authentication_refused", "authorization_refused", "limited"
 
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
-_TYPES: Final[dict[str, pa.DataType]] = {
+TYPES: Final[dict[str, pa.DataType]] = {
     "int": pa.int32(),
     "bigint": pa.int64(),
     "string": pa.string(),
@@ -49,7 +50,7 @@ _KEY: Final = ("start", "node")
 
 def schema(table: t.Table) -> pa.Schema:
     """A table's columns in Arrow's words."""
-    return pa.schema([(name, _TYPES[kind]) for name, kind in table.columns.items()])
+    return pa.schema([(name, TYPES[kind]) for name, kind in table.columns.items()])
 
 
 def write(table: t.Table, rows: pa.Table, path: Path) -> None:
@@ -59,6 +60,7 @@ def write(table: t.Table, rows: pa.Table, path: Path) -> None:
 
 def tables(closed: pa.Table, settings: PipelineSettings) -> list[tuple[t.Table, pa.Table]]:
     """Tables with rows, of the state's rows of closed windows."""
+    closed = closed.set_column(closed.column_names.index("labels"), "labels", _maps(closed["labels"]))
     counters = _family(closed, COUNTER)
     gauges = _family(closed, GAUGE)
     connections = _family(closed, CONNECTION)
@@ -105,6 +107,19 @@ def tables(closed: pa.Table, settings: PipelineSettings) -> list[tuple[t.Table, 
     return [(table, _windowed(rows, settings.window_s)) for table, rows in made if rows.num_rows]
 
 
+def late(records: Mapping[tuple[str, str, str], int], batch: int) -> pa.Table:
+    """The table ``late``, of how many records there were by node, boot and kind."""
+    rows = [(batch, *of, number) for of, number in records.items()]
+    return _rows(list(t.LATE.columns), rows, t.LATE)
+
+
+def _maps(texts: pa.ChunkedArray) -> pa.Array:
+    """Labels of their texts, of which few are different."""
+    encoded = pa.chunked_array(texts.chunks, pa.string()).combine_chunks().dictionary_encode()
+    said = [list(json.loads(text).items()) for text in encoded.dictionary.to_pylist()]
+    return pa.array(said, TYPES["map<string,string>"]).take(encoded.indices)
+
+
 def _family(rows: pa.Table, family: int) -> pa.Table:
     return rows.filter(pc.equal(rows["family"], family))
 
@@ -115,7 +130,7 @@ def _named(rows: pa.Table, **names: str) -> pa.Table:
 
 def _windowed(rows: pa.Table, window_s: int) -> pa.Table:
     length = pa.array(np.full(rows.num_rows, window_s, np.int32))
-    start = pc.cast(pc.cast(rows["start"], pa.timestamp("us")), _TYPES["timestamp"])
+    start = pc.cast(pc.cast(rows["start"], pa.timestamp("us")), TYPES["timestamp"])
     return rows.append_column("window_start", start).append_column("window_s", length)
 
 
@@ -136,7 +151,7 @@ def _rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], like: t.Table) 
     values = list(zip(*rows, strict=True)) or [()] * len(columns)
     kinds = {"start": pa.int64()}
     arrays = [
-        pa.array(of, kinds[name] if name in kinds else _TYPES[like.columns[name]])
+        pa.array(of, kinds[name] if name in kinds else TYPES[like.columns[name]])
         for name, of in zip(columns, values, strict=True)
     ]
     return pa.table(arrays, names=list(columns))
