@@ -22,7 +22,7 @@ from attrs import define, field, frozen
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.pipeline.seen import Numbers, Ranges, ranges_of
-from kinmqtt_metrics.pipeline.shaping import TYPES, schema
+from kinmqtt_metrics.pipeline.shaping import TYPES, codes_of, different, schema, whole
 from kinmqtt_metrics.pipeline.state import (
     BUCKETS,
     CONNECTION,
@@ -243,7 +243,7 @@ class _Task:
         self._put(VALUES, rows.num_rows, family=GAUGE, labels=texts(rows["labels"]), number=rows["number"], **said)
 
     def _histograms(self, rows: pa.Table) -> None:
-        bounds, of = _bounds_of(rows["bounds"])
+        bounds, of = different(rows["bounds"])
         keys = {"start": rows["start"], "node": rows["node"], "k1": rows["name"], "k2": rows["unit"]}
         keys |= {"labels": texts(rows["labels"]), "of": pa.array(of)}
         names = list(keys)
@@ -253,7 +253,7 @@ class _Task:
         said |= {"bounds": bounds.take(samples["of"].combine_chunks()), "n": samples["count_all"]}
         self._put(BUCKETS, samples.num_rows, family=HISTOGRAM, bucket=-1, a=0, total=samples["total_sum"], **said)
 
-        counts = _whole(rows["counts"])
+        counts = whole(rows["counts"])
         lengths = pc.fill_null(pc.list_value_length(counts), 0).to_numpy(zero_copy_only=False)
         parents = np.repeat(np.arange(len(lengths)), lengths)
         places = np.arange(len(parents)) - (np.cumsum(lengths) - lengths)[parents]
@@ -264,13 +264,6 @@ class _Task:
         said = {name: made[name] for name in (*names, "bucket") if name != "of"}
         said |= {"bounds": bounds.take(made["of"].combine_chunks()), "a": made["a_sum"]}
         self._put(BUCKETS, made.num_rows, family=HISTOGRAM, n=0, total=0.0, **said)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """As one array."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _lives(rows: pa.Table) -> list[tuple[str, str, int, int, int, Ranges]]:
@@ -288,14 +281,14 @@ def _lives(rows: pa.Table) -> list[tuple[str, str, int, int, int, Ranges]]:
 
 def _bounds(nodes: pa.ChunkedArray, bounds: Mapping[str, int]) -> Numbers:
     """Of each row up to where its node is closed."""
-    encoded = _whole(nodes).dictionary_encode()
+    encoded = whole(nodes).dictionary_encode()
     each = np.array([bounds.get(node, 0) for node in encoded.dictionary.to_pylist()], np.int64)
     found: Numbers = each[encoded.indices.to_numpy()]
     return found
 
 
 def _by_kind(rows: pa.Table) -> dict[str, pa.Table]:
-    encoded = _whole(rows["kind"]).dictionary_encode()
+    encoded = whole(rows["kind"]).dictionary_encode()
     kinds = encoded.indices.to_numpy()
     return {
         kind: rows.take(pa.array(np.flatnonzero(kinds == place)))
@@ -306,7 +299,7 @@ def _by_kind(rows: pa.Table) -> dict[str, pa.Table]:
 def texts(labels: pa.ChunkedArray | pa.Array) -> pa.Array:
     """Labels as JSON in which they are in order, so that the same labels are the same text."""
     if isinstance(labels, pa.ChunkedArray):
-        labels = _whole(labels)
+        labels = whole(labels)
     if labels.null_count == len(labels):
         return pa.nulls(len(labels), pa.string())
     each = pc.binary_join_element_wise(labels.keys, labels.items, "\x00")
@@ -315,7 +308,7 @@ def texts(labels: pa.ChunkedArray | pa.Array) -> pa.Array:
         # A separator within a label: what is joined would not tell where it ends.
         return pa.array([None if of is None else _text(of) for of in labels.to_pylist()], pa.string())
     offsets = labels.offsets
-    codes, first = _codes(pc.binary_join(pa.ListArray.from_arrays(offsets, each), "\x01"))
+    codes, first = codes_of(pc.binary_join(pa.ListArray.from_arrays(offsets, each), "\x01"))
     told = pa.array([_text(of or ()) for of in labels.take(pa.array(first)).to_pylist()], pa.string())
     indices = pa.array(codes, mask=labels.is_null().to_numpy(zero_copy_only=False))
     return told.take(indices)
@@ -323,20 +316,3 @@ def texts(labels: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 def _text(labels: Iterable[tuple[str, str]]) -> str:
     return json.dumps(dict(sorted(labels)), ensure_ascii=False, separators=(",", ":"))
-
-
-def _bounds_of(bounds: pa.ChunkedArray) -> tuple[pa.Array, Numbers]:
-    """The different bounds, and which of them each row has."""
-    whole = pc.fill_null(_whole(bounds), pa.scalar([], bounds.type))
-    numbers = pc.cast(whole.values, pa.string())
-    codes, first = _codes(pc.binary_join(pa.ListArray.from_arrays(whole.offsets, numbers), " "))
-    return whole.take(pa.array(first)), codes
-
-
-def _codes(values: pa.Array) -> tuple[Numbers, Numbers]:
-    """A number for each different value, and of each of these a row that has it."""
-    encoded = values.dictionary_encode()
-    codes = encoded.indices.to_numpy().astype(np.int64)
-    first = np.zeros(len(encoded.dictionary), np.int64)
-    first[codes] = np.arange(len(codes))
-    return codes, first
