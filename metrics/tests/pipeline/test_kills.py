@@ -25,7 +25,7 @@ from kinmqtt_metrics.record import Record
 KILLS: Final = int(os.environ.get("KINMQTT_SPARK_KILLS", "1"))
 
 
-MOMENTS: Final = (".making-*", ".making-*/read/*.parquet", ".making-*/state/*", ".making-*/tables/*", "")
+MOMENTS: Final = (".making-*", ".making-*/work/read/*.parquet", ".making-*/state/*", ".making-*/tables/*", "")
 """What is there to be seen at the beginning, while and at the end of a batch; nothing: when it counts."""
 
 

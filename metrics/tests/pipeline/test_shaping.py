@@ -18,7 +18,7 @@ from kinmqtt_metrics.record import OTHERS
 
 SETTINGS = PipelineSettings(Path("landing"), Path("tables"), top=2, storm_connects=10, storm_client=3)
 
-SCHEMA = pa.schema([(name, shaping._TYPES[kind]) for name, kind in STATE.items()])
+SCHEMA = pa.schema([(name, shaping.TYPES[kind]) for name, kind in STATE.items()])
 
 
 def made(*rows: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -51,6 +51,21 @@ def test_a_batch_read_has_every_field_of_every_record(spark: SparkSession, tmp_p
     assert rows == [full, event(2)]
 
 
+def test_segments_are_rows_for_those_who_read_them_elsewhere(spark: SparkSession, tmp_path: Path) -> None:
+    """``rows=segments`` names each segment once and opens none; a file that is none is told of by its path."""
+    publish(tmp_path, 7)
+    (tmp_path / "date=2026-11-21" / "torn.jsonl").write_bytes(b"{")
+
+    read = spark.read.format("kinmqtt").option("rows", "segments").option("rejected", "rows").load(str(tmp_path))
+
+    path = f"date=2026-11-21/{SegmentName('broker-1', BOOT, 7)}"
+    assert sorted(map(tuple, read.collect())) == [
+        ("", "date=2026-11-21/torn.jsonl", 0, "date=2026-11-21/torn.jsonl"),
+        ("broker-1", BOOT, 7, path),
+    ]
+    assert [row.path for row in read.select("path").where("number = 7").collect()] == [path]
+
+
 def test_a_stream_takes_each_segment_once_and_goes_on_from_its_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -1,24 +1,35 @@
 """Windows, in Spark's words.
 
-What a window holds of a key is a row of the state, which adds up with any other of the same key: a batch's records
-are made such rows, put beside the rows that are open, and grouped once. Rows of closed windows become the
-tables (:mod:`.shaping`).
+What a window holds of a key is a row of the state, which adds up with any other of the same key: what tasks made of
+a batch's records (:mod:`.staging`) is put beside the rows that are open, and grouped once. Rows of closed windows
+become the tables (:mod:`.shaping`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.pipeline.state import CONNECTION, COUNTER, EVENT, GAUGE, HISTOGRAM, STATE, TRAFFIC
-from kinmqtt_metrics.record import FIELDS
+from kinmqtt_metrics.pipeline.state import (
+    BUCKETS,
+    CONNECTION,
+    GAUGE,
+    HISTOGRAM,
+    SCHEMAS,
+    STATE,
+    SUMS,
+    TRAFFIC,
+    VALUES,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from kinmqtt_metrics.pipeline.closing import Node
     from kinmqtt_metrics.pipeline.seen import Life, Ranges
@@ -31,26 +42,6 @@ RAW_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in t.RAW.columns
 def read(spark: SparkSession, folder: Path) -> DataFrame:
     """Records as they were staged."""
     return spark.read.schema(RAW_SCHEMA).parquet(str(folder))
-
-
-def with_time(rows: DataFrame) -> DataFrame:
-    """What the source says, as ``raw`` has it."""
-    return rows.select(*FIELDS, F.expr("timestamp_micros(t)").alias("at"))
-
-
-def words(rows: DataFrame) -> DataFrame:
-    """Which ``seq`` are there, 64 in a word, whether any is there twice, and between which times."""
-    return (
-        rows.where("kind <> 'rejected'")
-        .groupBy("node", "boot", F.expr("shiftright(seq, 6)").alias("word"))
-        .agg(
-            F.expr("bit_or(shiftleft(1L, cast(seq & 63 as int)))").alias("bits"),
-            F.count(F.lit(1)).alias("n"),
-            F.min("t").alias("first"),
-            F.max("t").alias("newest"),
-        )
-        .withColumn("twice", F.expr("n > bit_count(bits)"))
-    )
 
 
 def once(spark: SparkSession, rows: DataFrame, repeated: Mapping[Life, Ranges]) -> DataFrame:
@@ -102,104 +93,67 @@ def _bound(nodes: Mapping[str, Node]) -> Column:
     return F.coalesce(F.element_at(F.create_map(*each), F.col("node")), F.lit(0).cast("bigint"))
 
 
-def is_late(nodes: Mapping[str, Node], window: int) -> Column:
-    """Whether a record's window is closed."""
-    return F.expr(f"t - pmod(t, {window}L) + {window}L") <= _bound(nodes)
+def windows(
+    spark: SparkSession, made: Mapping[str, Path], open: DataFrame | None, nodes: Mapping[str, Node], window: int
+) -> DataFrame | None:
+    """Rows of the state, with ``closed``: of what tasks made, by its kind, and of the windows that were open.
 
+    Nothing where there is neither.
+    """
 
-def late(rows: DataFrame, batch: int) -> DataFrame:
-    """Counts of records that came late."""
-    counts = rows.groupBy("node", "boot", "kind").agg(F.count(F.lit(1)).alias("records"))
-    return _as(t.LATE, counts.withColumn("batch", F.lit(batch)))
-
-
-def windows(rows: DataFrame, open: DataFrame | None, nodes: Mapping[str, Node], window: int) -> DataFrame:
-    """Rows of the state: of these records and of the windows that were open; with ``closed``."""
-    start = f"t - pmod(t, {window}L) as start"
-    sums = rows.where("kind in ('counter', 'event', 'traffic')").selectExpr(
-        f"case kind when 'counter' then {COUNTER} when 'event' then {EVENT} else {TRAFFIC} end as family",
-        start,
-        "node",
-        "if(kind = 'traffic', client, name) as k1",
-        "case kind when 'counter' then unit when 'event' then reason else topic end as k2",
-        "if(kind = 'event', client, null) as k3",
-        "if(kind = 'event', labels['by'], null) as k4",
-        "if(kind = 'counter', labels, null) as labels",
-        "1L as n",
-        "coalesce(delta, if(kind = 'event', 1L, 0L)) as a",
-        "if(kind = 'traffic', coalesce(bytes, 0L), 0L) as b",
-    )
-    values = rows.where(
-        "number is not null and (kind = 'gauge' or (kind = 'event' and name = 'disconnected'))"
-    ).selectExpr(
-        f"if(kind = 'gauge', {GAUGE}, {CONNECTION}) as family",
-        start,
-        "node",
-        "if(kind = 'gauge', name, reason) as k1",
-        "if(kind = 'gauge', unit, null) as k2",
-        "if(kind = 'gauge', labels, null) as labels",
-        "1L as n",
-        "number",
-        "number as low",
-        "number as high",
-        "number as total",
-        "cast(null as binary) as sketch",
-    )
-    buckets = (
-        rows.where("kind = 'histogram'")
-        .selectExpr(
-            start,
-            "node",
-            "name as k1",
-            "unit as k2",
-            "labels",
-            "coalesce(bounds, array()) as bounds",
-            "sum",
-            "posexplode(concat(array(0L), coalesce(counts, array()))) as (place, a)",
+    def rows(kind: str, families: str, **more: str) -> DataFrame | None:
+        columns = SCHEMAS[kind]
+        schema = ", ".join(f"{name} {of}" for name, of in columns.items())
+        found = spark.read.schema(schema).parquet(str(made[kind])) if kind in made else None
+        if found is not None and more:
+            found = found.selectExpr("*", *(f"{text} as {name}" for name, text in more.items()))
+        if open is None:
+            return found
+        kept = open.where(f"family {families}").selectExpr(
+            *(name if name in STATE else f"cast(null as {columns[name]}) as {name}" for name in columns), *more
         )
-        .selectExpr(
-            f"{HISTOGRAM} as family",
-            "start",
-            "node",
-            "k1",
-            "k2",
-            "labels",
-            "bounds",
-            "place - 1 as bucket",
-            "if(place = 0, 1L, 0L) as n",
-            "coalesce(a, 0L) as a",
-            "if(place = 0, coalesce(sum, 0D), 0D) as total",
-        )
-    )
-    if open is not None:
-        sums = sums.union(open.where(f"family <= {TRAFFIC}").select(*sums.columns))
-        values = values.union(
-            open.where(f"family in ({GAUGE}, {CONNECTION})")
-            .withColumn("number", F.lit(None).cast("double"))
-            .select(*values.columns)
-        )
-        buckets = buckets.union(open.where(f"family = {HISTOGRAM}").select(*buckets.columns))
+        return kept if found is None else found.union(kept)
 
-    grouped = [
-        sums.groupBy("family", "start", "node", "k1", "k2", "k3", "k4", "labels").agg(
-            F.sum("n").alias("n"), F.sum("a").alias("a"), F.sum("b").alias("b")
-        ),
-        _sketched(
-            values.groupBy("family", "start", "node", "k1", "k2", "labels").agg(
-                F.sum("n").alias("n"),
-                F.min("low").alias("low"),
-                F.max("high").alias("high"),
-                F.sum("total").alias("total"),
-                F.expr("kll_sketch_agg_double(number)").alias("fresh"),
-                F.expr("kll_merge_agg_double(sketch)").alias("kept"),
+    grouped = []
+    sums = rows(SUMS, f"<= {TRAFFIC}")
+    if sums is not None:
+        grouped.append(
+            sums.groupBy("family", "start", "node", "k1", "k2", "k3", "k4", "labels").agg(
+                F.sum("n").alias("n"), F.sum("a").alias("a"), F.sum("b").alias("b")
             )
-        ),
-        buckets.groupBy("family", "start", "node", "k1", "k2", "labels", "bounds", "bucket").agg(
-            F.sum("n").alias("n"), F.sum("a").alias("a"), F.sum("total").alias("total")
-        ),
-    ]
-    shaped = [_shaped(each) for each in grouped]
-    merged = shaped[0].union(shaped[1]).union(shaped[2])
+        )
+    values = rows(
+        VALUES,
+        f"in ({GAUGE}, {CONNECTION})",
+        n="1L",
+        low="number",
+        high="number",
+        total="number",
+        sketch="cast(null as binary)",
+    )
+    if values is not None:
+        grouped.append(
+            _sketched(
+                values.groupBy("family", "start", "node", "k1", "k2", "labels").agg(
+                    F.sum("n").alias("n"),
+                    F.min("low").alias("low"),
+                    F.max("high").alias("high"),
+                    F.sum("total").alias("total"),
+                    F.expr("kll_sketch_agg_double(number)").alias("fresh"),
+                    F.expr("kll_merge_agg_double(sketch)").alias("kept"),
+                )
+            )
+        )
+    buckets = rows(BUCKETS, f"= {HISTOGRAM}")
+    if buckets is not None:
+        grouped.append(
+            buckets.groupBy("family", "start", "node", "k1", "k2", "labels", "bounds", "bucket").agg(
+                F.sum("n").alias("n"), F.sum("a").alias("a"), F.sum("total").alias("total")
+            )
+        )
+    if not grouped:
+        return None
+    merged = reduce(DataFrame.union, map(_shaped, grouped))
     return merged.withColumn("closed", F.expr(f"start + {window}L") <= _bound(nodes))
 
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from attrs import define, field, frozen
+from attrs import define, evolve, field
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.pipeline import aggregate, shaping
 from kinmqtt_metrics.pipeline.closing import Closing, Node
 from kinmqtt_metrics.pipeline.errors import PipelineError
-from kinmqtt_metrics.pipeline.seen import Life, Ranges, common, ranges_of, union
-from kinmqtt_metrics.pipeline.state import STATE_SCHEMA
+from kinmqtt_metrics.pipeline.seen import Life, Ranges, common, union
+from kinmqtt_metrics.pipeline.staging import MADE, READ, Staged, Staging, staged_file
+from kinmqtt_metrics.pipeline.state import SCHEMAS, STATE_SCHEMA
 from kinmqtt_metrics.pipeline.steps import Step, Steps, place, placed, step_name
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import DataFrame
 
     from kinmqtt_metrics.pipeline.settings import PipelineSettings
@@ -33,17 +35,22 @@ _MANY: Final = 100_000
 """Rows from which on a shuffle is worth more than one partition."""
 
 
-@frozen(slots=True)
+@define(slots=True)
 class _Checked:
     """What was found in the rows of a batch."""
 
-    records: int
-    seen: dict[Life, Ranges]
-    first: dict[str, int]
+    records: int = 0
+    rejected: int = 0
+    seen: dict[Life, Ranges] = field(factory=dict)
+    first: dict[str, int] = field(factory=dict)
     """The earliest event time of each node; microseconds."""
-    newest: dict[str, int]
-    twice: bool
+    newest: dict[str, int] = field(factory=dict)
+    late: Counter[tuple[str, str, str]] = field(factory=Counter)
+    """By node, boot and kind."""
+    twice: bool = False
     """Whether a record is there more than once."""
+    rows: Counter[str] = field(factory=Counter)
+    """Of each kind that tasks made."""
 
 
 @define(slots=True)
@@ -114,85 +121,89 @@ class Batches:
         latest = round((now_s + self.settings.ahead_s) * 1_000_000)
         name = step_name(number)
 
-        read = making / "read"
-        aggregate.with_time(rows).write.parquet(str(read))
-        total = _rows(_parts(read))
-        cores = spark.sparkContext.defaultParallelism
-        spark.conf.set("spark.sql.shuffle.partitions", cores if total > _MANY else 1)
-
-        staged = aggregate.read(spark, read)
-        checked = self._check(staged, total)
+        bounds = {node: known.bound for node, known in before.nodes.items()}
+        work = making / "work"
+        staging = Staging(str(self.settings.landing.resolve()), str(work.resolve()), self.closing.window, bounds)
+        checked = self._stage(rows.rdd.mapPartitions(staging.segments), work)
         repeated = {
             life: both for life, of in checked.seen.items() if (both := common(of, before.seen.get(life, [])))
         }
         counts = {"records": checked.records}
-        known = checked.records
         seen = before.seen | {life: union(before.seen.get(life, []), of) for life, of in checked.seen.items()}
         if (
-            checked.records < total
+            checked.rejected
             or checked.twice
             or repeated
             or any(newest > latest for newest in checked.newest.values())
             or any(first < 0 for first in checked.first.values())
         ):
             # What is wrong with some rows costs another pass, which batches without them need not make.
-            once = aggregate.once(spark, staged, repeated).cache()
+            read = aggregate.read(spark, work / READ)
+            once = aggregate.once(spark, read, repeated).cache()
             try:
                 self._put(
-                    t.REJECTED, aggregate.rejected(staged, once, number, latest, self.settings.ahead_s), name, making
+                    t.REJECTED, aggregate.rejected(read, once, number, latest, self.settings.ahead_s), name, making
                 )
-                read = making / "kept"
-                once.where(aggregate.in_time(latest)).write.parquet(str(read))
-                distinct = once.count()
+                known, distinct = checked.records, once.count()
+                right = making / "right"
+                once.where(aggregate.in_time(latest)).write.parquet(str(right))
             finally:
                 once.unpersist()
-            total = _rows(_parts(read))
-            staged = aggregate.read(spark, read)
-            checked = self._check(staged, total)
-            counts["records"] = total
+            work = making / "kept"
+            staging = evolve(staging, folder=str(work.resolve()))
+            paths = [str(path.resolve()) for path in _parts(right)]
+            tasks = spark.sparkContext.parallelize(paths, max(1, len(paths)))
+            checked = self._stage(tasks.mapPartitions(staging.records), work)
+            counts["records"] = checked.records
             counts["repeated"] = known - distinct
             counts["rejected"] = _rows(_parts(making / "tables" / t.REJECTED.name))
+        if checked.late:
+            counts["late"] = sum(checked.late.values())
+            shaping.write(t.LATE, shaping.late(checked.late, number), placed(making, t.LATE, name))
 
         nodes = self.closing.after(before.nodes, checked.newest, now_s)
-        if any(self.closing.is_late(before.nodes, node, first) for node, first in checked.first.items()):
-            is_late = aggregate.is_late(before.nodes, self.closing.window)
-            late = staged.where(is_late).cache()
-            try:
-                counts["late"] = late.count()
-                self._put(t.LATE, aggregate.late(late, number), name, making)
-            finally:
-                late.unpersist()
-            in_time = staged.where(~is_late)
-        else:
-            in_time = staged
-
         opened = spark.read.schema(STATE_SCHEMA).parquet(*map(str, before.open)) if before.open else None
+        made = {kind: work / kind for kind in SCHEMAS if checked.rows[kind]}
+        total = sum(checked.rows[kind] for kind in SCHEMAS)
+        cores = spark.sparkContext.defaultParallelism
+        spark.conf.set("spark.sql.shuffle.partitions", cores if total > _MANY else 1)
         state = making / "state"
-        merged = aggregate.windows(in_time, opened, nodes, self.closing.window)
-        merged.coalesce(1 if total <= _MANY else cores).write.partitionBy("closed").parquet(str(state))
+        merged = aggregate.windows(spark, made, opened, nodes, self.closing.window)
+        if merged is not None:
+            merged.coalesce(1 if total <= _MANY else cores).write.partitionBy("closed").parquet(str(state))
         closed = _state(_parts(state / "closed=true"))
         if closed is not None:
             counts["windows"] = _windows(closed)
             self._tables(closed, name, making)
-        place(making, t.RAW, name, _parts(read) if total else [])
-        for used in ("read", "kept", "made", "state/closed=true"):
+        place(making, t.RAW, name, _parts(work / READ))
+        for used in ("work", "right", "kept", "made", "state/closed=true"):
             shutil.rmtree(making / used, ignore_errors=True)
         return Step(nodes, seen, counts=counts)
 
-    def _check(self, staged: DataFrame, total: int) -> _Checked:
-        words: pa.Table = aggregate.words(staged).toArrow() if total else aggregate.words(staged.limit(0)).toArrow()
-        lives: dict[Life, list[tuple[int, int]]] = {}
-        columns = (words.column(name).to_pylist() for name in ("node", "boot", "word", "bits"))
-        for node, boot, word, bits in zip(*columns, strict=True):
-            lives.setdefault((node, boot), []).append((word, bits))
-        by_node = words.group_by("node").aggregate([("first", "min"), ("newest", "max")]).to_pylist()
-        return _Checked(
-            pc.sum(words.column("n")).as_py() or 0,
-            {life: ranges_of(of) for life, of in lives.items()},
-            {row["node"]: row["first_min"] for row in by_node},
-            {row["node"]: row["newest_max"] for row in by_node},
-            bool(pc.any(words.column("twice")).as_py()),
-        )
+    def _stage(self, tasks: RDD[str], folder: Path) -> _Checked:
+        """Have tasks stage rows in a folder; what they found."""
+        for kind in MADE:
+            (folder / kind).mkdir(parents=True)
+        checked = _Checked()
+        lives: dict[Life, list[tuple[int, int]]] = defaultdict(list)
+        for text in tasks.collect():
+            staged = Staged.of(text)
+            checked.rejected += staged.rejected
+            for node, boot, records, first, newest, ranges in staged.lives:
+                checked.records += records
+                checked.first[node] = min(first, checked.first.get(node, first))
+                checked.newest[node] = max(newest, checked.newest.get(node, newest))
+                lives[node, boot] += [(first, last) for first, last in ranges]
+            for node, boot, kind, late in staged.late:
+                checked.late[node, boot, kind] += late
+            for kind, rows in staged.rows.items():
+                if rows:
+                    checked.rows[kind] += rows
+                    path = staged_file(folder, kind, staged.name)
+                    path.rename(path.with_name(path.name[1:]))
+        checked.seen = {life: union(of, []) for life, of in lives.items()}
+        checked.twice = checked.records > sum(last - first + 1 for of in checked.seen.values() for first, last in of)
+        return checked
 
     def _tables(self, closed: pa.Table, name: str, making: Path) -> None:
         for table, rows in shaping.tables(closed, self.settings):

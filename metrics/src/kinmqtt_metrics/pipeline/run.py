@@ -61,9 +61,10 @@ def _check(settings: PipelineSettings) -> None:
 
 
 def source(spark: SparkSession, landing: Path, segments: int) -> DataFrame:
-    """The landing folder as a stream; lines that can't be read are rows as well."""
+    """The segments of the landing folder as a stream, with files that are none."""
     return (
         spark.readStream.format("kinmqtt")
+        .option("rows", "segments")
         .option("rejected", "rows")
         .option("maxFilesPerTrigger", segments)
         .load(str(landing.resolve()))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 Life: TypeAlias = tuple[str, str]
 """Node and boot."""
@@ -11,27 +12,19 @@ Life: TypeAlias = tuple[str, str]
 Ranges: TypeAlias = list[tuple[int, int]]
 """First and last, rising, none touching the next."""
 
-WORD: Final = 64
-"""A word of a bitmap tells of so many ``seq``."""
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def ranges_of(words: Iterable[tuple[int, int]]) -> Ranges:
-    """Ranges of words, each with its number; bit *n* of word *w* is ``seq`` ``64 w + n``. Words are signed."""
-    found: Ranges = []
-    for number, signed in sorted(words):
-        bits = signed % (1 << WORD)
-        base = number * WORD
-        while bits:
-            first = (bits & -bits).bit_length() - 1
-            run = bits >> first
-            length = (~run & (run + 1)).bit_length() - 1
-            start = base + first
-            if found and found[-1][1] + 1 == start:
-                found[-1] = (found[-1][0], start + length - 1)
-            else:
-                found.append((start, start + length - 1))
-            bits &= ~(((1 << length) - 1) << first)
-    return found
+def ranges_of(numbers: Numbers) -> Ranges:
+    """Ranges of numbers in any order, of which some may be there several times."""
+    if not len(numbers):
+        return []
+    if not (np.diff(numbers) > 0).all():
+        numbers = np.unique(numbers)
+    ends = np.flatnonzero(np.diff(numbers) != 1)
+    firsts = numbers[np.concatenate([[0], ends + 1])]
+    lasts = numbers[np.concatenate([ends, [len(numbers) - 1]])]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
 def union(one: Ranges, other: Ranges) -> Ranges:

@@ -6,8 +6,9 @@ where this takes milliseconds.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.pipeline.seen import Numbers
 from kinmqtt_metrics.pipeline.state import CONNECTION, COUNTER, EVENT, GAUGE, HISTOGRAM, TRAFFIC
 from kinmqtt_metrics.record import OTHERS
 
@@ -31,7 +33,7 @@ _REFUSALS: Final = ("authentication_refused", "authorization_refused", "limited"
 
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
-_TYPES: Final[dict[str, pa.DataType]] = {
+TYPES: Final[dict[str, pa.DataType]] = {
     "int": pa.int32(),
     "bigint": pa.int64(),
     "string": pa.string(),
@@ -49,7 +51,7 @@ _KEY: Final = ("start", "node")
 
 def schema(table: t.Table) -> pa.Schema:
     """A table's columns in Arrow's words."""
-    return pa.schema([(name, _TYPES[kind]) for name, kind in table.columns.items()])
+    return pa.schema([(name, TYPES[kind]) for name, kind in table.columns.items()])
 
 
 def write(table: t.Table, rows: pa.Table, path: Path) -> None:
@@ -105,6 +107,19 @@ def tables(closed: pa.Table, settings: PipelineSettings) -> list[tuple[t.Table, 
     return [(table, _windowed(rows, settings.window_s)) for table, rows in made if rows.num_rows]
 
 
+def late(records: Mapping[tuple[str, str, str], int], batch: int) -> pa.Table:
+    """The table ``late``, of how many records there were by node, boot and kind."""
+    rows = [(batch, *of, number) for of, number in records.items()]
+    return _rows(list(t.LATE.columns), rows, t.LATE)
+
+
+def _maps(texts: pa.ChunkedArray) -> pa.Array:
+    """Labels of their texts, of which few are different."""
+    encoded = whole(texts).dictionary_encode()
+    said = [list(json.loads(text).items()) for text in encoded.dictionary.to_pylist()]
+    return pa.array(said, TYPES["map<string,string>"]).take(encoded.indices)
+
+
 def _family(rows: pa.Table, family: int) -> pa.Table:
     return rows.filter(pc.equal(rows["family"], family))
 
@@ -115,7 +130,9 @@ def _named(rows: pa.Table, **names: str) -> pa.Table:
 
 def _windowed(rows: pa.Table, window_s: int) -> pa.Table:
     length = pa.array(np.full(rows.num_rows, window_s, np.int32))
-    start = pc.cast(pc.cast(rows["start"], pa.timestamp("us")), _TYPES["timestamp"])
+    start = pc.cast(pc.cast(rows["start"], pa.timestamp("us")), TYPES["timestamp"])
+    if "labels" in rows.column_names:
+        rows = rows.set_column(rows.column_names.index("labels"), "labels", _maps(rows["labels"]))
     return rows.append_column("window_start", start).append_column("window_s", length)
 
 
@@ -134,9 +151,9 @@ def _events(events: pa.Table) -> pa.Table:
 
 def _rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], like: t.Table) -> pa.Table:
     values = list(zip(*rows, strict=True)) or [()] * len(columns)
-    kinds = {"start": pa.int64()}
+    kinds = {"start": pa.int64(), "labels": pa.string()}
     arrays = [
-        pa.array(of, kinds[name] if name in kinds else _TYPES[like.columns[name]])
+        pa.array(of, kinds[name] if name in kinds else TYPES[like.columns[name]])
         for name, of in zip(columns, values, strict=True)
     ]
     return pa.table(arrays, names=list(columns))
@@ -146,7 +163,7 @@ def _drops(dropped: pa.Table) -> pa.Table:
     found: dict[tuple[int, str, str | None], int] = defaultdict(int)
     columns = (dropped[name].to_pylist() for name in ("start", "node", "labels", "a"))
     for start, node, labels, number in zip(*columns, strict=True):
-        found[start, node, dict(labels or ()).get("reason")] += number
+        found[start, node, json.loads(labels or "{}").get("reason")] += number
     rows = [(*key, number) for key, number in found.items() if number]
     return _rows(("start", "node", "reason", "messages"), rows, t.DROPS)
 
@@ -155,19 +172,23 @@ def _drops(dropped: pa.Table) -> pa.Table:
 
 
 def _histograms(buckets: pa.Table) -> pa.Table:
+    bounds, codes = different(buckets["bounds"])
     wholes: dict[tuple[Any, ...], list[tuple[int, int, int, float]]] = defaultdict(list)
-    for row in buckets.to_pylist():
-        labels = None if row["labels"] is None else tuple(row["labels"])
-        key = (row["start"], row["node"], row["k1"], row["k2"], labels, tuple(row["bounds"]))
-        wholes[key].append((row["bucket"], row["a"], row["n"], row["total"]))
+    # Lists and maps are told once for each that is different: they are what makes rows slow.
+    keys = zip(
+        *(buckets[name].to_pylist() for name in ("start", "node", "k1", "k2", "labels")), codes.tolist(), strict=True
+    )
+    told = zip(*(buckets[name].to_pylist() for name in ("bucket", "a", "n", "total")), strict=True)
+    for key, row in zip(keys, told, strict=True):
+        wholes[key].append(row)
+    each = bounds.to_pylist()
     rows = []
-    for key, of in wholes.items():
+    for (*names_of, code), of in wholes.items():
         of.sort()
-        bounds = key[-1]
         counts = [number for bucket, number, _, _ in of if bucket >= 0]
-        samples, total = sum(each[2] for each in of), sum(each[3] for each in of)
-        percentiles = (quantile(bounds, counts, share) for share in _QUANTILES.values())
-        rows.append((*key, counts, samples, total, sum(counts), *percentiles))
+        samples, total = sum(row[2] for row in of), sum(row[3] for row in of)
+        percentiles = (quantile(each[code], counts, share) for share in _QUANTILES.values())
+        rows.append((*names_of, each[code], counts, samples, total, sum(counts), *percentiles))
     names = (
         "start",
         "node",
@@ -252,3 +273,30 @@ def _places(ordered: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
     begins = np.concatenate([[True], (starts[1:] != starts[:-1]) | (nodes[1:] != nodes[:-1])])
     places = np.arange(size)
     return places - np.maximum.accumulate(np.where(begins, places, 0))
+
+
+# ---- columns ------------------------------------------------------------------------------------------------------
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """As one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def different(lists: pa.ChunkedArray) -> tuple[pa.Array, Numbers]:
+    """Of a column of lists of numbers those that differ, and which of them each row has; nothing is an empty one."""
+    rows = pc.fill_null(whole(lists), pa.scalar([], lists.type))
+    numbers = pc.cast(rows.values, pa.string())
+    codes, first = codes_of(pc.binary_join(pa.ListArray.from_arrays(rows.offsets, numbers), " "))
+    return rows.take(pa.array(first)), codes
+
+
+def codes_of(values: pa.Array) -> tuple[Numbers, Numbers]:
+    """A number for each different value, and of each of these a row that has it."""
+    encoded = values.dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    first = np.zeros(len(encoded.dictionary), np.int64)
+    first[codes] = np.arange(len(codes))
+    return codes, first

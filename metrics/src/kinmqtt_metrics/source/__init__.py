@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from kinmqtt_metrics.record import FIELDS
-
 # Spark imports this whenever it looks for any format at all: what needs more is imported when it is asked for.
 if TYPE_CHECKING:
     from kinmqtt_metrics.source.reader import BatchReader, StreamReader
@@ -38,8 +36,8 @@ class KinmqttSource(DataSource):
         """All fields of a record. With ``.schema("t bigint, node string")`` the others are not read."""
         from kinmqtt_metrics.source.reader import Options
 
-        Options(self.options)
-        return ", ".join(f"`{name}` {kind}" for name, kind in FIELDS.items())
+        fields = Options(self.options).fields
+        return ", ".join(f"`{name}` {kind}" for name, kind in fields.items())
 
     def reader(self, schema: StructType) -> BatchReader:
         """In one go."""

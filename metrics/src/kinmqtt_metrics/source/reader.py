@@ -30,6 +30,10 @@ from kinmqtt_metrics.source.offsets import Key, Taken
 BATCH_ROWS: Final = 65_536
 """Rows go to Spark in batches of about that size."""
 
+SEGMENTS: Final = {"node": "string", "boot": "string", "number": "bigint", "path": "string"}
+"""Columns of ``rows=segments``: a row is a segment, for those who read it in a task of their own. Its path is below
+the landing folder; of a foreign file only that is there, in ``boot`` as in the offsets."""
+
 
 class Options:
     """What a reader was told. Raises ``ValueError`` that names the option."""
@@ -47,6 +51,10 @@ class Options:
         self.rejected = options.get("rejected", "drop")
         if self.rejected not in ("drop", "rows"):
             raise ValueError(f"option rejected is {self.rejected!r}: it is 'drop' or 'rows'")
+        self.rows = options.get("rows", "records")
+        if self.rows not in ("records", "segments"):
+            raise ValueError(f"option rows is {self.rows!r}: it is 'records' or 'segments'")
+        self.fields = FIELDS if self.rows == "records" else SEGMENTS
         self.max_files = _positive(options, "maxFilesPerTrigger")
         self.max_bytes = _positive(options, "maxBytesPerTrigger")
         if self.max_files and self.max_bytes:
@@ -94,14 +102,18 @@ def _partitions(files: Iterable[File]) -> list[Files]:
 
 class _Reader:
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._columns = _columns(schema)
+        self._columns = _columns(schema, options.fields)
         self._root = options.root
         self._rejected = options.rejected == "rows"
+        self._segments = options.rows == "segments"
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of some files."""
         if not isinstance(partition, Files):
             # Spark makes a partition of its own where there is none.
+            return
+        if self._segments:
+            yield _segments(partition, self._columns)
             return
         # Only tasks need it; whoever plans starts anew for each query.
         from kinmqtt_metrics.source.lines import LineReader
@@ -125,15 +137,22 @@ def _batches(tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
     yield from table.to_batches(BATCH_ROWS)
 
 
-def _columns(schema: StructType) -> list[str]:
-    """The columns asked for. Raises ``ValueError`` for those that no record has."""
+def _segments(partition: Files, columns: list[str]) -> pa.RecordBatch:
+    said = [(*key, path) for key, path in partition.files]
+    values = dict(zip(SEGMENTS, zip(*said, strict=True), strict=True))
+    kinds = {"string": pa.string(), "bigint": pa.int64()}
+    return pa.RecordBatch.from_arrays([pa.array(values[name], kinds[SEGMENTS[name]]) for name in columns], columns)
+
+
+def _columns(schema: StructType, fields: Mapping[str, str]) -> list[str]:
+    """The columns asked for. Raises ``ValueError`` for those that are not there."""
     for field in schema:
         kind = field.dataType.simpleString()
-        if FIELDS.get(field.name) != kind:
+        if fields.get(field.name) != kind:
             raise ValueError(
-                f"column {field.name} {kind}: format('kinmqtt') has {FIELDS[field.name]}"
-                if field.name in FIELDS
-                else f"column {field.name}: format('kinmqtt') has {', '.join(FIELDS)}"
+                f"column {field.name} {kind}: format('kinmqtt') has {fields[field.name]}"
+                if field.name in fields
+                else f"column {field.name}: format('kinmqtt') has {', '.join(fields)}"
             )
     return list(schema.fieldNames())
 
