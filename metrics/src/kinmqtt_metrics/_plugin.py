@@ -94,6 +94,7 @@ class MetricsSink:
             raise NotConfigured("plugins.metrics has no landing folder")
         self._context = context
         self.settings = settings
+        self._bound = settings
         self._landing: Path = settings.landing
         hooks = {hook for event, names in _HOOKS.items() if event not in settings.events for hook in names}
         if "disconnected" in settings.events:
@@ -179,7 +180,9 @@ class MetricsSink:
             ended = await self._context.in_thread(lambda: thread.end(STOP_S))
             self._tell_news(thread)
             if not ended:
+                # It may write yet: the folder stays this process's until it ends, or two would write one life.
                 self._context.log.error("the disk of {landing} does not answer", landing=str(self._landing))
+                return
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -187,8 +190,8 @@ class MetricsSink:
     @hookimpl
     def reload(self, settings: MetricsSettings) -> Sequence[str]:
         """Take new limits and times; folder, events and capture need a restart."""
-        before = self.settings
-        sentences = [f"{key} needs a restart" for key in _RESTART if getattr(settings, key) != getattr(before, key)]
+        bound = self._bound
+        sentences = [f"{key} needs a restart" for key in _RESTART if getattr(settings, key) != getattr(bound, key)]
         self._go_by(settings)
         return sentences
 

@@ -274,6 +274,21 @@ def test_a_second_broker_of_that_name_does_not_start(tmp_path: Path) -> None:
     assert [record["name"] for record in records(tmp_path)] == ["started", "stopped"]
 
 
+def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path) -> None:
+    """A disk that does not answer may do so later: another broker of that name must not be there by then."""
+    first = Scene(tmp_path)
+    thread, first.sink._thread = first.sink._thread, _Endless()  # type: ignore[assignment]
+    first.stop()
+    second = Scene(tmp_path, start=False)
+    with pytest.raises(AssemblyError, match="another broker named 'n'"):
+        second.start()
+
+    assert any("does not answer" in text for text in first.context.log.texts())
+    assert thread is not None and thread.end(5.0)
+    assert first.sink._lock is not None
+    first.sink._lock.release()
+
+
 def test_brokers_share_a_folder(tmp_path: Path) -> None:
     """Each under its own name; segments that the other writes are left alone."""
     first = Scene(tmp_path, node="a")
@@ -325,6 +340,14 @@ class _Thread:
     error = ""
 
 
+class _Endless(_Thread):
+    """One that waits for its disk."""
+
+    def end(self, limit_s: float) -> bool:
+        """Not within any time."""
+        return False
+
+
 def test_a_reload_takes_what_it_can(scene: Scene, tmp_path: Path) -> None:
     """Limits and times at once; what is bound to hooks, and the folder, with a restart."""
     settings = MetricsSettings(landing=tmp_path / "other", roll_s=9.0, max_pairs=5, events=(), capture=("x",))
@@ -333,6 +356,8 @@ def test_a_reload_takes_what_it_can(scene: Scene, tmp_path: Path) -> None:
 
     assert sentences == ["landing needs a restart", "events needs a restart", "capture needs a restart"]
     assert scene.sink.settings is settings
+    assert scene.sink.reload(settings) == sentences, "what a restart is needed for does not change by itself"
+    assert scene.sink.reload(MetricsSettings(landing=tmp_path, events=CHOICES)) == []
     scene.sink.session_expired("a")
     assert [record["name"] for record in scene.told()] == ["session_expired"]
 
