@@ -127,7 +127,7 @@ class MetricsSink:
 
     def _go_by(self, settings: MetricsSettings) -> None:
         self.settings = settings
-        self._spool.limit_bytes = settings.max_waiting_bytes
+        self._spool.limit(settings.max_waiting_bytes)
         self._sums.limit = settings.max_pairs
         self._writer.roll_s = settings.roll_s
         self._writer.roll_bytes = settings.roll_bytes

@@ -14,8 +14,9 @@ from kinmqtt_metrics.landing import SUFFIX, SegmentName
 from kinmqtt_metrics.source.offsets import Key
 
 _SETTLED_NS: Final = 60_000_000_000
-"""A folder that had not changed for so long when it was listed is not listed again before it does: its time of change
-tells. Of a fresh one it may not, as file systems count in steps of up to two seconds, and clocks of servers differ."""
+"""A folder that had not changed for so long when it was listed is not listed again before it does: its time of
+change tells. Of a fresh one it may not, as file systems count in steps of up to two seconds, and clocks of servers
+differ."""
 
 _OPENING_BYTES: Final = 64 * 1024
 """What opening one more file costs, in bytes that could be read in that time."""
