@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from kinmqtt_metrics.landing import SUFFIX
 from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.session import lock_jvm, start
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
@@ -47,6 +49,7 @@ def _check(settings: PipelineSettings) -> None:
             f"{settings.landing} is no folder: --landing is the folder that the broker writes to, `landing` of "
             f"[plugins.metrics]"
         )
+    _check_readable(settings.landing)
     if settings.window_s < 1 or settings.watermark_s < 0 or settings.trigger_s < 0:
         raise PipelineError("--window-s is at least 1; --watermark-s and --trigger-s are not negative")
     try:
@@ -58,6 +61,21 @@ def _check(settings: PipelineSettings) -> None:
     landing, tables = settings.landing.resolve(), settings.tables.resolve()
     if landing == tables or landing in tables.parents:
         raise PipelineError(f"the tables can't lie in the landing folder {landing}: take another folder for --tables")
+
+
+def _check_readable(landing: Path) -> None:
+    """Of segments the one of the latest day that comes first: their owner and mode are those of the others."""
+    try:
+        days = sorted(path for path in landing.glob("date=*") if path.is_dir())
+        paths = [landing, *days, *(path for path in days[-1:] for path in list(path.glob("*" + SUFFIX))[:1])]
+    except PermissionError as error:
+        paths = [Path(error.filename)]
+    for path in paths:
+        if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+            raise PipelineError(
+                f"{path} can't be read by this user: what brokers write belongs to their user and group; run as one "
+                "of these"
+            )
 
 
 def source(spark: SparkSession, landing: Path, segments: int) -> DataFrame:
