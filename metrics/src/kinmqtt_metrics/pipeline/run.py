@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _LOOK_S = 1
 """How often it is looked whether to end."""
+
+_IDLE_LOOK_S = 5
+"""How often it is looked whether nodes have fallen silent, while nothing is read."""
 
 
 def run(settings: PipelineSettings, tell: Tell) -> None:
@@ -96,10 +100,12 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
     steps.prepare({"window_s": settings.window_s})
     batches = Batches(settings, steps, tell)
     failed: list[BaseException] = []
+    stepping = threading.Lock()
 
     def batch(rows: DataFrame, number: int) -> None:
         try:
-            batches.batch(rows, number)
+            with stepping:
+                batches.batch(rows, number)
         except BaseException as error:
             failed.append(error)
             raise
@@ -113,10 +119,17 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
         tell(f"reading {settings.landing}, writing {settings.tables}; ^C ends this")
     try:
         query = writing.start()
+        look_s = time.monotonic()
         while not query.awaitTermination(_LOOK_S):
             if ending.is_set():
                 query.stop()
                 break
+            if time.monotonic() - look_s >= _IDLE_LOOK_S and stepping.acquire(blocking=False):
+                try:
+                    batches.close_idle()
+                finally:
+                    stepping.release()
+                look_s = time.monotonic()
     except Exception as error:
         if ending.is_set():
             return

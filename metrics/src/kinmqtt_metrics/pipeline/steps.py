@@ -36,6 +36,7 @@ from kinmqtt_metrics.pipeline.seen import Life, Ranges
 from kinmqtt_metrics.tables import STATE, Table
 
 _FINAL: Final = "-final"
+_CLOSED: Final = "-closed-"
 _MAKING: Final = ".making-"
 
 
@@ -181,6 +182,12 @@ class Steps:
 def step_name(batch: int, final: bool = False) -> str:
     """Names sort as steps follow each other."""
     return f"{batch:010d}{_FINAL if final else ''}"
+
+
+def closing_name(last: str) -> str:
+    """Of a step that closes windows between two batches; it follows ``last``, and the close at the end follows it."""
+    _, between, number = last.partition(_CLOSED)
+    return f"{last[:10]}{_CLOSED}{int(number) + 1 if between else 1:04d}"
 
 
 def placed(folder: Path, table: Table, name: str, number: str = "") -> Path:
