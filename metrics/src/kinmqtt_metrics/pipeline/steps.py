@@ -100,7 +100,7 @@ class Steps:
 
         Raises :class:`PipelineError`.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        made(self.folder)
         path = self.tables / STATE / "settings.json"
         if path.exists():
             try:
@@ -123,6 +123,26 @@ class Steps:
             shutil.rmtree(left)
         for name in self._names():
             self.publish(self.folder / name)
+        self._mend_checkpoint()
+
+    def _mend_checkpoint(self) -> None:
+        """Remove what a power failure emptied last: Spark begins that batch again, whose step is there or is made anew.
+
+        Raises :class:`PipelineError` where an entry is empty that nothing stands for.
+        """
+        for kind in ("commits", "offsets"):
+            entries = {int(path.name): path for path in (self.checkpoint / kind).glob("*") if path.name.isdecimal()}
+            if not entries or entries[max(entries)].stat().st_size:
+                continue
+            path = entries[max(entries)]
+            if kind == "offsets" and self.done(int(path.name)):
+                raise PipelineError(
+                    f"{path} is empty, as a power failure leaves files, and its batch was made: restore "
+                    f"{self.tables} from a backup, or begin anew in an empty folder of tables"
+                )
+            path.unlink()
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            sync(path.parent)
 
     def _names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
@@ -169,7 +189,7 @@ class Steps:
         """Move a step's files to where readers look. What was moved before is no more there to be moved."""
         for path in sorted(folder.glob("tables/*/*.parquet")):
             target = self.tables / path.parent.name
-            target.mkdir(exist_ok=True)
+            made(target)
             path.rename(target / path.name)
             sync(target)
 
@@ -203,6 +223,15 @@ def place(folder: Path, table: Table, name: str, files: list[Path]) -> None:
         path.rename(placed(folder, table, name, f"-{number:04d}" if len(files) > 1 else ""))
 
 
+def made(folder: Path) -> None:
+    """Make a folder and those above it; what is made is on the disk, by name."""
+    if folder.is_dir():
+        return
+    made(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync(folder.parent)
+
+
 def sync(path: Path) -> None:
     """Bring a file or a folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -216,7 +245,7 @@ def sync(path: Path) -> None:
 def locked(tables: Path) -> Iterator[None]:
     """Hold the folder of tables against a second driver. Raises :class:`PipelineError` where one has it."""
     folder = tables / ".pipeline"
-    folder.mkdir(parents=True, exist_ok=True)
+    made(folder)
     with (folder / "lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
