@@ -48,3 +48,19 @@ def test_a_long_life_is_one_range() -> None:
     full = [(0, -2), *((word, -1) for word in range(1, 50_000))]
 
     assert ranges_of(full) == [(1, 50_000 * WORD - 1)]
+
+
+def test_gaps_are_told_and_bounded() -> None:
+    """Records that were deleted unread, or are not published yet, are named at the end of each run."""
+    from kinmqtt_metrics.pipeline.run import gaps
+
+    whole = ("a", "1"), [(1, 9)]
+    torn = ("b", "2"), [(3, 4), (6, 8)]
+    many = [(("c", str(n)), [(2 * k, 2 * k) for k in range(1, 9)]) for n in range(5)]
+
+    assert list(gaps(dict([whole]))) == []
+    assert list(gaps(dict([whole, torn]))) == ["3 records of b 2 were not read: seq 1-2, 5"]
+    assert list(gaps(dict([torn, *many])))[1:] == [
+        *(f"8 records of c {n} were not read: seq 1, 3, 5, 7, 9 and 3 more gaps" for n in range(4)),
+        "of 1 more lives of brokers records were not read, too",
+    ]

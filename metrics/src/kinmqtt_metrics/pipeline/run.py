@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kinmqtt_metrics.landing import SUFFIX
 from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.seen import Life, Ranges, missing
 from kinmqtt_metrics.pipeline.session import lock_jvm, start
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.steps import Steps, locked
@@ -38,11 +39,12 @@ def run(settings: PipelineSettings, tell: Tell) -> None:
     with locked(settings.tables), _asked_to_end(ending):
         spark = start(settings.master, settings.conf)
         try:
-            held = lock_jvm(spark, settings.tables / ".pipeline" / "jvm.lock")
+            jvm_lock = lock_jvm(spark, settings.tables / ".pipeline" / "jvm.lock")
             # Again: Spark has put a handler of its own in place for ^C, which raises wherever the driver is.
             with _asked_to_end(ending):
                 read(settings, spark, ending, tell)
-            del held
+            # Java's lock ends with its process, which is later; until here the object of this name kept it.
+            del jvm_lock
         finally:
             _stop(spark)
 
@@ -137,8 +139,22 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
     if settings.final and not ending.is_set():
         _final(batches, settings)
     _, last = steps.last()
+    for sentence in gaps(last.seen):
+        tell(sentence)
     if last.open:
         tell(f"windows that are open wait for the next run: {open_nodes(last.nodes)}")
+
+
+def gaps(seen: Mapping[Life, Ranges], most: int = 5) -> Iterator[str]:
+    """Of lives of which records are missing which ones; at most so many lives, with so many gaps each."""
+    lives = [(life, between) for life, ranges in sorted(seen.items()) if (between := missing(ranges))]
+    for (node, boot), between in lives[:most]:
+        told = [f"{first}-{last}" if first < last else str(first) for first, last in between[:most]]
+        more = f" and {len(between) - most} more gaps" if len(between) > most else ""
+        number = sum(last - first + 1 for first, last in between)
+        yield f"{number:,} records of {node} {boot} were not read: seq {', '.join(told)}{more}"
+    if len(lives) > most:
+        yield f"of {len(lives) - most} more lives of brokers records were not read, too"
 
 
 def _final(batches: Batches, settings: PipelineSettings) -> None:

@@ -126,7 +126,7 @@ class Steps:
         self._mend_checkpoint()
 
     def _mend_checkpoint(self) -> None:
-        """Remove what a power failure emptied last: Spark begins that batch again, whose step is there or is made anew.
+        """Remove what a power failure emptied last: Spark begins that batch again; its step is there or made anew.
 
         Raises :class:`PipelineError` where an entry is empty that nothing stands for.
         """
