@@ -247,7 +247,7 @@ def test_a_full_disk_is_told_and_left_alone(
     """Clients notice nothing, the operator is told, and when there is room writing goes on without a gap."""
     before, disk = small_disk
     port = free_port()
-    command = broker_command(port, settings_file(tmp_path, disk / "landing", keep_free, "1 MiB"))
+    command = broker_command(port, settings_file(tmp_path, disk / "landing", keep_free, "2 MiB"))
     broker = BrokerProcess([*before, *command], port)
     try:
         broker.wait_for_line("listening on ")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kinmqtt_metrics.capture import capturing, message_record
-from kinmqtt_metrics.record import EVENT, Record
+from kinmqtt_metrics.record import EVENT, Record, memory_bytes, shortened
 from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
 from kinmqtt_metrics.settings import MetricsSettings
 from kinmqtt_metrics.spool import Figures, Spool, Writer, WriterThread
-from kinmqtt_metrics.summing import Sum, Sums, largest, tell_traffic
+from kinmqtt_metrics.summing import Largest, Sum, Sums, largest, tell_traffic, with_others
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import on_topics
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kinmqtt_spi.services.authorization import AuthorizationRequest
     from kinmqtt_spi.services.limiter import LimitDecision, Resource
     from kinmqtt_spi.services.metric import Snapshot, TrafficSnapshot
-    from kinmqtt_spi.values import Address, Client, Maybe, Message, Subscription
+    from kinmqtt_spi.values import Address, Client, Message, Subscription
 
 STOP_S: Final = 10.0
 """How long the broker's end may be held up by what is still to be written."""
@@ -72,6 +72,12 @@ class MetricsSink:
         """What earlier lives have left that could not be published."""
         self._told_trouble = ""
         self._told_dropped = 0
+        self._finding: Largest | None = None
+        """Under way in a thread,"""
+        self._found: Awaitable[None] | None = None
+        """which answers when it is done."""
+        self._untold = (0, 0)
+        """Messages and bytes of traffic that no record told of, for the queue was full."""
         self.publish_received = capturing(self._captured)
 
     @hookimpl
@@ -94,11 +100,13 @@ class MetricsSink:
             raise NotConfigured("plugins.metrics has no landing folder")
         self._context = context
         self.settings = settings
+        self._bound = settings
         self._landing: Path = settings.landing
         hooks = {hook for event, names in _HOOKS.items() if event not in settings.events for hook in names}
         if "disconnected" in settings.events:
             hooks.discard("connected")
         self._tells_connected = "connected" in settings.events
+        self._tells_disconnected = "disconnected" in settings.events
         if settings.capture:
             on_topics(*settings.capture)(self.publish_received)
         else:
@@ -119,7 +127,7 @@ class MetricsSink:
 
     def _go_by(self, settings: MetricsSettings) -> None:
         self.settings = settings
-        self._spool.limit_bytes = settings.max_waiting_bytes
+        self._spool.limit(settings.max_waiting_bytes)
         self._sums.limit = settings.max_pairs
         self._writer.roll_s = settings.roll_s
         self._writer.roll_bytes = settings.roll_bytes
@@ -174,12 +182,17 @@ class MetricsSink:
         thread, self._thread = self._thread, None
         if thread is not None:
             now = self._now()
+            if self._finding is not None and self._found is not None:
+                await self._found
+            self._tell_found()
             self._sums.tell(now)
             self._event("stopped", {})
             ended = await self._context.in_thread(lambda: thread.end(STOP_S))
             self._tell_news(thread)
             if not ended:
+                # It may write yet: the folder stays this process's until it ends, or two would write one life.
                 self._context.log.error("the disk of {landing} does not answer", landing=str(self._landing))
+                return
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -187,8 +200,8 @@ class MetricsSink:
     @hookimpl
     def reload(self, settings: MetricsSettings) -> Sequence[str]:
         """Take new limits and times; folder, events and capture need a restart."""
-        before = self.settings
-        sentences = [f"{key} needs a restart" for key in _RESTART if getattr(settings, key) != getattr(before, key)]
+        bound = self._bound
+        sentences = [f"{key} needs a restart" for key in _RESTART if getattr(settings, key) != getattr(bound, key)]
         self._go_by(settings)
         return sentences
 
@@ -226,6 +239,7 @@ class MetricsSink:
 
     def _tick(self) -> None:
         try:
+            self._tell_found()
             self._sums.tell(self._now())
             if self._thread is not None:
                 self._tell_news(self._thread)
@@ -258,19 +272,30 @@ class MetricsSink:
         self._sampling.take(snapshot, int(snapshot.at * 1e6))
 
     @hookimpl
-    def traffic_sampled(self, traffic: TrafficSnapshot) -> Maybe[None]:
+    def traffic_sampled(self, traffic: TrafficSnapshot) -> None:
         """What each client has published to each topic."""
         limit = self.settings.max_pairs
-        if len(traffic.pairs) > SORTED_AT_ONCE:
-            return self._tell_many(traffic, limit)
+        self._tell_found()
+        if self._finding is not None:
+            # The thread is an interval behind: nobody waits for it, and no second one begins.
+            limit = 0
+        elif len(traffic.pairs) > SORTED_AT_ONCE:
+            # What it finds is told at the timer's next turn. Events don't wait for it in the plugin's mailbox.
+            self._finding = Largest(traffic, limit)
+            self._found = self._context.in_thread(self._finding.find)
+            return
         self._tell_traffic(largest(traffic, limit))
-        return None
 
-    async def _tell_many(self, traffic: TrafficSnapshot, limit: int) -> None:
-        self._tell_traffic(await self._context.in_thread(lambda: largest(traffic, limit)))
+    def _tell_found(self) -> None:
+        """Tell what the thread has found, once it has."""
+        finding = self._finding
+        if finding is not None and finding.found is not None:
+            self._finding = None
+            self._tell_traffic(finding.found)
 
     def _tell_traffic(self, traffic: TrafficSnapshot) -> None:
-        tell_traffic(self._offer, traffic, int(traffic.at * 1e6))
+        # What found the queue full is told with the others, later: which clients it was is lost, and no message.
+        self._untold = tell_traffic(self._offer, with_others(traffic, *self._untold), int(traffic.at * 1e6))
 
     def _event(
         self,
@@ -292,15 +317,16 @@ class MetricsSink:
             record["topic"] = topic
         if reason:
             record["reason"] = reason
-        self._offer(self._now(), record, len(client) + len(topic))
+        self._offer(self._now(), record, memory_bytes(client, topic, *labels.values()))
 
     @hookimpl
     def connected(self, client: Client, session_present: bool) -> None:
         """A client has its CONNACK."""
-        since = self._since
-        if len(since) >= REMEMBERED:
-            del since[next(iter(since))]
-        since[client.client_id] = self._context.clock.monotonic()
+        if self._tells_disconnected:
+            since = self._since
+            if len(since) >= REMEMBERED:
+                del since[next(iter(since))]
+            since[client.client_id] = self._context.clock.monotonic()
         if self._tells_connected:
             labels = _who(client)
             labels["protocol"] = str(client.protocol_version)
@@ -389,14 +415,14 @@ class MetricsSink:
 
     def _captured(self, client: Client, message: Message) -> None:
         record = message_record(client, message, self.settings.capture_max_payload_bytes)
-        more_bytes = len(message.topic) + len(record.get("payload", b""))
+        more_bytes = memory_bytes(client.client_id, message.topic) + len(record.get("payload", b""))
         self._offer(int(message.received_at * 1e6), record, more_bytes)
 
 
 def _who(client: Client) -> dict[str, str]:
     labels = {"address": client.address.host, "listener": client.listener}
     if client.username is not None:
-        labels["username"] = client.username
+        labels["username"] = shortened(client.username)
     return labels
 
 

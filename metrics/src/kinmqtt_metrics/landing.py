@@ -41,6 +41,9 @@ class SegmentName:
 
     def __str__(self) -> str:
         node = quote(self.node, safe="").replace("~", "%7E")
+        if node.startswith("."):
+            # Readers pass over files whose names begin with a dot.
+            node = "%2E" + node[1:]
         return f"{node}-{self.boot}-{self.number:08d}{SUFFIX}"
 
     @classmethod

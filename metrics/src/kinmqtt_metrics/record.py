@@ -27,6 +27,20 @@ MESSAGE: Final = "message"
 
 KINDS: Final = (COUNTER, GAUGE, HISTOGRAM, TRAFFIC, EVENT, MESSAGE)
 
+SHOWN_USERNAME: Final = 256
+"""Characters of a user name that are told: it is the client's choice, up to 65,535 bytes."""
+
+
+def shortened(username: str) -> str:
+    """A user name as it is told: of a longer one the beginning, and an ellipsis."""
+    return username if len(username) <= SHOWN_USERNAME else username[: SHOWN_USERNAME - 1] + "\u2026"
+
+
+def memory_bytes(*texts: str) -> int:
+    """What texts take in memory, or somewhat more."""
+    return sum(len(text) if text.isascii() else 4 * len(text) for text in texts)
+
+
 FIELDS: Final[dict[str, str]] = {
     "v": "int",
     "t": "bigint",
@@ -100,10 +114,11 @@ are summed over an interval, by client, topic, reason and labels: ``delta`` says
 the interval ended. A flood of them is a few lines.
 
 Labels: ``connected``, ``disconnected`` and ``taken_over`` have ``address``, ``listener`` and, where there is one,
-``username``; ``connected`` also ``protocol`` (3, 4 or 5) and ``session`` (``new``, ``resumed``), ``disconnected``
-also ``by`` (``client``, ``broker``, ``network``), ``taken_over`` also ``old_address``; ``subscribed`` has ``qos``.
-What was refused has ``by``, the plugin or the rule: ``authorization_refused`` also ``action``, ``limited`` also
-``resource`` and ``verdict``. Messages have ``qos`` and ``retain`` (``true``, ``false``).
+``username``, cut to :data:`SHOWN_USERNAME` characters; ``connected`` also ``protocol`` (3, 4 or 5) and ``session``
+(``new``, ``resumed``), ``disconnected`` also ``by`` (``client``, ``broker``, ``network``), ``taken_over`` also
+``old_address``; ``subscribed`` has ``qos``. What was refused has ``by``, the plugin or the rule:
+``authorization_refused`` also ``action``, ``limited`` also ``resource`` and ``verdict``. Messages have ``qos`` and
+``retain`` (``true``, ``false``).
 """
 
 OTHERS: Final = "(others)"

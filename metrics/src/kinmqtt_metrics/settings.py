@@ -28,7 +28,8 @@ CHOICES: Final = (
 
 BY_ITSELF: Final = tuple(name for name in CHOICES if name not in ON_REQUEST)
 
-LEAST_WAITING_BYTES: Final = 1 << 20
+LEAST_WAITING_BYTES: Final = 2 << 20
+"""The largest message that can be archived fits: a payload of 1 MiB, with its topic and client id."""
 
 
 def _check_filters(_: object, attribute: attrs.Attribute[Any], filters: Sequence[str]) -> None:

@@ -70,6 +70,7 @@ class Spool:
 
     def __init__(self, limit_bytes: int, figures: Figures) -> None:
         self.limit_bytes = limit_bytes
+        self._is_closed = False
         self.figures = figures
         self._records: deque[tuple[int, Record, int]] = deque()
         self._offered_bytes = 0
@@ -103,8 +104,15 @@ class Spool:
             self.news.set()
         return True
 
+    def limit(self, limit_bytes: int) -> None:
+        """Hold so much from now on, unless it is closed."""
+        self.limit_bytes = limit_bytes
+        if self._is_closed:
+            self.limit_bytes = 0
+
     def close(self) -> None:
         """Take nothing more."""
+        self._is_closed = True
         self.limit_bytes = 0
         self.news.set()
 
@@ -179,6 +187,8 @@ class Writer:
         self._segment: Segment | None = None
         self._is_sealed = False
         self._figures = spool.figures
+        self._in_hand = 0
+        """Records that were taken and are not in a batch yet."""
         self._seq = 0
         """Of the last record in a segment."""
         self._published = 0
@@ -268,28 +278,34 @@ class Writer:
         lines = []
         size_bytes = 0
         seq = self._seq
-        for t, record, record_bytes in self.spool.take():
+        taken = self.spool.take()
+        self._in_hand = len(taken)
+        for t, record, record_bytes in taken:
             size_bytes += record_bytes
             try:
                 body = _ENCODE(record)
             except (TypeError, ValueError, RecursionError):
                 self._figures.dropped[UNFIT].value += 1
+                self._in_hand -= 1
                 continue
             seq += 1
             lines.append(f'{{"v":{FORMAT},"t":{t}{self._middle}{seq},{body[1:]}\n')
         if not lines:
             self.spool.done(size_bytes)
             return None
-        return Batch("".join(lines).encode("ascii"), len(lines), size_bytes)
+        batch = Batch("".join(lines).encode("ascii"), len(lines), size_bytes)
+        self._in_hand = 0
+        return batch
 
     # Its end
 
-    def give_up(self) -> None:
+    def give_up(self, reason: str = STOPPED) -> None:
         """Count what was not written, and leave what was not published to the next start."""
-        left = self.spool.forget() + (0 if self._batch is None else self._batch.number)
-        self._figures.dropped[STOPPED].value += left
+        left = self.spool.forget() + self._in_hand + (0 if self._batch is None else self._batch.number)
+        self._figures.dropped[reason].value += left
         self.spool.done(self.spool.waiting_bytes)
         self._batch = None
+        self._in_hand = 0
         if self._segment is not None:
             self._segment.close()
             self._segment = None
@@ -344,7 +360,11 @@ class WriterThread:
             self._finish()
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
-        finally:
+            # Nobody takes any more: what comes is dropped, and told as what it is.
+            writer.spool.refusing = WRITE_FAILED
+            writer.spool.close()
+            writer.give_up(WRITE_FAILED)
+        else:
             writer.give_up()
 
     def _finish(self) -> None:

@@ -50,6 +50,14 @@ def test_a_node_that_is_silent_has_its_windows_closed() -> None:
     assert closed["a"].bound == 20
 
 
+def test_silence_is_counted_from_where_somebody_listens() -> None:
+    """After an outage of the pipeline, or while it is behind, nodes are not silent: they were not heard."""
+    nodes = RULE.after({}, {"a": 12}, 0)
+
+    assert RULE.after(nodes, {"b": 1}, 500, since_s=480)["a"].bound == 7
+    assert RULE.after(nodes, {"b": 1}, 540, since_s=480)["a"].bound == 20
+
+
 def test_a_larger_watermark_opens_nothing_again() -> None:
     """Between runs --watermark-s may change; windows that are in the tables stay as they are."""
     nodes = RULE.after({}, {"a": 100}, 0)

@@ -144,6 +144,45 @@ def test_windows_that_are_open_wait_for_the_next_run(
     assert told[-1].startswith("windows that are open wait for the next run: a from 2026-")
 
 
+def test_a_silent_node_is_closed_while_nothing_is_read(
+    landing: Landing, settings: PipelineSettings, drain: Drain
+) -> None:
+    """Its windows are told, once; those of the others stay open and go on, and what is not read yet is no silence."""
+    from kinmqtt_metrics.pipeline.batches import Batches
+    from kinmqtt_metrics.pipeline.steps import Steps
+
+    silent, other = Life("a", f"{1:016x}", Random(2)), Life("b", f"{1:016x}", Random(3))
+    batches = [silent.ticks(25)]
+    landing.publish(batches[0])
+    drain()
+    for _ in range(2):
+        batches.append(other.ticks(25))
+        landing.publish(batches[-1])
+        drain()
+    steps = Steps(settings.tables)
+    name, before = steps.last()
+    between_s = (before.nodes["a"].heard_s + before.nodes["b"].heard_s) / 2
+    told: list[str] = []
+    idle = Batches(settings, steps, told.append, lambda: between_s + settings.idle_s)
+    batches.append(other.ticks(25))
+    landing.publish(batches[-1])
+    idle.close_idle()
+    unread = steps.last()[0]
+    drain()
+    idle.close_idle()
+    idle.close_idle()
+    closed, after = steps.last()
+    batches.append(other.ticks(25))
+    landing.publish(batches[-1])
+    drain(final=True)
+
+    assert unread == name
+    assert closed == "0000000003-closed-0001"
+    assert len(told) == 1 and told[0].startswith("of silent nodes: ")
+    assert after.open and after.nodes["a"].bound > before.nodes["a"].newest
+    check(settings, batches, final=True)
+
+
 def test_what_comes_after_a_final_close_is_late(landing: Landing, settings: PipelineSettings, drain: Drain) -> None:
     """--final closes every window for good; rows of a window are written once."""
     life = Life("a", f"{1:016x}", Random(3))

@@ -45,3 +45,19 @@ def test_two_sets_of_ranges_are_united_and_compared(one: set[int], other: set[in
 def test_a_long_life_is_one_range() -> None:
     """What is remembered of a broker does not grow with what it wrote."""
     assert ranges_of(np.arange(1, 3_000_000)) == [(1, 2_999_999)]
+
+
+def test_gaps_are_told_and_bounded() -> None:
+    """Records that were deleted unread, or are not published yet, are named at the end of each run."""
+    from kinmqtt_metrics.pipeline.run import gaps
+
+    whole = ("a", "1"), [(1, 9)]
+    torn = ("b", "2"), [(3, 4), (6, 8)]
+    many = [(("c", str(n)), [(2 * k, 2 * k) for k in range(1, 9)]) for n in range(5)]
+
+    assert list(gaps(dict([whole]))) == []
+    assert list(gaps(dict([whole, torn]))) == ["3 records of b 2 were not read: seq 1-2, 5"]
+    assert list(gaps(dict([torn, *many])))[1:] == [
+        *(f"8 records of c {n} were not read: seq 1, 3, 5, 7, 9 and 3 more gaps" for n in range(4)),
+        "of 1 more lives of brokers records were not read, too",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -78,3 +79,16 @@ def test_tables_below_the_landing_folder_are_refused(
 
     assert main(folders) == 1
     assert "can't lie in the landing folder" in capsys.readouterr().err
+
+
+def test_what_can_not_be_read_is_told_before_spark_starts(
+    folders: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brokers write for their own user and group: whoever runs as another one is told whose file it is about."""
+    segment = tmp_path / "landing" / "date=2026-11-21" / "n-00000000c0ffee01-00000001.jsonl"
+    segment.parent.mkdir()
+    segment.write_text("")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != segment)
+
+    assert main(folders) == 1
+    assert f"{segment} can't be read by this user" in capsys.readouterr().err

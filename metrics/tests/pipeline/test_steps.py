@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.pipeline import steps as module
 from kinmqtt_metrics.pipeline.closing import Node
 from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.steps import Step, Steps, locked, placed, step_name
+from kinmqtt_metrics.tables import STATE
 
 
 @pytest.fixture
@@ -103,3 +105,37 @@ def test_a_second_driver_is_refused(tmp_path: Path) -> None:
             pass
     with locked(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("kind", ["commits", "offsets"])
+def test_what_a_power_failure_emptied_of_the_checkpoint_is_removed(steps: Steps, kind: str) -> None:
+    """Spark brings neither to the disk, and would not start; the batch is begun again, and its step says the same."""
+    folder = steps.checkpoint / kind
+    folder.mkdir(parents=True)
+    for name, text in (("0", "v1"), ("1", ""), (".1.crc", "crc")):
+        (folder / name).write_text(text)
+
+    Steps(steps.tables).prepare({"window_s": 10})
+
+    assert [path.name for path in folder.iterdir()] == ["0"]
+
+
+def test_an_empty_offset_of_a_batch_that_was_made_is_told(steps: Steps) -> None:
+    """Nobody would know any more which segments it had."""
+    make(steps, 0)
+    folder = steps.checkpoint / "offsets"
+    folder.mkdir(parents=True)
+    (folder / "0").write_text("")
+
+    with pytest.raises(PipelineError, match="offsets/0 is empty"):
+        Steps(steps.tables).prepare({"window_s": 10})
+
+
+def test_folders_that_are_made_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is synced in a folder whose name is not would be gone after a power failure."""
+    synced: list[Path] = []
+    monkeypatch.setattr(module, "sync", synced.append)
+    Steps(tmp_path / "tables").prepare({"window_s": 10})
+
+    state = tmp_path / "tables" / STATE
+    assert {tmp_path, tmp_path / "tables", state.parent, state} <= set(synced)

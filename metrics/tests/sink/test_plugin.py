@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from broken_disk import BrokenDisk, left_open, records
 
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import FIELDS, OTHERS
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
+from kinmqtt_metrics.spool import RECORD_BYTES
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import topics_of
@@ -159,7 +161,7 @@ def test_frequent_events_are_summed(scene: Scene) -> None:
 def test_samples_and_traffic_have_the_moment_they_are_of(scene: Scene) -> None:
     """Which is the snapshot's, and not that of the writing."""
     scene.sink.sampled(Snapshot(12.5, "n", (CounterSample("a.b", "bytes", {}, 3),)))
-    scene.drive(scene.sink.traffic_sampled(TrafficSnapshot(13.5, "n", (Traffic("c", "t", 1, 2),))))
+    scene.sink.traffic_sampled(TrafficSnapshot(13.5, "n", (Traffic("c", "t", 1, 2),)))
 
     assert [(record["t"], record["kind"]) for record in scene.told()] == [
         (12_500_000, "counter"),
@@ -172,12 +174,71 @@ def test_traffic_of_very_many_is_bounded(tmp_path: Path, number: int) -> None:
     """The largest pairs are told, the others in one record; many are sorted beside the reactor."""
     scene = Scene(tmp_path, max_pairs=3)
     pairs = tuple(Traffic(f"c{n}", "t", 1, n) for n in range(number))
-    scene.drive(scene.sink.traffic_sampled(TrafficSnapshot(1.0, "n", pairs)))
+    scene.sink.traffic_sampled(TrafficSnapshot(1.0, "n", pairs))
 
     told = scene.told()
     assert [record["client"] for record in told] == [*(f"c{number - n}" for n in (1, 2, 3)), OTHERS]
     assert sum(record["delta"] for record in told) == number
     assert sum(record["bytes"] for record in told) == sum(range(number))
+
+
+def test_nobody_waits_for_the_sorting_of_very_many(tmp_path: Path) -> None:
+    """What comes meanwhile is told as a sum, and a second thread does not begin."""
+    scene = Scene(tmp_path, max_pairs=1)
+    calls: list[Callable[[], object]] = []
+    in_thread = scene.context.in_thread
+    scene.context.in_thread = calls.append  # type: ignore[method-assign, assignment]
+    many = tuple(Traffic(f"c{n}", "t", 1, n) for n in range(6000))
+    scene.sink.traffic_sampled(TrafficSnapshot(1.0, "n", many))
+    scene.sink.traffic_sampled(TrafficSnapshot(2.0, "n", many))
+    [sort] = calls
+    sort()
+    scene.sink.traffic_sampled(TrafficSnapshot(3.0, "n", many[:1]))
+    scene.context.in_thread = in_thread  # type: ignore[method-assign]
+
+    assert [(record["t"], record["client"], record["delta"]) for record in scene.told()] == [
+        (2_000_000, OTHERS, 6000),
+        (1_000_000, "c5999", 1),
+        (1_000_000, OTHERS, 5999),
+        (3_000_000, "c0", 1),
+    ]
+
+
+def test_traffic_that_found_the_queue_full_is_told_with_the_others(tmp_path: Path) -> None:
+    """Of which client it was is lost, and no message."""
+    scene = Scene(tmp_path)
+    offer = scene.sink._offer
+    scene.sink._offer = lambda *_: False
+    scene.sink.traffic_sampled(TrafficSnapshot(1.0, "n", (Traffic("c", "t", 2, 30),), 1, 5))
+    scene.sink._offer = offer
+    scene.sink.traffic_sampled(TrafficSnapshot(2.0, "n", (Traffic("c", "t", 4, 50),)))
+    scene.sink.traffic_sampled(TrafficSnapshot(3.0, "n", ()))
+
+    assert [(record["client"], record["delta"], record["bytes"]) for record in scene.told()] == [
+        ("c", 4, 50),
+        (OTHERS, 3, 35),
+    ]
+
+
+def test_what_a_client_chooses_counts_and_is_cut(tmp_path: Path) -> None:
+    """User names are shown to 256 characters; labels, and letters that take more than a byte, count as memory."""
+    scene = Scene(tmp_path)
+    before = scene.sink._spool._offered_bytes
+    scene.sink.connected(evolve(CLIENT, username="\u00e4" * 60_000), False)
+    size_bytes = scene.sink._spool._offered_bytes - before
+
+    [record] = scene.told()
+    assert record["labels"]["username"] == "\u00e4" * 255 + "\u2026"
+    assert size_bytes >= RECORD_BYTES + 256 * 2
+
+
+def test_beginnings_are_remembered_only_where_ends_are_told(tmp_path: Path) -> None:
+    """Else nobody would forget them."""
+    scene = Scene(tmp_path, events=("connected",))
+    scene.sink.connected(CLIENT, False)
+
+    assert scene.sink._since == {}
+    scene.stop()
 
 
 def test_captured_messages_are_archived(tmp_path: Path) -> None:
@@ -274,6 +335,21 @@ def test_a_second_broker_of_that_name_does_not_start(tmp_path: Path) -> None:
     assert [record["name"] for record in records(tmp_path)] == ["started", "stopped"]
 
 
+def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path) -> None:
+    """A disk that does not answer may do so later: another broker of that name must not be there by then."""
+    first = Scene(tmp_path)
+    thread, first.sink._thread = first.sink._thread, _Endless()  # type: ignore[assignment]
+    first.stop()
+    second = Scene(tmp_path, start=False)
+    with pytest.raises(AssemblyError, match="another broker named 'n'"):
+        second.start()
+
+    assert any("does not answer" in text for text in first.context.log.texts())
+    assert thread is not None and thread.end(5.0)
+    assert first.sink._lock is not None
+    first.sink._lock.release()
+
+
 def test_brokers_share_a_folder(tmp_path: Path) -> None:
     """Each under its own name; segments that the other writes are left alone."""
     first = Scene(tmp_path, node="a")
@@ -325,6 +401,14 @@ class _Thread:
     error = ""
 
 
+class _Endless(_Thread):
+    """One that waits for its disk."""
+
+    def end(self, limit_s: float) -> bool:
+        """Not within any time."""
+        return False
+
+
 def test_a_reload_takes_what_it_can(scene: Scene, tmp_path: Path) -> None:
     """Limits and times at once; what is bound to hooks, and the folder, with a restart."""
     settings = MetricsSettings(landing=tmp_path / "other", roll_s=9.0, max_pairs=5, events=(), capture=("x",))
@@ -333,6 +417,8 @@ def test_a_reload_takes_what_it_can(scene: Scene, tmp_path: Path) -> None:
 
     assert sentences == ["landing needs a restart", "events needs a restart", "capture needs a restart"]
     assert scene.sink.settings is settings
+    assert scene.sink.reload(settings) == sentences, "what a restart is needed for does not change by itself"
+    assert scene.sink.reload(MetricsSettings(landing=tmp_path, events=CHOICES)) == []
     scene.sink.session_expired("a")
     assert [record["name"] for record in scene.told()] == ["session_expired"]
 

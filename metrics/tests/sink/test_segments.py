@@ -285,3 +285,11 @@ def test_two_of_one_name_do_not_write_to_one_folder(tmp_path: Path) -> None:
 
     Lock(tmp_path, "a/b").release()
     assert os.sep not in lock.path.name
+
+
+def test_a_name_that_begins_with_a_dot_is_read(tmp_path: Path) -> None:
+    """Readers pass over files whose names begin with one."""
+    name = SegmentName(".n", NAME.boot, 1)
+
+    assert str(name) == f"%2En-{NAME.boot}-00000001.jsonl"
+    assert SegmentName.parse(str(name)) == name

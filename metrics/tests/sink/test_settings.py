@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinmqtt_metrics.settings import BY_ITSELF, MetricsSettings
+from kinmqtt_metrics.spool import RECORD_BYTES
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.settings import Document, parse
 
@@ -47,3 +48,11 @@ def test_mistakes_have_a_place(text: str, problem: str) -> None:
     """What, where, and what it may be."""
     with pytest.raises(SettingsError, match=problem):
         parsed(text)
+
+
+def test_the_largest_message_that_is_archived_fits() -> None:
+    """With any pair of limits; else its payload would be asked for and never be there."""
+    most = parsed('max_waiting_bytes = "2 MiB"\ncapture_max_payload_bytes = "1 MiB"')
+
+    longest = 4 * (65_535 + 65_535)
+    assert most.capture_max_payload_bytes + longest + RECORD_BYTES <= most.max_waiting_bytes

@@ -448,6 +448,31 @@ def test_an_error_nobody_thought_of_is_told(real: Scene, monkeypatch: pytest.Mon
     assert thread.error == "ZeroDivisionError: by chance"
 
 
+@pytest.mark.parametrize("where", ["_encoded", "_write", "_ENCODE"])
+def test_where_the_thread_is_gone_nothing_is_taken_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """What it had in hand, what waited and what comes are dropped, and counted as what could not be written."""
+    scene = Scene(tmp_path, limit=1000)
+
+    def broken(*_: object) -> None:
+        raise MemoryError("by chance")
+
+    if where == "_ENCODE":
+        monkeypatch.setattr(spool_module, where, broken)
+    else:
+        monkeypatch.setattr(Writer, where, broken)
+    scene.offer(100)
+    thread = WriterThread(scene.writer, scene.clock.monotonic)
+    thread._run()
+    scene.offer(7)
+    scene.spool.limit(1 << 30)
+    scene.offer(3)
+
+    assert scene.dropped() == {"write_failed": 110}
+    assert scene.spool.waiting_bytes == 0
+
+
 @given(st.lists(st.text(), max_size=5), st.text())
 def test_any_text_is_one_line(tmp_path_factory: pytest.TempPathFactory, texts: list[str], key: str) -> None:
     """Client ids and topics are whatever clients say."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_sampling import Taker
 
 from kinmqtt_metrics.record import OTHERS
-from kinmqtt_metrics.summing import Sum, Sums, largest, tell_traffic
+from kinmqtt_metrics.summing import NAMES_BYTES, Sum, Sums, largest, tell_traffic
 from kinmqtt_spi.services.metric import Traffic, TrafficSnapshot
 
 
@@ -69,6 +69,19 @@ def test_one_event_does_not_take_the_room_of_another() -> None:
     ]
 
 
+def test_long_names_are_summed_up_sooner() -> None:
+    """Clients choose names of 64 KB; what sums take in memory is bounded by bytes, too."""
+    taker = Taker()
+    sums = Sums(taker, 1000)
+    for number in range(100):
+        sums.count(dropped(f"{number:03d}" + "x" * 65_000))
+    sums.tell(0)
+
+    assert sum(len(record["client"]) for record in taker.records) <= NAMES_BYTES
+    assert taker.records[-1]["client"] == OTHERS
+    assert sum(record["delta"] for record in taker.records) == 100
+
+
 def test_what_was_not_taken_is_told_with_the_next_interval() -> None:
     """The sums of what was dropped are exact, too."""
     taker = Taker()
@@ -103,10 +116,13 @@ def test_the_largest_are_told_and_nothing_is_lost(counts: list[tuple[int, int]],
 def test_traffic_is_a_record_for_each_pair() -> None:
     """And one of all others, where there are any."""
     taker = Taker()
-    tell_traffic(taker, TrafficSnapshot(1.0, "n", (Traffic("c", "t", 2, 30),), 4, 50), 7)
+    told = tell_traffic(taker, TrafficSnapshot(1.0, "n", (Traffic("c", "t", 2, 30),), 4, 50), 7)
     tell_traffic(taker, TrafficSnapshot(1.0, "n", ()), 8)
+    taker.is_full = True
+    untold = tell_traffic(taker, TrafficSnapshot(1.0, "n", (Traffic("c", "t", 2, 30),), 4, 50), 9)
 
     assert taker.records == [
         {"t": 7, "kind": "traffic", "delta": 2, "client": "c", "topic": "t", "bytes": 30},
         {"t": 7, "kind": "traffic", "delta": 4, "client": OTHERS, "topic": OTHERS, "bytes": 50},
     ]
+    assert (told, untold) == ((0, 0), (6, 80))

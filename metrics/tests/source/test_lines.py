@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -211,3 +213,21 @@ def test_a_segment_that_is_gone_is_an_error_or_a_row(tmp_path: Path) -> None:
     rows = _rows(list(LineReader(str(tmp_path), list(FIELDS), rejected=True).read(KEY, gone)))
 
     assert [(row["kind"], row["name"], row["value"]) for row in rows] == [("rejected", gone, 0)]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_file_that_can_not_be_read_right_now_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As a row of rejected lines it would count as read, for good. The error names the file."""
+    path = write(tmp_path, NAME, [line(event(1))])
+
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(module, "open", refused, raising=False)
+    reader = LineReader(str(tmp_path), list(FIELDS), True)
+
+    with pytest.raises(OSError, match=re.escape(str(path))) as raised:
+        list(reader.read(KEY, str(path.relative_to(tmp_path))))
+    assert raised.value.errno == number

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -18,6 +19,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 from segments import publish
 
+from kinmqtt_metrics.source import writer as module
 from kinmqtt_metrics.source.writer import BatchWriter, NotPublished, StreamWriter, Where
 
 if TYPE_CHECKING:
@@ -253,3 +255,70 @@ def test_a_password_comes_from_where_the_task_runs(tmp_path: Path, monkeypatch: 
         Where(host="h", port=1, password_variable="KINMQTT_NONE").password()
     with pytest.raises(NotPublished, match=r"none on .*: No such file"):
         Where(host="h", port=1, password_file=str(tmp_path / "none")).password()
+
+
+class _Task:
+    """A task of a batch, as Spark tells of it."""
+
+    @staticmethod
+    def get() -> _Task:
+        return _Task()
+
+    def partitionId(self) -> int:
+        return 0
+
+    def taskAttemptId(self) -> int:
+        return 7
+
+    def getLocalProperty(self, key: str) -> str:
+        return {"sql.streaming.queryId": "query", "streaming.sql.batchId": "3"}[key]
+
+
+def test_two_writes_of_one_batch_have_ids_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with a prefix that stays the same when the batch is repeated; without one receivers take them for one."""
+    ids: list[str] = []
+
+    class Taking:
+        def __init__(self, where: Where, client_id: str) -> None:
+            pass
+
+        def publish(self, message: module.Message) -> None:
+            ids.append(dict(message.properties)[module.ID])
+
+        def wait_for_all(self) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(module, "_Connection", Taking)
+    monkeypatch.setattr(module, "TaskContext", _Task)
+    schema = StructType().add("topic", "string").add("payload", "string")
+    rows = pa.RecordBatch.from_pylist([{"topic": "t", "payload": "x"}])
+    for prefix in ("a-", "b-", "a-"):
+        options = CaseInsensitiveDict({"host": "h", "idPrefix": prefix})
+        BatchWriter(options, schema, False).write(iter([rows]))
+
+    assert ids == ["a-query-3-0-0", "b-query-3-0-0", "a-query-3-0-0"]
+
+
+def test_messages_that_wait_are_counted_when_it_is_over() -> None:
+    """The error tells how many were left, and not how many there were when the waiting began."""
+    connection = module._Connection.__new__(module._Connection)
+    connection._name, connection._where = "h:1", Where(host="h", port=1, timeout_s=0.0)
+    connection._failures, connection._refused, connection._lost = [], "", ""
+
+    class Answered:
+        """One message is acknowledged just as the wait begins."""
+
+        def __enter__(self) -> None:
+            connection._waiting -= 1
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    connection._waiting = 3
+    connection._news = Answered()  # type: ignore[assignment]
+
+    with pytest.raises(NotPublished, match=": 2 messages were not acknowledged within"):
+        connection.wait_for_all()

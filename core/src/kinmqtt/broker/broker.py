@@ -83,7 +83,7 @@ class Broker:
         self.wheel = Wheel()
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
         self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
-        self.traffic = TrafficLedger(hooks.traffic_sampled.active)
+        self.traffic = TrafficLedger(bool(hooks.traffic_sampled.active and assembly.settings.sys_interval_s))
         self.retained = Retained(self.runtime, self._epoch_of)
         self.publishing = Publishing(self.runtime, self.router, self.retained)
         self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
@@ -210,7 +210,9 @@ class Broker:
         if self.runtime.settings.sys_interval_s:
             # What has been counted since the last interval.
             self._sample()
-        await _attempted("the plugins' notices", lambda: limited(run(self.runtime.hooks.told()), clock, STOP_LIMIT_S))
+        await _attempted(
+            "the plugins' notices", lambda: limited(run(self.runtime.hooks.drained()), clock, STOP_LIMIT_S)
+        )
         await self._drain_plugins()
         await _attempted("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
         await _attempted("the cluster backend", cluster.stop)

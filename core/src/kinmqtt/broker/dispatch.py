@@ -441,11 +441,11 @@ class Collect(Generic[P, T]):
 class Mailbox:
     """What one plugin has yet to be told: in order over all of its hooks, emptied in a later turn."""
 
-    __slots__ = ("_busy", "_clock", "_told", "_waiting")
+    __slots__ = ("_busy", "_clock", "_drained", "_waiting")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told: list[Deferred[None]] = []
+        self._drained: list[Deferred[None]] = []
         self._waiting: deque[tuple[_Listener, tuple[Any, ...]]] = deque()
         self._busy = False
 
@@ -456,11 +456,11 @@ class Mailbox:
             self._busy = True
             self._clock.later(0, self._empty)
 
-    def told(self) -> Deferred[None]:
+    def drained(self) -> Deferred[None]:
         """Fires when the plugin has been told everything, and has done what it does with it."""
         done: Deferred[None] = Deferred()
         if self._busy:
-            self._told.append(done)
+            self._drained.append(done)
         else:
             done.callback(None)
         return done
@@ -484,8 +484,8 @@ class Mailbox:
             self._clock.later(0, self._empty)
         else:
             self._busy = False
-            told, self._told = self._told, []
-            for done in told:
+            drained, self._drained = self._drained, []
+            for done in drained:
                 done.callback(None)
 
 

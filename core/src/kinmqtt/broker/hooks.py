@@ -71,10 +71,10 @@ class Hooks:
     def _mailbox_of(self, plugin: str) -> Mailbox:
         return self._mailboxes.setdefault(plugin, Mailbox(self._clock))
 
-    async def told(self) -> None:
+    async def drained(self) -> None:
         """Wait until every plugin has been told everything that it was to be told so far."""
         for mailbox in tuple(self._mailboxes.values()):
-            await mailbox.told()
+            await mailbox.drained()
 
     def _bind_deciding(self) -> None:
         unavailable = ReasonCode.SERVER_UNAVAILABLE

@@ -274,6 +274,28 @@ def test_traffic_is_bounded() -> None:
     assert (second.pairs, second.others_messages) == ((), 0)
 
 
+def test_traffic_is_bounded_by_what_names_take() -> None:
+    """Clients choose names of 64 KB; what no longer fits is told as a sum, and the next interval begins anew."""
+    ledger = TrafficLedger(True, most_name_bytes=10)
+    told = []
+    for _ in range(2):
+        for topic in ("abcd", "\u00e4", "abcd", "e"):
+            route = Route(topic, Ruling(values.ALLOW, "test"))
+            route.messages, route.bytes = 1, 10
+            ledger.note("c", route)
+        told.append(ledger.taken(5.0, "here"))
+
+    assert [{pair.topic: pair.messages for pair in each.pairs} for each in told] == [{"abcd": 2, "\u00e4": 1}] * 2
+    assert [each.others_messages for each in told] == [1, 1]
+
+
+def test_without_an_interval_nothing_is_counted() -> None:
+    """Nobody would ever take it."""
+    house = House(plugins={"listening": Listening()}, settings=BrokerSettings(sys_interval_s=0))
+
+    assert not house.broker.traffic.active
+
+
 # The end
 
 

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from attrs import define, evolve, field
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.pipeline import aggregate, shaping
+from kinmqtt_metrics.pipeline.backlog import Backlog
 from kinmqtt_metrics.pipeline.closing import Closing, Node
 from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.seen import Life, Ranges, common, union
 from kinmqtt_metrics.pipeline.staging import MADE, READ, Staged, Staging, staged_file
 from kinmqtt_metrics.pipeline.state import SCHEMAS, STATE_SCHEMA
-from kinmqtt_metrics.pipeline.steps import Step, Steps, place, placed, step_name
+from kinmqtt_metrics.pipeline.steps import Step, Steps, closing_name, place, placed, step_name
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -62,10 +64,16 @@ class Batches:
     tell: Tell
     clock: Callable[[], float] = time.time
     closing: Closing = field(init=False)
+    backlog: Backlog = field(init=False)
+    _began_s: float = field(init=False, default=0.0)
+    """From when on nodes are listened to, by ``clock``; of a run that ends by itself since ever."""
 
     def __attrs_post_init__(self) -> None:
         of = self.settings
         self.closing = Closing(of.window_s * 1_000_000, round(of.watermark_s * 1_000_000), of.idle_s)
+        self.backlog = Backlog(self.steps.checkpoint, of.landing.resolve())
+        if not (of.once or of.final):
+            self._began_s = self.clock()
 
     def batch(self, rows: DataFrame, number: int) -> None:
         """One batch of the query; of one that was made already only what is left to publish."""
@@ -109,6 +117,35 @@ class Batches:
             step.write(making)
         self.steps.publish(self.steps.folder / name)
         self._tell("at the end", step.counts, time.monotonic() - began_s)
+
+    def close_idle(self) -> None:
+        """Close the windows of nodes that are silent. Only while no batch is under way."""
+        began_s = time.monotonic()
+        last, before = self.steps.last()
+        if last is None or not before.open:
+            return
+        nodes = self.closing.after(before.nodes, {}, self.clock(), self._began_s)
+        if nodes == before.nodes or not self.backlog.is_empty(int(last[:10])):
+            return
+        rows = _state(before.open)
+        assert rows is not None
+        ends = pc.add(rows.column("start"), self.closing.window)
+        names = rows.column("node").to_pylist()
+        closed = pc.less_equal(ends, pa.array([nodes[name].bound for name in names], pa.int64()))
+        name = closing_name(last)
+        with self.steps.making(name) as making:
+            state = making / "state" / "closed=false"
+            state.mkdir(parents=True)
+            left = rows.filter(pc.invert(closed))
+            if left.num_rows:
+                pq.write_table(left, state / "part-0.parquet")
+            rows = rows.filter(closed)
+            if rows.num_rows:
+                self._tables(rows, name, making)
+            step = Step(nodes, before.seen, (), {"windows": _windows(rows)})
+            step.write(making)
+        self.steps.publish(self.steps.folder / name)
+        self._tell("of silent nodes", step.counts, time.monotonic() - began_s)
 
     def _tell(self, what: str, counts: Mapping[str, int], took_s: float) -> None:
         said = [f"{counts.get('records', 0):,} records", f"{counts.get('windows', 0):,} windows closed"]
@@ -161,7 +198,9 @@ class Batches:
             counts["late"] = sum(checked.late.values())
             shaping.write(t.LATE, shaping.late(checked.late, number), placed(making, t.LATE, name))
 
-        nodes = self.closing.after(before.nodes, checked.newest, now_s)
+        # A full batch leaves something to the next one: who is not in it may be there.
+        is_behind = self.backlog.segments(number) >= self.settings.segments
+        nodes = self.closing.after(before.nodes, checked.newest, now_s, now_s if is_behind else self._began_s)
         opened = spark.read.schema(STATE_SCHEMA).parquet(*map(str, before.open)) if before.open else None
         made = {kind: work / kind for kind in SCHEMAS if checked.rows[kind]}
         total = sum(checked.rows[kind] for kind in SCHEMAS)

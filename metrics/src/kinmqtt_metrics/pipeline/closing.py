@@ -40,10 +40,13 @@ class Closing:
         known = nodes.get(node)
         return known is not None and self.start(t) + self.window <= known.bound
 
-    def after(self, nodes: Mapping[str, Node], newest: Mapping[str, int], now_s: float) -> dict[str, Node]:
+    def after(
+        self, nodes: Mapping[str, Node], newest: Mapping[str, int], now_s: float, since_s: float = 0.0
+    ) -> dict[str, Node]:
         """What is known after a batch with these latest event times.
 
-        Bounds never go back: neither when a clock does, nor when a larger watermark is asked for.
+        Bounds never go back: neither when a clock does, nor when a larger watermark is asked for. Before ``since_s``
+        nobody listened: silence is counted from there.
         """
         known = dict(nodes)
         for name, t in newest.items():
@@ -52,7 +55,7 @@ class Closing:
             bound = latest - self.watermark
             known[name] = Node(latest, bound if before is None else max(bound, before.bound), now_s)
         for name, node in nodes.items():
-            if name not in newest and now_s - node.heard_s >= self.idle_s:
+            if name not in newest and now_s - max(node.heard_s, since_s) >= self.idle_s:
                 known[name] = self.closed(node)
         return known
 

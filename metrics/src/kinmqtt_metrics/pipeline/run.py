@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from kinmqtt_metrics.landing import SUFFIX
 from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.seen import Life, Ranges, missing
 from kinmqtt_metrics.pipeline.session import lock_jvm, start
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.steps import Steps, locked
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
 _LOOK_S = 1
 """How often it is looked whether to end."""
 
+_IDLE_LOOK_S = 5
+"""How often it is looked whether nodes have fallen silent, while nothing is read."""
+
 
 def run(settings: PipelineSettings, tell: Tell) -> None:
     """Run until everything is read (``once``), or a signal comes. Raises :class:`PipelineError`."""
@@ -32,11 +39,12 @@ def run(settings: PipelineSettings, tell: Tell) -> None:
     with locked(settings.tables), _asked_to_end(ending):
         spark = start(settings.master, settings.conf)
         try:
-            held = lock_jvm(spark, settings.tables / ".pipeline" / "jvm.lock")
+            jvm_lock = lock_jvm(spark, settings.tables / ".pipeline" / "jvm.lock")
             # Again: Spark has put a handler of its own in place for ^C, which raises wherever the driver is.
             with _asked_to_end(ending):
                 read(settings, spark, ending, tell)
-            del held
+            # Java's lock ends with its process, which is later; until here the object of this name kept it.
+            del jvm_lock
         finally:
             _stop(spark)
 
@@ -47,6 +55,7 @@ def _check(settings: PipelineSettings) -> None:
             f"{settings.landing} is no folder: --landing is the folder that the broker writes to, `landing` of "
             f"[plugins.metrics]"
         )
+    _check_readable(settings.landing)
     if settings.window_s < 1 or settings.watermark_s < 0 or settings.trigger_s < 0:
         raise PipelineError("--window-s is at least 1; --watermark-s and --trigger-s are not negative")
     try:
@@ -58,6 +67,21 @@ def _check(settings: PipelineSettings) -> None:
     landing, tables = settings.landing.resolve(), settings.tables.resolve()
     if landing == tables or landing in tables.parents:
         raise PipelineError(f"the tables can't lie in the landing folder {landing}: take another folder for --tables")
+
+
+def _check_readable(landing: Path) -> None:
+    """Of segments the one of the latest day that comes first: their owner and mode are those of the others."""
+    try:
+        days = sorted(path for path in landing.glob("date=*") if path.is_dir())
+        paths = [landing, *days, *(path for path in days[-1:] for path in list(path.glob("*" + SUFFIX))[:1])]
+    except PermissionError as error:
+        paths = [Path(error.filename)]
+    for path in paths:
+        if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+            raise PipelineError(
+                f"{path} can't be read by this user: what brokers write belongs to their user and group; run as one "
+                "of these"
+            )
 
 
 def source(spark: SparkSession, landing: Path, segments: int) -> DataFrame:
@@ -79,10 +103,12 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
     steps.prepare({"window_s": settings.window_s})
     batches = Batches(settings, steps, tell)
     failed: list[BaseException] = []
+    stepping = threading.Lock()
 
     def batch(rows: DataFrame, number: int) -> None:
         try:
-            batches.batch(rows, number)
+            with stepping:
+                batches.batch(rows, number)
         except BaseException as error:
             failed.append(error)
             raise
@@ -96,10 +122,17 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
         tell(f"reading {settings.landing}, writing {settings.tables}; ^C ends this")
     try:
         query = writing.start()
+        look_s = time.monotonic()
         while not query.awaitTermination(_LOOK_S):
             if ending.is_set():
                 query.stop()
                 break
+            if time.monotonic() - look_s >= _IDLE_LOOK_S and stepping.acquire(blocking=False):
+                try:
+                    batches.close_idle()
+                finally:
+                    stepping.release()
+                look_s = time.monotonic()
     except Exception as error:
         if ending.is_set():
             return
@@ -107,8 +140,22 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
     if settings.final and not ending.is_set():
         _final(batches, settings)
     _, last = steps.last()
+    for sentence in gaps(last.seen):
+        tell(sentence)
     if last.open:
         tell(f"windows that are open wait for the next run: {open_nodes(last.nodes)}")
+
+
+def gaps(seen: Mapping[Life, Ranges], most: int = 5) -> Iterator[str]:
+    """Of lives of which records are missing which ones; at most so many lives, with so many gaps each."""
+    lives = [(life, between) for life, ranges in sorted(seen.items()) if (between := missing(ranges))]
+    for (node, boot), between in lives[:most]:
+        told = [f"{first}-{last}" if first < last else str(first) for first, last in between[:most]]
+        more = f" and {len(between) - most} more gaps" if len(between) > most else ""
+        number = sum(last - first + 1 for first, last in between)
+        yield f"{number:,} records of {node} {boot} were not read: seq {', '.join(told)}{more}"
+    if len(lives) > most:
+        yield f"of {len(lives) - most} more lives of brokers records were not read, too"
 
 
 def _final(batches: Batches, settings: PipelineSettings) -> None:

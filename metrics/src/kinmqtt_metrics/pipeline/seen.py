@@ -38,6 +38,17 @@ def union(one: Ranges, other: Ranges) -> Ranges:
     return merged
 
 
+def missing(seen: Ranges) -> Ranges:
+    """What lies between, from 1 on: ``seq`` has no gaps. What follows the last one nobody knows."""
+    between = []
+    before = 0
+    for first, last in seen:
+        if first > before + 1:
+            between.append((before + 1, first - 1))
+        before = last
+    return between
+
+
 def common(one: Ranges, other: Ranges) -> Ranges:
     """What is in both."""
     both: Ranges = []

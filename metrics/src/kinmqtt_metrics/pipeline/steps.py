@@ -36,6 +36,7 @@ from kinmqtt_metrics.pipeline.seen import Life, Ranges
 from kinmqtt_metrics.tables import STATE, Table
 
 _FINAL: Final = "-final"
+_CLOSED: Final = "-closed-"
 _MAKING: Final = ".making-"
 
 
@@ -99,7 +100,7 @@ class Steps:
 
         Raises :class:`PipelineError`.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        made(self.folder)
         path = self.tables / STATE / "settings.json"
         if path.exists():
             try:
@@ -122,6 +123,26 @@ class Steps:
             shutil.rmtree(left)
         for name in self._names():
             self.publish(self.folder / name)
+        self._mend_checkpoint()
+
+    def _mend_checkpoint(self) -> None:
+        """Remove what a power failure emptied last: Spark begins that batch again; its step is there or made anew.
+
+        Raises :class:`PipelineError` where an entry is empty that nothing stands for.
+        """
+        for kind in ("commits", "offsets"):
+            entries = {int(path.name): path for path in (self.checkpoint / kind).glob("*") if path.name.isdecimal()}
+            if not entries or entries[max(entries)].stat().st_size:
+                continue
+            path = entries[max(entries)]
+            if kind == "offsets" and self.done(int(path.name)):
+                raise PipelineError(
+                    f"{path} is empty, as a power failure leaves files, and its batch was made: restore "
+                    f"{self.tables} from a backup, or begin anew in an empty folder of tables"
+                )
+            path.unlink()
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            sync(path.parent)
 
     def _names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
@@ -168,7 +189,7 @@ class Steps:
         """Move a step's files to where readers look. What was moved before is no more there to be moved."""
         for path in sorted(folder.glob("tables/*/*.parquet")):
             target = self.tables / path.parent.name
-            target.mkdir(exist_ok=True)
+            made(target)
             path.rename(target / path.name)
             sync(target)
 
@@ -181,6 +202,12 @@ class Steps:
 def step_name(batch: int, final: bool = False) -> str:
     """Names sort as steps follow each other."""
     return f"{batch:010d}{_FINAL if final else ''}"
+
+
+def closing_name(last: str) -> str:
+    """Of a step that closes windows between two batches; it follows ``last``, and the close at the end follows it."""
+    _, between, number = last.partition(_CLOSED)
+    return f"{last[:10]}{_CLOSED}{int(number) + 1 if between else 1:04d}"
 
 
 def placed(folder: Path, table: Table, name: str, number: str = "") -> Path:
@@ -196,6 +223,15 @@ def place(folder: Path, table: Table, name: str, files: list[Path]) -> None:
         path.rename(placed(folder, table, name, f"-{number:04d}" if len(files) > 1 else ""))
 
 
+def made(folder: Path) -> None:
+    """Make a folder and those above it; what is made is on the disk, by name."""
+    if folder.is_dir():
+        return
+    made(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync(folder.parent)
+
+
 def sync(path: Path) -> None:
     """Bring a file or a folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -209,7 +245,7 @@ def sync(path: Path) -> None:
 def locked(tables: Path) -> Iterator[None]:
     """Hold the folder of tables against a second driver. Raises :class:`PipelineError` where one has it."""
     folder = tables / ".pipeline"
-    folder.mkdir(parents=True, exist_ok=True)
+    made(folder)
     with (folder / "lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

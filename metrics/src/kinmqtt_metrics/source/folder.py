@@ -14,8 +14,9 @@ from kinmqtt_metrics.landing import SUFFIX, SegmentName
 from kinmqtt_metrics.source.offsets import Key
 
 _SETTLED_NS: Final = 60_000_000_000
-"""A folder that has not changed for so long is not listed again before it does: its time of change tells. Of a fresh
-one it may not, as file systems count in steps of up to two seconds, and clocks of servers differ."""
+"""A folder that had not changed for so long when it was listed is not listed again before it does: its time of
+change tells. Of a fresh one it may not, as file systems count in steps of up to two seconds, and clocks of servers
+differ."""
 
 _OPENING_BYTES: Final = 64 * 1024
 """What opening one more file costs, in bytes that could be read in that time."""
@@ -37,6 +38,8 @@ class File(NamedTuple):
 
 class _Day(NamedTuple):
     changed_ns: int
+    listed_ns: int
+    """When listing it began."""
     files: dict[str, Key]
 
 
@@ -76,8 +79,9 @@ class Folder:
         before = self._days.get(name)
         try:
             changed_ns = os.stat(folder).st_mtime_ns
-            if before is not None and before.changed_ns == changed_ns < time.time_ns() - _SETTLED_NS:
+            if before is not None and before.changed_ns == changed_ns < before.listed_ns - _SETTLED_NS:
                 return before
+            listed_ns = time.time_ns()
             known = before.files if before is not None else {}
             files: dict[str, Key] = {}
             for file in os.listdir(folder):
@@ -88,7 +92,7 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             # Cleared away just now, or a file of that name.
             return None
-        return _Day(changed_ns, files)
+        return _Day(changed_ns, listed_ns, files)
 
     def _wanted(self, key: Key) -> bool:
         if not key[0]:

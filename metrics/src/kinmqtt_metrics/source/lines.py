@@ -84,7 +84,10 @@ class LineReader:
         self._labels: dict[bytes, list[tuple[str, str]]] = {}
 
     def read(self, key: Key, path: str) -> Iterator[pa.Table]:
-        """The rows of a file. Raises :class:`Gone` where rejected lines are not asked for, or nobody would know."""
+        """The rows of a file. Raises :class:`Gone` where rejected lines are not asked for, or nobody would know.
+
+        Raises ``OSError`` where the file can't be read right now: the batch is not over, and reads it later.
+        """
         if not key[0]:
             yield from self._no_file(path or key[1], "a foreign file: its name is none of a segment")
             return
@@ -102,8 +105,12 @@ class LineReader:
                     "which tells of it in a row and goes on"
                 ) from None
             yield from self._no_file(name, why)
+        except IsADirectoryError as error:
+            yield from self._no_file(path, f"the file can't be read: {error.strerror}")
         except OSError as error:
-            yield from self._no_file(path, f"the file can't be read: {error.strerror or error}")
+            # As one that is rejected it would be taken, and never looked at again.
+            why = f"{error.strerror or error}; no record of it is lost: make it readable, and begin again"
+            raise OSError(error.errno, why, os.path.join(self._root, path)) from error
 
     def _read(self, file: BinaryIO, key: Key, path: str) -> Iterator[pa.Table]:
         seen = _Seen()

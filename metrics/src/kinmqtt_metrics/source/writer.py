@@ -160,6 +160,7 @@ class Writer:
         self._where = Where.of(options)
         # A run in one go has no id of Spark's; tasks that are repeated share this one.
         self._run = uuid4().hex
+        self._prefix = options.get("idPrefix", "")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
         """Publish a partition. Raises :class:`NotPublished`."""
@@ -168,6 +169,8 @@ class Writer:
         attempt = context.taskAttemptId() if context is not None else 0
         query = (context.getLocalProperty("sql.streaming.queryId") if context is not None else None) or self._run
         batch = (context.getLocalProperty("streaming.sql.batchId") if context is not None else None) or "0"
+        # Two writes within one batch of foreachBatch have all of these in common, and need a prefix each.
+        ids = f"{self._prefix}{query}-{batch}-{partition}"
         count = 0
         connection: _Connection | None = None
         try:
@@ -177,7 +180,7 @@ class Writer:
                         connection = _Connection(
                             self._where, f"{self._where.client_id}-{query}-{partition}-{attempt}"
                         )
-                    connection.publish(_message(row, count, f"{query}-{batch}-{partition}-{count}"))
+                    connection.publish(_message(row, count, f"{ids}-{count}"))
                     count += 1
             if connection is not None:
                 connection.wait_for_all()
@@ -348,6 +351,7 @@ class _Connection:
             self._news.notify_all()
 
     def _until(self, condition: Any, what: str) -> None:
+        """``what`` did not happen where it takes too long; ``{waiting}`` in it is how many messages wait by then."""
         with self._news:
             end = time.monotonic() + self._where.timeout_s
             waiting = self._waiting
@@ -366,6 +370,7 @@ class _Connection:
                 left = end - time.monotonic()
                 if left <= 0:
                     why = f"; {self._lost}" if self._lost else ""
+                    what = what.format(waiting=self._waiting)
                     raise NotPublished(
                         f"the broker {self._name}: {what} within {self._where.timeout_s:g} s (timeout_s){why}"
                     )
@@ -391,7 +396,7 @@ class _Connection:
 
     def wait_for_all(self) -> None:
         """Until everything is acknowledged."""
-        self._until(lambda: not self._waiting, f"{self._waiting} messages were not acknowledged")
+        self._until(lambda: not self._waiting, "{waiting} messages were not acknowledged")
 
     def close(self) -> None:
         """Say good-bye; the session ends with it."""

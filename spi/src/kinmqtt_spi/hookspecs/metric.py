@@ -27,7 +27,8 @@ def sys_topics() -> Sequence[SysTopic]:  # type: ignore[empty-body]
 def sampled(snapshot: Snapshot) -> None:
     """All metrics at one moment, for sinks.
 
-    Called: at each metrics interval, where a plugin implements it, off the message path.
+    Called: at each metrics interval and once more at the broker's stop, where a plugin implements it, off the message
+    path.
     Combines: every implementation is told.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
@@ -38,7 +39,8 @@ def sampled(snapshot: Snapshot) -> None:
 def traffic_sampled(traffic: TrafficSnapshot) -> None:
     """Who published how much to which topic since the last time, for sinks.
 
-    Called: at each metrics interval, where a plugin implements it, off the message path.
+    Called: at each metrics interval and once more at the broker's stop, where a plugin implements it, off the message
+    path.
     Combines: every implementation is told.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
