@@ -124,3 +124,8 @@ def test_files_have_the_columns_of_the_contract(tmp_path: Path) -> None:
         assert written.names == list(table.columns)
         assert written.field("window_start").type == pa.timestamp("us", "UTC")
     assert t.EVENTS.columns["clients"] == "bigint"
+
+
+def test_counts_beyond_64_bits_end_nothing() -> None:
+    """A percentile is left out where a sum has wrapped."""
+    assert shaping.quantile([1.0], [2**62, -(2**62)], 0.5) is None

@@ -139,3 +139,12 @@ def test_folders_that_are_made_are_on_the_disk(tmp_path: Path, monkeypatch: pyte
 
     state = tmp_path / "tables" / STATE
     assert {tmp_path, tmp_path / "tables", state.parent, state} <= set(synced)
+
+
+def test_tables_without_their_steps_are_left_alone(tmp_path: Path) -> None:
+    """What was counted is in the tables; from the beginning again it would be there twice."""
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "batch-0000000003.parquet").write_bytes(b"")
+
+    with pytest.raises(PipelineError, match=r"has tables \(raw/batch-0000000003\.parquet\)"):
+        Steps(tmp_path).prepare({"window_s": 10})

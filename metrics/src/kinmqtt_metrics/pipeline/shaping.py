@@ -171,6 +171,10 @@ def _drops(dropped: pa.Table) -> pa.Table:
 # ---- histograms ---------------------------------------------------------------------------------------------------
 
 
+_MOST: Final = 2**63 - 1
+"""What a column holds: a line may say anything, and must not end the pipeline for good."""
+
+
 def _histograms(buckets: pa.Table) -> pa.Table:
     bounds, codes = different(buckets["bounds"])
     wholes: dict[tuple[Any, ...], list[tuple[int, int, int, float]]] = defaultdict(list)
@@ -188,7 +192,7 @@ def _histograms(buckets: pa.Table) -> pa.Table:
         counts = [number for bucket, number, _, _ in of if bucket >= 0]
         samples, total = sum(row[2] for row in of), sum(row[3] for row in of)
         percentiles = (quantile(each[code], counts, share) for share in _QUANTILES.values())
-        rows.append((*names_of, each[code], counts, samples, total, sum(counts), *percentiles))
+        rows.append((*names_of, each[code], counts, samples, total, min(sum(counts), _MOST), *percentiles))
     names = (
         "start",
         "node",
@@ -212,6 +216,8 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
     lie on it. Nothing without observations, or bounds.
     """
     up_to = list(accumulate(counts))
+    if counts and min(counts) < 0:
+        return None  # A sum that was beyond 64 bits.
     if not up_to or up_to[-1] <= 0 or not bounds:
         return None
     place = share * up_to[-1]

@@ -33,7 +33,7 @@ from attrs import Factory, define, field
 from kinmqtt_metrics.pipeline.closing import Node
 from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.seen import Life, Ranges
-from kinmqtt_metrics.tables import STATE, Table
+from kinmqtt_metrics.tables import STATE, TABLES, Table
 
 _FINAL: Final = "-final"
 _CLOSED: Final = "-closed-"
@@ -114,6 +114,13 @@ class Steps:
                         f"of two kinds don't add up. Say {began.get(key)} again, or take another folder of tables"
                     )
         else:
+            known = next((files[0] for table in TABLES if (files := table.files(self.tables))), None)
+            if known is not None:
+                # From the beginning again, each record would be in the tables twice.
+                raise PipelineError(
+                    f"{self.tables} has tables ({known.parent.name}/{known.name}), and {path.parent}, which says "
+                    "what they were made of, is gone: put it back, or take another folder of tables"
+                )
             making = path.with_name(_MAKING + path.name)
             making.write_text(json.dumps(frozen), "utf-8")
             sync(making)
