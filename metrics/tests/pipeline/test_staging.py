@@ -97,3 +97,32 @@ def test_late_records_are_in_raw_and_in_no_sum(tmp_path: Path) -> None:
 def test_nothing_is_told_of_nothing(tmp_path: Path) -> None:
     """A partition without segments leaves no file."""
     assert list(Staging(str(tmp_path), str(tmp_path), 10, {}).segments([])) == []
+
+
+def test_what_a_failed_task_left_is_in_no_table(tmp_path: Path) -> None:
+    """Spark tries a task again: rows of the attempt that it gave up would be there twice."""
+    from kinmqtt_metrics.pipeline.batches import Batches, _parts
+    from kinmqtt_metrics.pipeline.settings import PipelineSettings
+    from kinmqtt_metrics.pipeline.steps import Steps
+
+    class Tasks:
+        """Of which one was carried out twice."""
+
+        def collect(self) -> list[str]:
+            given_up, [answer] = list(task.segments(rows)), task.segments(rows)
+            assert given_up
+            return [answer]
+
+    landing = Landing(tmp_path / "landing")
+    path = landing.publish(Life("a", f"{1:016x}", Random(5)).ticks(5))
+    rows = [("a", f"{1:016x}", 1, str(path.relative_to(landing.folder)))]
+    task = Staging(str(landing.folder), str(tmp_path / "work"), 10_000_000, {})
+    batches = Batches(PipelineSettings(landing.folder, tmp_path), Steps(tmp_path), print)
+
+    checked = batches._stage(Tasks(), tmp_path / "work")  # type: ignore[arg-type]
+
+    for kind in MADE:
+        files = _parts(tmp_path / "work" / kind)
+        assert len(list((tmp_path / "work" / kind).iterdir())) == 2 * len(files)
+        assert sum(pq.read_metadata(file).num_rows for file in files) == checked.rows[kind]
+    assert checked.rows[READ] == checked.records > 0 and not checked.twice

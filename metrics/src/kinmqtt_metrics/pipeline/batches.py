@@ -258,7 +258,8 @@ class Batches:
 
 
 def _parts(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.parquet"))
+    """Files that count; a task that failed may have left others, whose names begin with a dot."""
+    return sorted(path for path in folder.glob("*.parquet") if path.name[0] != ".")
 
 
 def _rows(parts: list[Path]) -> int:
