@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kinmqtt_metrics.capture import capturing, message_record
-from kinmqtt_metrics.record import EVENT, Record, memory_bytes, shortened
+from kinmqtt_metrics.record import EVENT, Record, as_told, memory_bytes, shortened
 from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
 from kinmqtt_metrics.settings import MetricsSettings
@@ -312,9 +312,9 @@ class MetricsSink:
         if number is not None:
             record["number"] = number
         if client:
-            record["client"] = client
+            record["client"] = as_told(client)
         if topic:
-            record["topic"] = topic
+            record["topic"] = as_told(topic)
         if reason:
             record["reason"] = reason
         self._offer(self._now(), record, memory_bytes(client, topic, *labels.values()))

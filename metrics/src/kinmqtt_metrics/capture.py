@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kinmqtt_metrics.record import MESSAGE, Record
+from kinmqtt_metrics.record import MESSAGE, Record, as_told
 from kinmqtt_spi import hookimpl
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def message_record(client: Client, message: Message, max_payload_bytes: int) -> 
     record: Record = {
         "kind": MESSAGE,
         "labels": {"qos": str(int(message.qos)), "retain": "true" if message.retain else "false"},
-        "client": client.client_id,
-        "topic": message.topic,
+        "client": as_told(client.client_id),
+        "topic": as_told(message.topic),
         "bytes": len(message.payload),
     }
     if len(message.payload) <= max_payload_bytes:

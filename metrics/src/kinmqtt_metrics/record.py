@@ -8,6 +8,7 @@ A record is known by ``node``, ``boot`` and ``seq``: a second line with these th
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NewType, TypeAlias
 
 FORMAT: Final = 1
@@ -83,7 +84,7 @@ FIELDS: Final[dict[str, str]] = {
 ``bounds``  of a histogram: upper bounds of its buckets, rising; the last bucket has none
 ``counts``  of a histogram: observations in each bucket since the sample before; one more than ``bounds``
 ``sum``    of a histogram: of these observations
-``client``  the client id of events, traffic and messages
+``client``  the client id of events, traffic and messages; who is called ``(others)`` is told as ``((others))``
 ``topic``  of events, traffic and messages
 ``reason``  of an event: why; a reason code's name in lower case, or a word of the broker's
 ``bytes``  of traffic: of the PUBLISH packets; of a message: of its payload
@@ -122,4 +123,11 @@ Labels: ``connected``, ``disconnected`` and ``taken_over`` have ``address``, ``l
 """
 
 OTHERS: Final = "(others)"
-"""Stands for client or topic where there were too many to tell of each: their sum."""
+"""Stands for client or topic where there were too many to tell of each: their sum. See :func:`as_told`."""
+
+_LIKE_OTHERS: Final = re.compile(r"\(+others\)+")
+
+
+def as_told(name: str) -> str:
+    """A client id or topic as it is told: one that looks like :data:`OTHERS` has one more pair of parentheses."""
+    return f"({name})" if name[:1] == "(" and _LIKE_OTHERS.fullmatch(name) else name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from attrs import evolve
 
-from kinmqtt_metrics.record import EVENT, OTHERS, TRAFFIC, Record, memory_bytes
+from kinmqtt_metrics.record import EVENT, OTHERS, TRAFFIC, Record, as_told, memory_bytes
 
 if TYPE_CHECKING:
     from kinmqtt_metrics.sampling import Offer
@@ -45,6 +45,11 @@ class Sums:
 
     def count(self, sum: Sum, number: int = 1) -> None:
         """One more, or so many."""
+        if sum.client[:1] == "(" or sum.topic[:1] == "(":
+            sum = sum._replace(client=as_told(sum.client), topic=as_told(sum.topic))
+        self._add(sum, number)
+
+    def _add(self, sum: Sum, number: int) -> None:
         counts = self._counts
         known = counts.get(sum)
         if known is not None:
@@ -65,7 +70,7 @@ class Sums:
         counts, self._counts, self._sizes = self._counts, {}, {}
         for sum, number in counts.items():
             if not self._offer(t, _event(sum, number), memory_bytes(sum.client, sum.topic)):
-                self.count(sum, number)
+                self._add(sum, number)
 
 
 def _event(sum: Sum, number: int) -> Record:
@@ -102,7 +107,7 @@ def tell_traffic(offer: Offer, traffic: TrafficSnapshot, t: int) -> tuple[int, i
     """
     messages = size_bytes = 0
     for pair in traffic.pairs:
-        record = _traffic(pair.client_id, pair.topic, pair.messages, pair.bytes)
+        record = _traffic(as_told(pair.client_id), as_told(pair.topic), pair.messages, pair.bytes)
         if not offer(t, record, memory_bytes(pair.client_id, pair.topic)):
             messages += pair.messages
             size_bytes += pair.bytes

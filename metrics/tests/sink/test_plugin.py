@@ -232,6 +232,15 @@ def test_what_a_client_chooses_counts_and_is_cut(tmp_path: Path) -> None:
     assert size_bytes >= RECORD_BYTES + 256 * 2
 
 
+def test_a_client_may_be_called_others(tmp_path: Path) -> None:
+    """In each kind of record it is told with one more pair of parentheses."""
+    scene = Scene(tmp_path, capture=("#",))
+    scene.sink.unsubscribed(evolve(CLIENT, client_id=OTHERS), OTHERS)
+    scene.sink.publish_received(evolve(CLIENT, client_id=OTHERS), Message(OTHERS, b""))
+
+    assert {(record["client"], record["topic"]) for record in scene.told()} == {("((others))",) * 2}
+
+
 def test_beginnings_are_remembered_only_where_ends_are_told(tmp_path: Path) -> None:
     """Else nobody would forget them."""
     scene = Scene(tmp_path, events=("connected",))

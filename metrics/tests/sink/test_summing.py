@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_sampling import Taker
 
-from kinmqtt_metrics.record import OTHERS
+from kinmqtt_metrics.record import OTHERS, as_told
 from kinmqtt_metrics.summing import NAMES_BYTES, Sum, Sums, largest, tell_traffic
 from kinmqtt_spi.services.metric import Traffic, TrafficSnapshot
 
@@ -80,6 +80,25 @@ def test_long_names_are_summed_up_sooner() -> None:
     assert sum(len(record["client"]) for record in taker.records) <= NAMES_BYTES
     assert taker.records[-1]["client"] == OTHERS
     assert sum(record["delta"] for record in taker.records) == 100
+
+
+@given(st.lists(st.sampled_from(["(others)", "((others))", "(others", "others)", "(a)", "others"]), unique=True))
+def test_nobody_is_taken_for_the_others(names: list[str]) -> None:
+    """Whatever clients call themselves, and topics: they are told apart from the others, and from each other."""
+    taker = Taker()
+    sums = Sums(taker, 10)
+    for name in names:
+        sums.count(Sum("retained", name, name, ""))
+    taker.is_full = True
+    sums.tell(0)
+    taker.is_full = False
+    sums.tell(1)
+    tell_traffic(taker, TrafficSnapshot(1.0, "n", tuple(Traffic(name, name, 1, 1) for name in names)), 7)
+
+    assert OTHERS not in {record[key] for record in taker.records for key in ("client", "topic")}
+    told = [record["client"] for record in taker.records]
+    assert len(set(told)) == len(names)
+    assert told == [as_told(name) for name in names] * 2
 
 
 def test_what_was_not_taken_is_told_with_the_next_interval() -> None:
