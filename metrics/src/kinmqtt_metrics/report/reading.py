@@ -33,6 +33,8 @@ _TYPES: Final = {
     "array<bigint>": pa.list_(pa.int64()),
 }
 
+NAMELESS: Final = "(no name)"
+
 _BROKEN: Final = (pa.ArrowException, OSError, ValueError)
 """What a file raises that is torn, or of another kind."""
 
@@ -154,6 +156,7 @@ class Reader:
                     else (pa.Table.from_batches([b]) for b in file.iter_batches(65_536, columns=columns))
                 )
                 for batch in batches:
+                    batch.validate(full=True)
                     piece = self._chosen(_typed(table, batch.select(columns)))
                     told = told or piece.num_rows > 0
                     yield piece
@@ -213,6 +216,9 @@ def _typed(table: t.Table, piece: pa.Table) -> pa.Table:
                 values = values.cast(_TYPES[spark])
             except pa.ArrowException as error:
                 raise ValueError(f"its column {column} is {values.type}, not {spark}") from error
+        if column in ("node", "name"):
+            # Whoever writes lines by hand may leave them out.
+            values = pc.fill_null(values, NAMELESS)
         piece = piece.set_column(index, column, values)
     return piece
 
@@ -231,6 +237,8 @@ def _windows_of(path: Path) -> Iterator[tuple[float, float]]:
             start = about.column(leaves["window_start"]).statistics
             length = about.column(leaves["window_s"]).statistics
             if start is not None and length is not None and start.has_min_max and length.has_min_max:
+                if not isinstance(length.max, int):
+                    raise ValueError(f"its column window_s is {type(length.max).__name__}, not int")
                 if isinstance(start.min, datetime) and isinstance(start.max, datetime):
                     yield epoch_s(start.min), epoch_s(start.max) + length.max
                     continue

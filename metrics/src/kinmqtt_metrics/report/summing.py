@@ -363,7 +363,7 @@ class _Sums:
             whole = samples = 0.0
             for row in rows:
                 step, count = row["step"], row["samples"] or 0
-                if not count:
+                if not count or None in (row["min"], row["max"]):
                     continue
                 line.mean[step] = row["sum"] / count
                 line.p50[step] = row["middle"] / count
