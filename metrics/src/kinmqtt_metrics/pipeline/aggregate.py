@@ -140,7 +140,8 @@ def windows(
                     F.max("high").alias("high"),
                     F.sum("total").alias("total"),
                     F.expr("kll_sketch_agg_double(number)").alias("fresh"),
-                    F.expr("kll_merge_agg_double(sketch)").alias("kept"),
+                    # The state has a key once. Merging as an aggregate makes a sketch for each key that has none.
+                    F.max("sketch").alias("kept"),
                 )
             )
         )
@@ -158,7 +159,7 @@ def windows(
 
 
 def _sketched(grouped: DataFrame) -> DataFrame:
-    merged = grouped.withColumn("sketch", F.expr("kll_sketch_merge_double(fresh, kept)"))
+    merged = grouped.withColumn("sketch", F.expr("if(kept is null, fresh, kll_sketch_merge_double(fresh, kept))"))
     # At once: each call reads the whole sketch.
     merged = merged.withColumn("p", F.expr("kll_sketch_get_quantile_double(sketch, array(0.5D, 0.95D, 0.99D))"))
     return merged.selectExpr("*", "p[0] as p50", "p[1] as p95", "p[2] as p99")
