@@ -233,10 +233,10 @@ def _boot(record: dict[str, Any]) -> str:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[tuple[list[str], Path]]:
-    """What stands before a command so that the folder is a disk of two megabytes, and the folder."""
+    """What stands before a command so that the folder is a disk of four megabytes, and the folder."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = f'mount -t tmpfs -o size=2m tmpfs {shlex.quote(str(disk))} && exec "$@"'
+    mounted = f'mount -t tmpfs -o size=4m tmpfs {shlex.quote(str(disk))} && exec "$@"'
     yield [needed("unshare", "util-linux"), "--mount", "--map-root-user", "sh", "-c", mounted, "sh"], disk
 
 
@@ -252,7 +252,7 @@ def test_a_full_disk_is_told_and_left_alone(
     try:
         broker.wait_for_line("listening on ")
         inside = Path(f"/proc/{broker.pid}/root{disk}")
-        (inside / "ballast").write_bytes(b"x" * 700_000)
+        (inside / "ballast").write_bytes(b"x" * 2_800_000)
         with SmallClient(port, "c") as client:
             until_told = threading.Thread(
                 target=broker.wait_for_line, args=("records can't be written: .*(No space|keep_free_bytes)",)

@@ -53,7 +53,7 @@ def _add_pipeline(commands: Any) -> None:
     option("--trigger-s", float, "seconds from the start of a batch to the next", "S")
     option("--window-s", int, "how long windows are; can't change for a folder of tables", "S")
     option("--watermark-s", float, "how much older than a node's newest record one may be", "S")
-    option("--idle-s", float, "a node of which nothing is read for so long has its windows closed", "S")
+    option("--idle-s", float, "a node of which nothing comes for so long has its windows closed, if all is read", "S")
     option("--ahead-s", float, "records from further ahead of this machine's clock are rejected", "S")
     option("--top", int, "how many clients and topics are named in top_clients and top_topics", "N")
     option("--storm-connects", int, "from so many connects in a window on it is a storm", "N")

@@ -17,6 +17,8 @@ from kinmqtt_metrics.landing import OPEN, SegmentName, open_path, published_path
 from kinmqtt_metrics.record import FORMAT
 
 LOCK: Final = ".lock-"
+ANEW: Final = ".anew"
+"""Behind the name of an open segment that is written a second time."""
 MODE: Final = 0o640
 """Of segments: they tell of clients."""
 
@@ -96,14 +98,14 @@ class Segment:
         """Whether there may be something behind the last whole line."""
         self._is_synced = False
         self._is_renamed = False
-        self._open()
+        self._open(self._path)
 
-    def _open(self) -> None:
+    def _open(self, path: Path) -> None:
         try:
-            self._fd = self._disk.open(self._path)
+            self._fd = self._disk.open(path)
         except FileNotFoundError:
             self._disk.make_folder(self._landing)
-            self._fd = self._disk.open(self._path)
+            self._fd = self._disk.open(path)
 
     def append(self, data: bytes) -> None:
         """Write whole lines, all of them or none."""
@@ -182,14 +184,17 @@ class Segment:
         self.close()
 
     def _renew(self) -> None:
-        """Write everything again, from the beginning."""
-        self._open()
+        """Write everything again, beside what there is: that may be whole, and is all where the broker dies now."""
+        beside = self._path.with_name(self._path.name + ANEW)
         size_bytes, self.size_bytes = self.size_bytes, 0
         self._is_torn = False
         try:
+            self._open(beside)
             self._write(b"".join(self._lines))
+            self._disk.rename(beside, self._path)
         except OSError:
             self.close()
+            beside.unlink(missing_ok=True)
             raise
         finally:
             self.size_bytes = size_bytes
@@ -257,10 +262,15 @@ def recover(
     found = []
     for path in landing.glob(f"{OPEN}*"):
         try:
-            name = SegmentName.parse(path.name.removeprefix(OPEN))
+            name = SegmentName.parse(path.name.removeprefix(OPEN).removesuffix(ANEW))
         except ValueError:
             continue
-        if name.node == node:
+        if name.node != node:
+            continue
+        if path.name.endswith(ANEW):
+            # What it was to stand for is beside it.
+            path.unlink(missing_ok=True)
+        else:
             found.append(name)
     recovered = []
     for name in sorted(found):

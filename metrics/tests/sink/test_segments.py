@@ -293,3 +293,20 @@ def test_a_name_that_begins_with_a_dot_is_read(tmp_path: Path) -> None:
 
     assert str(name) == f"%2En-{NAME.boot}-00000001.jsonl"
     assert SegmentName.parse(str(name)) == name
+
+
+def test_what_is_written_anew_stays_until_all_of_it_is_there(
+    disk: BrokenDisk, segment: Segment, tmp_path: Path
+) -> None:
+    """The disk would not sync, has no room for a second copy, and the broker dies: the first copy is published."""
+    disk.fails = lambda call: errno.EIO if call == "sync" else None
+    with pytest.raises(OSError, match="Input/output"):
+        segment.publish()
+    disk.fails, disk.room_bytes = lambda call: None, 5
+    with pytest.raises(OSError, match="No space"):
+        segment.publish()
+    open_path(tmp_path, NAME).with_name(f".open-{NAME}.anew").write_text("half")
+    recover(BrokenDisk(), tmp_path, NAME.node, lambda: 0.0, never)
+
+    assert [record["seq"] for record in records(tmp_path)] == [1]
+    assert list(tmp_path.glob(".open*")) == []
