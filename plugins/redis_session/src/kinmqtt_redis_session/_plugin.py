@@ -306,7 +306,10 @@ async def _look_at_durability(parts: _Parts, context: Context) -> None:
     try:
         for each in await parts.link.on_each("INFO", "persistence"):
             if not each.get("aof_enabled"):
-                raise AssemblyError('plugins.redis_session.durability is "aof", and Redis has `appendonly no`')
+                raise AssemblyError(
+                    'plugins.redis_session.durability is "aof", and Redis has `appendonly no`: set `appendonly yes` '
+                    'in redis.conf, or durability = "memory"'
+                )
         for each in await parts.link.on_each("CONFIG GET", "appendfsync"):
             if "always" not in (each.values() if isinstance(each, dict) else each):
                 context.log.warn(
