@@ -134,8 +134,8 @@ async def _import(settings: RedisSessionSettings, contents: Contents) -> None:
     async with _Opened(settings) as opened:
         if await opened.clients() or opened.retained.count():
             raise MovingError(
-                f"Redis holds clients or retained messages below {settings.prefix!r} already: import before "
-                "brokers have had any, or set another prefix in [plugins.redis_session]"
+                f"Redis holds something below {settings.prefix!r} already: import before a broker has run with that "
+                "prefix, or set another one in [plugins.redis_session]"
             )
         for at in range(0, len(contents.sessions), AT_ONCE):
             opened.sessions.apply(contents.sessions[at : at + AT_ONCE])
