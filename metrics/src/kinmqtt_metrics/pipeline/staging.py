@@ -1,8 +1,9 @@
 """What a task makes of some segments: their records for ``raw``, and what these add up to, window by window.
 
 Arrow has records in columns once it has read them, and adds them up as they are: a record takes less than half of the
-computing time that it takes when all of it goes through Java (benchmarks/README.md). What is handed to Spark are sums: it puts together those of
-all tasks and of the batches before, and makes sketches of the values. This module runs in Spark's Python workers.
+computing time that it takes when all of it goes through Java (benchmarks/README.md). What is handed to Spark are
+sums: it puts together those of all tasks and of the batches before, and makes sketches of the values. This module
+runs in Spark's Python workers.
 """
 
 from __future__ import annotations
