@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from combination import PLUGINS, Installed
-from processes import BrokerProcess, environment, free_port, run_command, running_broker
+from processes import BrokerProcess, environment, free_port, run_command, running_broker, wait_until
 from redis_processes import RedisServer, redis_server
 from wire import wire
 
@@ -19,6 +19,7 @@ HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
 SECTIONS = {
     "auth_file": '[plugins.auth_file]\npassword_file = "passwords"\nacl_file = "acl"\n',
     "example_guard": '[plugins.example_guard]\ndeny = ["guarded/#"]\nreason = "it is guarded"\n',
+    "metrics": '[plugins.metrics]\nlanding = "landing"\nkeep_free_bytes = 0\n',
     "redis_session": '[plugins.redis_session]\nsocket = "redis.sock"\n',
     "sentinel_limiter": (
         '[[plugins.sentinel_limiter.flow]]\nname = "few"\nkind = "publish"\nper = "client"\ncount = 3\nburst = 3\n'
@@ -97,6 +98,19 @@ def test_the_settings_are_sound(folder: Path) -> None:
 def test_what_nobody_forbids_passes(broker: BrokerProcess) -> None:
     """All of them together let pass what each of them lets pass."""
     assert _puback(broker, "open/door") is ReasonCode.NO_MATCHING_SUBSCRIBERS
+
+
+@pytest.mark.skipif("metrics" not in HERE, reason="metrics is not installed in this combination")
+def test_metrics_acts(broker: BrokerProcess, folder: Path) -> None:
+    """What happens to a client stands in the landing folder soon after."""
+    who = {"username": "ada", "password": b"secret"} if "auth_file" in HERE else {}
+    with wire(broker.port, "seen", V5, **who):
+        pass
+
+    def told() -> bool:
+        return any(b'"client":"seen"' in path.read_bytes() for path in folder.glob("landing/date=*/*.jsonl"))
+
+    wait_until(told, "the client is told of")
 
 
 @pytest.mark.skipif("auth_file" not in HERE, reason="auth_file is not installed in this combination")
