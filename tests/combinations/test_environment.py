@@ -95,7 +95,7 @@ def test_another_store_is_found() -> None:
 
 def test_the_house_is_over_the_store_that_is_named() -> None:
     """What the variable says is what a broker of the tests has for its sessions, queues and retained messages."""
-    if importlib.util.find_spec("twisted") is None:
+    if importlib.util.find_spec("kinmqtt") is None:
         pytest.skip("there is no broker here: the SPI stands alone")
     from harness import House
 
