@@ -41,9 +41,7 @@ class Publishing:
                 return self._when_known(full, publication, when_kept)
             if full:
                 return self._not_retained(publication)
-            retained = self._retained.keep(publication)
-            if isinstance(retained, Awaitable):
-                return self._after(retained, publication, when_kept)
+            return self._retain(publication, fanout, when_kept)
         return self._router.route(publication, fanout, when_kept=when_kept)
 
     def publish(self, message: Message) -> Maybe[Routed]:
@@ -92,6 +90,12 @@ class Publishing:
         target = target_of(session, [Subscription(message.topic, message.qos)])
         return deliver(self._runtime, target, Publication.of(self.completed(message)))
 
+    def _retain(self, publication: Publication, fanout: Fanout | None, when_kept: bool) -> Maybe[Routed]:
+        retained = self._retained.keep(publication)
+        if isinstance(retained, Awaitable):
+            return self._after(retained, publication, when_kept)
+        return self._router.route(publication, fanout, when_kept=when_kept)
+
     def _not_retained(self, publication: Publication) -> Routed:
         self._runtime.drop(publication.publisher.client_id, publication.message, "retained_full")
         return Routed.NOT_RETAINED
@@ -102,10 +106,7 @@ class Publishing:
         self._runtime.turn.touch()
         if is_full:
             return self._not_retained(publication)
-        retained = self._retained.keep(publication)
-        if isinstance(retained, Awaitable):
-            return await self._after(retained, publication, when_kept)
-        return self._router.route(publication, when_kept=when_kept)
+        return await settle(self._retain(publication, None, when_kept))
 
     async def _after(self, retained: Awaitable[None], publication: Publication, when_kept: bool) -> Routed:
         await as_deferred(retained)
