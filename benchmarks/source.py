@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measures format("kinmqtt") beside Spark's own JSON source, over the same rows, and prints a table in Markdown.
 
-    python benchmarks/source.py                    a million rows, five rounds, about three minutes on an idle machine
+    python benchmarks/source.py                    a million rows, seven rounds, about two minutes on an idle machine
     python benchmarks/source.py --rows 4000000 --rounds 7       what starting a query costs weighs less
 
 It needs `pip install ./metrics[pipeline]` and Java 17. Each round reads everything once with either source, one after
 the other, in one session with Spark's own settings, in a batch and as a stream with Trigger.AvailableNow; the first
-round warms up and does not count. A figure is the median. Every row is brought to the sink `noop`, which takes all
+rounds, in which Java still compiles, warm up and do not count. Rows a second are medians; a ratio is the median of the
+rounds' ratios, whose two runs had about the same of a shared machine. Every row is brought to the sink `noop`, which takes all
 columns and does nothing. Spark's source is given the explicit schema, `pathGlobFilter`, and as large a file limit.
 """
 
@@ -102,7 +103,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="format('kinmqtt') beside Spark's JSON source")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rows-per-file", type=int, default=20_000, help="about 4 MB, as a busy broker rolls them")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--warm-up", type=int, default=3, help="rounds before those that count")
     arguments = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -148,11 +150,11 @@ def main() -> None:
             ),
         }
         seconds: dict[str, list[float]] = {way: [] for way in ways}
-        for round_ in range(arguments.rounds + 1):
+        for round_ in range(-arguments.warm_up, arguments.rounds):
             for way, run in ways.items():
                 took = run()
                 print(f"round {round_}: {way}: {took:.2f} s", file=sys.stderr)
-                if round_:
+                if round_ >= 0:
                     seconds[way].append(took)
         spark.stop()
     medians = {way: statistics.median(took) for way, took in seconds.items()}
@@ -161,7 +163,9 @@ def main() -> None:
     print("| | kinmqtt, rows/s | json, rows/s | ratio |\n|---|---|---|---|")
     for how in ("batch", "stream"):
         ours, theirs = medians[f"{how}, kinmqtt"], medians[f"{how}, json"]
-        print(f"| {how} | {arguments.rows / ours:,.0f} | {arguments.rows / theirs:,.0f} | {theirs / ours:.2f} |")
+        pairs = zip(seconds[f"{how}, kinmqtt"], seconds[f"{how}, json"], strict=True)
+        ratio = statistics.median(their_s / our_s for our_s, their_s in pairs)
+        print(f"| {how} | {arguments.rows / ours:,.0f} | {arguments.rows / theirs:,.0f} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

@@ -12,14 +12,17 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from kinmqtt_metrics.record import FIELDS, FORMAT, KINDS, Record
 from kinmqtt_metrics.source.offsets import Key
+
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 REJECTED: Final = "rejected"
 """``kind`` of a row that tells of a line, or of a file, that could not be read."""
@@ -45,6 +48,10 @@ SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in FIELDS.items()
 _NEEDED: Final = ("v", "t", "node", "boot", "seq", "kind")
 _DOUBLES: Final = ("number", "sum")
 _LISTS: Final = ("bounds", "counts")
+
+_NEWLINE, _OPENS, _CLOSES = b"\n{}"
+_PIECE_BYTES: Final = 256 * 1024
+"""So much is compared at a time: what it makes fits into a cache."""
 
 _ARROW: Final = pj.ReadOptions(use_threads=False, block_size=1024 * 1024)
 """Tasks are Spark's threads. What is parsed at a time fits into a cache; a longer line is read the other way."""
@@ -121,23 +128,21 @@ class LineReader:
                 yield from self._rows([self._no_line(path, number, why, block)])
                 number += 1
                 continue
-            count = block.count(b"\n")
-            table = self._at_once(block, count, key, seen)
+            ends = _ends(block)
+            table = self._at_once(block, ends, key, seen)
             if table is not None:
                 yield table
             else:
                 yield from self._line_by_line(block, key, path, number, seen)
-            number += count
+            number += len(ends)
         if number == 1 and not file.tell():
             yield from self._no_file(path, "the file is empty")
 
     # ---- at once -----------------------------------------------------------------------------------------------
 
-    def _at_once(self, block: bytes, count: int, key: Key, seen: _Seen) -> pa.Table | None:
+    def _at_once(self, block: bytes, ends: Numbers, key: Key, seen: _Seen) -> pa.Table | None:
         """The block's rows, or nothing where any line may be bad, or where this way can't tell."""
-        # As many objects as lines, and at each end of a line the end of an object and the beginning of another:
-        # each line is one object. Arrow's reader itself takes any white space between them, or none.
-        if not (block.startswith(b"{") and block.endswith(b"}\n") and block.count(b"}\n{") == count - 1):
+        if not _objects(block, ends):
             return None
         try:
             if not block.isascii():
@@ -149,7 +154,7 @@ class LineReader:
             )
         except (pa.ArrowInvalid, UnicodeDecodeError):
             return None
-        if table.num_rows != count or not self._in_order(table, key, seen):
+        if table.num_rows != len(ends) or not self._in_order(table, key, seen):
             return None
         columns = {name: table.column(name) for name in self.schema.names if name != "labels"}
         if self._with_labels:
@@ -317,8 +322,11 @@ class _Seen:
 def _blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
     """Whole lines in blocks, and the beginning of a line that is too long, marked."""
     rest = b""
+    # Memory for a block that the file does not fill would be given back, and asked for again, each time.
+    left = os.fstat(file.fileno()).st_size
     while True:
-        read = file.read(BLOCK_BYTES - len(rest))
+        read = file.read(min(BLOCK_BYTES - len(rest), max(left, 0) + 1))
+        left -= len(read)
         block = rest + read if rest else read
         if not read:
             if block:
@@ -334,6 +342,24 @@ def _blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
             yield block[: TEXT_LIMIT * 4], True
             rest = b""
             _to_next_line(file)
+
+
+def _ends(block: bytes) -> Numbers:
+    """Where the lines of a block end."""
+    text = np.frombuffer(block, np.uint8)
+    starts = range(0, len(text), _PIECE_BYTES)
+    return np.concatenate([np.flatnonzero(text[at : at + _PIECE_BYTES] == _NEWLINE) + at for at in starts])
+
+
+def _objects(block: bytes, ends: Numbers) -> bool:
+    """Whether each line begins with ``{`` and ends with ``}``.
+
+    With as many objects as lines each of them is one object: Arrow's reader takes any white space between them, or none.
+    """
+    text = np.frombuffer(block, np.uint8)
+    if not len(ends) or ends[-1] != len(text) - 1 or text[0] != _OPENS:
+        return False
+    return bool((text[ends - 1] == _CLOSES).all() and (text[ends[:-1] + 1] == _OPENS).all())
 
 
 def _to_next_line(file: BinaryIO) -> None:
