@@ -6,9 +6,10 @@
 
 It needs `pip install ./metrics[pipeline]` and Java 17. Each round reads everything once with either source, one after
 the other, in one session with Spark's own settings, in a batch and as a stream with Trigger.AvailableNow; the first
-rounds, in which Java still compiles, warm up and do not count. Rows a second are medians; a ratio is the median of the
-rounds' ratios, whose two runs had about the same of a shared machine. Every row is brought to the sink `noop`, which takes all
-columns and does nothing. Spark's source is given the explicit schema, `pathGlobFilter`, and as large a file limit.
+rounds, in which Java still compiles, warm up and do not count. Rows a second are medians; a ratio is the median of
+the rounds' ratios, whose two runs had about the same of a shared machine. Every row is brought to the sink `noop`,
+which takes all columns and does nothing. Spark's source is given the explicit schema, `pathGlobFilter`, and as large
+a file limit.
 """
 
 from __future__ import annotations

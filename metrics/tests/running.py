@@ -39,3 +39,20 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[bytes], limit
         assert time.monotonic() < end, "nothing happened"
         assert process.poll() is None, f"the pipeline ended by itself: {process.returncode}"
         time.sleep(0.02)
+
+
+MOMENTS: Final = (".making-*", ".making-*/work/read/*.parquet", ".making-*/state/*", ".making-*/tables/*", "")
+"""What is there to be seen at the beginning, while and at the end of a batch; nothing: when it counts."""
+
+
+def begun(steps: Path) -> set[str]:
+    """The steps that are there, and those that were begun."""
+    return {path.name for path in steps.glob("*")} | {path.name for path in steps.glob(".*")}
+
+
+def reached(steps: Path, moment: str, before: set[str]) -> bool:
+    """Whether a batch has come so far that was not there ``before``, or one is past it already."""
+    fresh = {path.name for path in steps.glob("[0-9]*")} - before
+    if fresh or not moment:
+        return bool(fresh)
+    return any(path.relative_to(steps).parts[0] not in before for path in steps.glob(moment))

@@ -16,25 +16,13 @@ from typing import Final
 
 import recomputed
 from landing_data import Landing, Life, pieces
-from running import children, command, until
+from running import MOMENTS, begun, children, command, reached, until
 from spark_environment import spark_environment
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.record import Record
 
 KILLS: Final = int(os.environ.get("KINMQTT_SPARK_KILLS", "1"))
-
-
-MOMENTS: Final = (".making-*", ".making-*/work/read/*.parquet", ".making-*/state/*", ".making-*/tables/*", "")
-"""What is there to be seen at the beginning, while and at the end of a batch; nothing: when it counts."""
-
-
-def reached(steps: Path, moment: str, before: set[str]) -> bool:
-    """Whether a batch has come so far that was not there ``before``, or one is past it already."""
-    fresh = {path.name for path in steps.glob("[0-9]*")} - before
-    if fresh or not moment:
-        return bool(fresh)
-    return any(path.relative_to(steps).parts[0] not in before for path in steps.glob(moment))
 
 
 def test_killed_at_random_moments_the_tables_are_exact(tmp_path: Path) -> None:
@@ -49,7 +37,7 @@ def test_killed_at_random_moments_the_tables_are_exact(tmp_path: Path) -> None:
 
     for kind in kinds:
         steps = tables / t.STATE / "steps"
-        before = {path.name for path in steps.glob("*")} | {path.name for path in steps.glob(".*")}
+        before = begun(steps)
         moment = random.choice(MOMENTS)
         with subprocess.Popen(
             command(tables, landing.folder, "--segments", "4", "--trigger-s", "0"),
