@@ -354,7 +354,7 @@ def _ends(block: bytes) -> Numbers:
 def _objects(block: bytes, ends: Numbers) -> bool:
     """Whether each line begins with ``{`` and ends with ``}``.
 
-    With as many objects as lines each of them is one object: Arrow's reader takes any white space between them, or none.
+    With as many objects as lines each line is one object; Arrow's reader takes any white space between them, or none.
     """
     text = np.frombuffer(block, np.uint8)
     if not len(ends) or ends[-1] != len(text) - 1 or text[0] != _OPENS:
