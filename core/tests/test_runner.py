@@ -10,6 +10,7 @@ from twisted.internet.testing import MemoryReactorClock
 
 from kinmqtt import runner
 from kinmqtt.config import Overrides, Settings, load
+from kinmqtt.plugins.builtin import memory
 from kinmqtt.plugins.discovery import Candidate
 from kinmqtt.plugins.selection import Selection
 from kinmqtt_spi import ALLOW, SPI_VERSION, hookimpl
@@ -93,6 +94,42 @@ def test_anybody_or_not_is_told(installed: dict[str, Any]) -> None:
     assert runner.version() in lines[0] and "MemoryReactorClock reactor" in lines[0]
     assert lines[1].startswith("listening on tcp:1:interface=127.0.0.1")
     assert lines[1].endswith("; clients must authenticate")
+
+
+class Elsewhere:
+    """Keeps sessions and their queues somewhere else; here, in the built-in's memory."""
+
+    @hookimpl
+    def session_store(self) -> Any:
+        return memory.session_store()
+
+    @hookimpl
+    def queue_store(self) -> Any:
+        return memory.queue_store()
+
+
+@pytest.mark.parametrize(
+    ("data", "plugin", "expected"),
+    [
+        ("memory", None, "state is kept in memory and ends with this process"),
+        ("/nowhere", None, "state is kept in /nowhere"),
+        (
+            "memory",
+            Elsewhere(),
+            "state is kept by far (queue, session), in memory and ends with this process (retain, event)",
+        ),
+        ("/nowhere", Elsewhere(), "state is kept by far (queue, session), in /nowhere (retain, event)"),
+    ],
+)
+def test_where_state_is_kept_is_told(installed: dict[str, Any], data: str, plugin: Any, expected: str) -> None:
+    """The introduction says who keeps what: an operator looks there for what must be backed up."""
+    if plugin is not None:
+        installed["far"] = plugin
+    reactor = MemoryReactorClock()
+
+    assembly = runner.build_assembly(settings("127.0.0.1:1", data=data), reactor)
+
+    assert runner.introduction(*assembly, reactor)[-1] == expected
 
 
 def test_an_unlisted_reactor_has_its_class_s_name() -> None:

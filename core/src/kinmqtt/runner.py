@@ -19,6 +19,7 @@ from kinmqtt.net.clock import ReactorClock
 from kinmqtt.net.listeners import ListenerPort, parse_listeners
 from kinmqtt.net.owned import owning_loop
 from kinmqtt.net.service import BrokerService, NewSettings
+from kinmqtt.plugins.builtin import KEPT_DEFAULTS
 from kinmqtt.plugins.discovery import builtin_candidates, installed_candidates
 from kinmqtt.plugins.manager import PluginManager
 from kinmqtt.plugins.selection import choose
@@ -80,13 +81,31 @@ def build_service(settings: Settings, reactor: Any) -> BrokerService:
 def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor: Any) -> list[str]:
     """Three lines that say what the broker is and what it lets pass."""
     where = ", ".join(listener.summary for listener in listeners)
-    data = assembly.settings.data_directory
-    kept = f"state is kept in {data}" if data is not None else "state is kept in memory and ends with this process"
     anonymous = "anonymous" in assembly.manager.active
     who = "anonymous clients are let in" if anonymous else "clients must authenticate"
     return [
         f"kinmqtt {version()} on {platform.python_implementation()} {platform.python_version()}, "
         f"{reactor_kind(reactor)} reactor{' on uvloop' if owning_loop(reactor) else ''}",
         f"listening on {where}; {who}",
-        kept,
+        _kept(assembly),
     ]
+
+
+def _kept(assembly: Assembly) -> str:
+    """Where state is kept: in a directory, by other plugins, or nowhere."""
+    families: dict[str, list[str]] = {}
+    for family, plugin in assembly.providers.items():
+        if family in KEPT_DEFAULTS:
+            families.setdefault(plugin, []).append(family)
+    places = {
+        "embedded": f"in {assembly.settings.data_directory}",
+        "memory": "in memory and ends with this process",
+    }
+    if len(families) == 1:
+        plugin = next(iter(families))
+        return f"state is kept {places.get(plugin, f'by {plugin}')}"
+    # Those that a plugin was installed for come first.
+    told = sorted(families, key=lambda plugin: plugin in places)
+    return "state is kept " + ", ".join(
+        f"{places.get(plugin, f'by {plugin}')} ({', '.join(families[plugin])})" for plugin in told
+    )
