@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kinmqtt_metrics import learning, report
-from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.errors import CommandError
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)
-    except PipelineError as error:
+    except CommandError as error:
         print(f"kinmqtt-metrics: {error}", file=sys.stderr)
         return 1
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from attrs import frozen
 
-from kinmqtt_metrics.pipeline.errors import PipelineError
-from kinmqtt_metrics.pipeline.session import start
+from kinmqtt_metrics.errors import CommandError
+from kinmqtt_metrics.spark import start
 from kinmqtt_metrics.record import OTHERS
 from kinmqtt_metrics.report import words
 from kinmqtt_metrics.tables import USUAL
@@ -45,7 +45,7 @@ _MOST_VALUES: Final = 100_000
 _LONGEST_IN_NAME: Final = 48
 
 
-class LearningError(Exception):
+class LearningError(CommandError):
     """What is wrong, where, and how to mend it."""
 
 
@@ -724,7 +724,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.tables is None:
             raise LearningError("--tables is needed: the folder that the pipeline writes to")
         return _learn(arguments) if arguments.out is not None else _replay(arguments)
-    except LearningError as error:
+    except CommandError as error:
         print(f"kinmqtt-metrics rules: {error}", file=sys.stderr)
         return 1
 
@@ -829,15 +829,12 @@ class _Session:
         self._master = master
 
     def __enter__(self) -> SparkSession:
-        try:
-            self._spark = start(self._master, {}, "kinmqtt-metrics rules")
-        except PipelineError as error:
-            raise LearningError(str(error)) from error
+        self._spark = start(self._master, {}, "kinmqtt-metrics rules")
         return self._spark
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._spark.stop()
-        if isinstance(error, Exception) and not isinstance(error, LearningError):
+        if isinstance(error, Exception) and not isinstance(error, CommandError):
             said = str(error).strip().splitlines()
             raise LearningError(
                 f"Spark could not carry the job out: {type(error).__name__}: {said[0] if said else 'it says no more'}"

@@ -13,12 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from kinmqtt_metrics.errors import CommandError
 from kinmqtt_metrics.landing import SUFFIX
 from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.seen import Life, Ranges, missing
-from kinmqtt_metrics.pipeline.session import lock_jvm, start
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.steps import Steps, locked
+from kinmqtt_metrics.spark import lock_jvm, start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +34,7 @@ _IDLE_LOOK_S = 5
 
 
 def run(settings: PipelineSettings, tell: Tell) -> None:
-    """Run until everything is read (``once``), or a signal comes. Raises :class:`PipelineError`."""
+    """Run until everything is read (``once``), or a signal comes. Raises :class:`CommandError`."""
     _check(settings)
     ending = threading.Event()
     with locked(settings.tables), _asked_to_end(ending):
@@ -166,7 +167,7 @@ def _final(batches: Batches, settings: PipelineSettings) -> None:
 
 
 def _why(error: BaseException, settings: PipelineSettings) -> str:
-    if isinstance(error, PipelineError):
+    if isinstance(error, CommandError):
         return str(error)
     text = str(error)
     after = "No table shows anything of the batch that failed; the same command goes on from there"

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.errors import CommandError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEAST_JAVA: Final = 17
 
-_SETTINGS: Final = {
+SETTINGS: Final = {
     # Java's second compiler takes more computing time than it saves: records are Arrow's, sums are what is left.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
     "spark.ui.enabled": "false",
@@ -41,12 +41,16 @@ _SETTINGS: Final = {
 }
 
 
+class SparkError(CommandError):
+    """Why Spark can't be had, and how to mend it."""
+
+
 def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -> SparkSession:
-    """A session. Raises :class:`PipelineError` where Spark is not installed, or does not start."""
+    """A session. Raises :class:`SparkError` where Spark is not installed, or does not start."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise PipelineError(
+        raise SparkError(
             f"Spark is not installed for {sys.executable} ({error}): pip install 'kinmqtt-metrics[pipeline]'"
         ) from error
     # Workers run the Python that runs this, unless told otherwise, and have the same packages then.
@@ -56,12 +60,12 @@ def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -
     os.environ["TZ"] = "UTC"
     time.tzset()
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**_SETTINGS, "spark.sql.shuffle.partitions": "2", **conf}.items():
+    for key, value in {**SETTINGS, "spark.sql.shuffle.partitions": "2", **conf}.items():
         builder = builder.config(key, value)
     try:
         return builder.getOrCreate()
     except Exception as error:
-        raise PipelineError(f"Spark did not start: {_why(error, master)}") from error
+        raise SparkError(f"Spark did not start: {_why(error, master)}") from error
 
 
 def _why(error: Exception, master: str) -> str:
@@ -97,7 +101,7 @@ def lock_jvm(spark: SparkSession, path: Path, wait_s: float = 30.0) -> Any:
     """Hold a lock in Spark's Java process for as long as it runs; what is returned must be kept.
 
     Where a driver was killed its Java process ends a moment later, and could still write into the checkpoint: it is
-    waited for. Raises :class:`PipelineError`.
+    waited for. Raises :class:`SparkError`.
     """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
@@ -108,14 +112,7 @@ def lock_jvm(spark: SparkSession, path: Path, wait_s: float = 30.0) -> Any:
         if lock is not None:
             return file, lock
         if time.monotonic() > until:
-            raise PipelineError(
+            raise SparkError(
                 f"a Java process of another pipeline still has {path}: find it (lsof {path}), end it, and start again"
             )
         time.sleep(0.1)
-
-
-def tune(spark: SparkSession, conf: Mapping[str, str]) -> None:
-    """Make what can be set while it runs what the pipeline needs, in a session that others made."""
-    for key, value in {**_SETTINGS, **conf}.items():
-        if spark.conf.isModifiable(key):
-            spark.conf.set(key, value)
