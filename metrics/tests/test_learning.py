@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_data import START, usual_rows, write
 
-from kinmqtt_metrics import learning
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
 from kinmqtt_metrics.learning import (
@@ -30,6 +29,7 @@ from kinmqtt_metrics.learning import (
     Rule,
     Usual,
     check_replaceable,
+    command,
     decide,
     learn,
     limit,
@@ -423,7 +423,7 @@ def test_the_command_replays_a_rule_that_was_changed(
 ) -> None:
     """An operator tries another count before it is in force."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(learning, "_Session", lambda master: nullcontext(spark))
+    monkeypatch.setattr(command, "Session", lambda master: nullcontext(spark))
     write(tmp_path / "tables", t.USUAL, usual_rows(LOUD, window_s=60))
     first = main([*LEARN])
     capsys.readouterr()
