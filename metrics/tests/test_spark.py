@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kinmqtt_metrics import spark
 from kinmqtt_metrics.command import main
 from kinmqtt_metrics.spark import java_version
 
@@ -60,3 +61,22 @@ def test_a_java_home_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
     assert java_version() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "trace", "said"),
+    [
+        ("An error occurred while calling None.x.\n: java.lang.A: bad value\n\tat x", None, "java.lang.A: bad value"),
+        ("Error while instantiating 'B':", "B: x\n\tat y\nCaused by: C: 'x' is no int\n\tat z", "C: 'x' is no int"),
+        ("[JAVA_GATEWAY_EXITED] gone", None, "[JAVA_GATEWAY_EXITED] gone"),
+        ("", None, "CapturedError"),
+    ],
+)
+def test_what_spark_refuses_is_told_with_its_cause(text: str, trace: str | None, said: str) -> None:
+    """The first line is that something failed; the last cause says which setting, and why. ``--conf`` is named."""
+
+    class CapturedError(Exception):
+        _stackTrace = trace
+
+    assert spark._said(CapturedError(text)) == said
+    assert "is what --conf says of spark.x right?" in spark._why(CapturedError(text), "local", {"spark.x": "y"})

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kinmqtt_metrics.errors import CommandError
+from kinmqtt_metrics.errors import ENDED, INTERRUPTED, CommandError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +51,7 @@ class SparkError(CommandError):
 def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -> SparkSession:
     """A session. Raises :class:`SparkError` where Spark is not installed, or does not start."""
     try:
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkError(
@@ -59,16 +63,47 @@ def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["TZ"] = "UTC"
     time.tzset()
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**SETTINGS, "spark.sql.shuffle.partitions": "2", **conf}.items():
-        builder = builder.config(key, value)
+    settings = {**SETTINGS, "spark.sql.shuffle.partitions": "2", **conf}
+    spark = None
     try:
-        return builder.getOrCreate()
-    except Exception as error:
-        raise SparkError(f"Spark did not start: {_why(error, master)}") from error
+        with _broken_off_by_interrupts():
+            SparkContext.getOrCreate(SparkConf().setMaster(master).setAppName(name).setAll(list(settings.items())))
+        spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+        # Settings of SQL are looked at when they are asked for first.
+        spark.conf.get("spark.sql.session.timeZone")
+    except BaseException as error:
+        if spark is not None:
+            spark.stop()
+        if not isinstance(error, Exception):
+            raise
+        raise SparkError(f"Spark did not start: {_why(error, master, conf)}") from error
+    return spark
 
 
-def _why(error: Exception, master: str) -> str:
+@contextmanager
+def _broken_off_by_interrupts() -> Iterator[None]:
+    """^C ends this process at once. Spark's own handler, which raises wherever the driver is, does not stay."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: break_off(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def break_off(status: int) -> None:
+    """End this process while Spark starts. Its Java process finds that nobody listens any more, and ends.
+
+    An exception would leave it half started, waiting for a folder that is gone, and telling of it at length.
+    """
+    if status == INTERRUPTED:
+        os.write(sys.stderr.fileno(), ENDED.encode() + b"\n")
+    os._exit(status)
+
+
+def _why(error: Exception, master: str, conf: Mapping[str, str]) -> str:
     java = java_version()
     needed = f"install a Java runtime of version {LEAST_JAVA} or later and point JAVA_HOME to it"
     if java is None:
@@ -76,11 +111,22 @@ def _why(error: Exception, master: str) -> str:
         return f"there is no Java{f' in JAVA_HOME ({where})' if where else ''}: {needed}"
     if java < LEAST_JAVA:
         return f"Java is of version {java}: {needed}"
-    text = str(error).strip().splitlines()
-    said = text[0] if text else type(error).__name__
+    said = _said(error)
+    if conf:
+        return f"{said} (is what --conf says of {', '.join(conf)} right?)"
     if not master.startswith("local"):
         return f"{said} (is a master of the same version of Spark reachable at {master}?)"
     return said
+
+
+_CAUSE: Final = re.compile(r"^(?:: |Caused by: )(\S.*)$", re.MULTILINE)
+
+
+def _said(error: Exception) -> str:
+    """The innermost of what Java told, or the first line."""
+    text = f"{error}\n{getattr(error, '_stackTrace', None) or ''}".strip()
+    causes = _CAUSE.findall(text)
+    return str(causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:500]
 
 
 def java_version() -> int | None:

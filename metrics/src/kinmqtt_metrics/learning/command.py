@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kinmqtt_metrics.errors import CommandError
 from kinmqtt_metrics.learning.file import check_replaceable, read, switched, write_whole
 from kinmqtt_metrics.learning.job import learn
-from kinmqtt_metrics.learning.model import LearningError, Options, Replayed, Rule
+from kinmqtt_metrics.learning.model import BOUNDS, LearningError, Options, Replayed, Rule
 from kinmqtt_metrics.learning.replaying import replay, rules_in
 from kinmqtt_metrics.learning.writing import number, text_of
 from kinmqtt_metrics.report import words
@@ -43,39 +43,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--since", metavar="TIME", help="leave out what was before: 2026-11-21T14:00 (UTC), or 24h ago"
     )
     parser.add_argument("--until", metavar="TIME", help="leave out windows that begin then or later")
-    add = parser.add_argument
-    said = "(default: %(default)s)"
-    add(
-        "--quantile",
-        type=float,
-        default=defaults.quantile,
-        help=f"usual is what so many windows did not exceed {said}",
+
+    def option(name: str, text: str, metavar: str) -> None:
+        key, bounds = BOUNDS[name]
+        said = f"{text}; {bounds} (default: %(default)s)"
+        parser.add_argument(name, type=bounds, default=getattr(defaults, key), metavar=metavar, help=said)
+
+    option("--quantile", "usual is what so many windows did not exceed", "SHARE")
+    option("--factor", "how many times the usual rate is allowed", "N")
+    option("--over", "rates are means over so long", "SECONDS")
+    option("--min-windows", "who published in fewer windows of --over seconds is not known well enough", "N")
+    option("--others", "this quantile of all clients' usual rates is what others are allowed a factor of", "SHARE")
+    option("--least", "no limit below so many", "RATE")
+    option("--rules", "the most rules for clients, and for topics", "N")
+    parser.add_argument(
+        "--no-topics", action="store_true", help="only rules about clients: those about topics look at each packet"
     )
-    add("--factor", type=float, default=defaults.factor, help=f"how many times the usual rate is allowed {said}")
-    add("--over", type=int, default=defaults.over_s, metavar="SECONDS", help=f"rates are means over so long {said}")
-    add(
-        "--min-windows",
-        type=int,
-        default=defaults.min_windows,
-        metavar="N",
-        help=f"who published in fewer windows of --over seconds is not known well enough {said}",
-    )
-    add(
-        "--others",
-        type=float,
-        default=defaults.others,
-        help=f"this quantile of all clients' usual rates is what others are allowed a factor of {said}",
-    )
-    add("--least", type=float, default=defaults.least, help=f"no limit below so many messages a second {said}")
-    add(
-        "--rules",
-        type=int,
-        default=defaults.most_rules,
-        metavar="N",
-        help=f"the most rules for clients, and for topics {said}",
-    )
-    add("--no-topics", action="store_true", help="only rules about clients: those about topics look at each packet")
-    add("--master", default="local[2]", help=f"where Spark runs {said}")
+    parser.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s)")
     parser.set_defaults(run=run)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final, Literal, TypeAlias
 
 from attrs import frozen
 
 from kinmqtt_metrics.errors import CommandError
+from kinmqtt_metrics.numbers import WEEK_S, Number
 
 Kind: TypeAlias = Literal["client", "topic"]
 KINDS: Final[tuple[Kind, ...]] = ("client", "topic")
@@ -16,6 +16,18 @@ EXEMPT: Final = 1_000_000_000
 """Messages a second that nobody reaches: in the rule for all others, what has a rule of its own has this."""
 LEAST_COUNT: Final = 0.001
 """The limiter takes none below."""
+
+
+BOUNDS: Final = {
+    "--quantile": ("quantile", Number(0, 1, above=True)),
+    "--factor": ("factor", Number(1, 1_000_000)),
+    "--over": ("over_s", Number(1, WEEK_S, "seconds", whole=True)),
+    "--min-windows": ("min_windows", Number(1, 1_000_000_000, whole=True)),
+    "--others": ("others", Number(0, 1, above=True)),
+    "--least": ("least", Number(LEAST_COUNT, EXEMPT - 1, "messages a second")),
+    "--rules": ("most_rules", Number(0, 100_000, whole=True)),
+}
+"""By option: what :class:`Options` calls it, and in which bounds it has sense."""
 
 
 class LearningError(CommandError):
@@ -39,17 +51,10 @@ class Options:
     shadow: bool = True
 
     def __attrs_post_init__(self) -> None:
-        for option, value, fine, wanted in (
-            ("--quantile", self.quantile, 0 < self.quantile <= 1, "above 0 and at most 1"),
-            ("--others", self.others, 0 < self.others <= 1, "above 0 and at most 1"),
-            ("--factor", self.factor, 1 <= self.factor < math.inf, "at least 1"),
-            ("--over", self.over_s, self.over_s >= 1, "at least 1 s"),
-            ("--min-windows", self.min_windows, self.min_windows >= 1, "at least 1"),
-            ("--least", self.least, LEAST_COUNT <= self.least < EXEMPT, f"at least {LEAST_COUNT}"),
-            ("--rules", self.most_rules, self.most_rules >= 0, "not below 0"),
-        ):
-            if not fine:
-                raise LearningError(f"{option} must be {wanted}, and is {value}")
+        for option, (name, bounds) in BOUNDS.items():
+            problem = bounds.problem(getattr(self, name))
+            if problem is not None:
+                raise LearningError(f"{option} {problem}")
 
 
 @frozen(slots=True)
