@@ -78,5 +78,5 @@ def test_what_spark_refuses_is_told_with_its_cause(text: str, trace: str | None,
     class CapturedError(Exception):
         _stackTrace = trace
 
-    assert spark._said(CapturedError(text)) == said
+    assert spark.innermost(CapturedError(text)) == said
     assert "is what --conf says of spark.x right?" in spark._why(CapturedError(text), "local", {"spark.x": "y"})

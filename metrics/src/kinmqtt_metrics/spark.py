@@ -111,7 +111,7 @@ def _why(error: Exception, master: str, conf: Mapping[str, str]) -> str:
         return f"there is no Java{f' in JAVA_HOME ({where})' if where else ''}: {needed}"
     if java < LEAST_JAVA:
         return f"Java is of version {java}: {needed}"
-    said = _said(error)
+    said = innermost(error)
     if conf:
         return f"{said} (is what --conf says of {', '.join(conf)} right?)"
     if not master.startswith("local"):
@@ -122,7 +122,7 @@ def _why(error: Exception, master: str, conf: Mapping[str, str]) -> str:
 _CAUSE: Final = re.compile(r"^(?:: |Caused by: )(\S.*)$", re.MULTILINE)
 
 
-def _said(error: Exception) -> str:
+def innermost(error: Exception) -> str:
     """The innermost of what Java told, or the first line."""
     text = f"{error}\n{getattr(error, '_stackTrace', None) or ''}".strip()
     causes = _CAUSE.findall(text)

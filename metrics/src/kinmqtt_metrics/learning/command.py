@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from kinmqtt_metrics.errors import CommandError
 from kinmqtt_metrics.learning.file import check_replaceable, read, switched, write_whole
 from kinmqtt_metrics.learning.job import learn
 from kinmqtt_metrics.learning.model import BOUNDS, LearningError, Options, Replayed, Rule
+from kinmqtt_metrics.learning.reading import why_failed
 from kinmqtt_metrics.learning.replaying import replay, rules_in
 from kinmqtt_metrics.learning.writing import number, text_of
 from kinmqtt_metrics.report import words
@@ -182,9 +184,10 @@ class Session:
         return self._spark
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._spark.stop()
+        try:
+            self._spark.stop()
+        except Exception:
+            # Its Java process is gone already: there is nothing to stop.
+            logging.getLogger(__name__).debug("Spark was gone before it was stopped", exc_info=True)
         if isinstance(error, Exception) and not isinstance(error, CommandError):
-            said = str(error).strip().splitlines()
-            raise LearningError(
-                f"Spark could not carry the job out: {type(error).__name__}: {said[0] if said else 'it says no more'}"
-            ) from error
+            raise LearningError(why_failed(error)) from error

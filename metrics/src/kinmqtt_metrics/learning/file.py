@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ def write_whole(path: Path, text: str) -> None:
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         try:
-            with open(descriptor, "w", encoding="utf-8") as file:
+            # Ends of lines stay as they are.
+            with open(descriptor, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -57,24 +58,39 @@ def _umask() -> int:
 
 
 def read(path: Path) -> str:
+    """The text with its ends of lines as they are. Raises :class:`LearningError`."""
     try:
-        return path.read_text("utf-8")
+        return path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise LearningError(f"{path} can't be read: {why}") from error
 
 
-def parsed(path: Path, text: str) -> dict[str, list[dict[str, Any]]]:
+def parsed(path: Path, text: str, real: Callable[[str], Any] = float) -> dict[str, list[dict[str, Any]]]:
+    """Rules by their tables, each with a name of its own; ``real`` reads numbers. Raises :class:`LearningError`."""
     try:
-        found = tomllib.loads(text)
+        found = tomllib.loads(text, parse_float=real)
     except tomllib.TOMLDecodeError as error:
         raise LearningError(f"{path} is not TOML: {error}") from error
+    except RecursionError:
+        raise LearningError(f"{path} is nested so deeply that it can't be a file of rules") from None
+    except ValueError as error:
+        raise LearningError(f"{path} has a number or a time that can't be: {error}") from error
+    names: set[str] = set()
     for table, rules in found.items():
         if table not in ("flow", "degrade", "system", "param") or not isinstance(rules, list):
             raise LearningError(f"{path}: {table} is no array of rules; rules stand in [[flow]], [[param]] and so on")
         for number, rule in enumerate(rules):
+            where = f"{path}: {table}[{number}]"
             if not isinstance(rule, dict) or not isinstance(rule.get("name"), str):
-                raise LearningError(f"{path}: {table}[{number}] has no name")
+                raise LearningError(f"{where} has no name, which is a text")
+            if rule["name"] in names:
+                raise LearningError(f"{where}: another rule is called {rule['name']!r} as well: give it another name")
+            names.add(rule["name"])
+            if not isinstance(rule.get("shadow", False), bool):
+                raise LearningError(
+                    f"{where} ({rule['name']}): shadow must be true or false, and is {rule['shadow']!r}"
+                )
     return found
 
 
@@ -88,7 +104,8 @@ def switched(path: Path, text: str, shadow: bool, names: Sequence[str] = ()) -> 
 
     Raises :class:`LearningError`.
     """
-    before = parsed(path, text)
+    # Numbers stay as they are written: what is compared below must be equal to itself, which nan is not.
+    before = parsed(path, text, str)
     there = [rule["name"] for rules in before.values() for rule in rules]
     missing = [name for name in names if name not in there]
     if missing:
@@ -111,7 +128,8 @@ def switched(path: Path, text: str, shadow: bool, names: Sequence[str] = ()) -> 
             counts[match[1]] = current[1] + 1
             out.append(line)
             if current in wanted and "shadow" not in before[current[0]][current[1]]:
-                out.append(f"shadow = {'true' if shadow else 'false'}")
+                ending = "\r" if line.endswith("\r") else ""
+                out.append(f"shadow = {'true' if shadow else 'false'}{ending}")
                 done.add(current)
             continue
         if _OTHER_HEAD.match(line):
@@ -126,7 +144,7 @@ def switched(path: Path, text: str, shadow: bool, names: Sequence[str] = ()) -> 
         table: [{**rule, "shadow": shadow} if (table, n) in wanted else rule for n, rule in enumerate(rules)]
         for table, rules in before.items()
     }
-    if parsed(path, changed) != expected:
+    if parsed(path, changed, str) != expected:
         raise LearningError(
             f"{path} is written in a way that this command does not change safely: edit shadow by hand"
         )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from kinmqtt_metrics.learning.model import Kind, LearningError, Options
 from kinmqtt_metrics.record import OTHERS
+from kinmqtt_metrics.report import words
+from kinmqtt_metrics.report.odd import LATEST_S, LONGEST_S, MOST_COUNTED
+from kinmqtt_metrics.spark import innermost
 from kinmqtt_metrics.tables import USUAL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_MAGIC: Final = b"PAR1"
-"""How a Parquet file begins and ends."""
+_FILE: Final = re.compile(r"file:(?://)?(/\S+?\.parquet)")
 
 
 def usual_windows(
@@ -32,11 +35,27 @@ def usual_windows(
             "samples; kinmqtt-metrics pipeline run --help"
         )
     rows = _from_files(spark, _sound(files))
-    longest = rows.agg(F.max("window_s").alias("longest")).first()
-    window_s = (longest["longest"] if longest is not None else None) or 1
+    rows = rows.withColumn("start", F.unix_micros(F.col("window_start").cast("timestamp")))
+    usable = F.coalesce(
+        F.col("start").between(0, LATEST_S * 1_000_000)
+        & F.col("window_s").between(1, LONGEST_S)
+        & F.coalesce(F.col("messages"), F.lit(0)).between(0, MOST_COUNTED),
+        F.lit(False),
+    )
+    about = rows.agg(
+        F.max(F.when(usable, F.col("window_s"))).alias("longest"), F.count_if(~usable).alias("odd")
+    ).first()
+    assert about is not None
+    if about["odd"]:
+        print(
+            f"kinmqtt-metrics rules: left out {words.some(about['odd'], 'row')} of the table usual: their times or "
+            "counts can't be",
+            file=sys.stderr,
+        )
+    rows = rows.filter(usable)
+    window_s = about["longest"] or 1
     if over_s % window_s:
         raise LearningError(f"--over must be a multiple of the windows in {tables}, {window_s} s, and is {over_s} s")
-    rows = rows.withColumn("start", F.unix_micros(F.col("window_start").cast("timestamp")))
     if since_s is not None:
         rows = rows.filter(F.col("start") >= int(since_s * 1_000_000))
     if until_s is not None:
@@ -47,23 +66,23 @@ def usual_windows(
 
 
 def _sound(files: Sequence[Path]) -> list[Path]:
-    """Those that are whole; one that is torn would end the job, so it is named and left out."""
+    """Those whose footers can be read; one that is torn would end the job, so it is named and left out."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     sound = []
     for path in files:
         try:
-            with path.open("rb") as file:
-                begin = file.read(len(_MAGIC))
-                file.seek(-len(_MAGIC), os.SEEK_END)
-                whole = begin == _MAGIC == file.read()
-        except OSError:
-            whole = False
-        if whole:
-            sound.append(path)
+            pq.read_metadata(path)
+        except (pa.ArrowException, OSError) as error:
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            print(f"kinmqtt-metrics rules: left out {path}: it is no whole Parquet file: {why}", file=sys.stderr)
         else:
-            print(f"kinmqtt-metrics rules: left out {path}: it is no whole Parquet file", file=sys.stderr)
+            sound.append(path)
     if not sound:
         raise LearningError(
-            f"no file of the table usual can be read: {files[0]} and others are no whole Parquet files"
+            f"no file of the table usual can be read: {files[0]} and others are no whole Parquet files; restore them "
+            "from a backup, or have the pipeline make the tables anew from the landing folder"
         )
     return sound
 
@@ -95,3 +114,15 @@ def rates(usual: DataFrame, kind: Kind, options: Options) -> DataFrame:
             F.count("*").alias("windows"),
         )
     )
+
+
+def why_failed(error: Exception) -> str:
+    """Of a job that Spark could not carry out. Where it is about a file, its name and what to do with it."""
+    text = f"{error}\n{getattr(error, '_stackTrace', None) or ''}"
+    match = _FILE.search(text)
+    if match is not None:
+        return (
+            f"{unquote(match[1])} can't be read as a file of the table usual ({innermost(error)}): move it away or "
+            "restore it from a backup, and give the command again"
+        )
+    return f"Spark could not carry the job out: {type(error).__name__}: {innermost(error)}"

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kinmqtt_metrics.learning.file import parsed, read
-from kinmqtt_metrics.learning.model import KINDS, Replayed, Rule
+from kinmqtt_metrics.learning.model import KINDS, LEAST_COUNT, LearningError, Replayed, Rule
 from kinmqtt_metrics.learning.reading import usual_windows, windows_of
+from kinmqtt_metrics.numbers import Number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_MATCHING: Final = frozenset(("kind", "client", "topic", "per", "param", "items", "max_values"))
+_KNOWN: Final = _MATCHING | {"name", "shadow", "count", "burst", "verdict", "reason"}
+"""Keys that are understood; a rule with others is not replayed."""
+_COUNT: Final = Number(LEAST_COUNT, 1e15, "messages a second")
+_BURST: Final = Number(1, 1e18, "messages")
+
+
 def rules_in(path: Path, over_s: int) -> tuple[list[Rule], list[str]]:
     """The rules of a file that can be replayed, and the names of the others. Raises :class:`LearningError`."""
-    found = parsed(path, read(path))
     rules: list[Rule] = []
     others: list[str] = []
-    for table, of in found.items():
-        for rule in of:
-            made = _replayable(table, rule, over_s)
+    for table, found in parsed(path, read(path)).items():
+        for number, rule in enumerate(found):
+            try:
+                made = _replayable(table, rule, over_s)
+            except ValueError as error:
+                raise LearningError(f"{path}: {table}[{number}] ({rule['name']}): {error}") from None
             rules.extend(made)
             if not made:
                 others.append(rule["name"])
@@ -29,20 +39,36 @@ def rules_in(path: Path, over_s: int) -> tuple[list[Rule], list[str]]:
 
 
 def _replayable(table: str, rule: dict[str, Any], over_s: int) -> list[Rule]:
-    known = {"name", "shadow", "kind", "count", "burst", "per", "client", "topic", "param", "max_values", "items"}
-    if set(rule) - known - {"verdict", "reason"} or rule.get("kind", "publish") != "publish" or "count" not in rule:
+    """Raises ``ValueError`` for what no rule can say."""
+    if table not in ("flow", "param") or set(rule) - _KNOWN or rule.get("kind", "publish") != "publish":
         return []
+    if "count" not in rule:
+        raise ValueError(f"it has no count; write {_COUNT}")
+    for key, bounds in (("count", _COUNT), ("burst", _BURST)):
+        problem = bounds.problem(rule[key]) if key in rule else None
+        if problem is not None:
+            raise ValueError(f"{key} {problem}")
     count = float(rule["count"])
     burst = float(rule.get("burst", count * over_s))
-    if table == "param" and rule.get("param") in KINDS and not {"client", "topic", "per"} & set(rule):
-        return [Rule(rule["param"], rule["name"], None, count, burst)]
     about = [kind for kind in KINDS if kind in rule]
-    if table == "flow" and len(about) == 1 and rule.get("per", "client") == about[0]:
-        names = rule[about[0]]
-        names = [names] if isinstance(names, str) else names
-        if "*" not in rule[about[0]] and all(about[0] == "client" or not {"+", "#"} & set(name) for name in names):
-            return [Rule(about[0], rule["name"], name, count, burst) for name in names]
-    return []
+    of = {kind: _names(kind, rule[kind]) for kind in about}
+    if table == "param":
+        if rule.get("param") not in KINDS or about or "per" in rule:
+            return []
+        return [Rule(rule["param"], rule["name"], None, count, burst)]
+    if len(about) != 1 or rule.get("per", "client") != about[0]:
+        return []
+    [(kind, names)] = of.items()
+    if rule[kind] == "*" or (kind == "topic" and any({"+", "#"} & set(name) for name in names)):
+        return []
+    return [Rule(kind, rule["name"], name, count, burst) for name in names]
+
+
+def _names(kind: str, said: object) -> list[str]:
+    names = [said] if isinstance(said, str) else said
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{kind} must be a text or a list of texts, and is {said!r:.60}")
+    return names
 
 
 def replay(
