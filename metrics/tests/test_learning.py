@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_data import START, usual_rows, write
 
-from kinmqtt_metrics import learning
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
 from kinmqtt_metrics.learning import (
@@ -30,6 +29,7 @@ from kinmqtt_metrics.learning import (
     Rule,
     Usual,
     check_replaceable,
+    command,
     decide,
     learn,
     limit,
@@ -39,6 +39,7 @@ from kinmqtt_metrics.learning import (
     text_of,
     write_whole,
 )
+from kinmqtt_metrics.learning.reading import why_failed
 from kinmqtt_metrics.record import OTHERS
 
 if TYPE_CHECKING:
@@ -258,12 +259,65 @@ def test_all_are_switched_on_and_back(tmp_path: Path) -> None:
         ("flow = 3\n", [], "flow is no array of rules"),
         ("[[flow]]\ncount = 1\n", [], r"flow\[0\] has no name"),
         ('flow = [{name = "a", shadow = true}]\n', [], "edit shadow by hand"),
+        ("x = " + "[" * 5000 + "]" * 5000, [], "nested so deeply"),
+        ("x = " + "9" * 5000, [], "has a number or a time that can't be"),
+        ('[[flow]]\nname = "a"\nshadow = "no"\n', [], r"flow\[0\] \(a\): shadow must be true or false"),
+        ('[[flow]]\nname = "a"\n[[param]]\nname = "a"\n', [], r"param\[0\]: another rule is called 'a'"),
+        ("[[flow]]\nname = 5\n", [], r"flow\[0\] has no name"),
     ],
 )
 def test_a_file_that_is_not_understood_stays_as_it_is(text: str, names: list[str], said: str, tmp_path: Path) -> None:
     """It is told why; the file is not touched."""
     with pytest.raises(LearningError, match=said):
         switched(tmp_path / "limits.toml", text, False, names)
+
+
+@pytest.mark.parametrize("text", [FILE, FILE.replace("\n", "\r\n"), FILE.replace("count = 5", "count = nan")])
+def test_what_is_not_switched_stays_byte_for_byte(text: str, tmp_path: Path) -> None:
+    """Ends of lines as Windows has them, and values that are not equal to themselves, included."""
+    path = tmp_path / "limits.toml"
+    path.write_bytes(text.encode())
+
+    assert main(["rules", "--enable", str(path)]) == 0
+    switched_on = path.read_bytes()
+    assert main(["rules", "--disable", str(path), "--rule", "d"]) == 0
+
+    assert switched_on == text.encode().replace(b"= true", b"= false").replace(b"=true", b"=false")
+    end = b"\r\n" if "\r" in text else b"\n"
+    head = b"[[flow]]" + end
+    assert path.read_bytes() == (head + b"shadow = true" + end).join(switched_on.rsplit(head, 1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ('[[flow]]\nclient = "c"\ncount = "5"', r"flow\[0\] \(r\): count must be a number from 0.001"),
+        ('[[flow]]\nclient = "c"\ncount = nan', "count must be a number .*, and is nan"),
+        ('[[flow]]\nclient = "c"\ncount = true', "count must be a number .*, and is True"),
+        ('[[flow]]\nclient = "c"\ncount = -1', "count must be a number .*, and is -1"),
+        ('[[param]]\nparam = "client"\ncount = inf', r"param\[0\] \(r\): count must be a number .*, and is inf"),
+        ('[[param]]\nparam = "client"\ncount = [1]', "count must be a number"),
+        (
+            '[[flow]]\nclient = "c"\ncount = 5\nburst = "x"',
+            "burst must be a number .*, in messages, and is x",
+        ),
+        ('[[flow]]\nclient = "c"', "it has no count"),
+        ("[[flow]]\nclient = 5\ncount = 5", "client must be a text or a list of texts, and is 5"),
+        ("[[flow]]\nclient = [5]\ncount = 5", "client must be a text or a list of texts"),
+        ("[[flow]]\ntopic = []\ncount = 5", "topic must be a text or a list of texts"),
+    ],
+)
+def test_an_odd_value_in_a_rule_is_named(
+    rule: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before Spark starts: the file, the rule, the key, and what it may be."""
+    path = tmp_path / "limits.toml"
+    path.write_text(f'{rule}\nname = "r"\n')
+
+    assert main(["rules", "--tables", str(tmp_path), "--replay", str(path)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"kinmqtt-metrics rules: {path}: ")
+    assert re.search(said, line)
 
 
 def test_the_command_switches_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -387,6 +441,44 @@ def test_a_torn_file_is_named_and_left_out(
         learn(spark, tmp_path, Options(), None, None)
 
 
+def test_a_file_whose_middle_is_torn_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """Its end is whole, so only the job finds it: the error says which file it is, and what to do."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    path = write(tmp_path, t.USUAL, usual_rows({"c": [1.0] * 40}, window_s=60))
+    content = path.read_bytes()
+    path.write_bytes(b"PAR1" + b"\xff" * (len(content) // 3) + content[4 + len(content) // 3 :])
+
+    with pytest.raises((PySparkException, Py4JJavaError)) as failed:
+        learn(spark, tmp_path, Options(), None, None)
+
+    assert f"{path} can't be read as a file of the table usual" in why_failed(failed.value)
+    assert "restore it from a backup" in why_failed(failed.value)
+
+
+def test_rows_that_can_not_be_are_left_out(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Times of other ages and counts without end would be in every rate; how many there were is told."""
+    rows = [dict(row) for row in usual_rows({"c": [1.0] * 40}, window_s=60)]
+    odd = [
+        rows[0] | {"window_start": START.replace(year=9999)},
+        rows[0] | {"messages": 2**63 - 1},
+        rows[0] | {"messages": -5},
+        rows[0] | {"window_s": -1},
+        rows[0] | {"window_s": 2**31 - 1},
+        rows[0] | {"window_start": None},
+    ]
+    write(tmp_path, t.USUAL, [*rows, *odd])
+
+    found = learn(spark, tmp_path, Options(), None, None)
+
+    assert "left out 6 rows of the table usual" in capsys.readouterr().err
+    assert (found.windows, found.end_s - found.start_s) == (40, 2400)
+    assert {rule.usual.most for rule in found.rules if rule.usual} <= {1.0}
+
+
 LOUD = {f"small-{n}": [1.0] * 40 for n in range(5)} | {"loud": [20.0] * 39 + [500.0]}
 LEARN = ("rules", "--tables", "tables", "--quantile", "0.9", "--others", "0.5", "--no-topics", "--out", "limits.toml")
 
@@ -423,7 +515,7 @@ def test_the_command_replays_a_rule_that_was_changed(
 ) -> None:
     """An operator tries another count before it is in force."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(learning, "_Session", lambda master: nullcontext(spark))
+    monkeypatch.setattr(command, "Session", lambda master: nullcontext(spark))
     write(tmp_path / "tables", t.USUAL, usual_rows(LOUD, window_s=60))
     first = main([*LEARN])
     capsys.readouterr()

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kinmqtt_metrics import learning, report
-from kinmqtt_metrics.pipeline.errors import PipelineError
-from kinmqtt_metrics.pipeline.settings import PipelineSettings
+from kinmqtt_metrics.errors import ENDED, INTERRUPTED, CommandError
+from kinmqtt_metrics.pipeline.settings import BOUNDS, PipelineSettings
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command: 0 when it is done, 1 where it could not be, 2 where it is not understood."""
+    """Carry out a command: 0 when it is done, 1 where it could not be, 2 where it is not understood, 130 after ^C."""
     parser = argparse.ArgumentParser(prog="kinmqtt-metrics", description="The data pipeline of kinmqtt.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS:
@@ -23,9 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)
-    except PipelineError as error:
+    except CommandError as error:
         print(f"kinmqtt-metrics: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(ENDED, file=sys.stderr)
+        return INTERRUPTED
 
 
 # ---- pipeline -----------------------------------------------------------------------------------------------------
@@ -38,9 +41,10 @@ def _add_pipeline(commands: Any) -> None:
     )
     said = {field.name: field.default for field in PipelineSettings.__attrs_attrs__}
 
-    def option(name: str, kind: Callable[[str], Any], text: str, metavar: str) -> None:
-        default = said[name.lstrip("-").replace("-", "_")]
-        parser.add_argument(name, type=kind, default=default, help=text, metavar=metavar)
+    def option(name: str, text: str, metavar: str) -> None:
+        key = name.lstrip("-").replace("-", "_")
+        bounds = BOUNDS[key]
+        parser.add_argument(name, type=bounds, default=said[key], help=f"{text}; {bounds}", metavar=metavar)
 
     parser.add_argument("--landing", type=Path, required=True, metavar="FOLDER", help="what the broker writes to")
     parser.add_argument("--tables", type=Path, required=True, metavar="FOLDER", help="where tables go")
@@ -50,16 +54,18 @@ def _add_pipeline(commands: Any) -> None:
         action="store_true",
         help="as --once, and at the end every window is closed: what comes for one later is late",
     )
-    option("--trigger-s", float, "seconds from the start of a batch to the next", "S")
-    option("--window-s", int, "how long windows are; can't change for a folder of tables", "S")
-    option("--watermark-s", float, "how much older than a node's newest record one may be", "S")
-    option("--idle-s", float, "a node of which nothing comes for so long has its windows closed, if all is read", "S")
-    option("--ahead-s", float, "records from further ahead of this machine's clock are rejected", "S")
-    option("--top", int, "how many clients and topics are named in top_clients and top_topics", "N")
-    option("--storm-connects", int, "from so many connects in a window on it is a storm", "N")
-    option("--storm-client", int, "from so many connects of one client in a window on it is a storm", "N")
-    option("--segments", int, "the most segments that a batch reads", "N")
-    option("--master", str, "Spark's master: local[N], or spark://HOST:PORT", "URL")
+    option("--trigger-s", "from the start of a batch to the next", "S")
+    option("--window-s", "how long windows are; can't change for a folder of tables", "S")
+    option("--watermark-s", "how much older than a node's newest record one may be", "S")
+    option("--idle-s", "a node of which nothing comes for so long has its windows closed, if all is read", "S")
+    option("--ahead-s", "records from further ahead of this machine's clock are rejected", "S")
+    option("--top", "how many clients and topics are named in top_clients and top_topics", "N")
+    option("--storm-connects", "from so many connects in a window on it is a storm", "N")
+    option("--storm-client", "from so many connects of one client in a window on it is a storm", "N")
+    option("--segments", "the most segments that a batch reads", "N")
+    parser.add_argument(
+        "--master", default=said["master"], metavar="URL", help="Spark's master: local[N], or spark://HOST:PORT"
+    )
     parser.add_argument(
         "--conf",
         type=_conf,

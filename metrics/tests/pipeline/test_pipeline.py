@@ -44,9 +44,12 @@ def settings(landing: Landing, tmp_path: Path) -> PipelineSettings:
 def drain(spark: SparkSession, settings: PipelineSettings) -> Drain:
     """Runs the query until all is read; what it told."""
     from kinmqtt_metrics.pipeline.run import read
-    from kinmqtt_metrics.pipeline.session import tune
+    from kinmqtt_metrics.spark import SETTINGS
 
-    tune(spark, {})
+    # What can be set while it runs, in a session that other tests share.
+    for key, value in SETTINGS.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
 
     def run(**others: Any) -> list[str]:
         told: list[str] = []

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_metrics.pipeline.seen import Numbers, Ranges, common, ranges_of, union
+from kinmqtt_metrics.pipeline.seen import Numbers, Ranges, common, gaps, ranges_of, union
 
 numbers = st.sets(st.integers(1, 400) | st.integers(1, 2**62))
 
@@ -49,8 +49,6 @@ def test_a_long_life_is_one_range() -> None:
 
 def test_gaps_are_told_and_bounded() -> None:
     """Records that were deleted unread, or are not published yet, are named at the end of each run."""
-    from kinmqtt_metrics.pipeline.run import gaps
-
     whole = ("a", "1"), [(1, 9)]
     torn = ("b", "2"), [(3, 4), (6, 8)]
     many = [(("c", str(n)), [(2 * k, 2 * k) for k in range(1, 9)]) for n in range(5)]

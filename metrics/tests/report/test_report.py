@@ -16,6 +16,7 @@ from table_data import START, World, write
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
+from kinmqtt_metrics.pipeline.steps import Step, Steps
 from kinmqtt_metrics.report import ReportError, make
 
 MADE = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -237,3 +238,98 @@ def test_without_matplotlib_it_says_what_to_install(
 
     with pytest.raises(ReportError, match=r"pip install 'kinmqtt-metrics\[report\]'"):
         make(world, tmp_path / "report.html")
+
+
+def rate(**odd: Any) -> dict[str, Any]:
+    """A row of ``rates``."""
+    row = {"window_start": START, "window_s": 10, "node": "a", "name": "messages.received", "labels": {}, "delta": 5}
+    return row | odd
+
+
+def histogram(**odd: Any) -> dict[str, Any]:
+    """A row of ``histograms``."""
+    row = {"name": "stores.commit", "unit": "seconds", "labels": {}, "bounds": [0.1, 1.0], "counts": [1, 2, 3]}
+    return {"window_start": START, "window_s": 10, "node": "a", "sum": 1.0} | row | odd
+
+
+@pytest.mark.parametrize(
+    ("table", "odd"),
+    [
+        (t.RATES, rate(window_start=START.replace(year=9999))),
+        (t.RATES, rate(window_start=START.replace(year=1))),
+        (t.RATES, rate(window_start=None)),
+        (t.RATES, rate(window_s=2**31 - 1)),
+        (t.RATES, rate(window_s=-10)),
+        (t.RATES, rate(delta=2**63 - 1)),
+        (t.RATES, rate(delta=-1)),
+        (t.HISTOGRAMS, histogram(bounds=[1.0, 0.1])),
+        (t.HISTOGRAMS, histogram(bounds=[1.0, 1.0])),
+        (t.HISTOGRAMS, histogram(bounds=[0.1, float("nan")])),
+        (t.HISTOGRAMS, histogram(bounds=[0.1, float("inf")])),
+        (t.HISTOGRAMS, histogram(bounds=None)),
+        (t.HISTOGRAMS, histogram(counts=[1, 2])),
+        (t.HISTOGRAMS, histogram(counts=[1, -2, 3])),
+        (t.HISTOGRAMS, histogram(counts=[1, None, 3])),
+        (t.HISTOGRAMS, histogram(counts=[1, 2, 2**63 - 1])),
+        (t.HISTOGRAMS, histogram(sum=float("inf"))),
+    ],
+)
+def test_a_row_that_can_not_be_is_set_aside(
+    table: t.Table, odd: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every sum is what it would be without it, and a line says so, on the page and on the terminal."""
+    found = {}
+    for folder, more in (("without", []), ("with", [odd])):
+        write(tmp_path / folder, t.RATES, [rate(), *(more if table is t.RATES else [])])
+        write(tmp_path / folder, t.HISTOGRAMS, [histogram(), *(more if table is t.HISTOGRAMS else [])])
+        facts = make(tmp_path / folder, tmp_path / f"{folder}.html", made_at=MADE)
+        [line] = facts.histograms.values()
+        found[folder] = (facts.totals, facts.rows, facts.axis.span, line.observations, line.whole, line.total)
+
+    status = main(["report", "--tables", str(tmp_path / "with"), "--out", str(tmp_path / "with.html")])
+
+    said = f"1 row of the tables {table.name} (1) can't be"
+    assert status == 0
+    assert said in capsys.readouterr().err
+    assert said in Page((tmp_path / "with.html").read_text("utf-8")).text
+    assert found["with"] == found["without"]
+
+
+def test_what_is_not_told_ends_no_page(tmp_path: Path) -> None:
+    """Rows of which every other column is empty, in every table."""
+    for table in t.TABLES:
+        key = {"window_start": START, "window_s": 10, "node": "a"} if "window_start" in table.columns else {}
+        write(tmp_path, table, [key, key])
+
+    make(tmp_path, tmp_path / "report.html", made_at=MADE)
+
+    assert (tmp_path / "report.html").exists()
+
+
+RAW = [
+    {"v": 1, "t": 1, "kind": "event", "node": node, "boot": "00000000c0ffee01", "seq": seq}
+    for node, numbers in (("<a>", (1, 2, 5, 9, 9)), ("b", (1, 2, 3)))
+    for seq in numbers
+]
+
+
+@pytest.mark.parametrize("written_down", [False, True])
+def test_records_that_were_not_read_are_told(written_down: bool, tmp_path: Path) -> None:
+    """By life, with their numbers: as the pipeline wrote it down, or by ``raw`` where tables stand alone."""
+    write(tmp_path, t.RATES, [rate()])
+    if written_down:
+        steps = Steps(tmp_path)
+        steps.folder.mkdir(parents=True)
+        with steps.making("0000000000") as making:
+            Step(seen={("<a>", "00000000c0ffee01"): [(1, 2), (5, 5), (9, 9)]}).write(making)
+    else:
+        write(tmp_path, t.RAW, RAW[:3], 0)
+        write(tmp_path, t.RAW, RAW[3:], 1)
+
+    facts = make(tmp_path, tmp_path / "report.html", made_at=MADE)
+    others = make(tmp_path, tmp_path / "b.html", made_at=MADE, nodes=["a"])
+
+    said = "5 records of <a> 00000000c0ffee01 were not read: seq 3-4, 6-8"
+    assert facts.missing == [said]
+    assert said in Page((tmp_path / "report.html").read_text("utf-8")).text
+    assert others.missing == []

@@ -7,5 +7,6 @@ never made again, whatever is killed in between.
 
 Closing windows is ours, and not Spark's watermark with its state: a broker behind the others loses nothing, late
 records are counted exactly, records and windows come of one reading of the same segments, and what a batch made can
-be told by looking at a folder. Spark is imported by :mod:`.session`, :mod:`.aggregate` and what uses them.
+be told by looking at a folder. Spark is imported by :mod:`kinmqtt_metrics.spark`, :mod:`.aggregate` and what
+uses them.
 """

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from attrs import define, field
+
+from kinmqtt_metrics.errors import INTERRUPTED, CommandError
 from kinmqtt_metrics.landing import SUFFIX
 from kinmqtt_metrics.pipeline.errors import PipelineError
-from kinmqtt_metrics.pipeline.seen import Life, Ranges, missing
-from kinmqtt_metrics.pipeline.session import lock_jvm, start
+from kinmqtt_metrics.pipeline.seen import gaps
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.steps import Steps, locked
+from kinmqtt_metrics.spark import break_off, lock_jvm, start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,25 +32,42 @@ if TYPE_CHECKING:
 _LOOK_S = 1
 """How often it is looked whether to end."""
 
+_GRACE_S = 0.5
+"""So long a signal may be behind what it was the reason of."""
+
 _IDLE_LOOK_S = 5
 """How often it is looked whether nodes have fallen silent, while nothing is read."""
 
 
 def run(settings: PipelineSettings, tell: Tell) -> None:
-    """Run until everything is read (``once``), or a signal comes. Raises :class:`PipelineError`."""
-    _check(settings)
-    ending = threading.Event()
-    with locked(settings.tables), _asked_to_end(ending):
+    """Run until everything is read (``once``), or a signal comes. Raises :class:`CommandError`.
+
+    A signal while Spark starts ends this process: nothing has begun that could be ended well.
+    """
+    try:
+        _check(settings)
+        asked = _Asked()
+        with locked(settings.tables), asked.heard():
+            _run(settings, tell, asked)
+    except OSError as error:
+        raise PipelineError(_of_files(error, settings)) from error
+
+
+def _run(settings: PipelineSettings, tell: Tell, asked: _Asked) -> None:
+    try:
         spark = start(settings.master, settings.conf)
-        try:
-            jvm_lock = lock_jvm(spark, settings.tables / ".pipeline" / "jvm.lock")
-            # Again: Spark has put a handler of its own in place for ^C, which raises wherever the driver is.
-            with _asked_to_end(ending):
-                read(settings, spark, ending, tell)
-            # Java's lock ends with its process, which is later; until here the object of this name kept it.
-            del jvm_lock
-        finally:
-            _stop(spark)
+    except CommandError:
+        # Who ends a service may signal its Java process as well, and that may be noticed first.
+        time.sleep(_GRACE_S)
+        raise
+    try:
+        jvm_lock = lock_jvm(spark, settings.tables / ".pipeline" / "jvm.lock")
+        asked.started()
+        read(settings, spark, asked.ending, tell)
+        # Java's lock ends with its process, which is later; until here the object of this name kept it.
+        del jvm_lock
+    finally:
+        _stop(spark)
 
 
 def _check(settings: PipelineSettings) -> None:
@@ -56,14 +77,7 @@ def _check(settings: PipelineSettings) -> None:
             f"[plugins.metrics]"
         )
     _check_readable(settings.landing)
-    if settings.window_s < 1 or settings.watermark_s < 0 or settings.trigger_s < 0:
-        raise PipelineError("--window-s is at least 1; --watermark-s and --trigger-s are not negative")
-    try:
-        settings.tables.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PipelineError(
-            f"{settings.tables} can't be made ({error.strerror}): --tables is where tables go"
-        ) from error
+    settings.tables.mkdir(parents=True, exist_ok=True)
     landing, tables = settings.landing.resolve(), settings.tables.resolve()
     if landing == tables or landing in tables.parents:
         raise PipelineError(f"the tables can't lie in the landing folder {landing}: take another folder for --tables")
@@ -113,14 +127,14 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
             failed.append(error)
             raise
 
-    writing = source(spark, settings.landing, settings.segments).writeStream.foreachBatch(batch)
-    writing = writing.option("checkpointLocation", str(steps.checkpoint.resolve())).queryName("kinmqtt")
-    if settings.once or settings.final:
-        writing = writing.trigger(availableNow=True)
-    else:
-        writing = writing.trigger(processingTime=f"{settings.trigger_s} seconds")
-        tell(f"reading {settings.landing}, writing {settings.tables}; ^C ends this")
     try:
+        writing = source(spark, settings.landing, settings.segments).writeStream.foreachBatch(batch)
+        writing = writing.option("checkpointLocation", str(steps.checkpoint.resolve())).queryName("kinmqtt")
+        if settings.once or settings.final:
+            writing = writing.trigger(availableNow=True)
+        else:
+            writing = writing.trigger(processingTime=f"{settings.trigger_s:.6f} seconds")
+            tell(f"reading {settings.landing}, writing {settings.tables}; ^C ends this")
         query = writing.start()
         look_s = time.monotonic()
         while not query.awaitTermination(_LOOK_S):
@@ -134,7 +148,8 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
                     stepping.release()
                 look_s = time.monotonic()
     except Exception as error:
-        if ending.is_set():
+        # As above: Java may have been ended before this process heard of it.
+        if ending.wait(_GRACE_S):
             return
         raise PipelineError(_why(failed[-1] if failed else error, settings)) from error
     if settings.final and not ending.is_set():
@@ -146,18 +161,6 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
         tell(f"windows that are open wait for the next run: {open_nodes(last.nodes)}")
 
 
-def gaps(seen: Mapping[Life, Ranges], most: int = 5) -> Iterator[str]:
-    """Of lives of which records are missing which ones; at most so many lives, with so many gaps each."""
-    lives = [(life, between) for life, ranges in sorted(seen.items()) if (between := missing(ranges))]
-    for (node, boot), between in lives[:most]:
-        told = [f"{first}-{last}" if first < last else str(first) for first, last in between[:most]]
-        more = f" and {len(between) - most} more gaps" if len(between) > most else ""
-        number = sum(last - first + 1 for first, last in between)
-        yield f"{number:,} records of {node} {boot} were not read: seq {', '.join(told)}{more}"
-    if len(lives) > most:
-        yield f"of {len(lives) - most} more lives of brokers records were not read, too"
-
-
 def _final(batches: Batches, settings: PipelineSettings) -> None:
     try:
         batches.final()
@@ -166,7 +169,7 @@ def _final(batches: Batches, settings: PipelineSettings) -> None:
 
 
 def _why(error: BaseException, settings: PipelineSettings) -> str:
-    if isinstance(error, PipelineError):
+    if isinstance(error, CommandError):
         return str(error)
     text = str(error)
     after = "No table shows anything of the batch that failed; the same command goes on from there"
@@ -190,19 +193,51 @@ def _stop(spark: SparkSession) -> None:
         logging.getLogger(__name__).debug("Spark was gone before it was stopped", exc_info=True)
 
 
-@contextmanager
-def _asked_to_end(ending: threading.Event) -> Iterator[None]:
-    """Set by SIGTERM and ^C: the batch that runs is given up, which costs nothing but its time."""
+def _of_files(error: OSError, settings: PipelineSettings) -> str:
+    """Of what stands before or after the batches: folders, locks, settings."""
+    where = error.filename or settings.tables
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the disk of {where} is full: make room, and start again"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return (
+            f"{where}: {error.strerror}: this user must be able to read {settings.landing} and to write to "
+            f"{settings.tables}; run as their owner, or take another folder for --tables"
+        )
+    if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+        return (
+            f"{where}: {error.strerror}: something else stands where the pipeline has a file or folder of its own; "
+            "move it away, or take another folder for --tables"
+        )
+    return f"{where}: {error.strerror or error}"
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        ending.set()
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[signal.Signals, Any] = {each: signal.signal(each, end) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+@define(slots=True)
+class _Asked:
+    """Whether SIGTERM or ^C has asked this process to end."""
+
+    ending: threading.Event = field(factory=threading.Event)
+    _starting: bool = field(init=False, default=True)
+
+    def started(self) -> None:
+        """From now on a signal interrupts nothing: the batch that runs is given up, which costs only its time."""
+        self._starting = False
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Within the block signals are heard, if this is the thread that can."""
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            self.ending.set()
+            if self._starting:
+                break_off(INTERRUPTED if number == signal.SIGINT else 0)
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        both = (signal.SIGTERM, signal.SIGINT)
+        before: dict[signal.Signals, Any] = {each: signal.signal(each, end) for each in both}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,6 +48,18 @@ def missing(seen: Ranges) -> Ranges:
             between.append((before + 1, first - 1))
         before = last
     return between
+
+
+def gaps(seen: Mapping[Life, Ranges], most: int = 5) -> Iterator[str]:
+    """Of lives of which records are missing which ones; at most so many lives, with so many gaps each."""
+    lives = [(life, between) for life, ranges in sorted(seen.items()) if (between := missing(ranges))]
+    for (node, boot), between in lives[:most]:
+        told = [f"{first}-{last}" if first < last else str(first) for first, last in between[:most]]
+        more = f" and {len(between) - most} more gaps" if len(between) > most else ""
+        number = sum(last - first + 1 for first, last in between)
+        yield f"{number:,} records of {node} {boot} were not read: seq {', '.join(told)}{more}"
+    if len(lives) > most:
+        yield f"of {len(lives) - most} more lives of brokers records were not read, too"
 
 
 def common(one: Ranges, other: Ranges) -> Ranges:

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Final
 
 from attrs import Factory, frozen
+
+from kinmqtt_metrics.numbers import WEEK_S, YEAR_S, Number
+from kinmqtt_metrics.pipeline.errors import PipelineError
+
+BOUNDS: Final = {
+    "trigger_s": Number(0, 86_400, "seconds"),
+    "window_s": Number(1, WEEK_S, "seconds", whole=True),
+    "watermark_s": Number(0, YEAR_S, "seconds"),
+    "idle_s": Number(0, math.inf, "seconds"),
+    "ahead_s": Number(0, YEAR_S, "seconds"),
+    "top": Number(0, 10_000, whole=True),
+    "storm_connects": Number(1, 1_000_000_000, whole=True),
+    "storm_client": Number(1, 1_000_000_000, whole=True),
+    "segments": Number(1, 100_000, whole=True),
+}
+"""In which the numbers below have sense."""
 
 
 @frozen(slots=True)
 class PipelineSettings:
-    """``kinmqtt-metrics pipeline run --help`` says what each means."""
+    """``kinmqtt-metrics pipeline run --help`` says what each means. Raises :class:`PipelineError` for a wrong one."""
 
     landing: Path
     tables: Path
@@ -28,3 +46,9 @@ class PipelineSettings:
     master: str = "local[2]"
     conf: dict[str, str] = Factory(dict)
     """Of Spark; stands above what the pipeline sets itself."""
+
+    def __attrs_post_init__(self) -> None:
+        for name, bounds in BOUNDS.items():
+            problem = bounds.problem(getattr(self, name))
+            if problem is not None:
+                raise PipelineError(f"{name} {problem}")

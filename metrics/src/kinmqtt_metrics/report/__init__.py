@@ -57,6 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     for left in facts.left_out:
         print(f"kinmqtt-metrics report: left out {left.path}: {left.why}", file=sys.stderr)
+    if facts.odd:
+        from kinmqtt_metrics.report.telling import odd_rows
+
+        print(f"kinmqtt-metrics report: left out {odd_rows(facts.odd)}", file=sys.stderr)
     print(arguments.out)
     return 0
 

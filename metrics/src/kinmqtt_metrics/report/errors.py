@@ -1,7 +1,9 @@
-"""What the command tells a person instead of a traceback."""
+"""What the report tells a person instead of a traceback."""
 
 from __future__ import annotations
 
+from kinmqtt_metrics.errors import CommandError
 
-class ReportError(Exception):
+
+class ReportError(CommandError):
     """What is wrong, where, and how to mend it."""

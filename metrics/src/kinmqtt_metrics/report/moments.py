@@ -23,7 +23,7 @@ def parse_moment(text: str, newest_s: float) -> float:
     """
     match = _BACK.fullmatch(text.strip())
     if match is not None:
-        return newest_s - float(match[1]) * _BACK_S[match[2]]
+        return max(0.0, newest_s - float(match[1]) * _BACK_S[match[2]])
     try:
         return epoch_s(datetime.fromisoformat(text.strip()))
     except ValueError:

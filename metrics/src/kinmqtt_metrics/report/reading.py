@@ -14,7 +14,9 @@ from attrs import define, field, frozen
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.report.errors import ReportError
+from kinmqtt_metrics.report.fitting import fitting
 from kinmqtt_metrics.report.moments import epoch_s
+from kinmqtt_metrics.report.odd import LATEST_S, LONGEST_S
 from kinmqtt_metrics.report.progress import Progress
 
 PIECE_ROWS: Final = 200_000
@@ -35,7 +37,7 @@ _TYPES: Final = {
 
 NAMELESS: Final = "(no name)"
 
-_BROKEN: Final = (pa.ArrowException, OSError, ValueError)
+_BROKEN: Final = (pa.ArrowException, OSError, ValueError, OverflowError)
 """What a file raises that is torn, or of another kind."""
 
 
@@ -73,6 +75,8 @@ class Reader:
     left_out: dict[str, LeftOut] = field(factory=dict)
     rows: dict[str, int] = field(factory=dict)
     """Of each table: how many were read, in the span and of the nodes."""
+    odd: dict[str, int] = field(factory=dict)
+    """Of each table: how many rows were set aside, as they can't be."""
 
     def check(self) -> None:
         """Raises :class:`ReportError` where there is nothing to read."""
@@ -99,7 +103,7 @@ class Reader:
         for done, (table, path) in enumerate(files):
             self.progress.tell("looking for the time span, files", done, len(files))
             try:
-                for start_s, end_s in _windows_of(path):
+                for start_s, end_s in _windows_of(table, path):
                     first = start_s if first is None else min(first, start_s)
                     last = end_s if last is None else max(last, end_s)
             except _BROKEN as error:
@@ -120,7 +124,8 @@ class Reader:
     ) -> Iterator[pa.Table]:
         """Rows of a table; ``window_start`` and other times as whole microseconds since the epoch."""
         wanted = list(columns)
-        needed = list(dict.fromkeys([*wanted, *(c for c in ("window_start", "node") if c in table.columns)]))
+        checked = [name for name in ("window_start", "window_s", "node") if name in table.columns]
+        needed = list(dict.fromkeys([*wanted, *checked]))
         paths = table.files(self.folder) if files is None else files
         waiting: list[pa.Table] = []
         rows = 0
@@ -128,7 +133,7 @@ class Reader:
             self.progress.tell(f"reading {table.name}, files", done, len(paths))
             if str(path) in self.left_out:
                 continue
-            for piece in self._of_file(table, path, needed):
+            for piece in self._of_file(table, path, needed, count):
                 if count:
                     self.rows[table.name] = self.rows.get(table.name, 0) + piece.num_rows
                 waiting.append(piece.select(wanted))
@@ -139,7 +144,7 @@ class Reader:
         if rows:
             yield pa.concat_tables(waiting)
 
-    def _of_file(self, table: t.Table, path: Path, columns: list[str]) -> Iterator[pa.Table]:
+    def _of_file(self, table: t.Table, path: Path, columns: list[str], count: bool) -> Iterator[pa.Table]:
         told = False
         try:
             with pq.ParquetFile(path) as file:
@@ -157,7 +162,14 @@ class Reader:
                 )
                 for batch in batches:
                     batch.validate(full=True)
-                    piece = self._chosen(_typed(table, batch.select(columns)))
+                    piece = _typed(table, batch.select(columns))
+                    fits = fitting(table, piece)
+                    odd = piece.num_rows - fits.true_count
+                    if odd:
+                        piece = piece.filter(fits)
+                        if count:
+                            self.odd[table.name] = self.odd.get(table.name, 0) + odd
+                    piece = self._chosen(piece)
                     told = told or piece.num_rows > 0
                     yield piece
         except _BROKEN as error:
@@ -223,7 +235,7 @@ def _typed(table: t.Table, piece: pa.Table) -> pa.Table:
     return piece
 
 
-def _windows_of(path: Path) -> Iterator[tuple[float, float]]:
+def _windows_of(table: t.Table, path: Path) -> Iterator[tuple[float, float]]:
     """First and last window of each row group, from the footer where that says so."""
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
@@ -234,15 +246,34 @@ def _windows_of(path: Path) -> Iterator[tuple[float, float]]:
             about = file.metadata.row_group(group)
             if not about.num_rows:
                 continue
-            start = about.column(leaves["window_start"]).statistics
-            length = about.column(leaves["window_s"]).statistics
-            if start is not None and length is not None and start.has_min_max and length.has_min_max:
-                if not isinstance(length.max, int):
-                    raise ValueError(f"its column window_s is {type(length.max).__name__}, not int")
-                if isinstance(start.min, datetime) and isinstance(start.max, datetime):
-                    yield epoch_s(start.min), epoch_s(start.max) + length.max
-                    continue
+            told = _told_of(about, leaves["window_start"], leaves["window_s"])
+            if told is not None:
+                yield told
+                continue
             read = file.read_row_group(group, columns=["window_start", "window_s"])
-            starts = read["window_start"].cast(pa.timestamp("us", tz=getattr(read["window_start"].type, "tz", None)))
-            low, high = (pc.min_max(starts.cast(pa.int64()))[end].as_py() for end in ("min", "max"))
-            yield low / 1e6, high / 1e6 + pc.max(read["window_s"]).as_py()
+            start = read["window_start"]
+            start = start.cast(pa.timestamp("us", tz=getattr(start.type, "tz", None)), safe=False).cast(pa.int64())
+            rows = pa.table({"window_start": start, "window_s": read["window_s"]})
+            rows = rows.filter(fitting(table, rows))
+            low, high = pc.min_max(rows["window_start"]).values()
+            if low.is_valid:
+                yield low.as_py() / 1e6, high.as_py() / 1e6 + (pc.max(rows["window_s"]).as_py() or 0)
+
+
+def _told_of(group: Any, start_leaf: int, length_leaf: int) -> tuple[float, float] | None:
+    """What the footer says of a group, if it does, and if that can be."""
+    try:
+        start, length = (group.column(leaf).statistics for leaf in (start_leaf, length_leaf))
+        if start is None or length is None or not (start.has_min_max and length.has_min_max):
+            return None
+        first, last, shortest, longest = start.min, start.max, length.min, length.max
+    except (ValueError, OverflowError):
+        # A year beyond 9999.
+        return None
+    if not isinstance(longest, int):
+        raise ValueError(f"its column window_s is {type(longest).__name__}, not int")
+    if not (isinstance(first, datetime) and isinstance(last, datetime)):
+        return None
+    low_s, high_s = epoch_s(first), epoch_s(last)
+    fine = low_s >= 0 and high_s <= LATEST_S and shortest >= 1 and longest <= LONGEST_S
+    return (low_s, high_s + longest) if fine else None

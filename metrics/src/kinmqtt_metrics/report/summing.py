@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from attrs import Factory, define, field, frozen
 
 from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.report.gaps import missing
 from kinmqtt_metrics.report.reading import LeftOut, Reader, Span, summed
 
 Line: TypeAlias = npt.NDArray[np.float64]
@@ -213,6 +214,10 @@ class Facts:
     rejected_rows: int = 0
     rows: dict[str, int] = Factory(dict)
     left_out: list[LeftOut] = Factory(list)
+    odd: dict[str, int] = Factory(dict)
+    """By table: rows that were set aside, as they can't be."""
+    missing: list[str] = Factory(list)
+    """Sentences about records that were not read."""
 
     def node_line(self, name: str) -> Line:
         """A counter of all nodes together."""
@@ -256,9 +261,11 @@ def collect(reader: Reader, most_nodes: int = MOST_NODES) -> Facts | None:
         sums.read_rejected,
     ):
         read()
+    facts.missing = missing(reader)
     reader.progress.end()
     sums.settle_nodes(most_nodes)
     facts.rows = dict(reader.rows)
+    facts.odd = dict(reader.odd)
     facts.left_out = sorted(reader.left_out.values(), key=lambda left: left.path)
     return facts
 
@@ -363,7 +370,7 @@ class _Sums:
             whole = samples = 0.0
             for row in rows:
                 step, count = row["step"], row["samples"] or 0
-                if not count or None in (row["min"], row["max"]):
+                if not count or None in row.values():
                     continue
                 line.mean[step] = row["sum"] / count
                 line.p50[step] = row["middle"] / count
@@ -412,8 +419,9 @@ class _Sums:
             counted = _group_rows(piece.append_column("step", step), ("step", "node"), {"connects": "sum"})
             for row in counted:
                 self.seen[row["node"]] = None
-                self._add(facts.connects, row["node"], row["step"], row["connects"])
-                facts.connect_total += row["connects"]
+                connects = row["connects"] or 0
+                self._add(facts.connects, row["node"], row["step"], connects)
+                facts.connect_total += connects
             stormy = piece.append_column("step", step).filter(pc.fill_null(piece["storm"], False))
             facts.storm_windows += stormy.num_rows
             for row in stormy.to_pylist():
@@ -422,8 +430,8 @@ class _Sums:
                     Storm(
                         row["window_start"] / 1e6,
                         row["node"],
-                        row["connects"],
-                        row["clients"],
+                        row["connects"] or 0,
+                        row["clients"] or 0,
                         row["client"],
                         row["most"] or 0,
                     )
@@ -445,7 +453,7 @@ class _Sums:
         weights: dict[tuple[str, int], int] = defaultdict(int)
         for row in _rows(summed(pieces(), ("step", "node", "reason"), how)):
             node, step, number = row["node"], row["step"], row["connections"] or 0
-            if not number:
+            if not number or None in (row["middle"], row["p95_s"], row["p99_s"]):
                 continue
             reason = facts.lengths.setdefault(row["reason"] or "", Lengths())
             reason.connections += number
@@ -500,6 +508,8 @@ class _Sums:
         rest = [0, 0]
         kept: pa.Table | None = None
         for piece in self._pieces(table, ("node", "rank", column, "messages", "bytes")):
+            for name in ("messages", "bytes"):
+                piece = piece.set_column(piece.column_names.index(name), name, pc.fill_null(piece[name], 0))
             named = piece.filter(pc.greater(piece["rank"], 0)).drop_columns(["step", "rank"])
             unnamed = piece.filter(pc.less_equal(piece["rank"], 0))
             rest[0] += pc.sum(unnamed["messages"]).as_py() or 0

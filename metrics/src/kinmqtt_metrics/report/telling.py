@@ -181,6 +181,13 @@ def _warnings(facts: Facts) -> list[str]:
             f"{words.some(len(facts.left_out), 'file')} of the tables could not be read, and what "
             f"{'it has' if len(facts.left_out) == 1 else 'they have'} is missing from this page."
         )
+    if facts.odd:
+        told.append(f"{odd_rows(facts.odd)}, and are in no sum of this page.")
+    if facts.missing:
+        told.append(
+            "Records are missing, whatever the time: they were deleted unread, stood in what was rejected, or are "
+            "not published yet. " + ". ".join(words.name(sentence, 400) for sentence in facts.missing) + "."
+        )
     if facts.others:
         told.append(
             f"There are more nodes than colours. The {words.some(len(facts.others), 'node')} with the least "
@@ -192,6 +199,13 @@ def _warnings(facts: Facts) -> list[str]:
             "There are so many clients or topics that the lightest were not added up: the tops are at least so much."
         )
     return told
+
+
+def odd_rows(odd: Mapping[str, int]) -> str:
+    """How many rows of which tables were set aside."""
+    by_table = words.listed([f"{table} ({words.whole(rows)})" for table, rows in sorted(odd.items())], len(odd))
+    rows = sum(odd.values())
+    return f"{words.some(rows, 'row')} of the tables {by_table} can't be: times, counts or histograms that nobody has"
 
 
 def _rejected(facts: Facts) -> Grid | None:

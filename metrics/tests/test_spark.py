@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from kinmqtt_metrics import spark
 from kinmqtt_metrics.command import main
-from kinmqtt_metrics.pipeline.session import java_version
+from kinmqtt_metrics.spark import java_version
 
 
 @pytest.fixture
@@ -63,32 +63,20 @@ def test_a_java_home_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert java_version() is None
 
 
-def test_a_landing_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistyped folder is no empty one."""
-    there = str(tmp_path / "nowhere")
+@pytest.mark.parametrize(
+    ("text", "trace", "said"),
+    [
+        ("An error occurred while calling None.x.\n: java.lang.A: bad value\n\tat x", None, "java.lang.A: bad value"),
+        ("Error while instantiating 'B':", "B: x\n\tat y\nCaused by: C: 'x' is no int\n\tat z", "C: 'x' is no int"),
+        ("[JAVA_GATEWAY_EXITED] gone", None, "[JAVA_GATEWAY_EXITED] gone"),
+        ("", None, "CapturedError"),
+    ],
+)
+def test_what_spark_refuses_is_told_with_its_cause(text: str, trace: str | None, said: str) -> None:
+    """The first line is that something failed; the last cause says which setting, and why. ``--conf`` is named."""
 
-    assert main(["pipeline", "run", "--landing", there, "--tables", str(tmp_path / "tables")]) == 1
-    assert f"{there} is no folder" in capsys.readouterr().err
+    class CapturedError(Exception):
+        _stackTrace = trace
 
-
-def test_tables_below_the_landing_folder_are_refused(
-    folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Tables would be taken for segments."""
-    folders[5] = str(tmp_path / "landing" / "tables")
-
-    assert main(folders) == 1
-    assert "can't lie in the landing folder" in capsys.readouterr().err
-
-
-def test_what_can_not_be_read_is_told_before_spark_starts(
-    folders: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Brokers write for their own user and group: whoever runs as another one is told whose file it is about."""
-    segment = tmp_path / "landing" / "date=2026-11-21" / "n-00000000c0ffee01-00000001.jsonl"
-    segment.parent.mkdir()
-    segment.write_text("")
-    monkeypatch.setattr(os, "access", lambda path, mode: path != segment)
-
-    assert main(folders) == 1
-    assert f"{segment} can't be read by this user" in capsys.readouterr().err
+    assert spark.innermost(CapturedError(text)) == said
+    assert "is what --conf says of spark.x right?" in spark._why(CapturedError(text), "local", {"spark.x": "y"})

@@ -5,21 +5,24 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.errors import ENDED, INTERRUPTED, CommandError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEAST_JAVA: Final = 17
 
-_SETTINGS: Final = {
+SETTINGS: Final = {
     # Java's second compiler takes more computing time than it saves: records are Arrow's, sums are what is left.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
     "spark.ui.enabled": "false",
@@ -41,12 +44,17 @@ _SETTINGS: Final = {
 }
 
 
+class SparkError(CommandError):
+    """Why Spark can't be had, and how to mend it."""
+
+
 def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -> SparkSession:
-    """A session. Raises :class:`PipelineError` where Spark is not installed, or does not start."""
+    """A session. Raises :class:`SparkError` where Spark is not installed, or does not start."""
     try:
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise PipelineError(
+        raise SparkError(
             f"Spark is not installed for {sys.executable} ({error}): pip install 'kinmqtt-metrics[pipeline]'"
         ) from error
     # Workers run the Python that runs this, unless told otherwise, and have the same packages then.
@@ -55,16 +63,47 @@ def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["TZ"] = "UTC"
     time.tzset()
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**_SETTINGS, "spark.sql.shuffle.partitions": "2", **conf}.items():
-        builder = builder.config(key, value)
+    settings = {**SETTINGS, "spark.sql.shuffle.partitions": "2", **conf}
+    spark = None
     try:
-        return builder.getOrCreate()
-    except Exception as error:
-        raise PipelineError(f"Spark did not start: {_why(error, master)}") from error
+        with _broken_off_by_interrupts():
+            SparkContext.getOrCreate(SparkConf().setMaster(master).setAppName(name).setAll(list(settings.items())))
+        spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+        # Settings of SQL are looked at when they are asked for first.
+        spark.conf.get("spark.sql.session.timeZone")
+    except BaseException as error:
+        if spark is not None:
+            spark.stop()
+        if not isinstance(error, Exception):
+            raise
+        raise SparkError(f"Spark did not start: {_why(error, master, conf)}") from error
+    return spark
 
 
-def _why(error: Exception, master: str) -> str:
+@contextmanager
+def _broken_off_by_interrupts() -> Iterator[None]:
+    """^C ends this process at once. Spark's own handler, which raises wherever the driver is, does not stay."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: break_off(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def break_off(status: int) -> None:
+    """End this process while Spark starts. Its Java process finds that nobody listens any more, and ends.
+
+    An exception would leave it half started, waiting for a folder that is gone, and telling of it at length.
+    """
+    if status == INTERRUPTED:
+        os.write(sys.stderr.fileno(), ENDED.encode() + b"\n")
+    os._exit(status)
+
+
+def _why(error: Exception, master: str, conf: Mapping[str, str]) -> str:
     java = java_version()
     needed = f"install a Java runtime of version {LEAST_JAVA} or later and point JAVA_HOME to it"
     if java is None:
@@ -72,11 +111,22 @@ def _why(error: Exception, master: str) -> str:
         return f"there is no Java{f' in JAVA_HOME ({where})' if where else ''}: {needed}"
     if java < LEAST_JAVA:
         return f"Java is of version {java}: {needed}"
-    text = str(error).strip().splitlines()
-    said = text[0] if text else type(error).__name__
+    said = innermost(error)
+    if conf:
+        return f"{said} (is what --conf says of {', '.join(conf)} right?)"
     if not master.startswith("local"):
         return f"{said} (is a master of the same version of Spark reachable at {master}?)"
     return said
+
+
+_CAUSE: Final = re.compile(r"^(?:: |Caused by: )(\S.*)$", re.MULTILINE)
+
+
+def innermost(error: Exception) -> str:
+    """The innermost of what Java told, or the first line."""
+    text = f"{error}\n{getattr(error, '_stackTrace', None) or ''}".strip()
+    causes = _CAUSE.findall(text)
+    return str(causes[-1] if causes else text.splitlines()[0] if text else type(error).__name__)[:500]
 
 
 def java_version() -> int | None:
@@ -97,7 +147,7 @@ def lock_jvm(spark: SparkSession, path: Path, wait_s: float = 30.0) -> Any:
     """Hold a lock in Spark's Java process for as long as it runs; what is returned must be kept.
 
     Where a driver was killed its Java process ends a moment later, and could still write into the checkpoint: it is
-    waited for. Raises :class:`PipelineError`.
+    waited for. Raises :class:`SparkError`.
     """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
@@ -108,14 +158,7 @@ def lock_jvm(spark: SparkSession, path: Path, wait_s: float = 30.0) -> Any:
         if lock is not None:
             return file, lock
         if time.monotonic() > until:
-            raise PipelineError(
+            raise SparkError(
                 f"a Java process of another pipeline still has {path}: find it (lsof {path}), end it, and start again"
             )
         time.sleep(0.1)
-
-
-def tune(spark: SparkSession, conf: Mapping[str, str]) -> None:
-    """Make what can be set while it runs what the pipeline needs, in a session that others made."""
-    for key, value in {**_SETTINGS, **conf}.items():
-        if spark.conf.isModifiable(key):
-            spark.conf.set(key, value)

@@ -1,0 +1,193 @@
+"""``kinmqtt-metrics rules``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kinmqtt_metrics.errors import CommandError
+from kinmqtt_metrics.learning.file import check_replaceable, read, switched, write_whole
+from kinmqtt_metrics.learning.job import learn
+from kinmqtt_metrics.learning.model import BOUNDS, LearningError, Options, Replayed, Rule
+from kinmqtt_metrics.learning.reading import why_failed
+from kinmqtt_metrics.learning.replaying import replay, rules_in
+from kinmqtt_metrics.learning.writing import number, text_of
+from kinmqtt_metrics.report import words
+from kinmqtt_metrics.spark import start
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DESCRIPTION = """\
+Learns what is usual for each client and topic from the table usual, and writes rules for the limiter (the plugin
+sentinel_limiter) into a file. The rules are in the shadow: they count what they would have refused, and refuse
+nothing, until --enable switches them on.
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """``kinmqtt-metrics rules``."""
+    defaults = Options()
+    parser = subparsers.add_parser("rules", help="learn limiter rules from what is usual", description=_DESCRIPTION)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, metavar="FILE", help="learn, and write the rules there; written over")
+    what.add_argument("--replay", type=Path, metavar="FILE", help="say what the rules in a file would have refused")
+    what.add_argument("--enable", type=Path, metavar="FILE", help="switch rules in a file on: shadow = false")
+    what.add_argument("--disable", type=Path, metavar="FILE", help="put rules in a file into the shadow")
+    parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; may be repeated")
+    parser.add_argument("--tables", type=Path, metavar="FOLDER", help="what the pipeline writes to")
+    parser.add_argument(
+        "--since", metavar="TIME", help="leave out what was before: 2026-11-21T14:00 (UTC), or 24h ago"
+    )
+    parser.add_argument("--until", metavar="TIME", help="leave out windows that begin then or later")
+
+    def option(name: str, text: str, metavar: str) -> None:
+        key, bounds = BOUNDS[name]
+        said = f"{text}; {bounds} (default: %(default)s)"
+        parser.add_argument(name, type=bounds, default=getattr(defaults, key), metavar=metavar, help=said)
+
+    option("--quantile", "usual is what so many windows did not exceed", "SHARE")
+    option("--factor", "how many times the usual rate is allowed", "N")
+    option("--over", "rates are means over so long", "SECONDS")
+    option("--min-windows", "who published in fewer windows of --over seconds is not known well enough", "N")
+    option("--others", "this quantile of all clients' usual rates is what others are allowed a factor of", "SHARE")
+    option("--least", "no limit below so many", "RATE")
+    option("--rules", "the most rules for clients, and for topics", "N")
+    parser.add_argument(
+        "--no-topics", action="store_true", help="only rules about clients: those about topics look at each packet"
+    )
+    parser.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked; the exit status."""
+    try:
+        for option in ("enable", "disable"):
+            path = getattr(arguments, option)
+            if path is not None:
+                return _switch(path, option == "disable", arguments.rule)
+        if arguments.tables is None:
+            raise LearningError("--tables is needed: the folder that the pipeline writes to")
+        return _learn(arguments) if arguments.out is not None else _replay(arguments)
+    except CommandError as error:
+        print(f"kinmqtt-metrics rules: {error}", file=sys.stderr)
+        return 1
+
+
+def _switch(path: Path, shadow: bool, names: Sequence[str]) -> int:
+    text, changed = switched(path, read(path), shadow, names)
+    if changed:
+        write_whole(path, text)
+    for name in changed:
+        print(f"{words.name(name, 100)}: {'in the shadow' if shadow else 'on'}")
+    if not changed:
+        print(f"nothing to change: all are {'in the shadow' if shadow else 'on'}")
+    return 0
+
+
+def _learn(arguments: argparse.Namespace) -> int:
+    options = Options(
+        arguments.quantile,
+        arguments.factor,
+        arguments.over,
+        arguments.min_windows,
+        arguments.others,
+        arguments.least,
+        arguments.rules,
+        not arguments.no_topics,
+    )
+    if not arguments.out.resolve().parent.is_dir():
+        raise LearningError(f"{arguments.out}: there is no folder {arguments.out.resolve().parent}")
+    check_replaceable(arguments.out)
+    since_s, until_s = _moments(arguments)
+    with Session(arguments.master) as spark:
+        learned = learn(spark, arguments.tables, options, since_s, until_s)
+    text = text_of(learned, options, str(arguments.tables), datetime.now(UTC).timestamp())
+    write_whole(arguments.out, text)
+    own = {
+        kind: sum(1 for rule in learned.rules if rule.kind == kind and rule.of is not None) for kind in learned.seen
+    }
+    told = words.listed([f"{words.some(n, 'rule')} for {kind}s" for kind, n in own.items()])
+    print(f"{arguments.out}: {told}, and one for all others of each, in the shadow")
+    _print_replayed(learned.rules, learned.replayed)
+    return 0
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    rules, others = rules_in(arguments.replay, arguments.over)
+    rules = [rule for rule in rules if not arguments.rule or rule.name in arguments.rule]
+    if not rules:
+        raise LearningError(
+            f"{arguments.replay} has no rule that can be replayed (about clients' or topics' messages)"
+        )
+    since_s, until_s = _moments(arguments)
+    with Session(arguments.master) as spark:
+        replayed = replay(spark, arguments.tables, rules, arguments.over, since_s, until_s)
+    _print_replayed(rules, replayed, most=1000)
+    for name in others:
+        print(f"not replayed: {words.name(name, 80)}", file=sys.stderr)
+    return 0
+
+
+def _print_replayed(rules: Iterable[Rule], replayed: dict[str, Replayed], most: int = 20) -> None:
+    names = {rule.name: rule for rule in rules}
+    rows = [("allowed/s", "most/s", "messages", "would refuse", "windows", "worst, UTC", "rule")]
+    ordered = sorted(names, key=lambda name: -replayed.get(name, Replayed()).excess)
+    for name in ordered[:most]:
+        did = replayed.get(name, Replayed())
+        rows.append(
+            (
+                number(names[name].count),
+                f"{did.most:.3g}",
+                words.whole(did.messages),
+                words.whole(did.excess),
+                words.whole(did.windows_over),
+                words.moment(did.worst_at_s) if did.worst_at_s is not None else "",
+                words.name(name, 80),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    for row in rows:
+        print("  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=False)), row[6]]))
+    if len(ordered) > most:
+        print(f"and {len(ordered) - most} rules that would have refused no more; --replay says all")
+
+
+def _moments(arguments: argparse.Namespace) -> tuple[float | None, float | None]:
+    from kinmqtt_metrics.report.moments import parse_moment
+
+    found: list[float | None] = []
+    now_s = datetime.now(UTC).timestamp()
+    for option in ("since", "until"):
+        text = getattr(arguments, option)
+        try:
+            found.append(None if text is None else parse_moment(text, now_s))
+        except ValueError as error:
+            raise LearningError(f"--{option}: {error}") from None
+    return found[0], found[1]
+
+
+class Session:
+    """A session of Spark for one job."""
+
+    def __init__(self, master: str) -> None:
+        self._master = master
+
+    def __enter__(self) -> SparkSession:
+        self._spark = start(self._master, {}, "kinmqtt-metrics rules")
+        return self._spark
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self._spark.stop()
+        except Exception:
+            # Its Java process is gone already: there is nothing to stop.
+            logging.getLogger(__name__).debug("Spark was gone before it was stopped", exc_info=True)
+        if isinstance(error, Exception) and not isinstance(error, CommandError):
+            raise LearningError(why_failed(error)) from error

@@ -1,0 +1,164 @@
+"""What a run looks at before Spark starts, and how it ends when it is asked to or the disk fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinmqtt_metrics.command import main
+from kinmqtt_metrics.pipeline import run
+from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.settings import PipelineSettings
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[str]:
+    """The command, with a landing folder."""
+    (tmp_path / "landing").mkdir()
+    return ["pipeline", "run", "--landing", str(tmp_path / "landing"), "--tables", str(tmp_path / "tables"), "--once"]
+
+
+def test_a_landing_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped folder is no empty one."""
+    there = str(tmp_path / "nowhere")
+
+    assert main(["pipeline", "run", "--landing", there, "--tables", str(tmp_path / "tables")]) == 1
+    assert f"{there} is no folder" in capsys.readouterr().err
+
+
+def test_tables_below_the_landing_folder_are_refused(
+    folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tables would be taken for segments."""
+    folders[5] = str(tmp_path / "landing" / "tables")
+
+    assert main(folders) == 1
+    assert "can't lie in the landing folder" in capsys.readouterr().err
+
+
+def test_what_can_not_be_read_is_told_before_spark_starts(
+    folders: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brokers write for their own user and group: whoever runs as another one is told whose file it is about."""
+    segment = tmp_path / "landing" / "date=2026-11-21" / "n-00000000c0ffee01-00000001.jsonl"
+    segment.parent.mkdir()
+    segment.write_text("")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != segment)
+
+    assert main(folders) == 1
+    assert f"{segment} can't be read by this user" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("there", ["tables", "tables/.pipeline", "tables/.pipeline/lock/x"])
+def test_a_file_or_folder_in_the_way_is_named(
+    there: str, folders: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the pipeline has a folder or a file of its own something else may stand; it is one line, and no more."""
+    path = tmp_path / there
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+    assert main(folders) == 1
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"kinmqtt-metrics: {tmp_path / 'tables'}")
+    assert "--tables" in said
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "the disk of {} is full: make room"),
+        (errno.EDQUOT, "the disk of {} is full: make room"),
+        (errno.EACCES, "{}: Permission denied: this user must be able to"),
+        (errno.EROFS, "{}: Read-only file system: this user must be able to"),
+        (errno.EIO, "{}: Input/output error"),
+    ],
+)
+@pytest.mark.parametrize("failing", ["mkdir", "open", "rename"])
+def test_a_disk_that_fails_before_the_first_batch_is_told(
+    failing: str,
+    number: int,
+    said: str,
+    folders: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """While folders are made, the lock is taken and settings are written: what to do is said in one line."""
+    (tmp_path / "tables").mkdir()
+
+    def fail(path: Path, *_more: Any, **_named: Any) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    def prepared(settings: PipelineSettings, *_more: Any) -> None:
+        run.Steps(settings.tables).prepare({"window_s": settings.window_s})
+
+    monkeypatch.setattr(run, "_run", prepared)
+    with monkeypatch.context() as failing_disk:
+        failing_disk.setattr(Path, failing, fail)
+        status = main(folders)
+
+    assert status == 1
+    [line] = capsys.readouterr().err.splitlines()
+    beginning, end = said.split("{}")
+    assert line.startswith(f"kinmqtt-metrics: {beginning}{tmp_path / 'tables'}")
+    assert end in line
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "says"), [("SIGINT", 130, "kinmqtt-metrics: ended by ^C\n"), ("SIGTERM", 0, "")]
+)
+def test_a_signal_while_spark_starts_ends_it_at_once(sent: str, status: int, says: str) -> None:
+    """With a line at the most, and the status that whoever sent it expects."""
+    program = (
+        "import os, signal; from kinmqtt_metrics.pipeline.run import _Asked\n"
+        f"with _Asked().heard(): os.kill(os.getpid(), signal.{sent})\n"
+        "print('went on')"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", says)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_java_may_hear_of_the_end_first(asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where driver and Java are signalled together the batch may fail before it is known why: this is no error."""
+    ending = threading.Event()
+
+    def gone(*_: Any) -> None:
+        if asked:
+            threading.Timer(0.05, ending.set).start()
+        raise ConnectionRefusedError("Answer from Java side is empty")
+
+    monkeypatch.setattr(run, "source", gone)
+    settings = PipelineSettings(tmp_path, tmp_path / "tables")
+    spark: Any = None
+    if asked:
+        run.read(settings, spark, ending, print)
+    else:
+        with pytest.raises(PipelineError, match="Java process has ended"):
+            run.read(settings, spark, ending, print)
+
+
+@pytest.mark.parametrize("command", [["report", "--tables", "t", "--out", "r.html"], ["rules", "--enable", "l.toml"]])
+def test_an_interrupt_is_told_in_a_line(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """^C in any command: no traceback, and the status that shells know."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kinmqtt_metrics.report.make", interrupted)
+    monkeypatch.setattr("kinmqtt_metrics.learning.command.read", interrupted)
+
+    assert main(command) == 130
+    assert capsys.readouterr().err == "kinmqtt-metrics: ended by ^C\n"
