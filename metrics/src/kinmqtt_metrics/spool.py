@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from kinmqtt_metrics.landing import SegmentName
 from kinmqtt_metrics.record import FORMAT, Record
-from kinmqtt_metrics.segments import Disk, Segment, date_of
+from kinmqtt_metrics.segments import Disk, InUse, Segment, date_of
 from kinmqtt_spi.services.metric import Metrics
 
 RECORD_BYTES: Final = 1000
@@ -169,8 +169,9 @@ class Writer:
         boot: str,
         now: Callable[[], float],
         monotonic: Callable[[], float],
+        keep_lock: Callable[[], None] = lambda: None,
     ) -> None:
-        """``now`` and ``monotonic`` in seconds, from any thread."""
+        """``now`` and ``monotonic`` in seconds, from any thread; ``keep_lock`` is :meth:`Lock.keep`."""
         self.spool = spool
         self._disk = disk
         self._landing = landing
@@ -178,6 +179,7 @@ class Writer:
         self._boot = boot
         self._now = now
         self._monotonic = monotonic
+        self._keep_lock = keep_lock
         self.roll_s = 5.0
         self.roll_bytes = 8 << 20
         self.keep_free_bytes = 0
@@ -195,6 +197,8 @@ class Writer:
         """Segments."""
         self.trouble = ""
         """Why nothing is written at the moment; empty where all is well."""
+        self.unlocked = ""
+        """Why the folder is not ours alone; empty where it is."""
 
     # What the thread calls
 
@@ -260,12 +264,30 @@ class Writer:
             name = SegmentName(self._node, self._boot, self._published + 1)
             date = date_of(self._now())
             self._segment = Segment(self._disk, self._landing, name, date, self._monotonic())
+            self._look_at_lock()
         self._segment.append(batch.data)
         self._batch = None
         self._seq += batch.number
         self._figures.written.value += batch.number
         self._figures.bytes.value += len(batch.data)
         self.spool.done(batch.size_bytes)
+
+    def _look_at_lock(self) -> None:
+        """Where somebody has removed the lock it is taken again: once a segment, whose folder is there by now.
+
+        What is written is not in danger: a segment is its life's own, and locked itself.
+        """
+        try:
+            self._keep_lock()
+        except InUse as error:
+            self.unlocked = (
+                f"another broker named {self._node!r} writes to {self._landing}: {error} was removed, and that one "
+                "has made it anew; stop one of the two, and give it another name (broker.node_name) or another folder"
+            )
+        except OSError as error:
+            self.unlocked = f"{error.filename or self._landing} was removed and can't be made again: {error.strerror}"
+        else:
+            self.unlocked = ""
 
     def _free_bytes(self) -> int:
         try:

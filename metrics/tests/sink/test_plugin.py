@@ -14,6 +14,7 @@ from broken_disk import BrokenDisk, left_open, records
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import FIELDS, OTHERS
+from kinmqtt_metrics.segments import Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
 from kinmqtt_metrics.spool import RECORD_BYTES
 from kinmqtt_spi import ReasonCode
@@ -359,6 +360,80 @@ def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path)
     first.sink._lock.release()
 
 
+def test_a_second_broker_leaves_alone_what_the_first_is_writing(tmp_path: Path) -> None:
+    """Even where somebody has removed the lock: it does not start, and keeps no lock of its own."""
+    first = Scene(tmp_path, start=False)
+    first.sink.session_expired("a")
+    first.sink._writer.turn()
+    second = Scene(tmp_path, start=False)
+    for _ in range(2):
+        with pytest.raises(AssemblyError, match=r"another broker named 'n' writes to .*give this one another name"):
+            second.start()
+    first.sink._writer.publish()
+    Lock(tmp_path, "n").release()
+
+    assert [record["name"] for record in records(tmp_path)] == ["session_expired"]
+
+
+def test_a_lock_that_another_has_is_told_once(tmp_path: Path) -> None:
+    """Degraded, and nothing is lost; when the other has gone the folder is this one's again."""
+    scene = Scene(tmp_path, start=False)
+    scene.sink._lock = Lock(tmp_path, "n")
+    healths = []
+
+    def write() -> None:
+        scene.sink.session_expired("a")
+        scene.sink._writer.turn()
+        scene.sink._writer.publish()
+        for _ in range(2):
+            scene.sink._tell_news(_Thread())
+        healths.append(scene.sink.health())
+
+    scene.sink._lock.path.unlink()
+    write()
+    scene.sink._lock.path.unlink()
+    other = Lock(tmp_path, "n")
+    write()
+    write()
+    other.release()
+    write()
+
+    assert [health.state.name for health in healths] == ["HEALTHY", "DEGRADED", "DEGRADED", "HEALTHY"]
+    assert "another broker named 'n' writes to" in healths[1].text and "was removed" in healths[1].text
+    assert scene.context.log.texts() == [healths[1].text, f"{tmp_path} is this broker's again"]
+    assert len(records(tmp_path)) == 4
+
+
+def test_a_lock_that_can_not_be_made_again_is_told(tmp_path: Path) -> None:
+    """Why, and where; records are written all the same."""
+    scene = Scene(tmp_path, start=False)
+    scene.sink._lock = Lock(tmp_path, "n")
+    scene.sink._lock.path.unlink()
+    scene.sink._lock.path.mkdir()
+    scene.sink.session_expired("a")
+    scene.sink._writer.turn()
+    scene.sink._writer.publish()
+
+    assert scene.sink.health().text == f"{tmp_path}/.lock-n was removed and can't be made again: Is a directory"
+    assert len(records(tmp_path)) == 1
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    """At the start, with the setting and the limit: every record would be dropped."""
+    with pytest.raises(AssemblyError, match=r"\(broker\.node_name\), 'xxx.*takes 201 bytes .*and may take 200"):
+        Scene(tmp_path, node="x" * 201, start=False)
+    with pytest.raises(AssemblyError, match="takes 300 bytes"):
+        Scene(tmp_path, node="ä" * 50, start=False)
+    with pytest.raises(AssemblyError, match=r"is no text: set broker\.node_name"):
+        Scene(tmp_path, node="\udcff", start=False)
+    with pytest.raises(AssemblyError, match=r"has no name.*set broker\.node_name"):
+        Scene(tmp_path, node="", start=False)
+    scene = Scene(tmp_path, node="x" * 200)
+    scene.stop()
+
+    assert len(records(tmp_path)) == 2
+
+
 def test_brokers_share_a_folder(tmp_path: Path) -> None:
     """Each under its own name; segments that the other writes are left alone."""
     first = Scene(tmp_path, node="a")
@@ -392,6 +467,7 @@ def test_a_disk_that_fails_is_told_and_waited_for(tmp_path: Path) -> None:
     scene.sink._writer.turn()
     healthy = scene.sink.health()
     scene.sink._tell_news(_Thread())
+    scene.sink._writer.publish()
     scene.start()
     scene.stop()
 
