@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kinmqtt_metrics.command import main
+from kinmqtt_metrics.pipeline import run
 from kinmqtt_metrics.pipeline.session import java_version
 
 
@@ -92,3 +93,12 @@ def test_what_can_not_be_read_is_told_before_spark_starts(
 
     assert main(folders) == 1
     assert f"{segment} can't be read by this user" in capsys.readouterr().err
+
+
+def test_what_is_no_file_is_none_that_can_not_be_read(tmp_path: Path) -> None:
+    """A link to nowhere with the name of a segment keeps no pipeline from starting: it is set aside later."""
+    day = tmp_path / "date=2026-11-21"
+    day.mkdir()
+    os.symlink("nowhere", day / "n-00000000c0ffee01-00000001.jsonl")
+
+    run._check_readable(tmp_path)
