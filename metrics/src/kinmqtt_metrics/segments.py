@@ -387,8 +387,9 @@ def _whole(fd: int, name: SegmentName) -> tuple[int, int, int | None]:
             if not isinstance(seq, int) or seq != (seq if expected is None else expected):
                 break
             expected = seq + 1
-            if first_t is None and isinstance(record.get("t"), int):
-                first_t = record["t"]
+            t = record.get("t")
+            if first_t is None and isinstance(t, int) and abs(t) < 1 << 63:
+                first_t = t
             records += 1
             whole_bytes += len(line)
     return records, whole_bytes, first_t

@@ -235,6 +235,15 @@ def test_the_date_is_that_of_the_first_record(tmp_path: Path) -> None:
     assert one.published == tmp_path / f"date={DATE}" / str(NAME)
 
 
+def test_a_time_that_is_none_does_not_stop_the_start(tmp_path: Path) -> None:
+    """Whatever number stands there: the segment has the date of the next record, or of its recovery."""
+    left_behind(tmp_path, line(1, t=10**400) + line(2))
+
+    [one] = recover(Disk(), tmp_path, NAME.node, lambda: 0.0, never)
+
+    assert one.published == tmp_path / f"date={DATE}" / str(NAME)
+
+
 def test_what_was_published_before_is_not_published_twice(tmp_path: Path) -> None:
     """A power failure may leave both names of one file."""
     folder = tmp_path / "date=2026-11-20"
