@@ -32,6 +32,8 @@ IDLE_S: Final = 0.2
 """How often the thread looks whether something waits."""
 RETRY_S: Final = 1.0
 """How soon it tries again what failed."""
+LOOK_S: Final = 1.0
+"""How often it looks whether the folder is still ours: two calls of stat."""
 
 QUEUE_FULL: Final = "queue_full"
 DISK_FULL: Final = "disk_full"
@@ -180,6 +182,7 @@ class Writer:
         self._now = now
         self._monotonic = monotonic
         self._keep_lock = keep_lock
+        self._looked_at = monotonic()
         self.roll_s = 5.0
         self.roll_bytes = 8 << 20
         self.keep_free_bytes = 0
@@ -216,6 +219,8 @@ class Writer:
             return RETRY_S
         self.trouble = ""
         self.spool.refusing = QUEUE_FULL
+        if self._monotonic() - self._looked_at >= LOOK_S:
+            self._look_at_lock()
         return BREATH_S if busy else IDLE_S
 
     def _no_room(self) -> str:
@@ -264,7 +269,6 @@ class Writer:
             name = SegmentName(self._node, self._boot, self._published + 1)
             date = date_of(self._now())
             self._segment = Segment(self._disk, self._landing, name, date, self._monotonic())
-            self._look_at_lock()
         self._segment.append(batch.data)
         self._batch = None
         self._seq += batch.number
@@ -273,12 +277,17 @@ class Writer:
         self.spool.done(batch.size_bytes)
 
     def _look_at_lock(self) -> None:
-        """Where somebody has removed the lock it is taken again: once a segment, whose folder is there by now.
+        """Where somebody has removed the lock, it is taken again.
 
         What is written is not in danger: a segment is its life's own, and locked itself.
         """
+        self._looked_at = self._monotonic()
         try:
-            self._keep_lock()
+            try:
+                self._keep_lock()
+            except FileNotFoundError:
+                self._disk.make_folder(self._landing)
+                self._keep_lock()
         except InUse as error:
             self.unlocked = (
                 f"another broker named {self._node!r} writes to {self._landing}: {error} was removed, and that one "

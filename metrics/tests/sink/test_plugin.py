@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ from broken_disk import BrokenDisk, left_open, records
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import FIELDS, OTHERS
-from kinmqtt_metrics.segments import Lock
+from kinmqtt_metrics.segments import InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
-from kinmqtt_metrics.spool import RECORD_BYTES
+from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import topics_of
@@ -40,10 +42,11 @@ class Scene:
     def __init__(
         self, landing: Path, disk: BrokenDisk | None = None, node: str = "n", start: bool = True, **more: Any
     ) -> None:
+        """``monotonic``: the writer's clock."""
         self.landing = landing
         self.clock = TurnableClock()
         self.drive = TurningDriver(self.clock)
-        self.sink = MetricsSink(disk)
+        self.sink = MetricsSink(disk, more.pop("monotonic", time.monotonic))
         settings = MetricsSettings(landing=landing, **{"events": CHOICES, "keep_free_bytes": 0} | more)
         self.context = BareContext("metrics", settings, clock=self.clock, node=NodeIdentity(node, 0xC0FFEE))
         self.sink.configure(self.context)
@@ -377,12 +380,14 @@ def test_a_second_broker_leaves_alone_what_the_first_is_writing(tmp_path: Path) 
 
 def test_a_lock_that_another_has_is_told_once(tmp_path: Path) -> None:
     """Degraded, and nothing is lost; when the other has gone the folder is this one's again."""
-    scene = Scene(tmp_path, start=False)
+    monotonic = [0.0]
+    scene = Scene(tmp_path, start=False, monotonic=lambda: monotonic[0])
     scene.sink._lock = Lock(tmp_path, "n")
     healths = []
 
     def write() -> None:
         scene.sink.session_expired("a")
+        monotonic[0] += LOOK_S
         scene.sink._writer.turn()
         scene.sink._writer.publish()
         for _ in range(2):
@@ -404,13 +409,34 @@ def test_a_lock_that_another_has_is_told_once(tmp_path: Path) -> None:
     assert len(records(tmp_path)) == 4
 
 
+def test_an_idle_broker_looks_after_its_lock(tmp_path: Path) -> None:
+    """Within a second, the folder removed with it: nobody of the name gets in while there is nothing to write."""
+    monotonic = [0.0]
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    scene = Scene(landing, start=False, monotonic=lambda: monotonic[0])
+    scene.sink._lock = Lock(landing, "n")
+    shutil.rmtree(landing)
+    scene.sink._writer.turn()
+    too_early = landing.exists()
+    monotonic[0] += LOOK_S
+    scene.sink._writer.turn()
+
+    assert not too_early
+    with pytest.raises(InUse):
+        Lock(landing, "n")
+    assert scene.sink.health().state is HealthState.HEALTHY
+
+
 def test_a_lock_that_can_not_be_made_again_is_told(tmp_path: Path) -> None:
     """Why, and where; records are written all the same."""
-    scene = Scene(tmp_path, start=False)
+    monotonic = [0.0]
+    scene = Scene(tmp_path, start=False, monotonic=lambda: monotonic[0])
     scene.sink._lock = Lock(tmp_path, "n")
     scene.sink._lock.path.unlink()
     scene.sink._lock.path.mkdir()
     scene.sink.session_expired("a")
+    monotonic[0] += LOOK_S
     scene.sink._writer.turn()
     scene.sink._writer.publish()
 
