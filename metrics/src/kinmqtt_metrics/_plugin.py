@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kinmqtt_metrics.capture import capturing, message_record
+from kinmqtt_metrics.landing import NODE_BYTES, quoted
 from kinmqtt_metrics.record import EVENT, Record, as_told, memory_bytes, shortened
 from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
@@ -71,6 +72,7 @@ class MetricsSink:
         self._left: list[str] = []
         """What earlier lives have left that could not be published."""
         self._told_trouble = ""
+        self._told_unlocked = ""
         self._told_dropped = 0
         self._finding: Largest | None = None
         """Under way in a thread,"""
@@ -98,6 +100,7 @@ class MetricsSink:
         settings: MetricsSettings = context.settings
         if settings.landing is None:
             raise NotConfigured("plugins.metrics has no landing folder")
+        _check_name(context.node.name)
         self._context = context
         self.settings = settings
         self._bound = settings
@@ -121,7 +124,14 @@ class MetricsSink:
         self._since: dict[str, float] = {}
         boot = f"{context.node.uid & (1 << 64) - 1:016x}"
         self._writer = Writer(
-            self._spool, self._disk, self._landing, context.node.name, boot, context.clock.now, self._monotonic
+            self._spool,
+            self._disk,
+            self._landing,
+            context.node.name,
+            boot,
+            context.clock.now,
+            self._monotonic,
+            self._keep_lock,
         )
         self._go_by(settings)
 
@@ -158,17 +168,29 @@ class MetricsSink:
         try:
             self._disk.make_folder(landing)
             self._lock = Lock(landing, node)
+            return recover(self._disk, landing, node, self._context.clock.now, self._not_recovered)
         except InUse as error:
+            self._release()
             raise AssemblyError(
                 f"plugins.metrics.landing: another broker named {node!r} writes to {landing}; give this one another "
                 "name (broker.node_name) or another folder"
             ) from error
         except OSError as error:
+            self._release()
             raise AssemblyError(
                 f"plugins.metrics.landing: {landing} can't be written to ({error.strerror}); it must be a folder "
                 "that belongs to the broker's user"
             ) from error
-        return recover(self._disk, landing, node, self._context.clock.now, self._not_recovered)
+
+    def _keep_lock(self) -> None:
+        # In the writing thread, which has ended before the lock is released.
+        if self._lock is not None:
+            self._lock.keep()
+
+    def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
 
     def _not_recovered(self, path: Path, error: OSError) -> None:
         self._left.append(f"{path} is left for the next start: {error.strerror}")
@@ -193,9 +215,7 @@ class MetricsSink:
                 # It may write yet: the folder stays this process's until it ends, or two would write one life.
                 self._context.log.error("the disk of {landing} does not answer", landing=str(self._landing))
                 return
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._release()
 
     @hookimpl
     def reload(self, settings: MetricsSettings) -> Sequence[str]:
@@ -214,6 +234,8 @@ class MetricsSink:
         dropped = figures.all_dropped
         if trouble:
             return Health(HealthState.DEGRADED, f"nothing can be written: {trouble}; {dropped} records dropped")
+        if self._writer.unlocked:
+            return Health(HealthState.DEGRADED, self._writer.unlocked)
         if self._left:
             return Health(HealthState.DEGRADED, "; ".join(self._left))
         return Health(HealthState.HEALTHY, f"{figures.written.value} records written, {dropped} dropped")
@@ -256,6 +278,13 @@ class MetricsSink:
             else:
                 log.info("records are written again")
             self._told_trouble = trouble
+        unlocked = self._writer.unlocked
+        if unlocked != self._told_unlocked:
+            if unlocked:
+                log.error("{unlocked}", unlocked=unlocked)
+            else:
+                log.info("{landing} is this broker's again", landing=str(self._landing))
+            self._told_unlocked = unlocked
         dropped = self._figures.all_dropped
         if dropped != self._told_dropped:
             log.warn("{number} records were dropped", number=dropped - self._told_dropped)
@@ -417,6 +446,22 @@ class MetricsSink:
         record = message_record(client, message, self.settings.capture_max_payload_bytes)
         more_bytes = memory_bytes(client.client_id, message.topic) + len(record.get("payload", b""))
         self._offer(int(message.received_at * 1e6), record, more_bytes)
+
+
+def _check_name(node: str) -> None:
+    """Raises ``AssemblyError`` for a broker's name that the name of a segment can't have."""
+    try:
+        size_bytes = len(quoted(node))
+    except UnicodeEncodeError:
+        raise AssemblyError(f"plugins.metrics: the broker's name {node!r} is no text: set broker.node_name") from None
+    if not 0 < size_bytes <= NODE_BYTES:
+        raise AssemblyError(
+            f"plugins.metrics: the broker's name (broker.node_name), {node[:20]!r}…, takes {size_bytes} bytes in "
+            f"names of files, and may take {NODE_BYTES}: give it a shorter one; letters and digits of ASCII, '.', "
+            "'_' and '-' take one byte, each byte of others three"
+            if node
+            else "plugins.metrics: the broker has no name, nor has this machine: set broker.node_name"
+        )
 
 
 def _who(client: Client) -> dict[str, str]:

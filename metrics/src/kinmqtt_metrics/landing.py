@@ -26,7 +26,17 @@ OPEN: Final = ".open-"
 GLOB: Final = "date=*/*" + SUFFIX
 """What readers take, below the landing folder."""
 
+NODE_BYTES: Final = 200
+"""How long a broker's name may be, quoted: names of files have at most 255 bytes, with what stands around it."""
+
 _NAME: Final = re.compile(r"(?P<node>[^/]+)-(?P<boot>[0-9a-f]{16})-(?P<number>[0-9]{8,})\.jsonl")
+
+
+def quoted(node: str) -> str:
+    """A broker's name as names of files have it."""
+    name = quote(node, safe="").replace("~", "%7E")
+    # Readers pass over files whose names begin with a dot.
+    return "%2E" + name[1:] if name.startswith(".") else name
 
 
 @frozen(slots=True, order=True)
@@ -40,11 +50,7 @@ class SegmentName:
     """From 1."""
 
     def __str__(self) -> str:
-        node = quote(self.node, safe="").replace("~", "%7E")
-        if node.startswith("."):
-            # Readers pass over files whose names begin with a dot.
-            node = "%2E" + node[1:]
-        return f"{node}-{self.boot}-{self.number:08d}{SUFFIX}"
+        return f"{quoted(self.node)}-{self.boot}-{self.number:08d}{SUFFIX}"
 
     @classmethod
     def parse(cls, name: str) -> SegmentName:

@@ -78,11 +78,13 @@ FIELDS: Final[dict[str, str]] = {
 ``labels``  of a sample the metric's; of an event and a message what else there is to say
 ``value``  of a counter: what it has reached in this life of the broker
 ``delta``  of a counter: how far it has come since the sample that was taken before (in the first one, since 0), so
-           that the sum of all is the last ``value``; a counter that has counted nothing yet has no record; of
+           that the sum of all is the last ``value``; a counter that has counted nothing yet has no record, and one
+           whose ``value`` went back has begun anew: its ``delta`` is since 0 again, and never negative; of
            traffic: messages; of an event: for how many it stands (absent: 1)
 ``number``  of a gauge: its value; of ``disconnected``: how long the connection lasted, in seconds
 ``bounds``  of a histogram: upper bounds of its buckets, rising; the last bucket has none
-``counts``  of a histogram: observations in each bucket since the sample before; one more than ``bounds``
+``counts``  of a histogram: observations in each bucket since the sample before, or since 0 where one went back; one
+           more than ``bounds``
 ``sum``    of a histogram: of these observations
 ``client``  the client id of events, traffic and messages; who is called ``(others)`` is told as ``((others))``
 ``topic``  of events, traffic and messages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate, chain, pairwise
 from math import isfinite
+from operator import lt
 from typing import Final, Protocol, TypeAlias
 
 from kinmqtt_metrics.record import COUNTER, GAUGE, HISTOGRAM, Record
@@ -25,7 +26,8 @@ _Key: TypeAlias = tuple[str, frozenset[tuple[str, str]]]
 class Sampling:
     """What the samples said that were taken last, so that the sum of all deltas is the last value.
 
-    A sample that was dropped is as if it had not been: the next one that is taken makes up for it.
+    A sample that was dropped is as if it had not been: the next one that is taken makes up for it. What goes back has
+    begun anew, from 0: no delta is negative.
     """
 
     def __init__(self, offer: Offer) -> None:
@@ -47,11 +49,14 @@ class Sampling:
                 self._histogram(sample, t)
 
     def _counter(self, sample: CounterSample, t: int) -> None:
-        value = max(-_LARGEST, min(int(sample.value), _LARGEST))
+        value = max(0, min(int(sample.value), _LARGEST))
         key = (sample.name, frozenset(sample.labels.items()))
         last = self._counters.get(key, 0)
         if not value and not last:
             return
+        if value < last:
+            # It has begun anew; known from now on, whether or not this sample is taken.
+            last = self._counters[key] = 0
         record = _record(COUNTER, sample)
         record["value"] = value
         record["delta"] = value - last
@@ -62,9 +67,10 @@ class Sampling:
         key = (sample.name, frozenset(sample.labels.items()))
         bounds, counts = _finite(sample.bounds, sample.counts)
         before = self._histograms.get(key)
-        if before is None or before[0] != bounds:
-            before = bounds, (0,) * len(counts), 0.0
-        if not any(counts) and not any(before[1]):
+        if before is None or before[0] != bounds or any(map(lt, counts, before[1])):
+            # As of a counter: it begins, or has begun anew.
+            before = self._histograms[key] = bounds, (0,) * len(counts), 0.0
+        if not any(counts):
             return
         record = _record(HISTOGRAM, sample)
         record["bounds"] = bounds

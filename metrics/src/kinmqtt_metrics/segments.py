@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -27,8 +30,14 @@ class Disk:
     """What is asked of the operating system, so that tests can let it fail."""
 
     def open(self, path: Path) -> int:
-        """A file that is empty, made where it is missing."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, MODE)
+        """A file that is empty, made where it is missing; :func:`recover` sees that it is being written."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
         """Write at the end; answers how much was."""
@@ -96,6 +105,8 @@ class Segment:
         self._fd: int | None = None
         self._is_torn = False
         """Whether there may be something behind the last whole line."""
+        self._is_lost = False
+        """Whether the disk may have lost some of it, or somebody has removed it."""
         self._is_synced = False
         self._is_renamed = False
         self._open(self._path)
@@ -127,7 +138,7 @@ class Segment:
         self._is_torn = False
 
     def _mended(self) -> int:
-        if self._fd is None:
+        if self._fd is None or self._is_lost:
             self._renew()
         assert self._fd is not None
         if self._is_torn:
@@ -180,28 +191,35 @@ class Segment:
         self._is_synced = True
 
     def _forget_file(self) -> None:
+        # It stays open until there is another: as long nobody takes it for left behind.
         self._is_synced = False
-        self.close()
+        self._is_lost = True
 
     def _renew(self) -> None:
         """Write everything again, beside what there is: that may be whole, and is all where the broker dies now."""
         beside = self._path.with_name(self._path.name + ANEW)
         size_bytes, self.size_bytes = self.size_bytes, 0
-        self._is_torn = False
+        before, self._fd = self._fd, None
+        self._is_torn = self._is_lost = False
         try:
             self._open(beside)
             self._write(b"".join(self._lines))
             self._disk.rename(beside, self._path)
         except OSError:
             self.close()
+            self._fd, self._is_lost = before, True
             beside.unlink(missing_ok=True)
             raise
         finally:
             self.size_bytes = size_bytes
+        self._close(before)
 
     def close(self) -> None:
         """Let go of the file, which stays where it is."""
         fd, self._fd = self._fd, None
+        self._close(fd)
+
+    def _close(self, fd: int | None) -> None:
         if fd is not None:
             try:
                 self._disk.close(fd)
@@ -222,21 +240,48 @@ class Lock:
     def __init__(self, landing: Path, node: str) -> None:
         """Raises :class:`InUse`, or ``OSError`` where the folder can't be written to."""
         self.path = landing / f"{LOCK}{quote(node, safe='')}"
-        self._fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self.release()
-            raise InUse(str(self.path)) from error
-        except OSError:
-            self.release()
-            raise
+        self._fd: int | None = _locked(self.path)
+
+    def keep(self) -> None:
+        """Take it again where somebody has removed its file, with which everybody else looks.
+
+        Raises as when it was made, and then holds what it held.
+        """
+        if self._fd is None or _is_at(self._fd, self.path):
+            return
+        fd, self._fd = self._fd, _locked(self.path)
+        os.close(fd)
 
     def release(self) -> None:
         """Let another one write; harmless a second time."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(fd, path):
+                return fd
+        except BlockingIOError as error:
+            os.close(fd)
+            raise InUse(str(path)) from error
+        except BaseException:
+            os.close(fd)
+            raise
+        # Removed between the two: nobody else would find it held.
+        os.close(fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether an open file is the one that has this name."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 @frozen(slots=True)
@@ -257,47 +302,65 @@ def recover(
     """Publish what earlier lives of this node have left open, cut to its last whole line.
 
     Segments of others are left alone. ``failed`` is told of one that can't be published, which stays for the next
-    start. Only while the node's :class:`Lock` is held.
+    start. Only while the node's :class:`Lock` is held. Raises :class:`InUse`, and has changed nothing, where one is
+    being written all the same: somebody has removed the lock of a broker that runs.
     """
-    found = []
+    found: list[tuple[SegmentName, bool, Path]] = []
     for path in landing.glob(f"{OPEN}*"):
+        is_anew = path.name.endswith(ANEW)
         try:
             name = SegmentName.parse(path.name.removeprefix(OPEN).removesuffix(ANEW))
         except ValueError:
             continue
-        if name.node != node:
-            continue
-        if path.name.endswith(ANEW):
-            # What it was to stand for is beside it.
-            path.unlink(missing_ok=True)
-        else:
-            found.append(name)
+        if name.node == node:
+            found.append((name, is_anew, path))
+    for _, _, path in found:
+        with suppress(OSError), _left_behind(path):
+            pass
     recovered = []
-    for name in sorted(found):
-        path = open_path(landing, name)
+    for name, is_anew, path in sorted(found):
         try:
-            recovered.append(_recover(disk, landing, path, name, now))
+            with _left_behind(path) as fd:
+                if is_anew:
+                    # What it was to stand for is beside it.
+                    path.unlink()
+                else:
+                    recovered.append(_recover(disk, landing, path, fd, name, now))
         except OSError as error:
             failed(path, error)
     return recovered
 
 
-def _recover(disk: Disk, landing: Path, path: Path, name: SegmentName, now: Callable[[], float]) -> Recovered:
-    records, whole_bytes, first_t = _whole(path, name)
-    cut_bytes = path.stat().st_size - whole_bytes
+@contextmanager
+def _left_behind(path: Path) -> Iterator[int]:
+    """Open a segment that nobody writes. Raises ``OSError``, and :class:`InUse` where somebody does."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no file")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InUse(str(path)) from error
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _recover(
+    disk: Disk, landing: Path, path: Path, fd: int, name: SegmentName, now: Callable[[], float]
+) -> Recovered:
+    records, whole_bytes, first_t = _whole(fd, name)
+    cut_bytes = os.fstat(fd).st_size - whole_bytes
     before = next(iter(landing.glob(f"date=*/{_literally(str(name))}")), None)
     if before is not None or not records:
         # A power failure between two names of one file may have left both.
         path.unlink()
         disk.sync_folder(landing)
         return Recovered(name, records, cut_bytes, None)
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        if cut_bytes:
-            disk.truncate(fd, whole_bytes)
-        disk.sync(fd)
-    finally:
-        os.close(fd)
+    if cut_bytes:
+        disk.truncate(fd, whole_bytes)
+    disk.sync(fd)
     target = published_path(landing, name, date_of(now() if first_t is None else first_t / 1e6))
     disk.make_folder(target.parent)
     disk.rename(path, target)
@@ -310,12 +373,12 @@ def _literally(name: str) -> str:
     return "".join(f"[{sign}]" if sign in "*?[" else sign for sign in name)
 
 
-def _whole(path: Path, name: SegmentName) -> tuple[int, int, int | None]:
+def _whole(fd: int, name: SegmentName) -> tuple[int, int, int | None]:
     """How many records stand at the beginning, how long they are, and the time of the first (microseconds)."""
     records = whole_bytes = 0
     first_t: int | None = None
     expected: int | None = None
-    with path.open("rb") as file:
+    with open(fd, "rb", closefd=False) as file:
         for line in file:
             record = _parsed(line)
             if record is None or (record.get("node"), record.get("boot")) != (name.node, name.boot):
@@ -324,8 +387,9 @@ def _whole(path: Path, name: SegmentName) -> tuple[int, int, int | None]:
             if not isinstance(seq, int) or seq != (seq if expected is None else expected):
                 break
             expected = seq + 1
-            if first_t is None and isinstance(record.get("t"), int):
-                first_t = record["t"]
+            t = record.get("t")
+            if first_t is None and isinstance(t, int) and abs(t) < 1 << 63:
+                first_t = t
             records += 1
             whole_bytes += len(line)
     return records, whole_bytes, first_t

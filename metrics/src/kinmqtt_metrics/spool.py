@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from kinmqtt_metrics.landing import SegmentName
 from kinmqtt_metrics.record import FORMAT, Record
-from kinmqtt_metrics.segments import Disk, Segment, date_of
+from kinmqtt_metrics.segments import Disk, InUse, Segment, date_of
 from kinmqtt_spi.services.metric import Metrics
 
 RECORD_BYTES: Final = 1000
@@ -32,6 +32,8 @@ IDLE_S: Final = 0.2
 """How often the thread looks whether something waits."""
 RETRY_S: Final = 1.0
 """How soon it tries again what failed."""
+LOOK_S: Final = 1.0
+"""How often it looks whether the folder is still ours: two calls of stat."""
 
 QUEUE_FULL: Final = "queue_full"
 DISK_FULL: Final = "disk_full"
@@ -169,8 +171,9 @@ class Writer:
         boot: str,
         now: Callable[[], float],
         monotonic: Callable[[], float],
+        keep_lock: Callable[[], None] = lambda: None,
     ) -> None:
-        """``now`` and ``monotonic`` in seconds, from any thread."""
+        """``now`` and ``monotonic`` in seconds, from any thread; ``keep_lock`` is :meth:`Lock.keep`."""
         self.spool = spool
         self._disk = disk
         self._landing = landing
@@ -178,6 +181,8 @@ class Writer:
         self._boot = boot
         self._now = now
         self._monotonic = monotonic
+        self._keep_lock = keep_lock
+        self._looked_at = monotonic()
         self.roll_s = 5.0
         self.roll_bytes = 8 << 20
         self.keep_free_bytes = 0
@@ -195,6 +200,8 @@ class Writer:
         """Segments."""
         self.trouble = ""
         """Why nothing is written at the moment; empty where all is well."""
+        self.unlocked = ""
+        """Why the folder is not ours alone; empty where it is."""
 
     # What the thread calls
 
@@ -212,6 +219,8 @@ class Writer:
             return RETRY_S
         self.trouble = ""
         self.spool.refusing = QUEUE_FULL
+        if self._monotonic() - self._looked_at >= LOOK_S:
+            self._look_at_lock()
         return BREATH_S if busy else IDLE_S
 
     def _no_room(self) -> str:
@@ -266,6 +275,28 @@ class Writer:
         self._figures.written.value += batch.number
         self._figures.bytes.value += len(batch.data)
         self.spool.done(batch.size_bytes)
+
+    def _look_at_lock(self) -> None:
+        """Where somebody has removed the lock, it is taken again.
+
+        What is written is not in danger: a segment is its life's own, and locked itself.
+        """
+        self._looked_at = self._monotonic()
+        try:
+            try:
+                self._keep_lock()
+            except FileNotFoundError:
+                self._disk.make_folder(self._landing)
+                self._keep_lock()
+        except InUse as error:
+            self.unlocked = (
+                f"another broker named {self._node!r} writes to {self._landing}: {error} was removed, and that one "
+                "has made it anew; stop one of the two, and give it another name (broker.node_name) or another folder"
+            )
+        except OSError as error:
+            self.unlocked = f"{error.filename or self._landing} was removed and can't be made again: {error.strerror}"
+        else:
+            self.unlocked = ""
 
     def _free_bytes(self) -> int:
         try:

@@ -162,3 +162,12 @@ def test_an_interrupt_is_told_in_a_line(
 
     assert main(command) == 130
     assert capsys.readouterr().err == "kinmqtt-metrics: ended by ^C\n"
+
+
+def test_what_is_no_file_is_none_that_can_not_be_read(tmp_path: Path) -> None:
+    """A link to nowhere with the name of a segment keeps no pipeline from starting: it is set aside later."""
+    day = tmp_path / "date=2026-11-21"
+    day.mkdir()
+    os.symlink("nowhere", day / "n-00000000c0ffee01-00000001.jsonl")
+
+    run._check_readable(tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ from broken_disk import BrokenDisk, left_open, records
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import FIELDS, OTHERS
+from kinmqtt_metrics.segments import InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
-from kinmqtt_metrics.spool import RECORD_BYTES
+from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import topics_of
@@ -39,10 +42,11 @@ class Scene:
     def __init__(
         self, landing: Path, disk: BrokenDisk | None = None, node: str = "n", start: bool = True, **more: Any
     ) -> None:
+        """``monotonic``: the writer's clock."""
         self.landing = landing
         self.clock = TurnableClock()
         self.drive = TurningDriver(self.clock)
-        self.sink = MetricsSink(disk)
+        self.sink = MetricsSink(disk, more.pop("monotonic", time.monotonic))
         settings = MetricsSettings(landing=landing, **{"events": CHOICES, "keep_free_bytes": 0} | more)
         self.context = BareContext("metrics", settings, clock=self.clock, node=NodeIdentity(node, 0xC0FFEE))
         self.sink.configure(self.context)
@@ -359,6 +363,103 @@ def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path)
     first.sink._lock.release()
 
 
+def test_a_second_broker_leaves_alone_what_the_first_is_writing(tmp_path: Path) -> None:
+    """Even where somebody has removed the lock: it does not start, and keeps no lock of its own."""
+    first = Scene(tmp_path, start=False)
+    first.sink.session_expired("a")
+    first.sink._writer.turn()
+    second = Scene(tmp_path, start=False)
+    for _ in range(2):
+        with pytest.raises(AssemblyError, match=r"another broker named 'n' writes to .*give this one another name"):
+            second.start()
+    first.sink._writer.publish()
+    Lock(tmp_path, "n").release()
+
+    assert [record["name"] for record in records(tmp_path)] == ["session_expired"]
+
+
+def test_a_lock_that_another_has_is_told_once(tmp_path: Path) -> None:
+    """Degraded, and nothing is lost; when the other has gone the folder is this one's again."""
+    monotonic = [0.0]
+    scene = Scene(tmp_path, start=False, monotonic=lambda: monotonic[0])
+    scene.sink._lock = Lock(tmp_path, "n")
+    healths = []
+
+    def write() -> None:
+        scene.sink.session_expired("a")
+        monotonic[0] += LOOK_S
+        scene.sink._writer.turn()
+        scene.sink._writer.publish()
+        for _ in range(2):
+            scene.sink._tell_news(_Thread())
+        healths.append(scene.sink.health())
+
+    scene.sink._lock.path.unlink()
+    write()
+    scene.sink._lock.path.unlink()
+    other = Lock(tmp_path, "n")
+    write()
+    write()
+    other.release()
+    write()
+
+    assert [health.state.name for health in healths] == ["HEALTHY", "DEGRADED", "DEGRADED", "HEALTHY"]
+    assert "another broker named 'n' writes to" in healths[1].text and "was removed" in healths[1].text
+    assert scene.context.log.texts() == [healths[1].text, f"{tmp_path} is this broker's again"]
+    assert len(records(tmp_path)) == 4
+
+
+def test_an_idle_broker_looks_after_its_lock(tmp_path: Path) -> None:
+    """Within a second, the folder removed with it: nobody of the name gets in while there is nothing to write."""
+    monotonic = [0.0]
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    scene = Scene(landing, start=False, monotonic=lambda: monotonic[0])
+    scene.sink._lock = Lock(landing, "n")
+    shutil.rmtree(landing)
+    scene.sink._writer.turn()
+    too_early = landing.exists()
+    monotonic[0] += LOOK_S
+    scene.sink._writer.turn()
+
+    assert not too_early
+    with pytest.raises(InUse):
+        Lock(landing, "n")
+    assert scene.sink.health().state is HealthState.HEALTHY
+
+
+def test_a_lock_that_can_not_be_made_again_is_told(tmp_path: Path) -> None:
+    """Why, and where; records are written all the same."""
+    monotonic = [0.0]
+    scene = Scene(tmp_path, start=False, monotonic=lambda: monotonic[0])
+    scene.sink._lock = Lock(tmp_path, "n")
+    scene.sink._lock.path.unlink()
+    scene.sink._lock.path.mkdir()
+    scene.sink.session_expired("a")
+    monotonic[0] += LOOK_S
+    scene.sink._writer.turn()
+    scene.sink._writer.publish()
+
+    assert scene.sink.health().text == f"{tmp_path}/.lock-n was removed and can't be made again: Is a directory"
+    assert len(records(tmp_path)) == 1
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    """At the start, with the setting and the limit: every record would be dropped."""
+    with pytest.raises(AssemblyError, match=r"\(broker\.node_name\), 'xxx.*takes 201 bytes .*and may take 200"):
+        Scene(tmp_path, node="x" * 201, start=False)
+    with pytest.raises(AssemblyError, match="takes 300 bytes"):
+        Scene(tmp_path, node="ä" * 50, start=False)
+    with pytest.raises(AssemblyError, match=r"is no text: set broker\.node_name"):
+        Scene(tmp_path, node="\udcff", start=False)
+    with pytest.raises(AssemblyError, match=r"has no name.*set broker\.node_name"):
+        Scene(tmp_path, node="", start=False)
+    scene = Scene(tmp_path, node="x" * 200)
+    scene.stop()
+
+    assert len(records(tmp_path)) == 2
+
+
 def test_brokers_share_a_folder(tmp_path: Path) -> None:
     """Each under its own name; segments that the other writes are left alone."""
     first = Scene(tmp_path, node="a")
@@ -392,6 +493,7 @@ def test_a_disk_that_fails_is_told_and_waited_for(tmp_path: Path) -> None:
     scene.sink._writer.turn()
     healthy = scene.sink.health()
     scene.sink._tell_news(_Thread())
+    scene.sink._writer.publish()
     scene.start()
     scene.stop()
 

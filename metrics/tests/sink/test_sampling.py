@@ -125,3 +125,43 @@ def test_labels_are_not_those_of_the_snapshot() -> None:
     labels["reason"] = "b"
 
     assert taker.records[0]["labels"] == {"reason": "a"}
+
+
+@given(st.lists(st.tuples(st.integers(-5, 20), st.booleans()), min_size=1))
+def test_a_counter_that_goes_back_has_begun_anew(steps: list[tuple[int, bool]]) -> None:
+    """No delta is negative; since the counter went back last they add up to its value, and that it did is told."""
+    taker = Taker()
+    sampling = Sampling(taker)
+    for value, is_full in steps:
+        taker.is_full = is_full
+        sampling.take(snapshot(counter(value)), 0)
+
+    total = 0
+    for record in taker.records:
+        assert record["delta"] >= 0 and record["value"] >= 0
+        total = record["value"] if record["value"] == record["delta"] else total + record["delta"]
+        assert total == record["value"]
+
+
+def test_where_a_counter_goes_back_is_told_with_its_value() -> None:
+    """What it had counted before is not taken back, and what it counts after is told whole."""
+    taker = Taker()
+    sampling = Sampling(taker)
+    for value in (5, 2, 0, 0, 3):
+        sampling.take(snapshot(counter(value)), 0)
+
+    assert [(record["value"], record["delta"]) for record in taker.records] == [(5, 5), (2, 2), (0, 0), (3, 3)]
+
+
+@given(st.lists(st.tuples(st.tuples(*[st.integers(0, 9)] * 3), st.booleans()), min_size=1))
+def test_a_histogram_that_goes_back_has_begun_anew(steps: list[tuple[tuple[int, ...], bool]]) -> None:
+    """No bucket is negative, whichever of them went back, and the sum is that of what the buckets tell."""
+    taker = Taker()
+    sampling = Sampling(taker)
+    for counts, is_full in steps:
+        taker.is_full = is_full
+        sampling.take(snapshot(HistogramSample("h", "seconds", {}, (1.0, 2.0), counts, float(sum(counts)))), 0)
+
+    for record in taker.records:
+        assert min(record["counts"]) >= 0
+        assert record["sum"] == sum(record["counts"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,9 @@ from broken_disk import BrokenDisk, left_open, records
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_metrics.landing import SegmentName, open_path, published
-from kinmqtt_metrics.segments import Disk, InUse, Lock, Segment, date_of, recover
+from kinmqtt_metrics import segments as module
+from kinmqtt_metrics.landing import NODE_BYTES, OPEN, SegmentName, open_path, published, quoted
+from kinmqtt_metrics.segments import ANEW, Disk, InUse, Lock, Segment, date_of, recover
 
 NAME = SegmentName("n-1", "00000000c0ffee01", 1)
 DATE = "2026-11-21"
@@ -232,6 +235,15 @@ def test_the_date_is_that_of_the_first_record(tmp_path: Path) -> None:
     assert one.published == tmp_path / f"date={DATE}" / str(NAME)
 
 
+def test_a_time_that_is_none_does_not_stop_the_start(tmp_path: Path) -> None:
+    """Whatever number stands there: the segment has the date of the next record, or of its recovery."""
+    left_behind(tmp_path, line(1, t=10**400) + line(2))
+
+    [one] = recover(Disk(), tmp_path, NAME.node, lambda: 0.0, never)
+
+    assert one.published == tmp_path / f"date={DATE}" / str(NAME)
+
+
 def test_what_was_published_before_is_not_published_twice(tmp_path: Path) -> None:
     """A power failure may leave both names of one file."""
     folder = tmp_path / "date=2026-11-20"
@@ -306,7 +318,111 @@ def test_what_is_written_anew_stays_until_all_of_it_is_there(
     with pytest.raises(OSError, match="No space"):
         segment.publish()
     open_path(tmp_path, NAME).with_name(f".open-{NAME}.anew").write_text("half")
+    segment.close()
     recover(BrokenDisk(), tmp_path, NAME.node, lambda: 0.0, never)
 
     assert [record["seq"] for record in records(tmp_path)] == [1]
     assert list(tmp_path.glob(".open*")) == []
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_what_is_being_written_is_not_recovered(
+    disk: BrokenDisk, segment: Segment, tmp_path: Path, is_synced: bool
+) -> None:
+    """Nor is anything else touched: what the writer still writes would be in no segment that anybody reads."""
+    earlier = SegmentName(NAME.node, "00000000c0ffee00", 1)
+    other = left_behind(tmp_path, line(1, earlier), earlier)
+    if not is_synced:
+        disk.fails = lambda call: errno.EIO if call == "sync" else None
+        with pytest.raises(OSError):
+            segment.publish()
+        disk.fails = lambda call: None
+    with pytest.raises(InUse, match=str(NAME)):
+        recover(Disk(), tmp_path, NAME.node, lambda: 0.0, never)
+    untouched = other.exists()
+    segment.append(line(2))
+    segment.publish()
+    recover(Disk(), tmp_path, NAME.node, lambda: 0.0, never)
+
+    assert untouched
+    assert [record["seq"] for record in records(tmp_path)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink(path, path)])
+def test_what_is_no_file_holds_nothing_up(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A FIFO, a folder or a link in place of a segment is told of and left there; the others are published."""
+    make(open_path(tmp_path, NAME))
+    left_behind(tmp_path, line(2), SegmentName(NAME.node, NAME.boot, 2))
+    failures: list[Path] = []
+
+    recover(Disk(), tmp_path, NAME.node, lambda: 0.0, lambda path, error: failures.append(path))
+
+    assert failures == [open_path(tmp_path, NAME)]
+    assert [record["seq"] for record in records(tmp_path)] == [2]
+
+
+def test_a_lock_that_was_removed_is_taken_again(tmp_path: Path) -> None:
+    """Its file or the whole folder: the name that others look at is held, and nobody else gets in."""
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    lock = Lock(landing, "n")
+    lock.keep()
+    lock.path.unlink()
+    lock.keep()
+    with pytest.raises(InUse):
+        Lock(landing, "n")
+    lock.path.unlink()
+    landing.rmdir()
+    with pytest.raises(FileNotFoundError):
+        lock.keep()
+    landing.mkdir()
+    lock.keep()
+    with pytest.raises(InUse):
+        Lock(landing, "n")
+    lock.release()
+    lock.keep()
+
+    Lock(landing, "n").release()
+
+
+def test_a_lock_that_another_has_made_anew_is_that_ones(tmp_path: Path) -> None:
+    """As long as the other holds it; then it is taken again."""
+    lock = Lock(tmp_path, "n")
+    lock.path.unlink()
+    other = Lock(tmp_path, "n")
+    for _ in range(2):
+        with pytest.raises(InUse):
+            lock.keep()
+    other.release()
+    lock.keep()
+
+    with pytest.raises(InUse):
+        Lock(tmp_path, "n")
+
+
+def test_a_lock_that_is_removed_while_it_is_taken_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held but without a name it would keep nobody out."""
+    flock, removed = fcntl.flock, iter([True])
+
+    def remove_first(fd: int, how: int) -> None:
+        if next(removed, False):
+            next(tmp_path.glob(".lock-*")).unlink()
+        flock(fd, how)
+
+    monkeypatch.setattr(module.fcntl, "flock", remove_first)
+    Lock(tmp_path, "n")
+
+    with pytest.raises(InUse):
+        Lock(tmp_path, "n")
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=120))
+def test_a_name_that_is_accepted_fits_into_a_folder(tmp_path_factory: pytest.TempPathFactory, node: str) -> None:
+    """With everything that stands around it while it is written, of a trillion segments' last."""
+    node = next(node[:size] for size in range(len(node), 0, -1) if len(quoted(node[:size])) <= NODE_BYTES)
+    name = SegmentName(node, NAME.boot, 10**12)
+
+    assert SegmentName.parse(str(name)) == name
+    assert len(os.fsencode(f"{OPEN}{name}{ANEW}")) <= 255

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -16,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kinmqtt_metrics import spool as spool_module
 from kinmqtt_metrics.landing import published
-from kinmqtt_metrics.segments import Segment, recover
+from kinmqtt_metrics.segments import Disk, InUse, Segment, recover
 from kinmqtt_metrics.spool import RECORD_BYTES, Figures, Spool, Writer, WriterThread
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.reference.plugin import TurnableClock
@@ -315,6 +316,14 @@ class Writing(RuleBasedStateMachine):
         """The disk is nearly full, or is not."""
         self.scene.disk.room_bytes = room_bytes
 
+    @rule()
+    def intrude(self) -> None:
+        """Another broker of the name starts, whose lock was removed: it leaves alone what is being written."""
+        before = left_open(self.landing)
+        with suppress(InUse):
+            recover(Disk(), self.landing, NODE, self.scene.clock.now, lambda path, error: None)
+        assert left_open(self.landing) == before
+
     @invariant()
     def what_is_published_was_taken(self) -> None:
         """At any time: the first of what was taken, each once, in order."""
@@ -340,6 +349,8 @@ class Writing(RuleBasedStateMachine):
             scene.finish()
             expected = scene.taken
         else:
+            if scene.writer._segment is not None:
+                scene.writer._segment.close()
             recover(scene.disk, self.landing, NODE, scene.clock.now, lambda path, error: None)
             # Whole lines of a write that failed may be there as well, where the disk would not cut them.
             found = records(self.landing)

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import re
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,116 @@ def _both(landing: Path, written: list[bytes], columns: list[str]) -> tuple[list
     return fast, list(slow_reader.read(KEY, str(path.relative_to(landing))))
 
 
+odd_text = st.sampled_from(
+    [
+        "NaN",
+        "-NaN",
+        "Inf",
+        "-Inf",
+        "Infinity",
+        "-Infinity",
+        "nan",
+        "1e400",
+        "-1e-400",
+        "1e99999999999",
+        "0.1",
+        "-0",
+        "01",
+    ]
+    + [str(2**63), str(2**70), "9" * 5000, "-" + "9" * 400, "0." + "1" * 5000, "1.", "+1", "tru", "true", "null", ""]
+    + [
+        '"\\u0000"',
+        '"\\ud800"',
+        '"\\udc00"',
+        '"\\ud83d\\ude00"',
+        '"\\q"',
+        '"\x01"',
+        '"NaN"',
+        '"labels\\":{}"',
+        "[",
+        "}",
+    ]
+    + ["[" * depth + "]" * depth for depth in (50, 900, 1100, 50_000)]
+    + ['{"a":' * depth + "NaN" + "}" * depth for depth in (900, 50_000)]
+    + ['{"labels":{}}', '{"a":1,"a":2}', '{"x":[Inf,{"":NaN}]}', '{"labels":{"a":[[[[]]]]}}']
+)
+odd_keys = st.sampled_from(
+    ["x", "x", "y", "", "\\u0000", "t\\u0000", "\\ud800", "NaN", "\\u0074", "l\\u0061bels", *FIELDS]
+)
+
+
+@st.composite
+def odd_lines(draw: st.DrawFn) -> list[bytes]:
+    """Good records, some of which have more keys, with whatever may stand between a colon and a comma."""
+    result = []
+    for seq in range(1, draw(st.integers(1, 4)) + 1):
+        more = draw(st.lists(st.tuples(odd_keys, odd_text), max_size=2))
+        parts = "".join(f'"{key}":{value},' for key, value in more).encode()
+        whole = line(event(seq))
+        if draw(st.booleans()):
+            result.append(b"{" + parts + whole[1:])
+        else:
+            result.append(whole[:-2] + b"," + parts[:-1] + b"}\n" if parts else whole)
+    return result
+
+
+@settings(max_examples=400)
+@given(odd_lines(), st.sampled_from([list(FIELDS), ["seq"], ["labels"]]))
+@example([b'{"x":-NaN,' + line(event(1))[1:]], list(FIELDS))
+@example([b'{"x":' + b"[" * 50_000 + b"]" * 50_000 + b"," + line(event(1))[1:]], list(FIELDS))
+@example([b'{"x":' + b"9" * 5000 + b"," + line(event(1))[1:]], ["labels"])
+def test_what_stands_in_keys_that_nobody_knows_is_the_same_to_both(
+    tmp_path_factory: pytest.TempPathFactory, written: list[bytes], columns: list[str]
+) -> None:
+    """Numbers that JSON has not, or very long ones, doubled keys, half characters, brackets in brackets."""
+    fast, slow = _both(tmp_path_factory.mktemp("landing"), written, columns)
+
+    assert _rows(fast) == _rows(slow)
+
+
+@pytest.mark.parametrize(
+    "value", [b"NaN", b"-NaN", b"-Inf", b"1e400", b"9" * 5000, b"[" * 5000 + b"]" * 5000, b'1,"x":2', b'"\\ud800"']
+)
+def test_keys_that_nobody_knows_are_passed_over(tmp_path: Path, value: bytes) -> None:
+    """Whatever stands in them, and also where another line of the block is bad."""
+    lines = [b'{"x":' + value + b"," + line(event(1))[1:], b"bad\n", b'{"x":' + value + b"," + line(event(3))[1:]]
+    path = write(tmp_path, NAME, lines)
+
+    rows = _rows(list(LineReader(str(tmp_path), list(FIELDS), True).read(KEY, str(path.relative_to(tmp_path)))))
+
+    assert [(row["kind"], row["seq"], row["labels"]) for row in rows] == [
+        ("event", 1, [("protocol", "5.0")]),
+        ("rejected", None, None),
+        ("event", 3, [("protocol", "5.0")]),
+    ]
+
+
+@pytest.mark.parametrize("where", ["", "labels"])
+def test_labels_in_brackets_are_no_labels(tmp_path: Path, where: str) -> None:
+    """However many brackets: it is a line that is rejected, and no end of the query."""
+    deep = b"[" * 50_000 + b"]" * 50_000
+    bad = (
+        line(event(2)).replace(b'"5.0"', deep)
+        if where
+        else b'{"labels":' + deep + line(event(2))[1:].replace(b'"labels":{"protocol":"5.0"}', b',"x":1')
+    )
+    path = write(tmp_path, NAME, [line(event(1)), bad, line(event(3))])
+
+    rows = _rows(list(LineReader(str(tmp_path), list(FIELDS), True).read(KEY, str(path.relative_to(tmp_path)))))
+
+    assert [row["seq"] for row in rows] == [1, None, 3]
+
+
+def test_a_key_that_comes_again_in_a_long_line_takes_no_time(tmp_path: Path) -> None:
+    """Of a hundred thousand keys each was counted through all the others: minutes for one line."""
+    many = b",".join(b'"k%d":1' % number for number in range(100_000))
+    path = write(tmp_path, NAME, [b'{"v":1,' + many + b"," + line(event(1))[1:]])
+
+    rows = _rows(list(LineReader(str(tmp_path), list(FIELDS), True).read(KEY, str(path.relative_to(tmp_path)))))
+
+    assert [row["reason"] for row in rows] == ["'v' is there twice"]
+
+
 @settings(max_examples=300)
 @given(written(), st.sampled_from([list(FIELDS), ["seq"], ["labels", "client"], ["number"]]))
 @example([line(event(1, labels={})), line(event(2)), line({**event(3), "labels": None})], list(FIELDS))
@@ -138,7 +250,8 @@ def test_what_the_sink_writes_is_read_at_once(
         (line(event(2, t=True)), "'t' is no bigint: True"),
         (line(event(2, t=None)), "'t' is missing"),
         (line(event(2, t=2**63)), "'t' is no bigint"),
-        (line(event(2, number=float("nan"))), "NaN is no number"),
+        (line(event(2, number=float("nan"))), "'number' is no double: nan"),
+        (line(event(2, unit=float("nan"))), "NaN is no number"),
         (line(event(2, bounds=[1, None])), "'bounds' is no array<double>"),
         (line(event(2, labels={"a": 1})), "'labels' is no map<string,string>"),
         (line(event(2, node="b")), "a line of 'b', boot"),
@@ -200,8 +313,31 @@ def test_files_that_can_not_be_read_are_told_of(tmp_path: Path) -> None:
     folder = _rows(list(reader.read(KEY, f"date=2026-11-21/{NAME}")))
     nothing = _rows(list(reader.read(("broker-1", BOOT, 2), str(empty.relative_to(tmp_path)))))
 
-    assert [(row["value"], row["reason"]) for row in folder] == [(0, "the file can't be read: Is a directory")]
+    assert [(row["value"], row["reason"]) for row in folder] == [(0, "a foreign file: it is a folder")]
     assert [(row["value"], row["reason"]) for row in nothing] == [(0, "the file is empty")]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "it is a FIFO"),
+        (lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), "it is a socket"),
+        (lambda path: os.symlink("/dev/zero", path), "it is a device"),
+        (lambda path: os.symlink("nowhere", path), "a link to what is not there"),
+        (lambda path: os.symlink(path, path), "a link that leads to itself"),
+    ],
+)
+@pytest.mark.parametrize("rejected", [True, False])
+def test_what_is_no_file_is_set_aside(tmp_path: Path, make: Callable[[Path], None], why: str, rejected: bool) -> None:
+    """Nobody waits for a FIFO to speak, and no query ends: a row says what it is, where such rows are asked for."""
+    day = tmp_path / "date=2026-11-21"
+    day.mkdir()
+    make(day / str(NAME))
+
+    rows = _rows(list(LineReader(str(tmp_path), list(FIELDS), rejected).read(KEY, f"date=2026-11-21/{NAME}")))
+
+    told = [(row["kind"], row["name"], row["value"], row["reason"]) for row in rows]
+    assert told == [("rejected", f"date=2026-11-21/{NAME}", 0, f"a foreign file: {why}")] * rejected
 
 
 def test_a_segment_that_is_gone_is_an_error_or_a_row(tmp_path: Path) -> None:

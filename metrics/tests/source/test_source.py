@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,27 @@ def test_what_is_bad_comes_as_rows_and_ends_nothing(spark: SparkSession, tmp_pat
         (f"broker-1-{BOOT}-00000004.jsonl", 0, "the file is empty", ""),
         ("notes.jsonl", 0, "a foreign file", ""),
     }
+
+
+def test_what_is_no_file_ends_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """FIFOs, links to nowhere, folders named like segments, names that are no text: told once, the rest is read."""
+    landing = tmp_path / "landing"
+    publish(landing, 1)
+    day = landing / "date=2026-11-21"
+    os.mkfifo(day / str(SegmentName("broker-1", BOOT, 2)))
+    os.symlink("nowhere", day / str(SegmentName("broker-1", BOOT, 3)))
+    (day / str(SegmentName("broker-1", BOOT, 4))).mkdir()
+    os.mkfifo(day / "other.jsonl")
+    (Path(os.fsdecode(os.fsencode(day) + b"/\xff.jsonl"))).write_text("")
+    os.mkdir(os.fsencode(landing) + b"/date=\xff")
+
+    batches = _run(spark, landing, tmp_path, rejected="rows")
+    again = _run(spark, landing, tmp_path, rejected="rows")
+    segments = spark.read.format("kinmqtt").options(rows="segments", rejected="rows").load(str(landing)).collect()
+
+    assert [sorted(row[1] or 0 for row in batch) for batch in batches] == [[0] * 6 + list(range(1, 11))]
+    assert again == []
+    assert len(segments) == 7
 
 
 def test_only_the_columns_of_a_given_schema_are_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from processes import TIME_LIMIT_S, free_port, running_broker
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
@@ -186,6 +188,102 @@ def test_a_row_that_is_no_message_says_which(spark: SparkSession, row: tuple[Any
             _save(rows, broker.port)
 
 
+def _message(**row: Any) -> module.Message:
+    return module._message({"topic": "a", "payload": "x"} | row, 7, "id")
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"topic": ""}, "topic '' is none to publish to: it has 1 to 65535 bytes"),
+        ({"topic": "x" * 65_536}, "topic 'x{100}'… is none to publish to"),
+        ({"topic": "ä" * 32_768}, "topic 'ä{100}'… is none to publish to"),
+        ({"topic": "a\0"}, "is none to publish to: .* no '\\+', '#' or NUL"),
+        ({"topic": "a\udcff"}, "is none to publish to"),
+        ({"topic": "$share/g/a"}, "is none to publish to: .* does not begin with \\$share/"),
+        ({"message_id": "x" * 65_536}, "topic 'a': message_id has 65536 bytes: it may have 65535"),
+        ({"message_id": "a\0"}, "topic 'a': message_id has a NUL"),
+        ({"properties": [("n" * 65_536, "x")]}, "properties: the name 'n{100}'… has 65536 bytes"),
+        ({"properties": [("n\0", "x")]}, r"properties: the name 'n\\x00' has a NUL"),
+        ({"properties": [("n", "ä" * 32_768)]}, "properties: what 'n' says has 65536 bytes: it may have 65535"),
+        ({"properties": [("n", "\0")]}, "properties: what 'n' says has a NUL"),
+        ({"topic": "t" * 300, "payload": None}, "topic 't{100}'…: payload is null"),
+    ],
+)
+def test_what_mqtt_can_not_say_is_named(row: dict[str, Any], why: str) -> None:
+    """The row, its topic and the column, and what there may be."""
+    with pytest.raises(NotPublished, match=f"row 7 of the partition[:,] .*{why}"):
+        _message(**row)
+
+
+def test_the_longest_that_mqtt_can_say_is_taken() -> None:
+    """Topic, id and properties of 65,535 bytes each."""
+    message = _message(
+        topic="t" * 65_535, message_id="i" * 65_535, properties=[("n" * 65_535, "v" * 65_535), ("k", None)]
+    )
+
+    assert [len(name) + len(value) for name, value in message.properties] == [10 + 65_535, 131_070]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("payload_bytes", [0, 90, 110, 127, 128, 16_383, 70_000, 2_097_152])
+def test_the_size_of_a_packet_is_known(qos: int, payload_bytes: int) -> None:
+    """To the byte: a broker says how much it takes, and closes the connection for more."""
+    message = _message(qos=qos, payload=b"x" * payload_bytes, properties=[("unit", "ä")])
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.UserProperty = list(message.properties)
+    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    packets: list[bytes] = []
+    client._packet_queue = lambda command, packet, *_: packets.append(bytes(packet))  # type: ignore[method-assign]
+    client._sock = object()  # type: ignore[assignment]
+    client._send_publish(1, b"a", message.payload, qos, False, False, None, properties)
+    client._sock = None
+
+    assert message.size_bytes == len(packets[0])
+
+
+def test_a_packet_that_is_too_long_is_told() -> None:
+    """One that no broker takes, and one that this one does not, before it closes the connection."""
+    connection = module._Connection.__new__(module._Connection)
+    connection._name, connection._packet_bytes = "h:1", 100
+
+    with pytest.raises(NotPublished, match="topic 'a': payload and properties make a packet of 268435462 bytes"):
+        _message(payload=_Payload(268_435_456 - 31), message_id="i" * 10)
+    assert _message(payload=_Payload(268_435_455 - 31), message_id="i" * 10).size_bytes == 268_435_460
+    with pytest.raises(
+        NotPublished, match="h:1 takes packets of at most 100 bytes, and the message to 'a' makes one of"
+    ):
+        connection.publish(_message(payload=b"x" * 100))
+
+
+class _Payload(str):
+    """A text that is encoded to so many bytes, which take no memory of ours."""
+
+    def __new__(cls, size_bytes: int) -> _Payload:
+        """Of that size."""
+        payload = super().__new__(cls)
+        payload.size_bytes = size_bytes  # type: ignore[attr-defined]
+        return payload
+
+    def encode(self, *_: Any) -> Any:
+        """Nothing but a length."""
+        return range(self.size_bytes)  # type: ignore[attr-defined]
+
+
+def test_a_row_that_is_no_message_is_found_before_the_rows_with_it_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the rows that Spark hands over together none is published where one can't be."""
+    made: list[Any] = []
+    monkeypatch.setattr(module, "_Connection", lambda *of: made.append(of))
+    schema = StructType().add("topic", "string").add("payload", "string")
+    rows = pa.RecordBatch.from_pylist([{"topic": topic, "payload": "x"} for topic in ("a", "b", "c/#")])
+
+    with pytest.raises(NotPublished, match="row 2 of the partition: topic 'c/#'"):
+        BatchWriter(CaseInsensitiveDict({"host": "h"}), schema, False).write(iter([rows]))
+    assert made == []
+
+
 @pytest.mark.parametrize("qos", [1, 2])
 def test_what_the_broker_refuses_is_an_error(spark: SparkSession, qos: int) -> None:
     """A message that is not accepted is no message that is published."""
@@ -216,6 +314,18 @@ def test_a_broker_that_is_not_there_is_an_error_that_names_it(spark: SparkSessio
         ({"host": "h", "port": "0"}, "option port is '0': it is a number from 1 to 65535"),
         ({"host": "h", "maxInFlight": "many"}, "option maxInFlight is 'many'"),
         ({"host": "h", "tls": "yes"}, "option tls is 'yes': it is true or false"),
+        ({"host": "h", "username": "u" * 65_536}, "option username has 65536 bytes: it may have 65535"),
+        ({"host": "h", "username": "u\0"}, "option username has a NUL"),
+        ({"host": "h", "username": "\udcff"}, "option username is no text"),
+        ({"host": "h", "clientId": "c" * 65_400}, "option clientId has 65400 bytes: it may have 65335"),
+        ({"host": "h", "idPrefix": "ä" * 40_000}, "option idPrefix has 80000 bytes: it may have 65335"),
+        ({"host": "h", "idPrefix": "\0"}, "option idPrefix has a NUL"),
+        ({"host": "h", "caFile": "a\0b"}, "option caFile has a NUL"),
+        ({"host": "h\0"}, "option host has a NUL"),
+        ({"host": "a..b"}, "option host is 'a..b': it is a name or an address, without a port"),
+        ({"host": "h" * 64}, "option host is 'hhh.*: it is a name or an address"),
+        ({"host": "a b"}, "option host is 'a b'"),
+        ({"host": "h", "passwordFile": "x"}, "passwordFile and passwordVariable: give option username, too"),
     ],
 )
 def test_a_bad_option_is_named(options: dict[str, str], why: str) -> None:
@@ -253,6 +363,12 @@ def test_a_password_comes_from_where_the_task_runs(tmp_path: Path, monkeypatch: 
     assert Where(host="h", port=1).password() is None
     with pytest.raises(NotPublished, match="variable KINMQTT_NONE is not set on"):
         Where(host="h", port=1, password_variable="KINMQTT_NONE").password()
+    (tmp_path / "long").write_text("x" * 65_536)
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(NotPublished, match="passwordFile: the password has 65536 bytes: it may have 65535"):
+        Where(host="h", port=1, password_file=str(tmp_path / "long")).password()
+    with pytest.raises(NotPublished, match=r"bytes on .*: it is no text in UTF-8"):
+        Where(host="h", port=1, password_file=str(tmp_path / "bytes")).password()
     with pytest.raises(NotPublished, match=r"none on .*: No such file"):
         Where(host="h", port=1, password_file=str(tmp_path / "none")).password()
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,9 @@ def _check_readable(landing: Path) -> None:
     """Of segments the one of the latest day that comes first: their owner and mode are those of the others."""
     try:
         days = sorted(path for path in landing.glob("date=*") if path.is_dir())
-        paths = [landing, *days, *(path for path in days[-1:] for path in list(path.glob("*" + SUFFIX))[:1])]
+        # Who is no file, a link to nowhere, say, is not what the others are like.
+        files = (path for day in days[-1:] for path in day.glob("*" + SUFFIX) if path.is_file())
+        paths = [landing, *days, *islice(files, 1)]
     except PermissionError as error:
         paths = [Path(error.filename)]
     for path in paths:

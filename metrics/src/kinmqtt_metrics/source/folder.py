@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -20,6 +21,9 @@ differ."""
 
 _OPENING_BYTES: Final = 64 * 1024
 """What opening one more file costs, in bytes that could be read in that time."""
+
+_LARGEST: Final = (1 << 63) - 1
+"""Of Spark's ``bigint``."""
 
 _LEAST_BYTES: Final = 1024 * 1024
 _MOST_BYTES: Final = 64 * 1024 * 1024
@@ -56,14 +60,25 @@ class Folder:
     def paths(self) -> dict[Key, str]:
         """Each segment that is published and its path; of copies the one below the oldest date.
 
-        Raises ``OSError`` where the folder can't be listed.
+        Raises ``OSError`` where a folder can't be listed, which says so and names it.
         """
-        with os.scandir(self.root) as entries:
-            names = sorted(entry.name for entry in entries if entry.name.startswith("date="))
+        try:
+            with os.scandir(self.root) as entries:
+                names = sorted(entry.name for entry in entries if entry.name.startswith("date="))
+        except OSError as error:
+            raise _unlisted(error, self.root) from error
         found: dict[Key, str] = {}
         days: dict[str, _Day] = {}
         for name in names:
             if self._start and name.removeprefix("date=") < self._start:
+                continue
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                # Offsets, and rows that name segments, are text.
+                key = "", quote(os.fsencode(name)), 0
+                if self._wanted(key):
+                    found[key] = ""
                 continue
             day = self._day(name)
             if day is None:
@@ -92,6 +107,12 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             # Cleared away just now, or a file of that name.
             return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                # A link to itself is no folder, either.
+                return None
+            # Passed over, its segments would be missing in the tables, and nobody would know.
+            raise _unlisted(error, folder) from error
         return _Day(changed_ns, listed_ns, files)
 
     def _wanted(self, key: Key) -> bool:
@@ -104,7 +125,7 @@ class Folder:
         try:
             name = SegmentName.parse(file)
             # Two spellings of one name would be taken for one segment, and one of them lost.
-            if str(name) == file and name.number >= 1:
+            if str(name) == file and 1 <= name.number <= _LARGEST:
                 return name.node, name.boot, name.number
         except ValueError:
             pass
@@ -123,6 +144,14 @@ class Folder:
             size = status.st_size if stat.S_ISREG(status.st_mode) else 0
             files.append(File(key, path, size, status.st_mtime_ns))
         return files
+
+
+def _unlisted(error: OSError, folder: str) -> OSError:
+    why = (
+        f"{error.strerror or error}: this folder can't be listed; no record in it is lost: make it readable and "
+        "searchable for the user that reads, and begin again"
+    )
+    return OSError(error.errno, why, folder)
 
 
 def oldest_first(files: Iterable[File]) -> list[File]:

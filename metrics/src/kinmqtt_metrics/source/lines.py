@@ -2,15 +2,19 @@
 
 Arrow reads a block of lines at once where all of them are in order; a block in which anything is not is read line by
 line. Both ways give the same rows. A good line is a JSON object whose keys, as far as they are asked for, have the
-types of :data:`kinmqtt_metrics.record.FIELDS`; keys that this version does not know are passed over.
+types of :data:`kinmqtt_metrics.record.FIELDS`; keys that are not asked for are passed over, whatever stands in them:
+numbers that JSON has not (``NaN``, ``Infinity``, ``Inf``) or that are very long, a key that came before, what is deep
+in brackets.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Final, TypeAlias
 
@@ -65,6 +69,15 @@ _LABELS_KEPT: Final = 65_536
 """So many different texts of labels are kept with what they say."""
 
 
+_KINDS_OF_FILES: Final = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
+
+
 class Gone(Exception):
     """A segment that was there when the batch was planned, and is not any more."""
 
@@ -101,9 +114,19 @@ class LineReader:
         try:
             if not path:
                 raise FileNotFoundError
-            with open(os.path.join(self._root, path), "rb") as file:
+            whole_path = os.path.join(self._root, path)
+            # Looked at before it is opened: whoever opens a FIFO waits for a writer, for ever.
+            mode = os.stat(whole_path).st_mode
+            if not stat.S_ISREG(mode):
+                kind = _KINDS_OF_FILES.get(stat.S_IFMT(mode), "none")
+                yield from self._no_file(path, f"a foreign file: it is {kind}")
+                return
+            with open(whole_path, "rb") as file:
                 yield from self._read(file, key, path)
         except FileNotFoundError:
+            if path and os.path.islink(os.path.join(self._root, path)):
+                yield from self._no_file(path, "a foreign file: a link to what is not there")
+                return
             name = path or "/".join(map(str, key))
             why = "the segment is gone: it was published when the batch was planned, or in an earlier run"
             if not self._rejected:
@@ -112,9 +135,10 @@ class LineReader:
                     "which tells of it in a row and goes on"
                 ) from None
             yield from self._no_file(name, why)
-        except IsADirectoryError as error:
-            yield from self._no_file(path, f"the file can't be read: {error.strerror}")
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                yield from self._no_file(path, "a foreign file: a link that leads to itself")
+                return
             # As one that is rejected it would be taken, and never looked at again.
             why = f"{error.strerror or error}; no record of it is lost: make it readable, and begin again"
             raise OSError(error.errno, why, os.path.join(self._root, path)) from error
@@ -147,11 +171,7 @@ class LineReader:
         try:
             if not block.isascii():
                 block.decode()
-            table = pj.read_json(
-                pa.BufferReader(block),
-                read_options=_ARROW,
-                parse_options=self._options,
-            )
+            table = self._parsed(block)
         except (pa.ArrowInvalid, UnicodeDecodeError):
             return None
         if table.num_rows != len(ends) or not self._in_order(table, key, seen):
@@ -164,6 +184,9 @@ class LineReader:
             columns["labels"] = labels
         seen.also(table.column("seq"))
         return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def _parsed(self, block: bytes) -> pa.Table:
+        return pj.read_json(pa.BufferReader(block), read_options=_ARROW, parse_options=self._options)
 
     def _in_order(self, table: pa.Table, key: Key, seen: _Seen) -> bool:
         node, boot, _ = key
@@ -197,7 +220,7 @@ class LineReader:
             encoded = pa.array(texts, pa.binary()).dictionary_encode()
             try:
                 maps = [self._labels.get(text) or self._label(text) for text in encoded.dictionary.to_pylist()]
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 continue
             indices = encoded.indices
             if present < len(where):
@@ -236,10 +259,13 @@ class LineReader:
             said = _DECODER.decode(line.decode())
         except UnicodeDecodeError:
             return "a line that is not UTF-8"
-        except RecursionError:
-            return "a line that is nested too deep"
-        except ValueError as error:
-            return f"a line that is no JSON, or a part of one: {error}"
+        except (RecursionError, ValueError) as error:
+            odd = self._odd(line, error)
+            if odd is None:
+                if isinstance(error, RecursionError):
+                    return "a line that is nested too deep"
+                return f"a line that is no JSON, or a part of one: {error}"
+            said = odd
         if not isinstance(said, _Object):
             return f"a line that is no JSON object but {_brief(said)}"
         form = said.get("v")
@@ -271,6 +297,26 @@ class LineReader:
         if not seen.take(record["seq"]):
             return f"'seq' {record['seq']} has come before in this file"
         return record
+
+    def _odd(self, line: bytes, error: Exception) -> _Object | None:
+        """What a line says that Arrow can read and Python can't: of ``NaN``, long numbers or deep nesting."""
+        if isinstance(error, json.JSONDecodeError) and b"Inf" not in line and b"NaN" not in line:
+            return None
+        if not (line.startswith(b"{") and line.endswith(b"}")):
+            return None
+        try:
+            table = self._parsed(line)
+            if table.num_rows != 1:
+                return None
+            said = _Object([(name, value) for name, value in table.to_pylist()[0].items() if value is not None])
+            if "labels" in said:
+                labels = self._labels_of(line, table.column("labels"))
+                if labels is None:
+                    return None
+                said["labels"] = _Object(labels.to_pylist()[0])
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            return None
+        return said
 
     # ---- rows --------------------------------------------------------------------------------------------------
 
@@ -379,8 +425,9 @@ class _Object(dict[str, Any]):
         super().__init__(pairs)
         self.twice: set[str] = set()
         if len(self) != len(pairs):
-            names = [name for name, _ in pairs]
-            self.twice = {name for name in self if names.count(name) > 1}
+            known: set[str] = set()
+            for name, _ in pairs:
+                (self.twice if name in known else known).add(name)
 
 
 def _no_constant(name: str) -> None:

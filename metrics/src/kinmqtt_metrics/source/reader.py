@@ -138,7 +138,8 @@ def _batches(tables: list[pa.Table]) -> Iterator[pa.RecordBatch]:
 
 
 def _segments(partition: Files, columns: list[str]) -> pa.RecordBatch:
-    said = [(*key, path) for key, path in partition.files]
+    # Names of files are bytes.
+    said = [(*key, os.fsencode(path).decode(errors="replace")) for key, path in partition.files]
     values = dict(zip(SEGMENTS, zip(*said, strict=True), strict=True))
     kinds = {"string": pa.string(), "bigint": pa.int64()}
     return pa.RecordBatch.from_arrays([pa.array(values[name], kinds[SEGMENTS[name]]) for name in columns], columns)

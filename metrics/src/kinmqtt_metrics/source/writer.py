@@ -50,6 +50,14 @@ _AGAIN: Final = frozenset({0x88, 0x89, 0x8B, 0x9C})
 """Why a broker may end a connection that is worth another try: unavailable, busy, shutting down, moved."""
 
 
+_TEXT_BYTES: Final = 65_535
+"""So long a text of MQTT may be,"""
+_PACKET_BYTES: Final = 268_435_460
+"""and so long a packet."""
+_OURS_BYTES: Final = 200
+"""How long what is added to client ids and ids of messages may get."""
+
+
 class NotPublished(Exception):
     """A partition that could not be published: which message, where, and why."""
 
@@ -83,6 +91,15 @@ class Where:
             raise ValueError(
                 "format('kinmqtt') publishes to a broker: give option host, and port where it is not 1883"
             )
+        for name in ("host", "username", "clientId", "idPrefix", "caFile", "passwordFile", "passwordVariable"):
+            more_bytes = _OURS_BYTES if name in ("clientId", "idPrefix") else 0
+            why = _unfit(options.get(name, ""), _TEXT_BYTES - more_bytes)
+            if why:
+                raise ValueError(f"option {name} {why}")
+        if not _is_host(options["host"]):
+            raise ValueError(f"option host is {_shown(options['host'])}: it is a name or an address, without a port")
+        if (options.get("passwordFile") or options.get("passwordVariable")) and not options.get("username"):
+            raise ValueError("options passwordFile and passwordVariable: give option username, too")
         tls = _boolean(options, "tls") or bool(options.get("caFile"))
         return cls(
             host=options["host"],
@@ -99,6 +116,13 @@ class Where:
 
     def password(self) -> str | None:
         """Read where the task runs. Raises :class:`NotPublished`."""
+        password = self._password()
+        if password is not None and (why := _unfit(password, _TEXT_BYTES)):
+            told = "passwordVariable" if self.password_variable else "passwordFile"
+            raise NotPublished(f"{told}: the password {why}")
+        return password
+
+    def _password(self) -> str | None:
         if self.password_variable:
             try:
                 return os.environ[self.password_variable]
@@ -109,12 +133,39 @@ class Where:
                 ) from None
         if self.password_file:
             try:
-                return Path(self.password_file).read_text().rstrip("\r\n")
+                return Path(self.password_file).read_text("utf-8").rstrip("\r\n")
             except OSError as error:
                 raise NotPublished(
                     f"passwordFile {self.password_file} on {socket.gethostname()}: {error.strerror}"
                 ) from None
+            except UnicodeDecodeError:
+                raise NotPublished(
+                    f"passwordFile {self.password_file} on {socket.gethostname()}: it is no text in UTF-8"
+                ) from None
         return None
+
+
+def _unfit(text: str, most_bytes: int) -> str:
+    """Why MQTT has no such text; empty where it has."""
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError:
+        return "is no text: it has half of a surrogate pair"
+    if "\0" in text:
+        return "has a NUL"
+    return f"has {size_bytes} bytes: it may have {most_bytes}" if size_bytes > most_bytes else ""
+
+
+def _is_host(host: str) -> bool:
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return not any(sign.isspace() for sign in host)
+
+
+def _shown(text: str | None) -> str:
+    return repr(text) if text is None or len(text) <= 100 else f"{text[:100]!r}…"
 
 
 def _boolean(options: Mapping[str, str], name: str) -> bool:
@@ -175,13 +226,18 @@ class Writer:
         connection: _Connection | None = None
         try:
             for rows in iterator:
-                for row in _rows(rows, self._names):
-                    if connection is None:
-                        connection = _Connection(
-                            self._where, f"{self._where.client_id}-{query}-{partition}-{attempt}"
-                        )
-                    connection.publish(_message(row, count, f"{ids}-{count}"))
-                    count += 1
+                # All of them are looked at before the first is sent.
+                messages = [
+                    _message(row, at, f"{ids}-{at}") for at, row in enumerate(_rows(rows, self._names), count)
+                ]
+                if not messages:
+                    continue
+                if connection is None:
+                    client_id = f"{self._where.client_id}-{query}-{partition}-{attempt}"
+                    connection = _Connection(self._where, client_id)
+                for message in messages:
+                    connection.publish(message)
+                count += len(messages)
             if connection is not None:
                 connection.wait_for_all()
         finally:
@@ -220,6 +276,18 @@ class Message:
     retain: bool
     properties: tuple[tuple[str, str], ...]
 
+    @property
+    def size_bytes(self) -> int:
+        """What its packet takes."""
+        said = sum(5 + len(name.encode()) + len(value.encode()) for name, value in self.properties)
+        rest = 2 + len(self.topic.encode()) + (2 if self.qos else 0) + _length_bytes(said) + said + len(self.payload)
+        return 1 + _length_bytes(rest) + rest
+
+
+def _length_bytes(length: int) -> int:
+    """How many bytes say a length."""
+    return max(1, -(-length.bit_length() // 7))
+
 
 def _rows(batch: pa.RecordBatch, names: list[str]) -> Iterator[dict[str, Any]]:
     columns = [column.to_pylist() for column in batch.columns]
@@ -230,26 +298,46 @@ def _rows(batch: pa.RecordBatch, names: list[str]) -> Iterator[dict[str, Any]]:
 def _message(row: Mapping[str, Any], number: int, default_id: str) -> Message:
     """Raises :class:`NotPublished` for a row that is no message."""
     topic, payload, qos = row["topic"], row["payload"], row.get("qos")
-    if not topic or len(topic.encode()) > 65_535 or any(sign in topic for sign in "+#\0"):
-        text = repr(topic)
+    here = f"row {number} of the partition"
+    if (
+        not topic
+        or any(sign in topic for sign in "+#\0")
+        or _unfit(topic, _TEXT_BYTES)
+        or topic.startswith("$share/")
+    ):
         raise NotPublished(
-            f"row {number} of the partition: topic {text[:100]} is none to publish to: it has 1 to 65535 bytes, and "
-            "no '+', '#' or NUL"
+            f"{here}: topic {_shown(topic)} is none to publish to: it has 1 to {_TEXT_BYTES} bytes, no '+', '#' or "
+            "NUL, and does not begin with $share/"
         )
+    here += f", topic {_shown(topic)}"
     if payload is None:
-        raise NotPublished(f"row {number} of the partition, topic {topic!r}: payload is null; an empty one is ''")
+        raise NotPublished(f"{here}: payload is null; an empty one is ''")
     if qos is not None and qos not in (0, 1, 2):
-        raise NotPublished(f"row {number} of the partition, topic {topic!r}: qos is {qos}: it is 0, 1 or 2")
+        raise NotPublished(f"{here}: qos is {qos}: it is 0, 1 or 2")
     properties = [(ID, row.get("message_id") or default_id)]
+    if why := _unfit(properties[0][1], _TEXT_BYTES):
+        raise NotPublished(f"{here}: message_id {why}")
     # Arrow gives maps as pairs.
-    properties += [(name, value) for name, value in row.get("properties") or () if value is not None and name != ID]
-    return Message(
+    for name, value in row.get("properties") or ():
+        if value is not None and name != ID:
+            if why := _unfit(name, _TEXT_BYTES):
+                raise NotPublished(f"{here}: properties: the name {_shown(name)} {why}")
+            if why := _unfit(value, _TEXT_BYTES):
+                raise NotPublished(f"{here}: properties: what {_shown(name)} says {why}")
+            properties.append((name, value))
+    message = Message(
         topic,
         payload.encode() if isinstance(payload, str) else bytes(payload),
         1 if qos is None else qos,
         bool(row.get("retain")),
         tuple(properties),
     )
+    if message.size_bytes > _PACKET_BYTES:
+        raise NotPublished(
+            f"{here}: payload and properties make a packet of {message.size_bytes} bytes: one of MQTT's has at most "
+            f"{_PACKET_BYTES}"
+        )
+    return message
 
 
 class _Connection:
@@ -269,6 +357,8 @@ class _Connection:
         self._lost = ""
         self._refused = ""
         self._topics: dict[int, str] = {}
+        self._packet_bytes = _PACKET_BYTES
+        """The most that the broker takes."""
         client = Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -331,6 +421,7 @@ class _Connection:
                 self._connected = True
                 maximum = getattr(said, "ReceiveMaximum", self._where.max_in_flight)
                 self._room = min(self._where.max_in_flight, maximum)
+                self._packet_bytes = getattr(said, "MaximumPacketSize", _PACKET_BYTES)
             self._news.notify_all()
 
     def _on_disconnect(
@@ -359,7 +450,7 @@ class _Connection:
                 if self._failures:
                     mid, why = self._failures[0]
                     raise NotPublished(
-                        f"the broker {self._name} refused a message to {self._topics.get(mid)!r}: {why}"
+                        f"the broker {self._name} refused a message to {_shown(self._topics.get(mid))}: {why}"
                     )
                 if self._refused:
                     raise NotPublished(f"the broker {self._name}: {self._refused}")
@@ -378,6 +469,11 @@ class _Connection:
 
     def publish(self, message: Message) -> None:
         """Send it, once there is room for one more that is not acknowledged."""
+        if message.size_bytes > self._packet_bytes:
+            raise NotPublished(
+                f"the broker {self._name} takes packets of at most {self._packet_bytes} bytes, and the message to "
+                f"{_shown(message.topic)} makes one of {message.size_bytes}"
+            )
         properties = Properties(PacketTypes.PUBLISH)
         properties.UserProperty = list(message.properties)
         while True:
