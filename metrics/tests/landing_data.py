@@ -95,7 +95,8 @@ class Life:
         if name == "disconnected":
             event |= {"number": random.randint(0, 800) / 8, "reason": random.choice(("normal", "keep_alive_timeout"))}
         elif name == "limited":
-            event |= {"delta": random.randint(1, 9), "reason": "quota", "labels": {"by": "r1", "verdict": "drop"}}
+            reason, verdict = random.choice((("quota", "reject"), ("drop", "drop"), ("delay", "delay")))
+            event |= {"delta": random.randint(1, 9), "reason": reason, "labels": {"by": "r1", "verdict": verdict}}
         elif name == "authentication_refused":
             event |= {"delta": 2, "reason": "not_authorized", "labels": random.choice(({}, {"by": "auth"}))}
         elif name == "dropped":

@@ -116,6 +116,8 @@ def _window(
     for (name, reason), of in events.items():
         if name in ("limited", "authentication_refused", "authorization_refused"):
             for r in of:
+                if r.get("labels", {}).get("verdict") == "delay":
+                    continue
                 refused[name, r.get("labels", {}).get("by"), reason] += r.get("delta", 1)
     yield "refusals", [{"name": n, "by": b, "reason": w, "refusals": k} for (n, b, w), k in refused.items()]
     connects: dict[str, int] = defaultdict(int)

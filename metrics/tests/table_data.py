@@ -40,7 +40,7 @@ def schema(table: t.Table) -> pa.Schema:
 
 def write(tables: Path, table: t.Table, rows: Sequence[Row], batch: int = 0) -> Path:
     """A file of a table; columns that a row does not name are null."""
-    path = t.batch_path(tables, table, batch)
+    path = table.folder(tables) / f"batch-{batch:010d}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     full = [{name: row.get(name) for name in table.columns} for row in rows]
     pq.write_table(pa.Table.from_pylist(full, schema=schema(table)), path)

@@ -9,15 +9,12 @@ A record is known by ``node``, ``boot`` and ``seq``: a second line with these th
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NewType, TypeAlias
+from typing import Any, Final, TypeAlias
 
 FORMAT: Final = 1
 """``v`` of every line. A reader sets lines of a newer form aside, and says so."""
 
 Record: TypeAlias = dict[str, Any]
-
-Micros = NewType("Micros", int)
-"""Microseconds since the epoch, UTC."""
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"

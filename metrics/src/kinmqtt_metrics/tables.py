@@ -3,10 +3,11 @@
 .. code-block:: text
 
     tables/
-      rates/batch-0000000012.parquet        whole: written beside it and renamed; a repeated batch is the same file
-      rates/batch-0000000012-final.parquet  of windows that were closed at the end of a run, after that batch
-      raw/batch-0000000012-0001.parquet     of a large batch ``raw`` has several files
-      .pipeline/v1/…                        Spark's checkpoint, and what else the pipeline needs to go on
+      rates/batch-0000000012.parquet              whole: made in a step and moved here
+      rates/batch-0000000012-closed-0001.parquet  of silent nodes' windows that were closed after that batch
+      rates/batch-0000000012-final.parquet        of windows that were closed at the end of a run, after that batch
+      raw/batch-0000000012-0001.parquet           of a large batch ``raw`` has several files
+      .pipeline/v1/…                              Spark's checkpoint, and the steps: what the pipeline needs to go on
 
 All ``batch-*.parquet`` of a folder together are the table: each row once, for every reader of Parquet. Times are UTC.
 A window is in a table when it is closed, and whole then. This module imports neither Spark nor Arrow.
@@ -113,7 +114,8 @@ DROPS: Final = Table(
 REFUSALS: Final = Table(
     "refusals",
     "What was refused in a window: `name` is an event (authentication_refused, authorization_refused, limited), `by` "
-    "the plugin or the rule.",
+    "the plugin or the rule. One answer is one refusal, however many messages it is about; what was merely delayed "
+    "is in `events` alone.",
     _WINDOW | {"name": "string", "by": "string", "reason": "string", "refusals": "bigint"},
 )
 USUAL: Final = Table(
@@ -149,8 +151,3 @@ TABLES: Final = (
     LATE,
     REJECTED,
 )
-
-
-def batch_path(tables: Path, table: Table, batch: int) -> Path:
-    """Where a batch's rows of a table lie."""
-    return table.folder(tables) / f"batch-{batch:010d}.parquet"

@@ -186,6 +186,72 @@ def test_a_silent_node_is_closed_while_nothing_is_read(
     check(settings, batches, final=True)
 
 
+def test_a_run_that_ends_by_itself_closes_who_has_been_silent(
+    landing: Landing, settings: PipelineSettings, drain: Drain
+) -> None:
+    """With --once from a timer, the last windows of a broker that was shut down are told though nothing new comes."""
+    said = Life("a", f"{1:016x}", Random(2)).ticks(25)
+    landing.publish(said)
+    waiting = drain()
+    told = drain(idle_s=0)
+
+    assert waiting[-1].startswith("windows that are open wait")
+    assert [text.partition(":")[0] for text in told] == ["of silent nodes"]
+    check(settings, [said], final=True)
+
+
+def test_a_clock_that_is_set_makes_nobody_silent(landing: Landing, settings: PipelineSettings, drain: Drain) -> None:
+    """Silence is measured by a clock that nobody sets: records that come afterwards would be late."""
+    from kinmqtt_metrics.pipeline.batches import Batches
+    from kinmqtt_metrics.pipeline.steps import Steps
+
+    landing.publish(Life("a", f"{1:016x}", Random(2)).ticks(25))
+    drain()
+    steps = Steps(settings.tables)
+    now_s = steps.last()[1].nodes["a"].heard_s
+    passed_s = 0.0
+    told: list[str] = []
+    running = Batches(evolve(settings, once=False), steps, told.append, lambda: now_s, lambda: passed_s)
+
+    now_s += 100 * settings.idle_s
+    running.close_idle()
+    assert told == []
+    passed_s += settings.idle_s
+    running.close_idle()
+    assert len(told) == 1
+
+
+def test_who_waits_to_be_read_is_not_silent(landing: Landing, settings: PipelineSettings, drain: Drain) -> None:
+    """A batch of one broker closes no windows of another, of which segments are there that the batch has not."""
+    a, b = Life("a", f"{1:016x}", Random(2)), Life("b", f"{1:016x}", Random(3))
+    batches = [[*a.ticks(25)], [*b.ticks(25)], [*a.ticks(5)]]
+    landing.publish(batches[0])
+    drain()
+    for batch in batches[1:]:
+        landing.publish(batch)
+    drain(idle_s=1e-6, segments=1)
+
+    assert recomputed.read(settings.tables, t.LATE) == []
+
+
+def test_a_clock_that_was_never_set_rejects_nothing(
+    landing: Landing, settings: PipelineSettings, spark: SparkSession, tmp_path: Path
+) -> None:
+    """By a clock at 1970 every record is from the future: rejected ones would never be read again."""
+    from kinmqtt_metrics.pipeline.batches import Batches
+    from kinmqtt_metrics.pipeline.steps import Step, Steps
+    from kinmqtt_metrics.source.reader import SEGMENTS
+
+    path = landing.publish(Life("a", f"{1:016x}", Random(2)).ticks(2))
+    schema = ", ".join(f"{name} {kind}" for name, kind in SEGMENTS.items())
+    said = ("a", f"{1:016x}", 1, str(path.relative_to(landing.folder)))
+    rows = spark.createDataFrame([said], schema)
+    batches = Batches(settings, Steps(settings.tables), print, clock=lambda: 60.0)
+
+    with pytest.raises(PipelineError, match=r"clock says 1970-01-01T00:01:00\+00:00: .* set the clock"):
+        batches._make(rows, 0, Step(), tmp_path / "making")
+
+
 def test_what_comes_after_a_final_close_is_late(landing: Landing, settings: PipelineSettings, drain: Drain) -> None:
     """--final closes every window for good; rows of a window are written once."""
     life = Life("a", f"{1:016x}", Random(3))

@@ -61,6 +61,20 @@ def test_publishing_again_changes_nothing(steps: Steps) -> None:
     assert len(t.RATES.files(steps.tables)) == 1
 
 
+def test_what_others_still_write_to_keeps_no_run_from_starting(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of a driver that was killed may make files where the next one is removing them."""
+    left = steps.folder / ".making-0000000001-ab"
+    left.mkdir()
+
+    def busy(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(39, "Directory not empty", str(path))
+
+    monkeypatch.setattr(module.shutil, "rmtree", busy)
+
+    Steps(steps.tables).prepare({"window_s": 10})
+
+
 def test_a_step_says_again_what_it_was_told(steps: Steps) -> None:
     """The next run goes on with the nodes and lives of the one before."""
     step = Step({"a\u00e4": Node(5, 3, 1.5)}, {("a", "b"): [(1, 7), (9, 9)]}, (), {"records": 8}, "digest")
@@ -112,12 +126,12 @@ def test_what_a_power_failure_emptied_of_the_checkpoint_is_removed(steps: Steps,
     """Spark brings neither to the disk, and would not start; the batch is begun again, and its step says the same."""
     folder = steps.checkpoint / kind
     folder.mkdir(parents=True)
-    for name, text in (("0", "v1"), ("1", ""), (".1.crc", "crc")):
+    for name, text in (("8", "v1"), ("9", ""), (".9.crc", "crc"), ("10", ""), ("11", "")):
         (folder / name).write_text(text)
 
     Steps(steps.tables).prepare({"window_s": 10})
 
-    assert [path.name for path in folder.iterdir()] == ["0"]
+    assert [path.name for path in folder.iterdir()] == ["8"]
 
 
 def test_an_empty_offset_of_a_batch_that_was_made_is_told(steps: Steps) -> None:

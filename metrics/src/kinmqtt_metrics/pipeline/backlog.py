@@ -20,11 +20,6 @@ class Backlog:
         """What had been taken when a batch was planned; raises ``OSError`` and ``ValueError``."""
         return Taken.from_json(json.loads((self._offsets / str(batch)).read_text("utf-8").splitlines()[-1]))
 
-    def segments(self, batch: int) -> int:
-        """How many segments a batch has."""
-        before = self._taken(batch - 1) if batch else Taken()
-        return sum(1 for _ in self._taken(batch).beyond(before))
-
     def is_empty(self, batch: int) -> bool:
         """Whether nothing is published that was not read up to this batch."""
         taken = self._taken(batch)

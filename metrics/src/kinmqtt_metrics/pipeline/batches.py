@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 Tell: TypeAlias = Callable[[str], None]
 
+_NO_EARLIER_US: Final = 1_767_225_600_000_000
+"""The beginning of 2026: a clock that says less was never set."""
+
 _MANY: Final = 100_000
 """Rows from which on a shuffle is worth more than one partition."""
 
@@ -63,17 +66,24 @@ class Batches:
     steps: Steps
     tell: Tell
     clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
     closing: Closing = field(init=False)
     backlog: Backlog = field(init=False)
+    _since_s: float = field(init=False, default=0.0)
+    """What ``clock`` said when ``monotonic`` was at 0: a clock that is set during a run makes nobody silent."""
     _began_s: float = field(init=False, default=0.0)
-    """From when on nodes are listened to, by ``clock``; of a run that ends by itself since ever."""
+    """From when on nodes are listened to; of a run that ends by itself since ever."""
 
     def __attrs_post_init__(self) -> None:
         of = self.settings
         self.closing = Closing(of.window_s * 1_000_000, round(of.watermark_s * 1_000_000), of.idle_s)
         self.backlog = Backlog(self.steps.checkpoint, of.landing.resolve())
+        self._since_s = self.clock() - self.monotonic()
         if not (of.once or of.final):
-            self._began_s = self.clock()
+            self._began_s = self._now_s()
+
+    def _now_s(self) -> float:
+        return self._since_s + self.monotonic()
 
     def batch(self, rows: DataFrame, number: int) -> None:
         """One batch of the query; of one that was made already only what is left to publish."""
@@ -124,7 +134,7 @@ class Batches:
         last, before = self.steps.last()
         if last is None or not before.open:
             return
-        nodes = self.closing.after(before.nodes, {}, self.clock(), self._began_s)
+        nodes = self.closing.after(before.nodes, {}, self._now_s(), self._began_s)
         if nodes == before.nodes or not self.backlog.is_empty(int(last[:10])):
             return
         rows = _state(before.open)
@@ -154,8 +164,7 @@ class Batches:
 
     def _make(self, rows: DataFrame, number: int, before: Step, making: Path) -> Step:
         spark = rows.sparkSession
-        now_s = self.clock()
-        latest = round((now_s + self.settings.ahead_s) * 1_000_000)
+        latest = round((self.clock() + self.settings.ahead_s) * 1_000_000)
         name = step_name(number)
 
         bounds = {node: known.bound for node, known in before.nodes.items()}
@@ -174,6 +183,11 @@ class Batches:
             or any(newest > latest for newest in checked.newest.values())
             or any(first < 0 for first in checked.first.values())
         ):
+            if latest < _NO_EARLIER_US:
+                raise PipelineError(
+                    f"this machine's clock says {when(round(self.clock() * 1_000_000))}: every record would be from "
+                    "the future, and rejected; set the clock"
+                )
             # What is wrong with some rows costs another pass, which batches without them need not make.
             read = aggregate.read(spark, work / READ)
             once = aggregate.once(spark, read, repeated).cache()
@@ -198,9 +212,7 @@ class Batches:
             counts["late"] = sum(checked.late.values())
             shaping.write(t.LATE, shaping.late(checked.late, number), placed(making, t.LATE, name))
 
-        # A full batch leaves something to the next one: who is not in it may be there.
-        is_behind = self.backlog.segments(number) >= self.settings.segments
-        nodes = self.closing.after(before.nodes, checked.newest, now_s, now_s if is_behind else self._began_s)
+        nodes = self._after(before.nodes, checked.newest, number)
         opened = spark.read.schema(STATE_SCHEMA).parquet(*map(str, before.open)) if before.open else None
         made = {kind: work / kind for kind in SCHEMAS if checked.rows[kind]}
         total = sum(checked.rows[kind] for kind in SCHEMAS)
@@ -218,6 +230,16 @@ class Batches:
         for used in ("work", "right", "kept", "made", "state/closed=true"):
             shutil.rmtree(making / used, ignore_errors=True)
         return Step(nodes, seen, counts=counts)
+
+    def _after(self, before: Mapping[str, Node], newest: Mapping[str, int], number: int) -> dict[str, Node]:
+        """What is known of nodes after a batch. Of whom something waits to be read is not silent."""
+        now_s = self._now_s()
+        nodes = self.closing.after(before, newest, now_s, self._began_s)
+        if all(nodes[name] == before[name] for name in before if name not in newest):
+            return nodes
+        if self.backlog.is_empty(number):
+            return nodes
+        return self.closing.after(before, newest, now_s, now_s)
 
     def _stage(self, tasks: RDD[str], folder: Path) -> _Checked:
         """Have tasks stage rows in a folder; what they found."""

@@ -35,11 +35,6 @@ class Closing:
         """Where the window of ``t`` begins."""
         return t - t % self.window
 
-    def is_late(self, nodes: Mapping[str, Node], node: str, t: int) -> bool:
-        """Whether the window of ``t`` is closed already."""
-        known = nodes.get(node)
-        return known is not None and self.start(t) + self.window <= known.bound
-
     def after(
         self, nodes: Mapping[str, Node], newest: Mapping[str, int], now_s: float, since_s: float = 0.0
     ) -> dict[str, Node]:

@@ -155,8 +155,8 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
         if ending.wait(_GRACE_S):
             return
         raise PipelineError(_why(failed[-1] if failed else error, settings)) from error
-    if settings.final and not ending.is_set():
-        _final(batches, settings)
+    if not ending.is_set():
+        _closed(batches, settings)
     _, last = steps.last()
     for sentence in gaps(last.seen):
         tell(sentence)
@@ -164,9 +164,13 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
         tell(f"windows that are open wait for the next run: {open_nodes(last.nodes)}")
 
 
-def _final(batches: Batches, settings: PipelineSettings) -> None:
+def _closed(batches: Batches, settings: PipelineSettings) -> None:
+    """What a run that ends by itself closes: every window, or those of nodes that have been silent."""
     try:
-        batches.final()
+        if settings.final:
+            batches.final()
+        elif settings.once:
+            batches.close_idle()
     except Exception as error:
         raise PipelineError(_why(error, settings)) from error
 

@@ -96,7 +96,7 @@ def tables(closed: pa.Table, settings: PipelineSettings) -> list[tuple[t.Table, 
         (
             t.REFUSALS,
             _named(
-                _sums(events.filter(pc.is_in(events["k1"], pa.array(_REFUSALS))), "k1", "k4", "k2", a="refusals"),
+                _sums(events.filter(_refused(events)), "k1", "k4", "k2", a="refusals"),
                 k1="name",
                 k4="by",
                 k2="reason",
@@ -147,6 +147,12 @@ def _events(events: pa.Table) -> pa.Table:
     by_client = events.group_by([*_KEY, "k1", "k2", "k3"]).aggregate([("a", "sum")])
     grouped = by_client.group_by([*_KEY, "k1", "k2"]).aggregate([("a_sum", "sum"), ("k3", "count")])
     return _named(grouped, a_sum_sum="a", k3_count="clients")
+
+
+def _refused(events: pa.Table) -> pa.ChunkedArray:
+    # What was delayed went through.
+    delayed = pc.and_(pc.equal(events["k1"], "limited"), pc.fill_null(pc.equal(events["k2"], "delay"), False))
+    return pc.and_not(pc.is_in(events["k1"], pa.array(_REFUSALS)), delayed)
 
 
 def _rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], like: t.Table) -> pa.Table:

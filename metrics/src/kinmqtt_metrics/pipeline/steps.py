@@ -127,7 +127,8 @@ class Steps:
             making.rename(path)
             sync(path.parent)
         for left in self.folder.glob(_MAKING + "*"):
-            shutil.rmtree(left)
+            # Tasks of a driver that was killed may still write there; nobody looks at it.
+            shutil.rmtree(left, ignore_errors=True)
         for name in self._names():
             self.publish(self.folder / name)
         self._mend_checkpoint()
@@ -139,17 +140,18 @@ class Steps:
         """
         for kind in ("commits", "offsets"):
             entries = {int(path.name): path for path in (self.checkpoint / kind).glob("*") if path.name.isdecimal()}
-            if not entries or entries[max(entries)].stat().st_size:
-                continue
-            path = entries[max(entries)]
-            if kind == "offsets" and self.done(int(path.name)):
-                raise PipelineError(
-                    f"{path} is empty, as a power failure leaves files, and its batch was made: restore "
-                    f"{self.tables} from a backup, or begin anew in an empty folder of tables"
-                )
-            path.unlink()
-            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-            sync(path.parent)
+            for number in sorted(entries, reverse=True):
+                path = entries[number]
+                if path.stat().st_size:
+                    break
+                if kind == "offsets" and self.done(number):
+                    raise PipelineError(
+                        f"{path} is empty, as a power failure leaves files, and its batch was made: restore "
+                        f"{self.tables} from a backup, or begin anew in an empty folder of tables"
+                    )
+                path.unlink()
+                path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+                sync(path.parent)
 
     def _names(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
@@ -165,8 +167,8 @@ class Steps:
     def offsets(self, batch: int) -> str:
         """A digest of what Spark wrote down of a batch; from here on it is on the disk."""
         folder = self.checkpoint / "offsets"
-        sync(folder / str(batch))
-        sync(folder)
+        for path in (self.checkpoint / "metadata", folder / str(batch), folder, self.checkpoint):
+            sync(path)
         return sha256((folder / str(batch)).read_bytes()).hexdigest()
 
     def last(self) -> tuple[str | None, Step]:
