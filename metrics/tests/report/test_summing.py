@@ -18,6 +18,7 @@ from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.report.progress import Progress
 from kinmqtt_metrics.report.reading import Reader, Span
 from kinmqtt_metrics.report.summing import OTHER_NODES, Axis, Facts, collect, quantile_of
+from kinmqtt_metrics.report.telling import _gaps as gaps_of
 
 
 def facts_of(tables: Path, most_nodes: int = 8, **options: Any) -> Facts:
@@ -55,6 +56,21 @@ def test_a_window_without_a_row_is_a_gap_and_no_zero(tmp_path: Path) -> None:
     assert line.tolist()[:2] == [5, 0]
     assert np.isnan(line[2])
     assert line[3] == 7
+
+
+@pytest.mark.parametrize(
+    ("samples", "empty", "told"),
+    [(1, (3,), 0), (1, (3, 4), 1), (3, (3,), 1)],
+    ids=["a late sample", "two windows", "several samples in a window"],
+)
+def test_a_sample_that_came_late_is_no_outage(
+    tmp_path: Path, samples: int, empty: tuple[int, ...], told: int
+) -> None:
+    """Windows as long as the interval between samples have none now and then, and two afterwards."""
+    rows = [rate(10 * n, 5, samples=samples) for n in range(9) if n not in empty]
+    write(tmp_path, t.RATES, rows)
+
+    assert len(gaps_of(facts_of(tmp_path))) == told
 
 
 def test_only_the_span_and_the_nodes_that_were_asked_for_count(tmp_path: Path) -> None:

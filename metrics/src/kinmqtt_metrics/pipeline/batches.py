@@ -158,7 +158,8 @@ class Batches:
         self._tell("of silent nodes", step.counts, time.monotonic() - began_s)
 
     def _tell(self, what: str, counts: Mapping[str, int], took_s: float) -> None:
-        said = [f"{counts.get('records', 0):,} records", f"{counts.get('windows', 0):,} windows closed"]
+        records, windows = counts.get("records", 0), counts.get("windows", 0)
+        said = [f"{records:,} record{'s' * (records != 1)}", f"{windows:,} window{'s' * (windows != 1)} closed"]
         said += [f"{counts[key]:,} {key}" for key in ("late", "rejected", "repeated") if counts.get(key)]
         self.tell(f"{what}: {', '.join(said)}, {took_s:.1f} s")
 

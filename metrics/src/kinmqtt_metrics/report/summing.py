@@ -173,6 +173,8 @@ class Facts:
 
     axis: Axis
     window_s: int
+    samples: int = 1
+    """Of a counter in a window, as a rule."""
     nodes: list[str] = Factory(list)
     """As they are drawn: the busiest first, :data:`OTHER_NODES` last."""
     others: list[str] = Factory(list)
@@ -245,7 +247,7 @@ def collect(reader: Reader, most_nodes: int = MOST_NODES) -> Facts | None:
         return None
     reader.span = span
     window_s, apart_s = _steps_of(reader)
-    facts = Facts(Axis.of(span, max(window_s, apart_s)), window_s)
+    facts = Facts(Axis.of(span, max(window_s, apart_s)), window_s, _samples_of(reader))
     sums = _Sums(reader, facts)
     for read in (
         sums.read_rates,
@@ -281,6 +283,16 @@ def _steps_of(reader: Reader) -> tuple[int, int]:
             # Windows may be far apart for other reasons; only a small factor speaks of samples.
             return window_s, apart_s if window_s < apart_s <= 12 * window_s else window_s
     return 1, 1
+
+
+def _samples_of(reader: Reader) -> int:
+    """How many samples of a counter a window has: one, where windows are as long as the interval between samples."""
+    files = t.RATES.files(reader.folder)[-3:]
+    found = [
+        pc.quantile(piece["samples"], 0.5, interpolation="lower")[0].as_py()
+        for piece in reader.pieces(t.RATES, ("samples",), count=False, files=files)
+    ]
+    return max(filter(None, found), default=1)
 
 
 @define(slots=True, eq=False)

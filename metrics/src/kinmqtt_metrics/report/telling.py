@@ -99,7 +99,8 @@ def _figures(facts: Facts) -> list[tuple[str, str, str]]:
     if connected:
         line = together(connected)
         mean = float(np.nanmean(line))
-        figures.append((words.whole(mean), "clients connected, on average", f"up to {words.whole(np.nanmax(line))}"))
+        shown = words.short(mean) if 0 < mean < 10 else words.whole(mean)
+        figures.append((shown, "clients connected, on average", f"up to {words.whole(np.nanmax(line))}"))
     dropped = sum(facts.drop_totals.values())
     figures.append((words.whole(dropped), "messages dropped", "did not reach a client they were meant for"))
     refused = sum(facts.refusal_totals.values())
@@ -173,7 +174,7 @@ def _warnings(facts: Facts) -> list[str]:
         )
     if facts.rejected_rows:
         told.append(
-            f"{words.some(facts.rejected_rows, 'line')} of the landing folder could not be read, and "
+            f"{words.some(facts.rejected_rows, 'line or file', 'lines or files')} of the landing folder could not be read, and "
             f"{'is' if facts.rejected_rows == 1 else 'are'} in no sum of this page, whatever the time."
         )
     if facts.left_out:
@@ -594,7 +595,12 @@ def _when(facts: Facts, step: int) -> str:
 
 
 def _gaps(facts: Facts) -> list[str]:
-    """Nodes whose counters are untold for some steps between others; since when."""
+    """Nodes whose counters are untold for some steps between others; since when.
+
+    Where a window has one sample, one that came a little late leaves a window empty, and the next one has two: that
+    is no gap.
+    """
+    least = 2 if facts.samples <= 1 and facts.axis.step_s <= facts.window_s else 1
     told = []
     for node in facts.nodes:
         lines = [line for (of, _), line in facts.rates.items() if of == node]
@@ -603,6 +609,8 @@ def _gaps(facts: Facts) -> list[str]:
         there = np.flatnonzero(~np.isnan(together(lines)))
         inner = np.arange(there[0], there[-1] + 1)
         missing = np.setdiff1d(inner, there)
+        runs = np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1)
+        missing = np.concatenate([run for run in runs if len(run) >= least] or [missing[:0]])
         if len(missing):
             times = words.moment(float(facts.axis.begins_s[missing[0]]))
             told.append(

@@ -73,17 +73,23 @@ def moment(at_s: float) -> str:
 def name(text: str | None, longest: int = LONGEST_NAME) -> str:
     """A string that anybody may have chosen: what can't be seen is shown as ``\\u{7}``, what is too long is cut.
 
-    The cut is visible, and says how many characters there were. It is not escaped for HTML.
+    It is cut in its middle: generated names differ at their ends. The cut is visible, and says how many characters
+    there were. It is not escaped for HTML.
     """
     if text is None:
         return "\u2013"
-    cut = text if len(text) <= longest else text[: longest - 10]
-    shown = "".join(f"\\u{{{ord(c):x}}}" if unicodedata.category(c) in _CONTROL else c for c in cut)
-    if len(shown) > 2 * longest:
-        shown = shown[: 2 * longest]
-    if len(cut) < len(text) or len(shown) >= 2 * longest:
-        shown += f"… ({len(text)} characters)"
-    return shown or "(empty)"
+    kept = longest - 10
+    shown = _visible(text if len(text) <= longest else text[: kept - kept // 3])
+    end = "" if len(text) <= longest else _visible(text[len(text) - kept // 3 :])
+    if len(shown) + len(end) > 2 * longest:
+        shown, end = shown[: 2 * longest], ""
+    elif not end:
+        return shown or "(empty)"
+    return f"{shown}…{end} ({len(text)} characters)"
+
+
+def _visible(text: str) -> str:
+    return "".join(f"\\u{{{ord(c):x}}}" if unicodedata.category(c) in _CONTROL else c for c in text)
 
 
 def words(reason: str | None) -> str:
