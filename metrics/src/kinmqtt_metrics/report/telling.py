@@ -174,8 +174,8 @@ def _warnings(facts: Facts) -> list[str]:
         )
     if facts.rejected_rows:
         told.append(
-            f"{words.some(facts.rejected_rows, 'line or file', 'lines or files')} of the landing folder could not be read, and "
-            f"{'is' if facts.rejected_rows == 1 else 'are'} in no sum of this page, whatever the time."
+            f"{words.some(facts.rejected_rows, 'line or file', 'lines or files')} of the landing folder could not be "
+            f"read, and {'is' if facts.rejected_rows == 1 else 'are'} in no sum of this page, whatever the time."
         )
     if facts.left_out:
         told.append(
