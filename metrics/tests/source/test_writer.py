@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import queue
+import socket
+import ssl
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -290,7 +293,7 @@ def test_what_the_broker_refuses_is_an_error(spark: SparkSession, qos: int) -> N
     rows = spark.createDataFrame([("$plugin/x", "x", qos)], "topic string, payload string, qos int").coalesce(1)
 
     with running_broker() as broker:
-        with pytest.raises(Exception, match=r"refused a message to '\$plugin/x'"):
+        with pytest.raises(Exception, match=r"refused a message to '\$plugin/x': Topic name invalid"):
             _save(rows, broker.port)
 
 
@@ -423,6 +426,7 @@ def test_messages_that_wait_are_counted_when_it_is_over() -> None:
     connection = module._Connection.__new__(module._Connection)
     connection._name, connection._where = "h:1", Where(host="h", port=1, timeout_s=0.0)
     connection._failures, connection._refused, connection._lost = [], "", ""
+    connection._again, connection._connected = deque(), True
 
     class Answered:
         """One message is acknowledged just as the wait begins."""
@@ -438,3 +442,321 @@ def test_messages_that_wait_are_counted_when_it_is_over() -> None:
 
     with pytest.raises(NotPublished, match=": 2 messages were not acknowledged within"):
         connection.wait_for_all()
+
+
+def test_every_connection_has_a_client_id_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that is started again finds no session of the first, in which its packet ids are taken for known."""
+    names: list[str] = []
+
+    class Taking:
+        def __init__(self, where: Where, client_id: str) -> None:
+            names.append(client_id)
+
+        publish = wait_for_all = close = lambda *_: None
+
+    monkeypatch.setattr(module, "_Connection", Taking)
+    monkeypatch.setattr(module, "TaskContext", _Task)
+    schema = StructType().add("topic", "string").add("payload", "string")
+    rows = pa.RecordBatch.from_pylist([{"topic": "t", "payload": "x"}])
+    for _ in range(2):
+        BatchWriter(CaseInsensitiveDict({"host": "h"}), schema, False).write(iter([rows]))
+
+    assert len(set(names)) == 2 and all(name.startswith("kinmqtt-spark-query-0-7-") for name in names)
+
+
+CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT = 1, 2, 3, 4, 5, 6, 7, 14
+CUT = b"cut"
+"""What a scripted broker answers when it closes the connection instead."""
+
+
+def _packet(kind: int, body: bytes) -> bytes:
+    return bytes([kind << 4 | (2 if kind == PUBREL else 0), len(body)]) + body
+
+
+def _connack(reason: int = 0, resumed: bool = False) -> bytes:
+    return _packet(CONNACK, bytes([resumed, reason, 0]))
+
+
+class _Packet:
+    """A packet of a client, as far as these tests look at it."""
+
+    def __init__(self, first: int, body: bytes) -> None:
+        self.kind, self.qos = first >> 4, first >> 1 & 3
+        self.topic, rest = "", body
+        if self.kind == PUBLISH:
+            length = int.from_bytes(body[:2], "big")
+            self.topic, rest = body[2 : 2 + length].decode(), body[2 + length :]
+        self.mid = rest[:2]
+
+
+class _Scripted:
+    """A broker that says what a test wants: ``script`` gets the number of the connection, from 0, and a packet."""
+
+    def __init__(self, script: Callable[[int, _Packet], bytes]) -> None:
+        self.got: list[tuple[int, int, str]] = []
+        self._script = script
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.where = Where(host="127.0.0.1", port=self._listening.getsockname()[1], timeout_s=TIME_LIMIT_S)
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> _Scripted:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(TIME_LIMIT_S)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        number = 0
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as stream:
+                try:
+                    while (packet := self._read(stream)) is not None:
+                        self.got.append((number, packet.kind, packet.topic))
+                        answer = self._script(number, packet)
+                        if answer == CUT:
+                            break
+                        connection.sendall(answer)
+                except OSError:
+                    pass
+            number += 1
+
+    @staticmethod
+    def _read(stream: Any) -> _Packet | None:
+        if not (first := stream.read(1)):
+            return None
+        length = shift = 0
+        while True:
+            byte = stream.read(1)[0]
+            length |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return _Packet(first[0], stream.read(length))
+
+    def kinds(self, number: int) -> list[int]:
+        """What it got on a connection."""
+        return [kind for at, kind, _ in self.got if at == number]
+
+
+@contextmanager
+def _connection(broker: _Scripted) -> Iterator[module._Connection]:
+    connection = module._Connection(broker.where, "client")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"), [(0x90, "Topic name invalid"), (0x97, "Quota exceeded"), (0xFE, "Unspecified error")]
+)
+def test_a_pubrec_that_refuses_ends_the_exchange(reason: int, why: str) -> None:
+    """Though the broker would say that a PUBREL is well: no message is lost in silence, nor is there a PUBREL."""
+
+    def script(_: int, packet: _Packet) -> bytes:
+        return {
+            CONNECT: _connack(),
+            PUBLISH: _packet(PUBREC, packet.mid + bytes([reason if packet.topic == "bad" else 0])),
+            PUBREL: _packet(PUBCOMP, packet.mid),
+        }.get(packet.kind, b"")
+
+    with _Scripted(script) as broker, _connection(broker) as connection:
+        connection.publish(_message(topic="good", qos=2))
+        connection.wait_for_all()
+        with pytest.raises(NotPublished, match=f"refused a message to 'bad': {why}"):
+            connection.publish(_message(topic="bad", qos=2))
+            connection.wait_for_all()
+
+    assert broker.kinds(0) == [CONNECT, PUBLISH, PUBREL, PUBLISH, DISCONNECT]
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_pubcomp_counts_only_after_a_pubrec(taken: bool) -> None:
+    """Without one nobody has said that the message is taken; and one that the broker knows no more is lost."""
+
+    def script(_: int, packet: _Packet) -> bytes:
+        if packet.kind == PUBLISH and not taken:
+            return _packet(PUBCOMP, packet.mid)
+        return {
+            CONNECT: _connack(),
+            PUBLISH: _packet(PUBREC, packet.mid),
+            PUBREL: _packet(PUBCOMP, packet.mid + b"\x92"),
+        }.get(packet.kind, b"")
+
+    why = "Packet identifier not found" if taken else "there was a PUBCOMP, and no PUBREC"
+    with _Scripted(script) as broker, _connection(broker) as connection:
+        with pytest.raises(NotPublished, match=f"refused a message to 'a': {why}"):
+            connection.publish(_message(qos=2))
+            connection.wait_for_all()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_connection_lost_before_the_pubcomp(resumed: bool) -> None:
+    """With its session the broker may be done with the message; one that has lost it gets the message once more."""
+
+    def script(number: int, packet: _Packet) -> bytes:
+        if number == 0 and packet.kind == PUBREL:
+            return CUT
+        known = resumed or PUBLISH in broker.kinds(number)
+        return {
+            CONNECT: _connack(resumed=resumed and number > 0),
+            PUBLISH: _packet(PUBREC, packet.mid),
+            # A broker that says that all is well, also of what it has never seen.
+            PUBREL: _packet(PUBCOMP, packet.mid + (b"\x92" if resumed else b"\0")) if known else CUT,
+        }.get(packet.kind, b"")
+
+    with _Scripted(script) as broker, _connection(broker) as connection:
+        connection.publish(_message(qos=2))
+        connection.wait_for_all()
+
+    assert broker.kinds(0) == [CONNECT, PUBLISH, PUBREL]
+    assert broker.kinds(1) == [CONNECT, *([] if resumed else [PUBLISH]), PUBREL, DISCONNECT]
+
+
+def test_what_is_of_qos_0_is_sent_after_a_lost_connection() -> None:
+    """The messages that were not written when the connection was lost go out over the next one, each once."""
+    given = threading.Event()
+    count = 40
+
+    def script(number: int, packet: _Packet) -> bytes:
+        if number == 0 and packet.kind == PUBLISH:
+            # Not read on, so that most of it has no room on the way.
+            assert given.wait(TIME_LIMIT_S)
+            return CUT
+        return _connack() if packet.kind == CONNECT else b""
+
+    payload = b"x" * 1_000_000
+    with _Scripted(script) as broker, _connection(broker) as connection:
+        for at in range(count):
+            connection.publish(_message(topic=f"t/{at}", payload=payload, qos=0))
+        given.set()
+        connection.wait_for_all()
+
+    second = [topic for number, _, topic in broker.got if number == 1 and topic]
+    assert second and second == [f"t/{at}" for at in range(count - len(second), count)]
+    assert broker.kinds(1)[0] == CONNECT and broker.kinds(1)[-1] == DISCONNECT
+
+
+def test_qos_0_has_room_again_after_a_lost_connection() -> None:
+    """Where all the room was taken by messages that got lost unwritten, the next ones do not wait for ever."""
+    full = threading.Event()
+
+    def script(number: int, packet: _Packet) -> bytes:
+        if number == 0 and packet.kind == PUBLISH:
+            assert full.wait(TIME_LIMIT_S)
+            return CUT
+        return _connack() if packet.kind == CONNECT else b""
+
+    payload = b"x" * 20_000_000
+    with _Scripted(script) as broker:
+        broker.where = module.Where(host="127.0.0.1", port=broker.where.port, max_in_flight=2, timeout_s=TIME_LIMIT_S)
+        with _connection(broker) as connection:
+            # The first is read, the others are in the way of the fourth.
+            for at in range(3):
+                connection.publish(_message(topic=f"t/{at}", payload=payload, qos=0))
+            full.set()
+            connection.publish(_message(topic="t/3", payload=payload, qos=0))
+            connection.wait_for_all()
+
+    assert [topic for number, _, topic in broker.got if number == 1 and topic] == ["t/1", "t/2", "t/3"]
+
+
+def test_a_mid_that_is_in_use_is_not_used_twice() -> None:
+    """Ids begin again at 1 after 65,535; a message that gets one of another that waits is sent with the next."""
+    waiting: list[bytes] = []
+
+    def script(_: int, packet: _Packet) -> bytes:
+        if packet.kind == PUBLISH:
+            waiting.append(packet.mid)
+            return b"" if len(waiting) == 1 else b"".join(_packet(PUBACK, mid) for mid in waiting)
+        return _connack() if packet.kind == CONNECT else b""
+
+    with _Scripted(script) as broker, _connection(broker) as connection:
+        connection.publish(_message(topic="first"))
+        connection._client._last_mid = 0
+        connection.publish(_message(topic="second"))
+        connection.wait_for_all()
+
+    assert [topic for _, kind, topic in broker.got if kind == PUBLISH] == ["first", "second"]
+
+
+@pytest.mark.parametrize("reason", [0x89, 0x9F])
+def test_a_broker_that_is_busy_is_tried_again(reason: int) -> None:
+    """Refused for now is no refusal; one that lasts says so after timeout_s, and not that the connection was lost."""
+
+    def script(number: int, packet: _Packet) -> bytes:
+        if packet.kind == PUBLISH:
+            return _packet(PUBACK, packet.mid)
+        return _connack(0 if number else reason) if packet.kind == CONNECT else b""
+
+    with _Scripted(script) as broker, _connection(broker) as connection:
+        connection.publish(_message())
+        connection.wait_for_all()
+    with _Scripted(lambda _, packet: _connack(reason)) as broker:
+        broker.where = module.Where(host="127.0.0.1", port=broker.where.port, timeout_s=0.5)
+        with pytest.raises(NotPublished, match=r"not accepted within 0.5 s \(timeout_s\); refused: "):
+            module._Connection(broker.where, "client")
+
+
+def test_a_broker_that_refuses_for_good_when_it_comes_back_ends_it() -> None:
+    """Its reason is the error's, at once."""
+
+    def script(number: int, packet: _Packet) -> bytes:
+        return _connack(0x87 if number else 0) if packet.kind == CONNECT else CUT
+
+    with _Scripted(script) as broker, _connection(broker) as connection:
+        connection.publish(_message())
+        with pytest.raises(NotPublished, match="refused: Not authorized"):
+            connection.wait_for_all()
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), True),
+        (ConnectionRefusedError(111, "Connection refused"), True),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (ssl.SSLCertVerificationError(1, "certificate verify failed"), False),
+    ],
+)
+def test_a_failure_that_may_pass_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, passes: bool
+) -> None:
+    """Until timeout_s; a name that nobody knows and a certificate that is not good are errors at once."""
+    connect, tries = module._Client.connect, 0
+
+    def failing(*of: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise error
+        return connect(*of, **more)
+
+    def script(_: int, packet: _Packet) -> bytes:
+        return _connack() if packet.kind == CONNECT else b""
+
+    monkeypatch.setattr(module._Client, "connect", failing)
+    with _Scripted(script) as broker:
+        if passes:
+            with _connection(broker):
+                assert tries == 2
+        else:
+            with pytest.raises(NotPublished, match=f"can't be reached: .*{error.args[1]}"):
+                module._Connection(broker.where, "client")
+            assert tries == 1
+
+
+def test_another_paho_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its refusals can't be seen nothing is sent."""
+    monkeypatch.delattr(Client, "_handle_pubrec")
+
+    with pytest.raises(NotPublished, match=r"paho-mqtt 2.* has no _handle_pubrec.*: install paho-mqtt 2\.1 or 2\.2"):
+        module._Connection(Where(host="h", port=1), "client")

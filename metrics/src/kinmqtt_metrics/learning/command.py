@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kinmqtt_metrics import words
 from kinmqtt_metrics.errors import CommandError
 from kinmqtt_metrics.learning.file import check_replaceable, read, switched, write_whole
 from kinmqtt_metrics.learning.job import learn
@@ -17,7 +18,6 @@ from kinmqtt_metrics.learning.model import BOUNDS, LearningError, Options, Repla
 from kinmqtt_metrics.learning.reading import why_failed
 from kinmqtt_metrics.learning.replaying import replay, rules_in
 from kinmqtt_metrics.learning.writing import number, text_of
-from kinmqtt_metrics.report import words
 from kinmqtt_metrics.spark import start
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _print_replayed(rules: Iterable[Rule], replayed: dict[str, Replayed], most: 
 
 
 def _moments(arguments: argparse.Namespace) -> tuple[float | None, float | None]:
-    from kinmqtt_metrics.report.moments import parse_moment
+    from kinmqtt_metrics.moments import parse_moment
 
     found: list[float | None] = []
     now_s = datetime.now(UTC).timestamp()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from kinmqtt_metrics import words
 from kinmqtt_metrics.learning.model import LearningError
 from kinmqtt_metrics.learning.writing import FIRST_WORDS
-from kinmqtt_metrics.report import words
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from kinmqtt_metrics import words
 from kinmqtt_metrics.learning.model import Kind, LearningError, Options
+from kinmqtt_metrics.odd import LATEST_S, LONGEST_S, MOST_COUNTED
 from kinmqtt_metrics.record import OTHERS
-from kinmqtt_metrics.report import words
-from kinmqtt_metrics.report.odd import LATEST_S, LONGEST_S, MOST_COUNTED
 from kinmqtt_metrics.spark import innermost
 from kinmqtt_metrics.tables import USUAL
 

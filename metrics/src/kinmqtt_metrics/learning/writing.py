@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from kinmqtt_metrics import words
 from kinmqtt_metrics.learning.model import EXEMPT, KINDS, Kind, Learned, Options, Replayed, Rule
-from kinmqtt_metrics.report import words
 
 FIRST_WORDS: Final = "# Limits that kinmqtt-metrics rules learned"
 _MOST_VALUES: Final = 100_000

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
     from kinmqtt_metrics.pipeline.closing import Node
-    from kinmqtt_metrics.pipeline.seen import Life, Ranges
+    from kinmqtt_metrics.seen import Life, Ranges
 
 RAW_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in t.RAW.columns.items())
 

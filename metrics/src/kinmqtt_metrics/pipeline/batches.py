@@ -20,10 +20,10 @@ from kinmqtt_metrics.pipeline import aggregate, shaping
 from kinmqtt_metrics.pipeline.backlog import Backlog
 from kinmqtt_metrics.pipeline.closing import Closing, Node
 from kinmqtt_metrics.pipeline.errors import PipelineError
-from kinmqtt_metrics.pipeline.seen import Life, Ranges, common, union
 from kinmqtt_metrics.pipeline.staging import MADE, READ, Staged, Staging, staged_file
 from kinmqtt_metrics.pipeline.state import SCHEMAS, STATE_SCHEMA
 from kinmqtt_metrics.pipeline.steps import Step, Steps, closing_name, place, placed, step_name
+from kinmqtt_metrics.seen import Life, Ranges, common, union
 
 if TYPE_CHECKING:
     from pyspark import RDD

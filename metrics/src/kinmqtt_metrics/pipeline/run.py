@@ -20,9 +20,9 @@ from attrs import define, field
 from kinmqtt_metrics.errors import INTERRUPTED, CommandError
 from kinmqtt_metrics.landing import SUFFIX
 from kinmqtt_metrics.pipeline.errors import PipelineError
-from kinmqtt_metrics.pipeline.seen import gaps
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.steps import Steps, locked
+from kinmqtt_metrics.seen import gaps
 from kinmqtt_metrics.spark import break_off, lock_jvm, start
 
 if TYPE_CHECKING:

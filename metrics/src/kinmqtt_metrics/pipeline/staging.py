@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.pipeline.seen import Numbers, Ranges, ranges_of
 from kinmqtt_metrics.pipeline.shaping import TYPES, codes_of, different, schema, whole
 from kinmqtt_metrics.pipeline.state import (
     BUCKETS,
@@ -37,6 +36,7 @@ from kinmqtt_metrics.pipeline.state import (
     VALUES,
 )
 from kinmqtt_metrics.record import FIELDS
+from kinmqtt_metrics.seen import Numbers, Ranges, ranges_of
 from kinmqtt_metrics.source.lines import REJECTED, LineReader
 
 READ: Final = "read"

@@ -32,7 +32,7 @@ from attrs import Factory, define, field
 
 from kinmqtt_metrics.pipeline.closing import Node
 from kinmqtt_metrics.pipeline.errors import PipelineError
-from kinmqtt_metrics.pipeline.seen import Life, Ranges
+from kinmqtt_metrics.seen import Life, Ranges
 from kinmqtt_metrics.tables import STATE, TABLES, Table
 
 _FINAL: Final = "-final"

@@ -122,7 +122,7 @@ def make(
 
 
 def _span(since: str | None, until: str | None, start_s: float, end_s: float) -> tuple[float, float]:
-    from kinmqtt_metrics.report.moments import parse_moment
+    from kinmqtt_metrics.moments import parse_moment
 
     begin_s, stop_s = start_s, end_s
     for option, text in (("--since", since), ("--until", until)):

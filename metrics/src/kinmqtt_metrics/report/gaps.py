@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.pipeline.errors import PipelineError
-from kinmqtt_metrics.pipeline.seen import Life, Ranges, gaps, ranges_of, union
-from kinmqtt_metrics.pipeline.steps import Steps
 from kinmqtt_metrics.report.reading import Reader
+from kinmqtt_metrics.seen import Life, Ranges, gaps, ranges_of, union, written_down
 
 
 def missing(reader: Reader) -> list[str]:
     """Sentences as the pipeline tells them at the end of a run, of these nodes; whatever the time."""
-    seen = _written_down(reader.folder)
+    seen = written_down(reader.folder)
     if seen is None:
         seen = _in_raw(reader)
     return list(gaps({life: of for life, of in seen.items() if not reader.nodes or life[0] in reader.nodes}))
-
-
-def _written_down(tables: Path) -> dict[Life, Ranges] | None:
-    """By the pipeline, beside the tables; nothing where they were copied without that."""
-    try:
-        last, step = Steps(tables).last()
-    except (OSError, PipelineError):
-        return None
-    return step.seen if last is not None else None
 
 
 def _in_raw(reader: Reader) -> dict[Life, Ranges]:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from kinmqtt_metrics.report import colours, words
+from kinmqtt_metrics import words
+from kinmqtt_metrics.report import colours
 from kinmqtt_metrics.report.plots import Plot
 from kinmqtt_metrics.report.summing import Facts
 from kinmqtt_metrics.report.telling import Grid, Section, Summary

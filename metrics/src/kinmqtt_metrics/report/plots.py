@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from attrs import frozen
 
-from kinmqtt_metrics.report import colours, words
+from kinmqtt_metrics import words
+from kinmqtt_metrics.report import colours
 from kinmqtt_metrics.report.errors import ReportError
 from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, Spread, together
 

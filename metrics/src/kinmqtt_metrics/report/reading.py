@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
 from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.moments import epoch_s
+from kinmqtt_metrics.odd import LATEST_S, LONGEST_S
 from kinmqtt_metrics.report.errors import ReportError
 from kinmqtt_metrics.report.fitting import fitting
-from kinmqtt_metrics.report.moments import epoch_s
-from kinmqtt_metrics.report.odd import LATEST_S, LONGEST_S
 from kinmqtt_metrics.report.progress import Progress
 
 PIECE_ROWS: Final = 200_000

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from attrs import Factory, frozen
 
-from kinmqtt_metrics.report import words
+from kinmqtt_metrics import words
 from kinmqtt_metrics.report.plots import Painter, Plot
 from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, together
 

@@ -7,11 +7,13 @@ user property :data:`ID`: at least once, and receivers can tell.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +21,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 from attrs import field, frozen
-from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessageInfo
+from paho.mqtt.enums import CallbackAPIVersion, MessageState, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -46,8 +48,11 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 """The columns of rows that are published, and their types; the first two are needed."""
 
 _RETRY_S: Final = 0.2
-_AGAIN: Final = frozenset({0x88, 0x89, 0x8B, 0x9C})
-"""Why a broker may end a connection that is worth another try: unavailable, busy, shutting down, moved."""
+_AGAIN: Final = frozenset({0x88, 0x89, 0x8B, 0x8D, 0x9C, 0x9F, 0xA0})
+"""Why a broker may refuse or end a connection that is worth another try: unavailable, busy, shutting down, silent for
+too long, moved, too many at once, open for too long."""
+_NOT_FOUND: Final = 0x92
+"""What a broker says to a PUBREL for which it has no message."""
 
 
 _TEXT_BYTES: Final = 65_535
@@ -233,7 +238,10 @@ class Writer:
                 if not messages:
                     continue
                 if connection is None:
-                    client_id = f"{self._where.client_id}-{query}-{partition}-{attempt}"
+                    # A query that is started again counts its attempts from 0, and paho takes up the session that is
+                    # there where its first try was refused: packet ids in that one would pass for known, and dropped.
+                    once = uuid4().hex[:12]
+                    client_id = f"{self._where.client_id}-{query}-{partition}-{attempt}-{once}"
                     connection = _Connection(self._where, client_id)
                 for message in messages:
                     connection.publish(message)
@@ -340,6 +348,80 @@ def _message(row: Mapping[str, Any], number: int, default_id: str) -> Message:
     return message
 
 
+class _Client(Client):
+    """paho's, with what it leaves out of QoS 2.
+
+    paho answers every PUBREC with a PUBREL, where one with a reason of 0x80 or more says that the message is refused
+    and the exchange over (MQTT 5, 4.3.3); and it repeats a PUBREL for a session that the broker has no more. What is
+    used here of paho's own is the same in 2.1 and 2.2.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            protocol=MQTTProtocolVersion.MQTTv5,
+            reconnect_on_failure=True,
+        )
+        self._accepted: dict[int, int] = {}
+        """The messages that the broker has taken but is not done with: by mid, the number of the connection."""
+        self._connections = 0
+        needed = ("_handle_pubrec", "_do_on_publish")
+        missing = [name for name in needed if not callable(getattr(Client, name, None))]
+        missing += [name for name in ("_in_packet", "_out_messages", "_out_message_mutex") if not hasattr(self, name)]
+        if missing:
+            raise NotPublished(
+                f"paho-mqtt {importlib.metadata.version('paho-mqtt')} has no {', '.join(missing)}, by which refusals "
+                "at QoS 2 are seen: install paho-mqtt 2.1 or 2.2"
+            )
+
+    # All of these are called in the client's thread.
+
+    def _handle_pubrec(self) -> MQTTErrorCode:
+        packet = bytes(self._in_packet["packet"])
+        mid = int.from_bytes(packet[:2], "big")
+        with self._out_message_mutex:
+            if mid in self._out_messages and len(packet) > 1:
+                if len(packet) > 2 and packet[2] >= 0x80:
+                    self._accepted.pop(mid, None)
+                    # As paho does it for PUBACK and PUBCOMP.
+                    return self._do_on_publish(mid, _pubrec_reason(packet[2]), Properties(PacketTypes.PUBREC))
+                self._accepted[mid] = self._connections
+            return super()._handle_pubrec()
+
+    def connected(self, resumed: bool) -> None:
+        """Call it before anything is sent again: without the broker's session no PUBREL says anything to it."""
+        self._connections += 1
+        if resumed:
+            return
+        with self._out_message_mutex:
+            self._accepted.clear()
+            for message in self._out_messages.values():
+                message.dup = False
+                if message.state == MessageState.MQTT_MS_RESEND_PUBREL:
+                    message.state = MessageState.MQTT_MS_PUBLISH
+
+    def refusal(self, mid: int, reason: ReasonCode) -> str:
+        """Why a message that is done with is not published; empty where it is."""
+        if reason.packetType != PacketTypes.PUBCOMP:
+            return str(reason) if reason.is_failure else ""
+        accepted = self._accepted.pop(mid, None)
+        if accepted is None:
+            return "there was a PUBCOMP, and no PUBREC that took it"
+        # The broker was done with it before the connection was lost: no error then (MQTT 5, 3.7.2.1).
+        if reason.value == _NOT_FOUND and accepted < self._connections:
+            return ""
+        return str(reason) if reason.is_failure else ""
+
+
+def _pubrec_reason(value: int) -> ReasonCode:
+    try:
+        return ReasonCode(PacketTypes.PUBREC, identifier=value)
+    except (KeyError, ValueError):
+        # None of MQTT's: refused all the same.
+        return ReasonCode(PacketTypes.PUBREC, identifier=0x80)
+
+
 class _Connection:
     """A connection of MQTT 5 that is made again when it is lost, and what is not acknowledged yet.
 
@@ -357,14 +439,14 @@ class _Connection:
         self._lost = ""
         self._refused = ""
         self._topics: dict[int, str] = {}
+        self._unsent: dict[int, Message] = {}
+        """Of QoS 0, by mid: the client has them and has not written them yet. They count as waiting,"""
+        self._again: deque[Message] = deque()
+        """as do these, which the client has dropped with a lost connection."""
         self._packet_bytes = _PACKET_BYTES
         """The most that the broker takes."""
-        client = Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=client_id,
-            protocol=MQTTProtocolVersion.MQTTv5,
-            reconnect_on_failure=True,
-        )
+        client = _Client(client_id)
+        client.on_pre_connect = self._on_pre_connect
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
@@ -397,9 +479,9 @@ class _Connection:
                 properties.SessionExpiryInterval = max(1, int(self._where.timeout_s))
                 self._client.connect(self._where.host, self._where.port, keepalive=30, properties=properties)
                 return
-            except (socket.gaierror, ssl.SSLError) as error:
-                raise NotPublished(f"the broker {self._name} can't be reached: {error}") from None
             except OSError as error:
+                if _is_final(error):
+                    raise NotPublished(f"the broker {self._name} can't be reached: {error}") from None
                 if time.monotonic() >= end:
                     raise NotPublished(
                         f"the broker {self._name} could not be reached for {self._where.timeout_s:g} s "
@@ -407,11 +489,20 @@ class _Connection:
                     ) from None
             pause.wait(_RETRY_S)
 
-    # These four are called in the client's thread, or wait for it.
+    # These are called in the client's thread, or wait for it.
+
+    def _on_pre_connect(self, client: Client, user: object) -> None:
+        """Just before, the client has dropped what it had not written; it keeps only what is to be acknowledged."""
+        with self._news:
+            self._connected = False
+            self._again.extend(self._unsent.values())
+            self._unsent.clear()
 
     def _on_connect(
         self, client: Client, user: object, flags: ConnectFlags, reason: ReasonCode, said: Properties | None
     ) -> None:
+        if not reason.is_failure:
+            self._client.connected(flags.session_present)
         with self._news:
             if reason.is_failure:
                 self._lost = f"refused: {reason}"
@@ -428,21 +519,28 @@ class _Connection:
         self, client: Client, user: object, flags: DisconnectFlags, reason: ReasonCode, said: Properties | None
     ) -> None:
         with self._news:
+            # Of a connection that was refused the reason is told already.
+            if self._connected or not self._lost or flags.is_disconnect_packet_from_server:
+                self._lost = f"disconnected: {reason}"
             self._connected = False
-            self._lost = f"disconnected: {reason}"
             if flags.is_disconnect_packet_from_server and reason.value not in _AGAIN:
                 self._refused = self._lost
             self._news.notify_all()
 
     def _on_publish(self, client: Client, user: object, mid: int, reason: ReasonCode, said: Properties) -> None:
+        why = self._client.refusal(mid, reason)
         with self._news:
             self._waiting -= 1
-            if reason.is_failure:
-                self._failures.append((mid, str(reason)))
+            self._unsent.pop(mid, None)
+            if why:
+                self._failures.append((mid, why))
             self._news.notify_all()
 
     def _until(self, condition: Any, what: str) -> None:
-        """``what`` did not happen where it takes too long; ``{waiting}`` in it is how many messages wait by then."""
+        """``what`` did not happen where it takes too long; ``{waiting}`` in it is how many messages wait by then.
+
+        Whenever there is a connection again, what the last one has left unsent goes out.
+        """
         with self._news:
             end = time.monotonic() + self._where.timeout_s
             waiting = self._waiting
@@ -454,6 +552,7 @@ class _Connection:
                     )
                 if self._refused:
                     raise NotPublished(f"the broker {self._name}: {self._refused}")
+                self._send_again()
                 if condition():
                     return
                 if self._waiting != waiting:
@@ -474,24 +573,43 @@ class _Connection:
                 f"the broker {self._name} takes packets of at most {self._packet_bytes} bytes, and the message to "
                 f"{_shown(message.topic)} makes one of {message.size_bytes}"
             )
-        properties = Properties(PacketTypes.PUBLISH)
-        properties.UserProperty = list(message.properties)
+        self._until(lambda: self._connected and self._waiting < self._room, "no message was acknowledged")
+        with self._news:
+            self._waiting += 1
+            if not message.qos:
+                self._again.append(message)
+                self._send_again()
+                return
         while True:
-            self._until(lambda: self._waiting < self._room, "no message was acknowledged")
-            with self._news:
-                self._waiting += 1
             # Not under our lock: the client's thread holds one of the client's while it waits for ours.
-            sent = self._client.publish(message.topic, message.payload, message.qos, message.retain, properties)
-            if message.qos or sent.rc != MQTTErrorCode.MQTT_ERR_NO_CONN:
+            sent = self._hand_over(message)
+            # Without a connection the client keeps it. It has no room for a second of the same mid: the next one has
+            # another.
+            if sent.rc != MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
                 self._topics[sent.mid] = message.topic
                 return
-            # The client keeps what has to be acknowledged until there is a connection again, and this not.
-            with self._news:
-                self._waiting -= 1
-            self._until(lambda: self._connected, "the connection was lost")
+
+    def _hand_over(self, message: Message) -> MQTTMessageInfo:
+        properties = Properties(PacketTypes.PUBLISH)
+        properties.UserProperty = list(message.properties)
+        return self._client.publish(message.topic, message.payload, message.qos, message.retain, properties)
+
+    def _send_again(self) -> None:
+        """Give the client what is of QoS 0, and not written yet, as long as there is a connection.
+
+        Under our lock, so that it is known before it is written or dropped: for QoS 0 the client takes none of the
+        locks that its thread holds while it waits for ours.
+        """
+        while self._again and self._connected:
+            sent = self._hand_over(self._again[0])
+            if sent.rc == MQTTErrorCode.MQTT_ERR_NO_CONN:
+                # Its thread is about to tell.
+                self._connected = False
+                return
+            self._unsent[sent.mid] = self._again.popleft()
 
     def wait_for_all(self) -> None:
-        """Until everything is acknowledged."""
+        """Until everything is acknowledged, and what is of QoS 0 is sent."""
         self._until(lambda: not self._waiting, "{waiting} messages were not acknowledged")
 
     def close(self) -> None:
@@ -500,3 +618,13 @@ class _Connection:
         properties.SessionExpiryInterval = 0
         self._client.disconnect(properties=properties)
         self._client.loop_stop()
+
+
+def _is_final(error: OSError) -> bool:
+    """Whether another try would end the same way: a name that nobody knows, a certificate that is not good."""
+    if isinstance(error, socket.gaierror):
+        # Nobody could be asked for the name: that passes.
+        return error.errno != socket.EAI_AGAIN
+    # A connection that is cut while the two agree on keys is a lost one.
+    cut = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+    return isinstance(error, ssl.SSLError) and not isinstance(error, cut)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_metrics.report import words
+from kinmqtt_metrics import words
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from kinmqtt_metrics.tables import STATE
 
 Life: TypeAlias = tuple[str, str]
 """Node and boot."""
@@ -75,3 +79,13 @@ def common(one: Ranges, other: Ranges) -> Ranges:
         else:
             j += 1
     return both
+
+
+def written_down(tables: Path) -> dict[Life, Ranges] | None:
+    """By the pipeline in its last step, beside the tables; nothing where they were copied without that."""
+    try:
+        folder = max(path for path in (tables / STATE / "steps").iterdir() if path.name[0] != ".")
+        said = json.loads((folder / "step.json").read_text("utf-8"))["seen"]
+        return {(node, boot): [(first, last) for first, last in ranges] for node, boot, ranges in said}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
