@@ -318,14 +318,16 @@ def recover(
         with suppress(OSError), _left_behind(path):
             pass
     recovered = []
+    first_ones = {name for name, is_anew, _ in found if not is_anew}
     for name, is_anew, path in sorted(found):
         try:
             with _left_behind(path) as fd:
-                if is_anew:
-                    # What it was to stand for is beside it.
+                if is_anew and name in first_ones:
+                    # What it was to stand for is, or was just now, beside it.
                     path.unlink()
-                else:
-                    recovered.append(_recover(disk, landing, path, fd, name, now))
+                    continue
+                # One that is written anew may be all there is: somebody had removed the first one.
+                recovered.append(_recover(disk, landing, path, fd, name, now))
         except OSError as error:
             failed(path, error)
     return recovered

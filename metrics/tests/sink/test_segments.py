@@ -325,6 +325,35 @@ def test_what_is_written_anew_stays_until_all_of_it_is_there(
     assert list(tmp_path.glob(".open*")) == []
 
 
+@pytest.mark.parametrize("tail", [b"", line(3)[:-5]])
+def test_what_was_written_anew_is_published_where_there_is_nothing_else(
+    segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes
+) -> None:
+    """Somebody removed the open file, and the broker dies before the new one has its name: no record is gone."""
+
+    class Killed(BaseException):
+        """The process is no more."""
+
+    def kill(source: Path, target: Path) -> None:
+        source.write_bytes(source.read_bytes() + tail)
+        raise Killed
+
+    segment.append(line(2))
+    open_path(tmp_path, NAME).unlink()
+    segment._is_lost = True
+    monkeypatch.setattr(segment._disk, "rename", kill)
+    with pytest.raises(Killed):
+        segment.publish()
+    alone = left_open(tmp_path)
+    segment.close()
+    [one] = recover(BrokenDisk(), tmp_path, NAME.node, lambda: 0.0, never)
+
+    assert [path.name for path in alone] == [f"{OPEN}{NAME}{ANEW}"]
+    assert (one.records, one.cut_bytes) == (2, len(tail))
+    assert [record["seq"] for record in records(tmp_path)] == [1, 2]
+    assert left_open(tmp_path) == []
+
+
 @pytest.mark.parametrize("is_synced", [True, False])
 def test_what_is_being_written_is_not_recovered(
     disk: BrokenDisk, segment: Segment, tmp_path: Path, is_synced: bool
