@@ -372,12 +372,16 @@ class WriterThread:
         """Whether it goes on."""
         return self._thread.is_alive()
 
-    def end(self, limit_s: float) -> bool:
-        """Write and publish what waits, within so many seconds; blocks. ``False`` where it did not come to an end."""
+    def end(self, limit_s: float) -> None:
+        """Have it write and publish what waits, within so many seconds, and come to its end; does not wait for it."""
         self._ends_at = self._monotonic() + limit_s
         self._writer.spool.close()
+
+    def join(self) -> bool:
+        """Wait until it has ended, as it was told to; ``False`` where it did not in its time. Blocks."""
+        assert self._ends_at is not None
         # A little longer than the thread takes to see that it is over.
-        self._thread.join(limit_s + RETRY_S)
+        self._thread.join(max(0.0, self._ends_at + RETRY_S - self._monotonic()))
         return not self._thread.is_alive()
 
     def _run(self) -> None:

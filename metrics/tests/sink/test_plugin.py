@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 from attrs import evolve
 from broken_disk import BrokenDisk, left_open, records
+from twisted.internet.defer import Deferred
 
-from kinmqtt_metrics import MetricsSink
+from kinmqtt_metrics import MetricsSink, summing
+from kinmqtt_metrics._plugin import FIND_S, STOP_S
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import FIELDS, OTHERS
 from kinmqtt_metrics.segments import InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
-from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES
+from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES, RETRY_S
+from kinmqtt_metrics.summing import largest
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import topics_of
@@ -208,6 +211,87 @@ def test_nobody_waits_for_the_sorting_of_very_many(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("how", ["raises", "refused", "never comes"])
+def test_what_can_not_be_sorted_is_told_as_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Said once in the log; and the next interval is told singly again, as soon as that can be."""
+    scene = Scene(tmp_path, max_pairs=1)
+    in_thread = scene.context.in_thread
+    many = tuple(Traffic(f"c{n}", "t", 1, n) for n in range(6000))
+    late: list[Callable[[], object]] = []
+
+    def refuse(call: Callable[[], object]) -> None:
+        raise RuntimeError("no threads")
+
+    def raise_instead(traffic: TrafficSnapshot, limit: int) -> TrafficSnapshot:
+        if limit:
+            raise MemoryError("by chance")
+        return largest(traffic, limit)
+
+    if how == "raises":
+        monkeypatch.setattr(summing, "largest", raise_instead)
+    else:
+        scene.context.in_thread = (  # type: ignore[method-assign]
+            refuse if how == "refused" else late.append  # type: ignore[assignment]
+        )
+    for at in (1.0, 2.0):
+        scene.sink.traffic_sampled(TrafficSnapshot(at, "n", many))
+        scene.clock.advance(FIND_S + scene.sink.settings.roll_s)
+    scene.context.in_thread = in_thread  # type: ignore[method-assign]
+    monkeypatch.undo()
+    for find in late:
+        find()
+    scene.sink.traffic_sampled(TrafficSnapshot(3.0, "n", many))
+
+    texts = [text for text in scene.context.log.texts("error") if "can't be found" in text]
+    why = {"raises": "MemoryError: by chance", "refused": "RuntimeError: no threads"}
+    assert len(texts) == 1 and texts[0].endswith(why.get(how, "there was no thread for it within 30 s"))
+    assert [(record["t"], record["client"], record["delta"]) for record in scene.told()] == [
+        (1_000_000, OTHERS, 6000),
+        (2_000_000, OTHERS, 6000),
+        (3_000_000, "c5999", 1),
+        (3_000_000, OTHERS, 5999),
+    ]
+
+
+@pytest.mark.parametrize("threads", ["busy", "none"])
+def test_the_end_waits_for_no_thread_of_the_broker(tmp_path: Path, threads: str) -> None:
+    """All of them may be busy with something else, or gone: everything is published, in a time that is bounded."""
+    scene = Scene(tmp_path, max_pairs=1)
+
+    def refuse(call: Callable[[], object]) -> None:
+        raise RuntimeError("no threads")
+
+    scene.context.in_thread = (  # type: ignore[method-assign]
+        refuse if threads == "none" else lambda call: Deferred()  # type: ignore[assignment]
+    )
+    many = tuple(Traffic(f"c{n}", "t", 1, n) for n in range(6000))
+    scene.sink.traffic_sampled(TrafficSnapshot(1.0, "n", many))
+    began = scene.clock.monotonic()
+    TurningDriver(scene.clock, lambda: scene.clock.advance(1.0))(scene.sink.stop())
+
+    assert scene.clock.monotonic() - began <= STOP_S + RETRY_S
+    assert sum(record.get("delta", 0) for record in records(tmp_path)) == 6000
+    assert records(tmp_path)[-1]["name"] == "stopped"
+    assert left_open(tmp_path) == []
+    Lock(tmp_path, "n").release()
+
+
+def test_whatever_becomes_of_the_last_words_the_rest_is_published(tmp_path: Path) -> None:
+    """An error on the way is the broker's to tell; records that waited are there, and the folder is free."""
+    scene = Scene(tmp_path)
+    scene.sink.session_expired("a")
+
+    def broken(now: int) -> None:
+        raise ZeroDivisionError("by chance")
+
+    scene.sink._sums.tell = broken  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        scene.stop()
+
+    assert [record["name"] for record in records(tmp_path)] == ["started", "session_expired"]
+    Lock(tmp_path, "n").release()
+
+
 def test_traffic_that_found_the_queue_full_is_told_with_the_others(tmp_path: Path) -> None:
     """Of which client it was is lost, and no message."""
     scene = Scene(tmp_path)
@@ -358,7 +442,9 @@ def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path)
         second.start()
 
     assert any("does not answer" in text for text in first.context.log.texts())
-    assert thread is not None and thread.end(5.0)
+    assert thread is not None
+    thread.end(5.0)
+    assert thread.join()
     assert first.sink._lock is not None
     first.sink._lock.release()
 
@@ -515,7 +601,10 @@ class _Thread:
 class _Endless(_Thread):
     """One that waits for its disk."""
 
-    def end(self, limit_s: float) -> bool:
+    def end(self, limit_s: float) -> None:
+        """It goes on."""
+
+    def join(self) -> bool:
         """Not within any time."""
         return False
 

@@ -387,7 +387,8 @@ def test_the_thread_writes_all_that_was_taken(real: Scene) -> None:
     thread.start()
     for _ in range(50):
         real.offer(100)
-    ended = thread.end(30.0)
+    thread.end(30.0)
+    ended = thread.join()
 
     assert ended and thread.error == ""
     assert numbers(real.landing) == list(range(1, 5001))
@@ -400,6 +401,7 @@ def test_after_the_end_nothing_is_taken(real: Scene) -> None:
     thread = WriterThread(real.writer, real.clock.monotonic)
     thread.start()
     thread.end(30.0)
+    thread.join()
 
     assert not real.spool.offer(1, {})
     assert sum(real.dropped().values()) == 1
@@ -414,7 +416,8 @@ def test_the_end_is_not_held_up_by_a_disk_that_fails(real: Scene) -> None:
     thread = WriterThread(real.writer, real.clock.monotonic)
     thread.start()
     real.clock.advance(0)
-    ended = thread.end(0.0)
+    thread.end(0.0)
+    ended = thread.join()
     recover(BrokenDisk(), real.landing, NODE, real.clock.now, lambda path, error: None)
 
     assert ended
@@ -436,7 +439,8 @@ def test_a_disk_that_does_not_answer_is_not_waited_for(real: Scene, monkeypatch:
     real.offer()
     thread = WriterThread(real.writer, real.clock.monotonic)
     thread.start()
-    ended = thread.end(0.05)
+    thread.end(0.05)
+    ended = thread.join()
     hung = inside.wait(30)
     released.set()
 
@@ -455,6 +459,7 @@ def test_an_error_nobody_thought_of_is_told(real: Scene, monkeypatch: pytest.Mon
     thread = WriterThread(real.writer, real.clock.monotonic)
     thread.start()
     thread.end(30.0)
+    thread.join()
 
     assert thread.error == "ZeroDivisionError: by chance"
 
