@@ -292,6 +292,7 @@ class MetricsSink:
 
     def _tell_news(self, thread: WriterThread) -> None:
         """Log what has changed since the last time; the writing thread leaves the log alone."""
+        thread.count_left()
         log = self._context.log
         trouble = self._writer.trouble or thread.error
         if trouble != self._told_trouble:

@@ -20,7 +20,7 @@ from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import FIELDS, OTHERS
 from kinmqtt_metrics.segments import InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
-from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES, RETRY_S
+from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES, RETRY_S, Writer
 from kinmqtt_metrics.summing import largest
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
@@ -274,6 +274,25 @@ def test_the_end_waits_for_no_thread_of_the_broker(tmp_path: Path, threads: str)
     assert records(tmp_path)[-1]["name"] == "stopped"
     assert left_open(tmp_path) == []
     Lock(tmp_path, "n").release()
+
+
+def test_what_a_thread_that_is_gone_has_left_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the timer's next turn, and told."""
+    scene = Scene(tmp_path, start=False)
+
+    def broken(writer: Writer) -> float:
+        raise MemoryError("by chance")
+
+    monkeypatch.setattr(Writer, "turn", broken)
+    scene.start()
+    assert scene.sink._thread is not None
+    scene.sink._thread._thread.join(30.0)
+    scene.clock.advance(scene.sink.settings.roll_s)
+
+    assert scene.sink.health().text == "nothing is written any more: MemoryError: by chance"
+    assert scene.sink._figures.dropped["write_failed"].value == 1, "the record of the start"
+    assert "1 records were dropped" in scene.context.log.texts("warn")
+    scene.stop()
 
 
 def test_whatever_becomes_of_the_last_words_the_rest_is_published(tmp_path: Path) -> None:
@@ -596,6 +615,9 @@ class _Thread:
     """One that is well."""
 
     error = ""
+
+    def count_left(self) -> None:
+        """Nothing."""
 
 
 class _Endless(_Thread):
