@@ -211,6 +211,13 @@ class Writer:
 
     def turn(self) -> float:
         """Do one step; answers how long to wait for the next one, in seconds. Raises nothing of the disk's."""
+        pause_s = self._try_step()
+        # Also where nothing can be written: another one of the name would come into the folder all the same.
+        if self._monotonic() - self._looked_at >= LOOK_S:
+            self._look_at_lock()
+        return pause_s
+
+    def _try_step(self) -> float:
         try:
             busy = self.step()
         except Full:
@@ -223,8 +230,6 @@ class Writer:
             return RETRY_S
         self.trouble = ""
         self.spool.refusing = QUEUE_FULL
-        if self._monotonic() - self._looked_at >= LOOK_S:
-            self._look_at_lock()
         return BREATH_S if busy else IDLE_S
 
     def _no_room(self) -> str:

@@ -533,6 +533,26 @@ def test_an_idle_broker_looks_after_its_lock(tmp_path: Path) -> None:
     assert scene.sink.health().state is HealthState.HEALTHY
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, None])
+def test_a_broker_that_can_not_write_looks_after_its_lock(tmp_path: Path, number: int | None) -> None:
+    """Where the disk fails, is full, or has less room than is to stay free, nobody of the name gets in either."""
+    monotonic = [0.0]
+    disk = BrokenDisk(lambda call: number if call == "write" else None)
+    disk.free = 10
+    scene = Scene(
+        tmp_path, disk, start=False, monotonic=lambda: monotonic[0], keep_free_bytes=int(number is None) * 99
+    )
+    scene.sink._lock = Lock(tmp_path, "n")
+    scene.sink.session_expired("a")
+    scene.sink._lock.path.unlink()
+    monotonic[0] += LOOK_S
+    scene.sink._writer.turn()
+
+    assert scene.sink.health().state is HealthState.DEGRADED
+    with pytest.raises(InUse):
+        Lock(tmp_path, "n")
+
+
 def test_a_lock_that_can_not_be_made_again_is_told(tmp_path: Path) -> None:
     """Why, and where; records are written all the same."""
     monotonic = [0.0]
