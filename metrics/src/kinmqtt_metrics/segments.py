@@ -31,9 +31,11 @@ class Disk:
 
     def open(self, path: Path) -> int:
         """A file that is empty, made where it is missing; :func:`recover` sees that it is being written."""
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, MODE)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, MODE)
         try:
+            # Before it is cut: as long as somebody else holds it, it is what that one writes.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
         except BaseException:
             os.close(fd)
             raise

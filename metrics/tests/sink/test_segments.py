@@ -113,6 +113,21 @@ def test_what_the_disk_lost_is_written_again(disk: BrokenDisk, segment: Segment,
     assert [record["seq"] for record in records(tmp_path)] == [1]
 
 
+def test_what_somebody_else_writes_is_not_cut(tmp_path: Path) -> None:
+    """Whoever opens it again is refused, and finds it empty once it may be written."""
+    path = left_behind(tmp_path, line(1))
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            Disk().open(path)
+        meanwhile = path.read_bytes()
+    disk = Disk()
+    disk.close(disk.open(path))
+
+    assert meanwhile == line(1)
+    assert path.read_bytes() == b""
+
+
 def test_a_folder_that_somebody_removed_is_made_again(segment: Segment, tmp_path: Path) -> None:
     """Whoever tidies up the landing folder loses nothing that was not published."""
     [open_one] = left_open(tmp_path)
