@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from attrs import frozen
 
@@ -130,8 +130,7 @@ class Snapshot:
     samples: tuple[Sample, ...]
 
 
-@frozen(slots=True)
-class Traffic:
+class Traffic(NamedTuple):
     """What one client published to one topic: PUBLISH packets, and the bytes of these packets."""
 
     client_id: str
