@@ -12,7 +12,7 @@ from kinmqtt_metrics.landing import NODE_BYTES, quoted
 from kinmqtt_metrics.record import EVENT, Record, as_told, memory_bytes, shortened
 from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
-from kinmqtt_metrics.settings import MetricsSettings
+from kinmqtt_metrics.settings import CHOICES, MetricsSettings
 from kinmqtt_metrics.spool import RETRY_S, Figures, Spool, Writer, WriterThread
 from kinmqtt_metrics.summing import Largest, Sum, Sums, largest, tell_traffic, with_others
 from kinmqtt_spi import hookimpl
@@ -42,19 +42,9 @@ SORTED_AT_ONCE: Final = 5000
 FIND_S: Final = 30.0
 """How long that thread may take, or have no time, before what it was to sort is told as a sum."""
 
-_HOOKS: Final = {
-    "connected": ("connected",),
+_HOOKS: Final = {name: (name,) for name in CHOICES} | {
     "disconnected": ("disconnected", "connection_lost"),
     "taken_over": ("session_taken_over",),
-    "session_expired": ("session_expired",),
-    "subscribed": ("subscribed",),
-    "unsubscribed": ("unsubscribed",),
-    "authentication_refused": ("authentication_refused",),
-    "limited": ("limited",),
-    "dropped": ("dropped",),
-    "authorization_refused": ("authorization_refused",),
-    "retained": ("retained",),
-    "retain_cleared": ("retain_cleared",),
 }
 """By event; `connected` is also wanted for how long connections lasted."""
 

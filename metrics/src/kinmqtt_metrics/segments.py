@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 from attrs import frozen
 
-from kinmqtt_metrics.landing import OPEN, SegmentName, open_path, published_path
+from kinmqtt_metrics.landing import OPEN, SegmentName, open_path, published_path, quoted
 from kinmqtt_metrics.record import FORMAT
 
 LOCK: Final = ".lock-"
@@ -241,7 +240,7 @@ class Lock:
 
     def __init__(self, landing: Path, node: str) -> None:
         """Raises :class:`InUse`, or ``OSError`` where the folder can't be written to."""
-        self.path = landing / f"{LOCK}{quote(node, safe='')}"
+        self.path = landing / f"{LOCK}{quoted(node)}"
         self._fd: int | None = _locked(self.path)
 
     def keep(self) -> None:

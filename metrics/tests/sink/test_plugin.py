@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from kinmqtt_metrics import MetricsSink, summing
 from kinmqtt_metrics._plugin import FIND_S, STOP_S
 from kinmqtt_metrics.landing import SegmentName, open_path
-from kinmqtt_metrics.record import FIELDS, OTHERS
+from kinmqtt_metrics.record import EVENTS, FIELDS, OTHERS
 from kinmqtt_metrics.segments import InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
 from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES, RETRY_S, Writer
@@ -382,6 +382,22 @@ def test_by_itself_nothing_is_heard_of_that_costs_for_each_message(tmp_path: Pat
 
     costly = {"dropped", "retained", "retain_cleared", "publish_received"}
     assert context.left_out == costly
+
+
+def test_each_event_that_is_not_told_is_a_hook_that_is_left_out(tmp_path: Path) -> None:
+    """Of all the events that lines may have, and of no hook that is none of the sink's."""
+    by_event = {}
+    for name in EVENTS:
+        if name not in ("started", "stopped"):
+            others = tuple(other for other in CHOICES if other != name)
+            context = BareContext("metrics", MetricsSettings(landing=tmp_path, events=others))
+            MetricsSink().configure(context)
+            by_event[name] = context.left_out - {"publish_received"}
+
+    assert set(by_event) == set(CHOICES)
+    assert {name for hooks in by_event.values() for name in hooks if not hasattr(MetricsSink, name)} == set()
+    # How long connections lasted is known by their beginning.
+    assert [name for name, hooks in by_event.items() if not hooks] == ["connected"]
 
 
 def test_no_events_are_no_hooks(tmp_path: Path) -> None:

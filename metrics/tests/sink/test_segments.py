@@ -314,6 +314,18 @@ def test_two_of_one_name_do_not_write_to_one_folder(tmp_path: Path) -> None:
     assert os.sep not in lock.path.name
 
 
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [("broker-1", ".lock-broker-1"), ("a/b", ".lock-a%2Fb"), ("ä b", ".lock-%C3%A4%20b"), ("~.", ".lock-%7E.")],
+)
+def test_the_lock_has_the_name_that_segments_have(tmp_path: Path, node: str, name: str) -> None:
+    """That of ordinary names stays what it was: a broker and its next version keep each other out."""
+    lock = Lock(tmp_path, node)
+    lock.release()
+
+    assert lock.path.name == name == f".lock-{quoted(node)}"
+
+
 def test_a_name_that_begins_with_a_dot_is_read(tmp_path: Path) -> None:
     """Readers pass over files whose names begin with one."""
     name = SegmentName(".n", NAME.boot, 1)
