@@ -20,7 +20,9 @@ from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.broker.traffic import AT_ONCE, TrafficLedger, TrafficSampling
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi import hookimpl, values
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache, Scope
+from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.services.metric import CounterSample, Snapshot, SysTopic, TrafficSnapshot
 from kinmqtt_spi.values import Client
 
@@ -261,6 +263,46 @@ def test_traffic_adds_up_to_what_was_received() -> None:
     assert told["p", "t/1"][0] == 3
     assert told["p", "t/7"][0] == told["p", "t/8"][0] == 2
     assert house.broker.runtime.statistics.messages_received.value == 2 * (CACHED_ROUTES + 10) + 1
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_traffic_that_turns_back_is_told_where_no_limiter_stopped_it(qos: int) -> None:
+    """What was denied, dropped for memory or refused by a plugin has come; a flood that is limited is not in it."""
+
+    class Refusing:
+        @hookimpl
+        def limiter_needs(self) -> LimiterNeeds:
+            return LimiterNeeds(frozenset({ResourceKind.PUBLISH}), True)
+
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> LimitDecision | None:
+            return LimitDecision(LimitVerdict.DROP, "rule") if resource.topic == "limited" else None
+
+        @hookimpl
+        def authorize(self, request: AuthorizationRequest) -> values.Decision | None:
+            return values.deny(ReasonCode.NOT_AUTHORIZED) if request.topic == "denied" else None
+
+        @hookimpl
+        def publish_received(self, client: Client, message: values.Message) -> values.Drop | None:
+            return values.Drop() if message.topic == "refused" else None
+
+    listening = Listening()
+    plugins = {"listening": listening, "refusing": Refusing()}
+    house = House(plugins=plugins, settings=EVERY_10_S, memory_slow_bytes=100, memory_drop_bytes=200)
+    pub = house.connect("p", V5)
+    for _ in range(2):
+        for topic in ("limited", "denied", "refused", "dropped"):
+            pub.publish(topic, b"x", qos=qos)
+        house.memory_bytes = 250
+        house.advance(1)
+    house.advance(11)
+
+    assert {topic: messages for (_, topic), (messages, _) in listening.pairs().items()} == {
+        "denied": 2,
+        "refused": 2,
+        "dropped": 2,
+    }
+    assert house.broker.runtime.statistics.dropped["overload"].value == (0 if qos else 2)
 
 
 def test_traffic_is_bounded() -> None:

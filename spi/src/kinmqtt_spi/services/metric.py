@@ -143,7 +143,8 @@ class Traffic(NamedTuple):
 class TrafficSnapshot:
     """Who published how much to which topic since the snapshot before, or since the start.
 
-    Packets that a limiter stopped, and repetitions of QoS 2, are not in it; what an authorizer denied is.
+    Packets that a limiter stopped, and repetitions of QoS 2, are not in it; what an authorizer denied, what was
+    dropped because memory was short, and what an intercepting plugin refused are.
     """
 
     at: float
