@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +12,8 @@ from kinmqtt_metrics.landing import NODE_BYTES, quoted
 from kinmqtt_metrics.record import EVENT, Record, as_told, memory_bytes, shortened
 from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
-from kinmqtt_metrics.settings import MetricsSettings
-from kinmqtt_metrics.spool import Figures, Spool, Writer, WriterThread
+from kinmqtt_metrics.settings import CHOICES, MetricsSettings
+from kinmqtt_metrics.spool import RETRY_S, Figures, Spool, Writer, WriterThread
 from kinmqtt_metrics.summing import Largest, Sum, Sums, largest, tell_traffic, with_others
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
@@ -39,19 +39,12 @@ REMEMBERED: Final = 1_000_000
 SORTED_AT_ONCE: Final = 5000
 """Clients with their topics; more are sorted in a thread, for they would hold up the reactor for milliseconds."""
 
-_HOOKS: Final = {
-    "connected": ("connected",),
+FIND_S: Final = 30.0
+"""How long that thread may take, or have no time, before what it was to sort is told as a sum."""
+
+_HOOKS: Final = {name: (name,) for name in CHOICES} | {
     "disconnected": ("disconnected", "connection_lost"),
     "taken_over": ("session_taken_over",),
-    "session_expired": ("session_expired",),
-    "subscribed": ("subscribed",),
-    "unsubscribed": ("unsubscribed",),
-    "authentication_refused": ("authentication_refused",),
-    "limited": ("limited",),
-    "dropped": ("dropped",),
-    "authorization_refused": ("authorization_refused",),
-    "retained": ("retained",),
-    "retain_cleared": ("retain_cleared",),
 }
 """By event; `connected` is also wanted for how long connections lasted."""
 
@@ -76,8 +69,9 @@ class MetricsSink:
         self._told_dropped = 0
         self._finding: Largest | None = None
         """Under way in a thread,"""
-        self._found: Awaitable[None] | None = None
-        """which answers when it is done."""
+        self._finding_since = 0.0
+        """which was asked at this moment of the broker's clock."""
+        self._told_unfound = False
         self._untold = (0, 0)
         """Messages and bytes of traffic that no record told of, for the queue was full."""
         self.publish_received = capturing(self._captured)
@@ -202,20 +196,38 @@ class MetricsSink:
             self._timer.cancel()
             self._timer = None
         thread, self._thread = self._thread, None
-        if thread is not None:
-            now = self._now()
-            if self._finding is not None and self._found is not None:
-                await self._found
-            self._tell_found()
-            self._sums.tell(now)
+        if thread is None:
+            self._release()
+            return
+        try:
+            self._tell_found(is_last=True)
+            self._sums.tell(self._now())
             self._event("stopped", {})
-            ended = await self._context.in_thread(lambda: thread.end(STOP_S))
+        finally:
+            # Whatever became of the last words: from here on the thread writes and publishes, whoever waits for it.
+            thread.end(STOP_S)
+            ended = await self._joined(thread)
             self._tell_news(thread)
-            if not ended:
+            if ended:
+                self._release()
+            else:
                 # It may write yet: the folder stays this process's until it ends, or two would write one life.
                 self._context.log.error("the disk of {landing} does not answer", landing=str(self._landing))
-                return
-        self._release()
+
+    async def _joined(self, thread: WriterThread) -> bool:
+        """Wait for the writing thread's end; ``False`` where it takes longer than it may."""
+        try:
+            joined = self._context.in_thread(thread.join)
+            # The threads that wait may all be busy with something else.
+            cancel = getattr(joined, "cancel", _nothing)
+            timer = self._context.clock.later(STOP_S + RETRY_S, cancel)
+            try:
+                return await joined
+            finally:
+                timer.cancel()
+        except Exception:
+            # Without their help, for as long as it has left: not at all where they were too busy until now.
+            return thread.join()
 
     @hookimpl
     def reload(self, settings: MetricsSettings) -> Sequence[str]:
@@ -270,6 +282,7 @@ class MetricsSink:
 
     def _tell_news(self, thread: WriterThread) -> None:
         """Log what has changed since the last time; the writing thread leaves the log alone."""
+        thread.count_left()
         log = self._context.log
         trouble = self._writer.trouble or thread.error
         if trouble != self._told_trouble:
@@ -310,17 +323,41 @@ class MetricsSink:
             limit = 0
         elif len(traffic.pairs) > SORTED_AT_ONCE:
             # What it finds is told at the timer's next turn. Events don't wait for it in the plugin's mailbox.
-            self._finding = Largest(traffic, limit)
-            self._found = self._context.in_thread(self._finding.find)
+            finding = self._finding = Largest(traffic, limit)
+            self._finding_since = self._context.clock.monotonic()
+            try:
+                self._context.in_thread(finding.find)
+            except Exception as error:
+                self._not_found(finding, f"{type(error).__name__}: {error}")
             return
         self._tell_traffic(largest(traffic, limit))
 
-    def _tell_found(self) -> None:
-        """Tell what the thread has found, once it has."""
+    def _tell_found(self, is_last: bool = False) -> None:
+        """Tell what the thread has found, once it has; where it can't find it, or takes too long, all of it as a sum.
+
+        What is the last is found here and now: there is nobody any more whom that would hold up.
+        """
         finding = self._finding
-        if finding is not None and finding.found is not None:
+        if finding is None:
+            return
+        if is_last and finding.found is None:
+            finding.find()
+        if finding.found is not None:
             self._finding = None
+            self._told_unfound = False
             self._tell_traffic(finding.found)
+        elif finding.error:
+            self._not_found(finding, finding.error)
+        elif self._context.clock.monotonic() - self._finding_since >= FIND_S:
+            self._not_found(finding, f"there was no thread for it within {FIND_S:g} s")
+
+    def _not_found(self, finding: Largest, why: str) -> None:
+        # It may find it yet, where it was only late: nobody asks for that any more.
+        self._finding = None
+        if not self._told_unfound:
+            self._told_unfound = True
+            self._context.log.error("the largest of traffic can't be found, it is told as a sum: {why}", why=why)
+        self._tell_traffic(largest(finding.take_back(), 0))
 
     def _tell_traffic(self, traffic: TrafficSnapshot) -> None:
         # What found the queue full is told with the others, later: which clients it was is lost, and no message.
@@ -469,6 +506,10 @@ def _who(client: Client) -> dict[str, str]:
     if client.username is not None:
         labels["username"] = shortened(client.username)
     return labels
+
+
+def _nothing() -> None:
+    """What can't be cancelled."""
 
 
 def _text(read: Callable[[], int]) -> Callable[[], str]:

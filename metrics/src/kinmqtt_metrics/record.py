@@ -91,9 +91,10 @@ FIELDS: Final[dict[str, str]] = {
 =========  ========================================================================================================
 """
 
+OF_BROKER: Final = ("started", "stopped")
+
 EVENTS: Final = (
-    "started",
-    "stopped",
+    *OF_BROKER,
     "connected",
     "disconnected",
     "taken_over",
@@ -107,7 +108,7 @@ EVENTS: Final = (
     "authorization_refused",
     "limited",
 )
-"""What happens. ``started`` and ``stopped`` tell of the broker; the others of a client or a topic.
+"""What happens. :data:`OF_BROKER` tell of the broker; the others of a client or a topic.
 
 ``dropped``, ``authentication_refused``, ``authorization_refused``, ``limited``, ``retained`` and ``retain_cleared``
 are summed over an interval, by client, topic, reason and labels: ``delta`` says how many there were, and ``t`` when

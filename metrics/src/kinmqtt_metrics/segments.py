@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 from attrs import frozen
 
-from kinmqtt_metrics.landing import OPEN, SegmentName, open_path, published_path
+from kinmqtt_metrics.landing import OPEN, SegmentName, open_path, published_path, quoted
 from kinmqtt_metrics.record import FORMAT
 
 LOCK: Final = ".lock-"
@@ -31,9 +30,11 @@ class Disk:
 
     def open(self, path: Path) -> int:
         """A file that is empty, made where it is missing; :func:`recover` sees that it is being written."""
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, MODE)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, MODE)
         try:
+            # Before it is cut: as long as somebody else holds it, it is what that one writes.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
         except BaseException:
             os.close(fd)
             raise
@@ -239,7 +240,7 @@ class Lock:
 
     def __init__(self, landing: Path, node: str) -> None:
         """Raises :class:`InUse`, or ``OSError`` where the folder can't be written to."""
-        self.path = landing / f"{LOCK}{quote(node, safe='')}"
+        self.path = landing / f"{LOCK}{quoted(node)}"
         self._fd: int | None = _locked(self.path)
 
     def keep(self) -> None:
@@ -318,14 +319,16 @@ def recover(
         with suppress(OSError), _left_behind(path):
             pass
     recovered = []
+    first_ones = {name for name, is_anew, _ in found if not is_anew}
     for name, is_anew, path in sorted(found):
         try:
             with _left_behind(path) as fd:
-                if is_anew:
-                    # What it was to stand for is beside it.
+                if is_anew and name in first_ones:
+                    # What it was to stand for is, or was just now, beside it.
                     path.unlink()
-                else:
-                    recovered.append(_recover(disk, landing, path, fd, name, now))
+                    continue
+                # One that is written anew may be all there is: somebody had removed the first one.
+                recovered.append(_recover(disk, landing, path, fd, name, now))
         except OSError as error:
             failed(path, error)
     return recovered

@@ -8,25 +8,15 @@ from typing import Any, Final
 
 import attrs
 
+from kinmqtt_metrics.record import EVENTS, OF_BROKER
 from kinmqtt_spi.settings import setting
 
 ON_REQUEST: Final = ("dropped", "retained", "retain_cleared")
 """Events that somebody must ask for: where a plugin hears of these, the broker has more to do for each message."""
 
-CHOICES: Final = (
-    "connected",
-    "disconnected",
-    "taken_over",
-    "session_expired",
-    "subscribed",
-    "unsubscribed",
-    "authentication_refused",
-    "authorization_refused",
-    "limited",
-    *ON_REQUEST,
-)
+BY_ITSELF: Final = tuple(name for name in EVENTS if name not in (*OF_BROKER, *ON_REQUEST))
 
-BY_ITSELF: Final = tuple(name for name in CHOICES if name not in ON_REQUEST)
+CHOICES: Final = (*BY_ITSELF, *ON_REQUEST)
 
 LEAST_WAITING_BYTES: Final = 2 << 20
 """The largest message that can be archived fits: a payload of 1 MiB, with its topic and client id."""

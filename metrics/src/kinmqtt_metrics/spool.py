@@ -1,7 +1,7 @@
 """Between the reactor and the disk: what waits in memory, bounded, and the thread that writes it.
 
 The reactor hands over and goes on; it takes no lock, and wakes nobody but where much waits. Numbers that both look at
-have one that writes them.
+have one that writes them: which of the two is said beside them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Figures:
-    """What is told of the sink itself. Each counter has one that counts: the reactor or the writer."""
+    """What is told of the sink itself. Each counter has one that counts.
+
+    The reactor counts what is dropped, also of what the writer has left when it is no more; the writer all else, and
+    what is :data:`UNFIT`.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self.written = metrics.counter("metrics.written", "records")
@@ -207,6 +211,13 @@ class Writer:
 
     def turn(self) -> float:
         """Do one step; answers how long to wait for the next one, in seconds. Raises nothing of the disk's."""
+        pause_s = self._try_step()
+        # Also where nothing can be written: another one of the name would come into the folder all the same.
+        if self._monotonic() - self._looked_at >= LOOK_S:
+            self._look_at_lock()
+        return pause_s
+
+    def _try_step(self) -> float:
         try:
             busy = self.step()
         except Full:
@@ -219,8 +230,6 @@ class Writer:
             return RETRY_S
         self.trouble = ""
         self.spool.refusing = QUEUE_FULL
-        if self._monotonic() - self._looked_at >= LOOK_S:
-            self._look_at_lock()
         return BREATH_S if busy else IDLE_S
 
     def _no_room(self) -> str:
@@ -330,16 +339,19 @@ class Writer:
 
     # Its end
 
+    def let_go(self) -> None:
+        """Leave what was not published to the next start."""
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
+
     def give_up(self, reason: str = STOPPED) -> None:
-        """Count what was not written, and leave what was not published to the next start."""
+        """Count what was not written, as dropped; by whoever offers, once nobody calls :meth:`step` any more."""
         left = self.spool.forget() + self._in_hand + (0 if self._batch is None else self._batch.number)
         self._figures.dropped[reason].value += left
         self.spool.done(self.spool.waiting_bytes)
         self._batch = None
         self._in_hand = 0
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
 
 
 def _plain(value: Any) -> str:
@@ -372,13 +384,25 @@ class WriterThread:
         """Whether it goes on."""
         return self._thread.is_alive()
 
-    def end(self, limit_s: float) -> bool:
-        """Write and publish what waits, within so many seconds; blocks. ``False`` where it did not come to an end."""
+    def end(self, limit_s: float) -> None:
+        """Have it write and publish what waits, within so many seconds, and come to its end; does not wait for it."""
         self._ends_at = self._monotonic() + limit_s
         self._writer.spool.close()
+
+    def join(self) -> bool:
+        """Wait until it has ended, as it was told to; ``False`` where it did not in its time. Blocks."""
+        assert self._ends_at is not None
         # A little longer than the thread takes to see that it is over.
-        self._thread.join(limit_s + RETRY_S)
+        self._thread.join(max(0.0, self._ends_at + RETRY_S - self._monotonic()))
         return not self._thread.is_alive()
+
+    def count_left(self) -> None:
+        """Where the thread is gone, count what it has left; by whoever offers, again where more may have come.
+
+        Not by the thread: it would count at once with who offers, and miss a record that is being offered.
+        """
+        if not self._thread.is_alive():
+            self._writer.give_up(WRITE_FAILED if self.error else STOPPED)
 
     def _run(self) -> None:
         writer, news = self._writer, self._writer.spool.news
@@ -394,9 +418,8 @@ class WriterThread:
             # Nobody takes any more: what comes is dropped, and told as what it is.
             writer.spool.refusing = WRITE_FAILED
             writer.spool.close()
-            writer.give_up(WRITE_FAILED)
-        else:
-            writer.give_up()
+        finally:
+            writer.let_go()
 
     def _finish(self) -> None:
         writer = self._writer

@@ -133,14 +133,28 @@ class Largest:
     """The largest pairs of a snapshot, found in another thread."""
 
     def __init__(self, traffic: TrafficSnapshot, limit: int) -> None:
-        self._traffic = traffic
+        self._traffic: TrafficSnapshot | None = traffic
         self._limit = limit
         self.found: TrafficSnapshot | None = None
         """Set when they are."""
+        self.error = ""
+        """Why they can't be found."""
 
     def find(self) -> None:
-        """In any thread."""
-        self.found = largest(self._traffic, self._limit)
+        """In any thread. Raises nothing: nobody may be there to hear of it."""
+        traffic = self._traffic
+        if traffic is None:
+            return
+        try:
+            self.found = largest(traffic, self._limit)
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"
+
+    def take_back(self) -> TrafficSnapshot:
+        """The snapshot, once: whoever finds something in it from now on does so for nothing."""
+        traffic, self._traffic = self._traffic, None
+        assert traffic is not None
+        return traffic
 
 
 def _traffic(client: str, topic: str, messages: int, size_bytes: int) -> Record:

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 from attrs import evolve
 from broken_disk import BrokenDisk, left_open, records
+from twisted.internet.defer import Deferred
 
-from kinmqtt_metrics import MetricsSink
+from kinmqtt_metrics import MetricsSink, summing
+from kinmqtt_metrics._plugin import FIND_S, STOP_S
 from kinmqtt_metrics.landing import SegmentName, open_path
-from kinmqtt_metrics.record import FIELDS, OTHERS
+from kinmqtt_metrics.record import EVENTS, FIELDS, OTHERS
 from kinmqtt_metrics.segments import InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
-from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES
+from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES, RETRY_S, Writer
+from kinmqtt_metrics.summing import largest
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import topics_of
@@ -208,6 +211,106 @@ def test_nobody_waits_for_the_sorting_of_very_many(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("how", ["raises", "refused", "never comes"])
+def test_what_can_not_be_sorted_is_told_as_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Said once in the log; and the next interval is told singly again, as soon as that can be."""
+    scene = Scene(tmp_path, max_pairs=1)
+    in_thread = scene.context.in_thread
+    many = tuple(Traffic(f"c{n}", "t", 1, n) for n in range(6000))
+    late: list[Callable[[], object]] = []
+
+    def refuse(call: Callable[[], object]) -> None:
+        raise RuntimeError("no threads")
+
+    def raise_instead(traffic: TrafficSnapshot, limit: int) -> TrafficSnapshot:
+        if limit:
+            raise MemoryError("by chance")
+        return largest(traffic, limit)
+
+    if how == "raises":
+        monkeypatch.setattr(summing, "largest", raise_instead)
+    else:
+        scene.context.in_thread = (  # type: ignore[method-assign]
+            refuse if how == "refused" else late.append  # type: ignore[assignment]
+        )
+    for at in (1.0, 2.0):
+        scene.sink.traffic_sampled(TrafficSnapshot(at, "n", many))
+        scene.clock.advance(FIND_S + scene.sink.settings.roll_s)
+    scene.context.in_thread = in_thread  # type: ignore[method-assign]
+    monkeypatch.undo()
+    for find in late:
+        find()
+    scene.sink.traffic_sampled(TrafficSnapshot(3.0, "n", many))
+
+    texts = [text for text in scene.context.log.texts("error") if "can't be found" in text]
+    why = {"raises": "MemoryError: by chance", "refused": "RuntimeError: no threads"}
+    assert len(texts) == 1 and texts[0].endswith(why.get(how, "there was no thread for it within 30 s"))
+    assert [(record["t"], record["client"], record["delta"]) for record in scene.told()] == [
+        (1_000_000, OTHERS, 6000),
+        (2_000_000, OTHERS, 6000),
+        (3_000_000, "c5999", 1),
+        (3_000_000, OTHERS, 5999),
+    ]
+
+
+@pytest.mark.parametrize("threads", ["busy", "none"])
+def test_the_end_waits_for_no_thread_of_the_broker(tmp_path: Path, threads: str) -> None:
+    """All of them may be busy with something else, or gone: everything is published, in a time that is bounded."""
+    scene = Scene(tmp_path, max_pairs=1)
+
+    def refuse(call: Callable[[], object]) -> None:
+        raise RuntimeError("no threads")
+
+    scene.context.in_thread = (  # type: ignore[method-assign]
+        refuse if threads == "none" else lambda call: Deferred()  # type: ignore[assignment]
+    )
+    many = tuple(Traffic(f"c{n}", "t", 1, n) for n in range(6000))
+    scene.sink.traffic_sampled(TrafficSnapshot(1.0, "n", many))
+    began = scene.clock.monotonic()
+    TurningDriver(scene.clock, lambda: scene.clock.advance(1.0))(scene.sink.stop())
+
+    assert scene.clock.monotonic() - began <= STOP_S + RETRY_S
+    assert sum(record.get("delta", 0) for record in records(tmp_path)) == 6000
+    assert records(tmp_path)[-1]["name"] == "stopped"
+    assert left_open(tmp_path) == []
+    Lock(tmp_path, "n").release()
+
+
+def test_what_a_thread_that_is_gone_has_left_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the timer's next turn, and told."""
+    scene = Scene(tmp_path, start=False)
+
+    def broken(writer: Writer) -> float:
+        raise MemoryError("by chance")
+
+    monkeypatch.setattr(Writer, "turn", broken)
+    scene.start()
+    assert scene.sink._thread is not None
+    scene.sink._thread._thread.join(30.0)
+    scene.clock.advance(scene.sink.settings.roll_s)
+
+    assert scene.sink.health().text == "nothing is written any more: MemoryError: by chance"
+    assert scene.sink._figures.dropped["write_failed"].value == 1, "the record of the start"
+    assert "1 records were dropped" in scene.context.log.texts("warn")
+    scene.stop()
+
+
+def test_whatever_becomes_of_the_last_words_the_rest_is_published(tmp_path: Path) -> None:
+    """An error on the way is the broker's to tell; records that waited are there, and the folder is free."""
+    scene = Scene(tmp_path)
+    scene.sink.session_expired("a")
+
+    def broken(now: int) -> None:
+        raise ZeroDivisionError("by chance")
+
+    scene.sink._sums.tell = broken  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        scene.stop()
+
+    assert [record["name"] for record in records(tmp_path)] == ["started", "session_expired"]
+    Lock(tmp_path, "n").release()
+
+
 def test_traffic_that_found_the_queue_full_is_told_with_the_others(tmp_path: Path) -> None:
     """Of which client it was is lost, and no message."""
     scene = Scene(tmp_path)
@@ -279,6 +382,22 @@ def test_by_itself_nothing_is_heard_of_that_costs_for_each_message(tmp_path: Pat
 
     costly = {"dropped", "retained", "retain_cleared", "publish_received"}
     assert context.left_out == costly
+
+
+def test_each_event_that_is_not_told_is_a_hook_that_is_left_out(tmp_path: Path) -> None:
+    """Of all the events that lines may have, and of no hook that is none of the sink's."""
+    by_event = {}
+    for name in EVENTS:
+        if name not in ("started", "stopped"):
+            others = tuple(other for other in CHOICES if other != name)
+            context = BareContext("metrics", MetricsSettings(landing=tmp_path, events=others))
+            MetricsSink().configure(context)
+            by_event[name] = context.left_out - {"publish_received"}
+
+    assert set(by_event) == set(CHOICES)
+    assert {name for hooks in by_event.values() for name in hooks if not hasattr(MetricsSink, name)} == set()
+    # How long connections lasted is known by their beginning.
+    assert [name for name, hooks in by_event.items() if not hooks] == ["connected"]
 
 
 def test_no_events_are_no_hooks(tmp_path: Path) -> None:
@@ -358,7 +477,9 @@ def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path)
         second.start()
 
     assert any("does not answer" in text for text in first.context.log.texts())
-    assert thread is not None and thread.end(5.0)
+    assert thread is not None
+    thread.end(5.0)
+    assert thread.join()
     assert first.sink._lock is not None
     first.sink._lock.release()
 
@@ -426,6 +547,26 @@ def test_an_idle_broker_looks_after_its_lock(tmp_path: Path) -> None:
     with pytest.raises(InUse):
         Lock(landing, "n")
     assert scene.sink.health().state is HealthState.HEALTHY
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, None])
+def test_a_broker_that_can_not_write_looks_after_its_lock(tmp_path: Path, number: int | None) -> None:
+    """Where the disk fails, is full, or has less room than is to stay free, nobody of the name gets in either."""
+    monotonic = [0.0]
+    disk = BrokenDisk(lambda call: number if call == "write" else None)
+    disk.free = 10
+    scene = Scene(
+        tmp_path, disk, start=False, monotonic=lambda: monotonic[0], keep_free_bytes=int(number is None) * 99
+    )
+    scene.sink._lock = Lock(tmp_path, "n")
+    scene.sink.session_expired("a")
+    scene.sink._lock.path.unlink()
+    monotonic[0] += LOOK_S
+    scene.sink._writer.turn()
+
+    assert scene.sink.health().state is HealthState.DEGRADED
+    with pytest.raises(InUse):
+        Lock(tmp_path, "n")
 
 
 def test_a_lock_that_can_not_be_made_again_is_told(tmp_path: Path) -> None:
@@ -511,11 +652,17 @@ class _Thread:
 
     error = ""
 
+    def count_left(self) -> None:
+        """Nothing."""
+
 
 class _Endless(_Thread):
     """One that waits for its disk."""
 
-    def end(self, limit_s: float) -> bool:
+    def end(self, limit_s: float) -> None:
+        """It goes on."""
+
+    def join(self) -> bool:
         """Not within any time."""
         return False
 

@@ -113,6 +113,21 @@ def test_what_the_disk_lost_is_written_again(disk: BrokenDisk, segment: Segment,
     assert [record["seq"] for record in records(tmp_path)] == [1]
 
 
+def test_what_somebody_else_writes_is_not_cut(tmp_path: Path) -> None:
+    """Whoever opens it again is refused, and finds it empty once it may be written."""
+    path = left_behind(tmp_path, line(1))
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(BlockingIOError):
+            Disk().open(path)
+        meanwhile = path.read_bytes()
+    disk = Disk()
+    disk.close(disk.open(path))
+
+    assert meanwhile == line(1)
+    assert path.read_bytes() == b""
+
+
 def test_a_folder_that_somebody_removed_is_made_again(segment: Segment, tmp_path: Path) -> None:
     """Whoever tidies up the landing folder loses nothing that was not published."""
     [open_one] = left_open(tmp_path)
@@ -299,6 +314,18 @@ def test_two_of_one_name_do_not_write_to_one_folder(tmp_path: Path) -> None:
     assert os.sep not in lock.path.name
 
 
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [("broker-1", ".lock-broker-1"), ("a/b", ".lock-a%2Fb"), ("ä b", ".lock-%C3%A4%20b"), ("~.", ".lock-%7E.")],
+)
+def test_the_lock_has_the_name_that_segments_have(tmp_path: Path, node: str, name: str) -> None:
+    """That of ordinary names stays what it was: a broker and its next version keep each other out."""
+    lock = Lock(tmp_path, node)
+    lock.release()
+
+    assert lock.path.name == name == f".lock-{quoted(node)}"
+
+
 def test_a_name_that_begins_with_a_dot_is_read(tmp_path: Path) -> None:
     """Readers pass over files whose names begin with one."""
     name = SegmentName(".n", NAME.boot, 1)
@@ -323,6 +350,35 @@ def test_what_is_written_anew_stays_until_all_of_it_is_there(
 
     assert [record["seq"] for record in records(tmp_path)] == [1]
     assert list(tmp_path.glob(".open*")) == []
+
+
+@pytest.mark.parametrize("tail", [b"", line(3)[:-5]])
+def test_what_was_written_anew_is_published_where_there_is_nothing_else(
+    segment: Segment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes
+) -> None:
+    """Somebody removed the open file, and the broker dies before the new one has its name: no record is gone."""
+
+    class Killed(BaseException):
+        """The process is no more."""
+
+    def kill(source: Path, target: Path) -> None:
+        source.write_bytes(source.read_bytes() + tail)
+        raise Killed
+
+    segment.append(line(2))
+    open_path(tmp_path, NAME).unlink()
+    segment._is_lost = True
+    monkeypatch.setattr(segment._disk, "rename", kill)
+    with pytest.raises(Killed):
+        segment.publish()
+    alone = left_open(tmp_path)
+    segment.close()
+    [one] = recover(BrokenDisk(), tmp_path, NAME.node, lambda: 0.0, never)
+
+    assert [path.name for path in alone] == [f"{OPEN}{NAME}{ANEW}"]
+    assert (one.records, one.cut_bytes) == (2, len(tail))
+    assert [record["seq"] for record in records(tmp_path)] == [1, 2]
+    assert left_open(tmp_path) == []
 
 
 @pytest.mark.parametrize("is_synced", [True, False])

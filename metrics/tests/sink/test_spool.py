@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
@@ -17,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kinmqtt_metrics import spool as spool_module
 from kinmqtt_metrics.landing import published
+from kinmqtt_metrics.record import Record
 from kinmqtt_metrics.segments import Disk, InUse, Segment, recover
 from kinmqtt_metrics.spool import RECORD_BYTES, Figures, Spool, Writer, WriterThread
 from kinmqtt_spi.reference.metric import MetricRegistry
@@ -387,7 +389,8 @@ def test_the_thread_writes_all_that_was_taken(real: Scene) -> None:
     thread.start()
     for _ in range(50):
         real.offer(100)
-    ended = thread.end(30.0)
+    thread.end(30.0)
+    ended = thread.join()
 
     assert ended and thread.error == ""
     assert numbers(real.landing) == list(range(1, 5001))
@@ -400,6 +403,7 @@ def test_after_the_end_nothing_is_taken(real: Scene) -> None:
     thread = WriterThread(real.writer, real.clock.monotonic)
     thread.start()
     thread.end(30.0)
+    thread.join()
 
     assert not real.spool.offer(1, {})
     assert sum(real.dropped().values()) == 1
@@ -414,7 +418,9 @@ def test_the_end_is_not_held_up_by_a_disk_that_fails(real: Scene) -> None:
     thread = WriterThread(real.writer, real.clock.monotonic)
     thread.start()
     real.clock.advance(0)
-    ended = thread.end(0.0)
+    thread.end(0.0)
+    ended = thread.join()
+    thread.count_left()
     recover(BrokenDisk(), real.landing, NODE, real.clock.now, lambda path, error: None)
 
     assert ended
@@ -436,7 +442,8 @@ def test_a_disk_that_does_not_answer_is_not_waited_for(real: Scene, monkeypatch:
     real.offer()
     thread = WriterThread(real.writer, real.clock.monotonic)
     thread.start()
-    ended = thread.end(0.05)
+    thread.end(0.05)
+    ended = thread.join()
     hung = inside.wait(30)
     released.set()
 
@@ -455,6 +462,7 @@ def test_an_error_nobody_thought_of_is_told(real: Scene, monkeypatch: pytest.Mon
     thread = WriterThread(real.writer, real.clock.monotonic)
     thread.start()
     thread.end(30.0)
+    thread.join()
 
     assert thread.error == "ZeroDivisionError: by chance"
 
@@ -476,12 +484,46 @@ def test_where_the_thread_is_gone_nothing_is_taken_any_more(
     scene.offer(100)
     thread = WriterThread(scene.writer, scene.clock.monotonic)
     thread._run()
+    counted_by_itself = scene.dropped()
+    for _ in range(2):
+        thread.count_left()
     scene.offer(7)
     scene.spool.limit(1 << 30)
     scene.offer(3)
 
+    assert counted_by_itself == {}, "it would count at once with who offers"
     assert scene.dropped() == {"write_failed": 110}
     assert scene.spool.waiting_bytes == 0
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_a_record_that_comes_as_the_thread_goes_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ended: bool
+) -> None:
+    """It was looked at whether there is room, and when it is added nobody takes it: it is counted."""
+    scene = Scene(tmp_path, limit=1000)
+    thread = WriterThread(scene.writer, scene.clock.monotonic)
+    left = [1]
+
+    class Slow(deque[tuple[int, Record, int]]):
+        def append(self, each: tuple[int, Record, int]) -> None:
+            while left and left.pop():
+                if is_ended:
+                    thread.end(0.0)
+                else:
+                    monkeypatch.setattr(Writer, "turn", broken)
+                thread._run()
+            super().append(each)
+
+    def broken(writer: Writer) -> float:
+        raise MemoryError("by chance")
+
+    scene.spool._records = Slow()
+    scene.offer()
+    thread.count_left()
+
+    assert scene.dropped() == {"stopped" if is_ended else "write_failed": 1}
+    assert scene.spool.waiting_bytes == len(scene.spool) == 0
 
 
 @given(st.lists(st.text(), max_size=5), st.text())

@@ -26,7 +26,7 @@ from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.sessions import Sessions
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
-from kinmqtt.broker.traffic import TrafficLedger
+from kinmqtt.broker.traffic import TrafficLedger, TrafficSampling
 from kinmqtt.broker.turn import Turn
 from kinmqtt.broker.wheel import Wheel
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
@@ -84,6 +84,7 @@ class Broker:
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
         self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
         self.traffic = TrafficLedger(bool(hooks.traffic_sampled.active and assembly.settings.sys_interval_s))
+        self._traffic_sampling = TrafficSampling(call_soon, self._tell_traffic)
         self.retained = Retained(self.runtime, self._epoch_of)
         self.publishing = Publishing(self.runtime, self.router, self.retained)
         self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
@@ -210,6 +211,7 @@ class Broker:
         if self.runtime.settings.sys_interval_s:
             # What has been counted since the last interval.
             self._sample()
+            self._traffic_sampling.finish()
         await _attempted(
             "the plugins' notices", lambda: limited(run(self.runtime.hooks.drained()), clock, STOP_LIMIT_S)
         )
@@ -400,14 +402,15 @@ class Broker:
                 call.failed(error)
 
     def _sample(self) -> None:
+        """Tell of all that is counted, as of one moment: two would come to lie in two windows of time."""
+        now = self.runtime.clock.now()
         if self.runtime.hooks.sampled.active:
-            snapshot = self.assembly.metrics.snapshot(self.runtime.clock.now(), self.runtime.node.name)
-            self.runtime.hooks.sampled(snapshot)
+            self.runtime.hooks.sampled(self.assembly.metrics.snapshot(now, self.runtime.node.name))
         if self.runtime.hooks.traffic_sampled.active:
-            for connection in self.connections:
-                connection.count_routes()
-            now = self.runtime.clock.now()
-            self.runtime.hooks.traffic_sampled(self.traffic.taken(now, self.runtime.node.name))
+            self._traffic_sampling.begin(now, self.connections)
+
+    def _tell_traffic(self, at: float) -> None:
+        self.runtime.hooks.traffic_sampled(self.traffic.taken(at, self.runtime.node.name))
 
     def _make_gauges(self) -> None:
         metrics = self.assembly.metrics

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from harness import House
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 
-from kinmqtt.broker.broker import STOP_LIMIT_S
+from kinmqtt.broker import traffic as traffic_module
+from kinmqtt.broker.broker import FAREWELL_LIMIT_S, STOP_LIMIT_S
 from kinmqtt.broker.dispatch import Ruling
 from kinmqtt.broker.inbound import CACHED_ROUTES, Route
 from kinmqtt.broker.settings import BrokerSettings
-from kinmqtt.broker.traffic import TrafficLedger
+from kinmqtt.broker.traffic import AT_ONCE, TrafficLedger, TrafficSampling
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi import hookimpl, values
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache, Scope
+from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.services.metric import CounterSample, Snapshot, SysTopic, TrafficSnapshot
 from kinmqtt_spi.values import Client
 
@@ -259,6 +265,46 @@ def test_traffic_adds_up_to_what_was_received() -> None:
     assert house.broker.runtime.statistics.messages_received.value == 2 * (CACHED_ROUTES + 10) + 1
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_traffic_that_turns_back_is_told_where_no_limiter_stopped_it(qos: int) -> None:
+    """What was denied, dropped for memory or refused by a plugin has come; a flood that is limited is not in it."""
+
+    class Refusing:
+        @hookimpl
+        def limiter_needs(self) -> LimiterNeeds:
+            return LimiterNeeds(frozenset({ResourceKind.PUBLISH}), True)
+
+        @hookimpl
+        def acquire(self, resource: Resource, amount: int) -> LimitDecision | None:
+            return LimitDecision(LimitVerdict.DROP, "rule") if resource.topic == "limited" else None
+
+        @hookimpl
+        def authorize(self, request: AuthorizationRequest) -> values.Decision | None:
+            return values.deny(ReasonCode.NOT_AUTHORIZED) if request.topic == "denied" else None
+
+        @hookimpl
+        def publish_received(self, client: Client, message: values.Message) -> values.Drop | None:
+            return values.Drop() if message.topic == "refused" else None
+
+    listening = Listening()
+    plugins = {"listening": listening, "refusing": Refusing()}
+    house = House(plugins=plugins, settings=EVERY_10_S, memory_slow_bytes=100, memory_drop_bytes=200)
+    pub = house.connect("p", V5)
+    for _ in range(2):
+        for topic in ("limited", "denied", "refused", "dropped"):
+            pub.publish(topic, b"x", qos=qos)
+        house.memory_bytes = 250
+        house.advance(1)
+    house.advance(11)
+
+    assert {topic: messages for (_, topic), (messages, _) in listening.pairs().items()} == {
+        "denied": 2,
+        "refused": 2,
+        "dropped": 2,
+    }
+    assert house.broker.runtime.statistics.dropped["overload"].value == (0 if qos else 2)
+
+
 def test_traffic_is_bounded() -> None:
     """Above so many pairs the others are told as a sum."""
     ledger = TrafficLedger(True, most_pairs=2)
@@ -287,6 +333,155 @@ def test_traffic_is_bounded_by_what_names_take() -> None:
 
     assert [{pair.topic: pair.messages for pair in each.pairs} for each in told] == [{"abcd": 2, "\u00e4": 1}] * 2
     assert [each.others_messages for each in told] == [1, 1]
+
+
+class Publishers:
+    """Connections that have published so much to so many topics each."""
+
+    def __init__(self, ledger: TrafficLedger, number: int, topics: int) -> None:
+        self.ledger = ledger
+        self.routes = {
+            f"c{client}": [Route(f"t{topic}", Ruling(values.ALLOW, "test")) for topic in range(topics)]
+            for client in range(number)
+        }
+        self.publish()
+
+    def publish(self) -> None:
+        """One more message each."""
+        for routes in self.routes.values():
+            for route in routes:
+                route.messages += 1
+                route.bytes += 10
+
+    def connections(self) -> list[Any]:
+        """What is counted together."""
+        return [Publisher(self.ledger, client_id, routes) for client_id, routes in self.routes.items()]
+
+
+class Publisher:
+    """One of them."""
+
+    def __init__(self, ledger: TrafficLedger, client_id: str, routes: list[Route]) -> None:
+        self.ledger, self.client_id, self.routes = ledger, client_id, routes
+
+    def count_routes(self) -> int:
+        """As of a connection."""
+        self.ledger.note_all(self.client_id, self.routes)
+        return len(self.routes)
+
+
+class Turns:
+    """Samples of a ledger, and the reactor's next turn."""
+
+    def __init__(self, ledger: TrafficLedger) -> None:
+        self.soon: list[Callable[[], object]] = []
+        self.told: list[TrafficSnapshot] = []
+        self.sampling = TrafficSampling(self.soon.append, lambda at: self.told.append(ledger.taken(at, "here")))
+
+    def turn(self) -> None:
+        """What was put off to it."""
+        calls, self.soon[:] = list(self.soon), []
+        for call in calls:
+            call()
+
+    def messages(self) -> dict[float, int]:
+        """What was told, by the moment of the sample."""
+        return {each.at: sum(pair.messages for pair in each.pairs) for each in self.told}
+
+
+@pytest.mark.parametrize(("number", "topics"), [(3000, 0), (300, 20), (10, 1000)])
+def test_the_traffic_of_very_many_is_counted_in_several_turns(number: int, topics: int) -> None:
+    """In each no more than AT_ONCE connections and topics, and one connection's: who waits, waits milliseconds."""
+    ledger = TrafficLedger(True)
+    turns = Turns(ledger)
+    publishers = Publishers(ledger, number, topics)
+    left = [number * topics]
+    turns.sampling.begin(5.0, publishers.connections())
+    while turns.soon:
+        assert turns.told == []
+        left.append(sum(route.messages for routes in publishers.routes.values() for route in routes))
+        turns.turn()
+    left.append(0)
+    steps = [before - after for before, after in pairwise(left)]
+
+    assert turns.messages() == {5.0: number * topics}
+    assert len(steps) >= number * (1 + topics) // (AT_ONCE + topics)
+    assert max(steps) <= AT_ONCE + topics
+
+
+@given(st.lists(st.sampled_from(["publish", "begin", "turn", "finish", "close"]), max_size=30))
+def test_whenever_traffic_comes_it_is_told_once(steps: list[str]) -> None:
+    """Also what comes, and who goes, while it is counted together; samples are told in their order."""
+    ledger = TrafficLedger(True)
+    turns = Turns(ledger)
+    publishers = Publishers(ledger, 30, 100)
+    published, at = 3000, 0.0
+    for step in [*steps, "begin", "finish"]:
+        if step == "publish":
+            publishers.publish()
+            published += 100 * len(publishers.routes)
+        elif step == "begin":
+            at += 1
+            turns.sampling.begin(at, publishers.connections())
+        elif step == "finish":
+            turns.sampling.finish()
+        elif step == "turn":
+            turns.turn()
+        elif publishers.routes:
+            ledger.note_all(*publishers.routes.popitem())
+
+    assert sum(turns.messages().values()) == published
+    assert [each.at for each in turns.told] == [float(number) for number in range(1, int(at) + 1)]
+
+
+def test_a_sample_is_of_one_moment() -> None:
+    """Metrics and traffic of it: two would come to lie in two windows of time."""
+
+    class Both(Listening):
+        def __init__(self) -> None:
+            super().__init__()
+            self.moments: list[float] = []
+
+        @hookimpl
+        def sampled(self, snapshot: Snapshot) -> None:
+            self.moments.append(snapshot.at)
+
+    both = Both()
+    house = House(plugins={"both": both}, settings=EVERY_10_S)
+    house.assembly.metrics.gauge("test.slow", "seconds", lambda: house.clock.step(1.0) or 0.0)
+    house.advance(21)
+
+    assert [traffic.at for traffic in both.told] == both.moments
+    assert len(set(both.moments)) == 3
+
+
+def test_a_broker_that_stops_while_it_counts_tells_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample that is under way, and the last one."""
+
+    class Counting(Listening):
+        when_stopped: int
+
+        @hookimpl
+        def stop(self) -> None:
+            self.when_stopped = len(self.told)
+
+    monkeypatch.setattr(traffic_module, "AT_ONCE", 1)
+    sink = Counting()
+    house = House(plugins={"sink": sink}, settings=EVERY_10_S)
+    house.advance(2)
+    sink.told.clear()
+    for name in "abcdefgh":
+        client = house.connect(name)
+        client.link.lingers = True
+        for number in range(20):
+            client.publish(f"t/{number}", b"x")
+    house.broker._sample()
+    stopping = ensureDeferred(house.broker.stop())
+    house.advance(FAREWELL_LIMIT_S + 1)
+
+    assert stopping.called
+    assert sink.when_stopped == len(sink.told) == 2
+    assert len(sink.pairs()) == sum(messages for messages, _ in sink.pairs().values()) == 160
 
 
 def test_without_an_interval_nothing_is_counted() -> None:

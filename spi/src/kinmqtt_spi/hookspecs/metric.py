@@ -39,6 +39,12 @@ def sampled(snapshot: Snapshot) -> None:
 def traffic_sampled(traffic: TrafficSnapshot) -> None:
     """Who published how much to which topic since the last time, for sinks.
 
+    Packets that were denied, or dropped because memory was short, are in it; those that a limiter stopped are not.
+
+    It is of the same moment as the ``sampled`` of the interval. The broker adds it up a slice in each reactor turn:
+    100,000 clients with their topics, more than which are never told of singly, take about 100 turns of 0.5 ms, and
+    one of 11 ms.
+
     Called: at each metrics interval and once more at the broker's stop, where a plugin implements it, off the message
     path.
     Combines: every implementation is told.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from attrs import frozen
 
@@ -130,8 +130,7 @@ class Snapshot:
     samples: tuple[Sample, ...]
 
 
-@frozen(slots=True)
-class Traffic:
+class Traffic(NamedTuple):
     """What one client published to one topic: PUBLISH packets, and the bytes of these packets."""
 
     client_id: str
@@ -144,7 +143,8 @@ class Traffic:
 class TrafficSnapshot:
     """Who published how much to which topic since the snapshot before, or since the start.
 
-    Packets that a limiter stopped, and repetitions of QoS 2, are not in it; what an authorizer denied is.
+    Packets that a limiter stopped, and repetitions of QoS 2, are not in it; what an authorizer denied, what was
+    dropped because memory was short, and what an intercepting plugin refused are.
     """
 
     at: float
