@@ -242,7 +242,7 @@ class MetricsSink:
         """Degraded while nothing can be written, and where something of an earlier life could not be published."""
         if self._thread is not None and not self._thread.is_alive:
             return Health(HealthState.FAILED, f"nothing is written any more: {self._thread.error}")
-        figures, trouble = self._figures, self._writer.trouble
+        figures, trouble = self._figures, self._trouble()
         dropped = figures.all_dropped
         if trouble:
             return Health(HealthState.DEGRADED, f"nothing can be written: {trouble}; {dropped} records dropped")
@@ -280,11 +280,14 @@ class MetricsSink:
         finally:
             self._arm()
 
+    def _trouble(self) -> str:
+        return f"{self._landing}: the disk does not answer" if self._writer.is_stuck else self._writer.trouble
+
     def _tell_news(self, thread: WriterThread) -> None:
         """Log what has changed since the last time; the writing thread leaves the log alone."""
         thread.count_left()
         log = self._context.log
-        trouble = self._writer.trouble or thread.error
+        trouble = self._trouble() or thread.error
         if trouble != self._told_trouble:
             if trouble:
                 log.error("records can't be written: {trouble}", trouble=trouble)

@@ -32,6 +32,8 @@ IDLE_S: Final = 0.2
 """How often the thread looks whether something waits."""
 RETRY_S: Final = 1.0
 """How soon it tries again what failed."""
+STUCK_S: Final = 5.0
+"""A turn that takes longer waits for a disk that does not answer: a slice is written in milliseconds."""
 LOOK_S: Final = 1.0
 """How often it looks whether the folder is still ours: two calls of stat."""
 
@@ -204,6 +206,8 @@ class Writer:
         """Segments."""
         self.trouble = ""
         """Why nothing is written at the moment; empty where all is well."""
+        self._began_at: float | None = None
+        """The turn that is under way."""
         self.unlocked = ""
         """Why the folder is not ours alone; empty where it is."""
 
@@ -211,6 +215,19 @@ class Writer:
 
     def turn(self) -> float:
         """Do one step; answers how long to wait for the next one, in seconds. Raises nothing of the disk's."""
+        self._began_at = self._monotonic()
+        try:
+            return self._turn()
+        finally:
+            self._began_at = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the disk has not answered for long; asked from any thread."""
+        began_at = self._began_at
+        return began_at is not None and self._monotonic() - began_at > STUCK_S
+
+    def _turn(self) -> float:
         pause_s = self._try_step()
         # Also where nothing can be written: another one of the name would come into the folder all the same.
         if self._monotonic() - self._looked_at >= LOOK_S:

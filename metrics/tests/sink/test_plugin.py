@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +19,9 @@ from kinmqtt_metrics import MetricsSink, summing
 from kinmqtt_metrics._plugin import FIND_S, STOP_S
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import EVENTS, FIELDS, OTHERS
-from kinmqtt_metrics.segments import InUse, Lock
+from kinmqtt_metrics.segments import Disk, InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
-from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES, RETRY_S, Writer
+from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES, RETRY_S, STUCK_S, Writer
 from kinmqtt_metrics.summing import largest
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
@@ -43,7 +44,7 @@ class Scene:
     """A sink that was started; what it wrote is read when it has stopped."""
 
     def __init__(
-        self, landing: Path, disk: BrokenDisk | None = None, node: str = "n", start: bool = True, **more: Any
+        self, landing: Path, disk: Disk | None = None, node: str = "n", start: bool = True, **more: Any
     ) -> None:
         """``monotonic``: the writer's clock."""
         self.landing = landing
@@ -482,6 +483,38 @@ def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path)
     assert thread.join()
     assert first.sink._lock is not None
     first.sink._lock.release()
+
+
+def test_a_disk_that_does_not_answer_is_told_while_it_does_not(tmp_path: Path) -> None:
+    """An operator hears of it from the log and from health, and not when the broker stops."""
+    monotonic = [0.0]
+    hanging, answers = threading.Event(), threading.Event()
+
+    class Frozen(Disk):
+        def write(self, fd: int, data: bytes | memoryview) -> int:
+            hanging.set()
+            assert answers.wait(30)
+            return super().write(fd, data)
+
+    scene = Scene(tmp_path, start=False, disk=Frozen(), monotonic=lambda: monotonic[0])
+    scene.sink.session_expired("a")
+    thread = threading.Thread(target=scene.sink._writer.turn)
+    thread.start()
+    assert hanging.wait(30)
+    healths = []
+    for passed_s in (STUCK_S, 1.0, 60.0):
+        monotonic[0] += passed_s
+        scene.sink._tell_news(_Thread())
+        healths.append(scene.sink.health())
+    answers.set()
+    thread.join(30)
+    scene.sink._tell_news(_Thread())
+
+    said = f"{tmp_path}: the disk does not answer"
+    assert [health.state.name for health in healths] == ["HEALTHY", "DEGRADED", "DEGRADED"]
+    assert said in healths[1].text
+    assert scene.context.log.texts() == [f"records can't be written: {said}", "records are written again"]
+    assert scene.sink.health().state is HealthState.HEALTHY
 
 
 def test_a_second_broker_leaves_alone_what_the_first_is_writing(tmp_path: Path) -> None:
