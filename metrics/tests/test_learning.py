@@ -27,6 +27,7 @@ from kinmqtt_metrics.learning import (
     Options,
     Replayed,
     Rule,
+    Summed,
     Usual,
     check_replaceable,
     command,
@@ -39,7 +40,8 @@ from kinmqtt_metrics.learning import (
     text_of,
     write_whole,
 )
-from kinmqtt_metrics.learning.reading import why_failed
+from kinmqtt_metrics.learning.reading import highest_quantile, why_failed
+from kinmqtt_metrics.learning.replaying import learned_over
 from kinmqtt_metrics.record import OTHERS
 
 if TYPE_CHECKING:
@@ -124,6 +126,27 @@ def test_options_without_sense_are_refused(option: dict[str, float], said: str) 
         Options(**option)  # type: ignore[arg-type]
 
 
+@given(
+    st.lists(st.integers(0, 1000), min_size=1, max_size=20),
+    st.lists(st.integers(0, 1000), max_size=30),
+    st.floats(0.01, 1),
+)
+def test_no_part_of_the_others_makes_a_higher_quantile(seen: list[int], unseen: list[int], quantile: float) -> None:
+    """Whichever of the windows with others a client was in, its usual rate is not above what it is said to be."""
+
+    def of(values: list[int]) -> float:
+        place = quantile * (len(values) - 1)
+        low, high = sorted(values)[int(place)], sorted(values)[min(int(place) + 1, len(values) - 1)]
+        return low + (high - low) * (place - int(place))
+
+    ordered = sorted(unseen, reverse=True)
+
+    parts = [sorted([*seen, *ordered[:number]]) for number in range(len(ordered) + 1)]
+    highest = highest_quantile(seen, ordered, quantile)
+    assert highest >= max(map(of, parts)) - 1e-9
+    assert highest == max(part[ceil(quantile * (len(part) - 1))] for part in parts)
+
+
 # The file
 
 
@@ -201,6 +224,19 @@ def test_what_somebody_would_miss_is_not_written_over(tmp_path: Path, capsys: py
     assert "has rules that are switched on (learned client a), and is not written over" in said
     assert "was not learned, and is not written over" in capsys.readouterr().err
     assert path.read_text() == "# mine\n"
+
+
+def test_the_file_says_how_much_nobody_knows() -> None:
+    """The share of messages in (others), and how much higher a usual rate may have been."""
+    rules = decide("client", [Usual("loud", 100.0, 200.0, 60, 5.0)], 2.0, Options())
+    found = Learned(tuple(rules), 0.0, 3600.0, 60, ("n1",), {"client": 1}, {"client": 0}, {}, Summed(95, 100, 60))
+
+    text = text_of(found, Options(), "tables", 0.0)
+
+    assert "# 95 % of the messages (95 of 100) are in (others), in 60 windows" in text
+    assert "max_pairs" in text
+    assert "# usual 5/s as far as it is told, up to 100/s with (others), at most 200/s" in text
+    assert "count = 300" in text
 
 
 # Switching on
@@ -333,6 +369,31 @@ def test_the_command_switches_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert path.read_text() == FILE.replace("true # not", "false # not")
 
 
+def test_a_file_without_rules_has_none_to_switch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is on that is not there."""
+    (tmp_path / "limits.toml").write_text("# nothing\n")
+
+    for path in ("/dev/null", str(tmp_path / "limits.toml")):
+        assert main(["rules", "--enable", path]) == 1
+        assert f"kinmqtt-metrics rules: {path} has no rules" in capsys.readouterr().err
+
+
+def test_a_learned_file_says_how_long_its_windows_are(tmp_path: Path) -> None:
+    """A file that was written by hand says nothing; a length without sense is refused."""
+    path = tmp_path / "limits.toml"
+    text = text_of(learned(decide("client", [usual("a", 9)], 1.0, Options())), Options(over_s=90), "tables", 0.0)
+
+    path.write_text(text)
+    said = learned_over(path)
+    path.write_text("# mine\n" + text)
+    by_hand = learned_over(path)
+    path.write_text(text.replace("--over 90", "--over 0"))
+
+    assert (said, by_hand) == (90, None)
+    with pytest.raises(LearningError, match=r"--over .* must be .*, and is 0"):
+        learned_over(path)
+
+
 # The jobs
 
 
@@ -343,7 +404,6 @@ def test_what_was_put_into_the_table_is_learned(spark: SparkSession, tmp_path: P
     rates["loud"] = [40.0] * 59 + [1000.0]
     rates["rare"] = [0.0] * 20 + [30.0] * 40
     rates["new"] = [500.0] * 3
-    rates[OTHERS] = [9000.0] * 60
     write(tmp_path, t.USUAL, usual_rows(rates, window_s=60)[::2], 0)
     write(tmp_path, t.USUAL, usual_rows(rates, window_s=60)[1::2], 1)
 
@@ -354,9 +414,9 @@ def test_what_was_put_into_the_table_is_learned(spark: SparkSession, tmp_path: P
     assert of["rare"].count == 90
     assert of["loud"].usual == Usual("loud", 40.0, 1000.0, 60)
     assert "new" not in of
-    assert OTHERS not in of
     assert 3 <= of[None].count <= 4.5
     assert (found.seen["client"], found.unknown["client"]) == (23, 1)
+    assert found.summed == Summed(0, sum(round(rate * 60) for of in rates.values() for rate in of), 0)
     assert {rule.of for rule in found.rules if rule.kind == "topic"} >= {"t/loud", "t/rare", None}
     loud = found.replayed["learned client loud"]
     assert (loud.windows_over, loud.excess, loud.most) == (1, (1000 - 120) * 60, 1000.0)
@@ -381,6 +441,44 @@ def test_windows_of_all_nodes_and_topics_count_and_short_ones_are_put_together(
     assert rule.burst == 18 * 30
     assert found.nodes == ("n1", "n2")
     assert found.windows == 40
+
+
+def test_what_is_in_others_may_be_anybodys(spark: SparkSession, tmp_path: Path) -> None:
+    """The sink told 5 % of a client with many topics: its limits are not below what it published."""
+    rows = [
+        *usual_rows({"many": [1.0] * 40}, window_s=60, topic="t/1"),
+        *usual_rows({OTHERS: [19.0] * 40}, window_s=60, topic=OTHERS),
+        *usual_rows({"elsewhere": [2.0] * 40}, window_s=60, node="n2"),
+    ]
+    write(tmp_path, t.USUAL, rows)
+
+    found = learn(spark, tmp_path, Options(), None, None)
+    far = learn(spark, tmp_path, Options(quantile=0.5, topics=False), None, None)
+
+    assert found.summed == Summed(19 * 60 * 40, 22 * 60 * 40, 40)
+    for rule in found.rules:
+        assert rule.count >= 3 * 19
+        assert rule.of not in (OTHERS, "t/1") or rule.count >= 3 * 20
+    assert allowed([rule for rule in found.rules if rule.kind == "client"], "many") >= 60
+    assert allowed([rule for rule in found.rules if rule.kind == "topic"], "t/1") >= 60
+    # Half of its windows and of those in which it may have been hidden.
+    assert allowed(list(far.rules), "many") >= 60
+
+
+def test_a_client_that_is_hidden_in_its_loud_windows_is_not_limited_by_its_quiet_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Where it was not among the largest pairs, it may have published all of the others."""
+    rows = [
+        *usual_rows({"c": [1.0] * 40 + [0.0] * 40}, window_s=60),
+        *usual_rows({OTHERS: [0.0] * 40 + [50.0] * 40}, window_s=60, topic=OTHERS),
+        *usual_rows({f"d{n}": [1.0] * 40 for n in range(9)}, window_s=60),
+    ]
+    write(tmp_path, t.USUAL, rows)
+
+    found = learn(spark, tmp_path, Options(), None, None)
+
+    assert allowed([rule for rule in found.rules if rule.kind == "client"], "c") >= 150
 
 
 def test_too_little_is_no_usual(spark: SparkSession, tmp_path: Path) -> None:
@@ -412,7 +510,7 @@ def test_a_replay_says_what_each_rule_would_have_refused(spark: SparkSession, tm
     )
 
     rules, left = rules_in(path, 60)
-    found = replay(spark, tmp_path, rules, 60, None, None)
+    found, _ = replay(spark, tmp_path, rules, 60, None, None)
 
     def excess(names: set[str], count: float) -> int:
         return sum(max(0, ceil(row["messages"] - count * 60)) for row in rows if row["client"] in names)
@@ -453,8 +551,8 @@ def test_a_file_whose_middle_is_torn_is_named(spark: SparkSession, tmp_path: Pat
     with pytest.raises((PySparkException, Py4JJavaError)) as failed:
         learn(spark, tmp_path, Options(), None, None)
 
-    assert f"{path} can't be read as a file of the table usual" in why_failed(failed.value)
-    assert "restore it from a backup" in why_failed(failed.value)
+    assert f"{path} can't be read as a file of the table usual" in why_failed(failed.value, tmp_path)
+    assert "restore it from a backup" in why_failed(failed.value, tmp_path)
 
 
 def test_rows_that_can_not_be_are_left_out(
@@ -515,7 +613,7 @@ def test_the_command_replays_a_rule_that_was_changed(
 ) -> None:
     """An operator tries another count before it is in force."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "Session", lambda master: nullcontext(spark))
+    monkeypatch.setattr(command, "Session", lambda master, tables: nullcontext(spark))
     write(tmp_path / "tables", t.USUAL, usual_rows(LOUD, window_s=60))
     first = main([*LEARN])
     capsys.readouterr()
@@ -527,3 +625,30 @@ def test_the_command_replays_a_rule_that_was_changed(
     assert (first, second) == (0, 0)
     excess = f"{39 * 600 + 490 * 60:,}".replace(",", "\u202f")
     assert row_of("learned client loud", capsys.readouterr().out)[3:5] == [excess, "40"]
+
+
+def test_the_command_replays_with_the_windows_of_the_file_and_tells_the_share_of_others(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other windows than those it was learned with would say something else; figures without others are not all."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "Session", lambda master, tables: nullcontext(spark))
+    rates = {"c": [1.0] * 40, "d": [5.0] * 40}
+    others = usual_rows({OTHERS: [0.0] * 39 + [14.0]}, window_s=60, topic=OTHERS)
+    write(tmp_path / "tables", t.USUAL, [*usual_rows(rates, window_s=60), *others])
+    replay_it = ["rules", "--tables", "tables", "--replay", "limits.toml"]
+
+    first = main([*LEARN, "--over", "120", "--min-windows", "20"])
+    learned_it = capsys.readouterr().out
+    second = main(replay_it)
+    replayed_it = capsys.readouterr().out
+    third = main([*replay_it, "--over", "60"])
+    over_60 = capsys.readouterr().out
+
+    assert (first, second, third) == (0, 0, 0)
+    for said in (learned_it, replayed_it, over_60):
+        assert "5.5 % of the messages (840 of 15\u202f240) are in (others), in 1 window" in said
+    assert "as high as it may have been" in learned_it
+    assert "  windows of 120 s  " in learned_it
+    assert "  windows of 120 s  " in replayed_it
+    assert "  windows of 60 s  " in over_60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from kinmqtt_metrics import spark
 from kinmqtt_metrics.command import main
-from kinmqtt_metrics.spark import java_version
+from kinmqtt_metrics.spark import SparkError, check_path, java_version
 
 
 @pytest.fixture
@@ -80,3 +81,40 @@ def test_what_spark_refuses_is_told_with_its_cause(text: str, trace: str | None,
 
     assert spark.innermost(CapturedError(text)) == said
     assert "is what --conf says of spark.x right?" in spark._why(CapturedError(text), "local", {"spark.x": "y"})
+
+
+@pytest.mark.parametrize(
+    ("name", "locale", "said"),
+    [
+        ("a:b [1]", "C.UTF-8", r"the path has both ':' and '\['"),
+        ("ü", "C", "the path has 'ü', .* set LC_ALL=C.UTF-8"),
+        (os.fsdecode(b"\xff"), "C.UTF-8", "the path has bytes that are no UTF-8"),
+    ],
+)
+def test_a_path_that_spark_can_not_take_is_refused_before_it_starts(
+    name: str,
+    locale: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the sign that it is about, instead of an error of Java's about files."""
+    monkeypatch.setenv("LC_ALL", locale)
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    (tmp_path / "landing").mkdir()
+    tables = str(tmp_path / name)
+
+    with pytest.raises(SparkError, match=said):
+        check_path(Path(tables))
+    assert main(["pipeline", "run", "--landing", str(tmp_path / "landing"), "--tables", tables, "--once"]) == 1
+    assert main(["rules", "--tables", tables, "--out", str(tmp_path / "limits.toml")]) == 1
+    assert [line for line in capsys.readouterr().err.splitlines() if "the path has" not in line] == []
+
+
+@pytest.mark.parametrize("name", ["a:b", " ü%41 [1]{a,b}*?\\"])
+def test_other_odd_paths_are_taken(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever works is not refused."""
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+
+    check_path(tmp_path / name)

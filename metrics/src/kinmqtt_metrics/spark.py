@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kinmqtt_metrics.errors import ENDED, INTERRUPTED, CommandError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 LEAST_JAVA: Final = 17
 
@@ -141,6 +141,49 @@ def java_version() -> int | None:
         return None
     match = re.search(r'version "(?:1\.)?([0-9]+)', answer.stderr + answer.stdout)
     return int(match[1]) if match else None
+
+
+_PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
+"""What makes a path a pattern where Spark reads; Hadoop's own sign before it takes that away."""
+
+
+def location(path: Path) -> str:
+    """A path as Spark takes it where it writes: whole, as what stands before a ``:`` would be a scheme.
+
+    Hadoop decodes nothing: in a URI a space or ``%`` would be other signs than the path's.
+    """
+    return f"file:{path.resolve()}"
+
+
+def read_parquet(spark: SparkSession, schema: str, paths: Iterable[Path]) -> DataFrame:
+    """Files, or folders of files, whatever their paths look like; of the columns that are given.
+
+    ``__globPaths__`` is no way out: with it Spark reads each of several paths once for each that has a sign.
+    """
+    return spark.read.schema(schema).parquet(*(_PATTERN.sub(r"\\\g<0>", location(path)) for path in paths))
+
+
+def check_path(path: Path, only_named: bool = False) -> None:
+    """Raises :class:`SparkError` for a path that Spark can't take. ``only_named`` is one that Python alone opens."""
+    whole = str(path.resolve())
+    if any("\ud800" <= c <= "\udfff" for c in whole):
+        why = "bytes that are no UTF-8: Spark has no name for it; take a folder with another name"
+    elif only_named:
+        return
+    elif ":" in whole and (sign := _PATTERN.search(whole)):
+        why = f"both ':' and {sign[0]!r}: Spark can't read there; take a folder whose path has one of them at most"
+    elif not whole.isascii() and not _has_utf8(os.environ):
+        odd = next(c for c in whole if not c.isascii())
+        why = f"{odd!r}, which Java can't write in this locale: set LC_ALL=C.UTF-8, or take another folder"
+    else:
+        return
+    raise SparkError(f"{whole.encode('utf-8', 'backslashreplace').decode()}: the path has {why}")
+
+
+def _has_utf8(environ: Mapping[str, str]) -> bool:
+    """Whether Java will name files in UTF-8. Python itself says so in LC_CTYPE where nobody has said anything."""
+    said = next((environ[key] for key in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(key)), "")
+    return sys.platform != "linux" or "utf" in said.lower()
 
 
 def lock_jvm(spark: SparkSession, path: Path, wait_s: float = 30.0) -> Any:

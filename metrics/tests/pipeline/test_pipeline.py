@@ -18,7 +18,7 @@ from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.landing import SegmentName
 from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
-from kinmqtt_metrics.record import Record
+from kinmqtt_metrics.record import OTHERS, Record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -232,6 +232,38 @@ def test_who_waits_to_be_read_is_not_silent(landing: Landing, settings: Pipeline
     drain(idle_s=1e-6, segments=1)
 
     assert recomputed.read(settings.tables, t.LATE) == []
+
+
+@pytest.mark.parametrize("name", [" ü %41 [1] {a,b} * \\", "at 10:30"])
+def test_folders_may_be_called_anything(
+    name: str, drain: Drain, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Hadoop would take for a pattern, an escape or a scheme is a name: each record counts once."""
+    from kinmqtt_metrics.learning import Options, learn
+
+    monkeypatch.chdir(tmp_path)
+    landing = Landing(Path(name, "landing"))
+    landing.folder.mkdir(parents=True)
+    life = Life("a", f"{1:016x}", Random(5))
+    settings = PipelineSettings(landing.folder, Path(name, "tables"), once=True, watermark_s=3)
+    batches = [life.ticks(20), life.ticks(20), life.ticks(20)]
+    batches[2] += batches[1][:9]
+    for number, batch in enumerate(batches):
+        landing.publish(batch, [b"torn\n"] * (number == 1))
+        drain(
+            landing=landing.folder, tables=settings.tables, watermark_s=3, top=20, storm_client=5, final=number == 2
+        )
+
+    check(settings, batches, final=True)
+    assert [row["line"] for row in recomputed.read(settings.tables, t.REJECTED)] == [len(batches[1]) + 1]
+    found = learn(spark, settings.tables, Options(over_s=10, min_windows=1), None, None)
+    assert found.seen["client"] == len(
+        {row["client"] for row in recomputed.read(settings.tables, t.USUAL)} - {OTHERS}
+    )
+    assert found.summed.of == sum(row["messages"] for row in recomputed.read(settings.tables, t.USUAL))
+    # Spark wrote nowhere else.
+    assert {path.name for path in tmp_path.iterdir()} <= {name, "landing", "tables"}
+    assert {path.name for path in Path(name).iterdir()} == {"landing", "tables"}
 
 
 def test_a_clock_that_was_never_set_rejects_nothing(

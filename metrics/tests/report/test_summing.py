@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from table_data import START, World, write
 
 from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.report.plots import Painter
 from kinmqtt_metrics.report.progress import Progress
 from kinmqtt_metrics.report.reading import Reader, Span
 from kinmqtt_metrics.report.summing import OTHER_NODES, Axis, Facts, collect, quantile_of
@@ -94,6 +95,27 @@ def test_rules_of_the_limiter_are_told_by_name(tmp_path: Path) -> None:
     facts = facts_of(tmp_path)
 
     assert facts.rule_totals == {("limiter.shadow_blocked", "x"): 8, ("limiter.shadow_blocked", "y"): 4}
+
+
+@pytest.mark.parametrize("rules", [2, 20])
+def test_rules_in_the_shadow_are_not_stacked(rules: int, tmp_path: Path) -> None:
+    """A packet counts under its client's rule and its topic's: a plot shows no more packets than there were."""
+    rows = [
+        rate(second, 300 - n, "limiter.shadow_blocked", labels={"rule": f"r{n}"})
+        for n in range(rules)
+        for second in (0, 10)
+    ]
+    write(tmp_path, t.RATES, rows)
+
+    plot = Painter(facts_of(tmp_path)).shadow()
+
+    assert plot is not None
+    [axis] = plot.figure.axes
+    drawn = [patch.get_data() for patch in axis.patches if hasattr(patch, "get_data")]
+    assert max(np.nanmax(steps.values) for steps in drawn) == np.nanmax(drawn[0].values)
+    assert len(drawn) == min(rules, 8)
+    assert all(steps.baseline is None for steps in drawn)
+    assert axis.get_ylim()[1] < 1.2 * np.nanmax(drawn[0].values)
 
 
 def test_many_nodes_are_told_together_and_their_sums_stay(tmp_path: Path) -> None:

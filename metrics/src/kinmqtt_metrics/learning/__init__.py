@@ -21,6 +21,7 @@ from kinmqtt_metrics.learning.model import (
     Options,
     Replayed,
     Rule,
+    Summed,
     Usual,
 )
 from kinmqtt_metrics.learning.replaying import replay, rules_in
@@ -36,6 +37,7 @@ __all__ = [
     "Options",
     "Replayed",
     "Rule",
+    "Summed",
     "Usual",
     "add_parser",
     "check_replaceable",

@@ -16,9 +16,9 @@ from kinmqtt_metrics.learning.file import check_replaceable, read, switched, wri
 from kinmqtt_metrics.learning.job import learn
 from kinmqtt_metrics.learning.model import BOUNDS, LearningError, Options, Replayed, Rule
 from kinmqtt_metrics.learning.reading import why_failed
-from kinmqtt_metrics.learning.replaying import replay, rules_in
-from kinmqtt_metrics.learning.writing import number, text_of
-from kinmqtt_metrics.spark import start
+from kinmqtt_metrics.learning.replaying import learned_over, replay, rules_in
+from kinmqtt_metrics.learning.writing import number, summed_words, text_of
+from kinmqtt_metrics.spark import check_path, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,8 +48,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     def option(name: str, text: str, metavar: str) -> None:
         key, bounds = BOUNDS[name]
+        default = getattr(defaults, key)
+        if name == "--over":
+            said = f"{text}; {bounds} (default: {default}; of --replay what the file was learned with)"
+            parser.add_argument(name, type=bounds, metavar=metavar, help=said)
+            return
         said = f"{text}; {bounds} (default: %(default)s)"
-        parser.add_argument(name, type=bounds, default=getattr(defaults, key), metavar=metavar, help=said)
+        parser.add_argument(name, type=bounds, default=default, metavar=metavar, help=said)
 
     option("--quantile", "usual is what so many windows did not exceed", "SHARE")
     option("--factor", "how many times the usual rate is allowed", "N")
@@ -74,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
                 return _switch(path, option == "disable", arguments.rule)
         if arguments.tables is None:
             raise LearningError("--tables is needed: the folder that the pipeline writes to")
+        check_path(arguments.tables)
         return _learn(arguments) if arguments.out is not None else _replay(arguments)
     except CommandError as error:
         print(f"kinmqtt-metrics rules: {error}", file=sys.stderr)
@@ -95,7 +101,7 @@ def _learn(arguments: argparse.Namespace) -> int:
     options = Options(
         arguments.quantile,
         arguments.factor,
-        arguments.over,
+        Options().over_s if arguments.over is None else arguments.over,
         arguments.min_windows,
         arguments.others,
         arguments.least,
@@ -106,7 +112,7 @@ def _learn(arguments: argparse.Namespace) -> int:
         raise LearningError(f"{arguments.out}: there is no folder {arguments.out.resolve().parent}")
     check_replaceable(arguments.out)
     since_s, until_s = _moments(arguments)
-    with Session(arguments.master) as spark:
+    with Session(arguments.master, arguments.tables) as spark:
         learned = learn(spark, arguments.tables, options, since_s, until_s)
     text = text_of(learned, options, str(arguments.tables), datetime.now(UTC).timestamp())
     write_whole(arguments.out, text)
@@ -115,29 +121,37 @@ def _learn(arguments: argparse.Namespace) -> int:
     }
     told = words.listed([f"{words.some(n, 'rule')} for {kind}s" for kind, n in own.items()])
     print(f"{arguments.out}: {told}, and one for all others of each, in the shadow")
-    _print_replayed(learned.rules, learned.replayed)
+    if learned.summed.messages:
+        print("\n".join(summed_words(learned.summed)))
+        print("What is usual, and so what is allowed, is as high as it may have been with these.")
+    _print_replayed(learned.rules, learned.replayed, options.over_s)
     return 0
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    rules, others = rules_in(arguments.replay, arguments.over)
+    over_s = arguments.over
+    if over_s is None:
+        over_s = learned_over(arguments.replay) or Options().over_s
+    rules, others = rules_in(arguments.replay, over_s)
     rules = [rule for rule in rules if not arguments.rule or rule.name in arguments.rule]
     if not rules:
         raise LearningError(
             f"{arguments.replay} has no rule that can be replayed (about clients' or topics' messages)"
         )
     since_s, until_s = _moments(arguments)
-    with Session(arguments.master) as spark:
-        replayed = replay(spark, arguments.tables, rules, arguments.over, since_s, until_s)
-    _print_replayed(rules, replayed, most=1000)
+    with Session(arguments.master, arguments.tables) as spark:
+        replayed, summed = replay(spark, arguments.tables, rules, over_s, since_s, until_s)
+    if summed.messages:
+        print("\n".join(summed_words(summed)))
+    _print_replayed(rules, replayed, over_s, most=1000)
     for name in others:
         print(f"not replayed: {words.name(name, 80)}", file=sys.stderr)
     return 0
 
 
-def _print_replayed(rules: Iterable[Rule], replayed: dict[str, Replayed], most: int = 20) -> None:
+def _print_replayed(rules: Iterable[Rule], replayed: dict[str, Replayed], over_s: int, most: int = 20) -> None:
     names = {rule.name: rule for rule in rules}
-    rows = [("allowed/s", "most/s", "messages", "would refuse", "windows", "worst, UTC", "rule")]
+    rows = [("allowed/s", "most/s", "messages", "would refuse", f"windows of {over_s} s", "worst, UTC", "rule")]
     ordered = sorted(names, key=lambda name: -replayed.get(name, Replayed()).excess)
     for name in ordered[:most]:
         did = replayed.get(name, Replayed())
@@ -176,8 +190,9 @@ def _moments(arguments: argparse.Namespace) -> tuple[float | None, float | None]
 class Session:
     """A session of Spark for one job."""
 
-    def __init__(self, master: str) -> None:
+    def __init__(self, master: str, tables: Path) -> None:
         self._master = master
+        self._tables = tables
 
     def __enter__(self) -> SparkSession:
         self._spark = start(self._master, {}, "kinmqtt-metrics rules")
@@ -190,4 +205,4 @@ class Session:
             # Its Java process is gone already: there is nothing to stop.
             logging.getLogger(__name__).debug("Spark was gone before it was stopped", exc_info=True)
         if isinstance(error, Exception) and not isinstance(error, CommandError):
-            raise LearningError(why_failed(error)) from error
+            raise LearningError(why_failed(error, self._tables)) from error

@@ -107,6 +107,8 @@ def switched(path: Path, text: str, shadow: bool, names: Sequence[str] = ()) -> 
     # Numbers stay as they are written: what is compared below must be equal to itself, which nan is not.
     before = parsed(path, text, str)
     there = [rule["name"] for rules in before.values() for rule in rules]
+    if not there:
+        raise LearningError(f"{path} has no rules: kinmqtt-metrics rules --out writes some")
     missing = [name for name in names if name not in there]
     if missing:
         raise LearningError(f"{path} has no rule {missing[0]!r}; it has {words.listed(there, 8)}")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from kinmqtt_metrics.learning.deciding import decide
 from kinmqtt_metrics.learning.model import KINDS, Kind, Learned, LearningError, Options, Rule, Usual
-from kinmqtt_metrics.learning.reading import rates, usual_windows
+from kinmqtt_metrics.learning.reading import rates, summed_in, usual_windows
 from kinmqtt_metrics.learning.replaying import replayed
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 
 def learn(
@@ -57,7 +57,7 @@ def learn(
                 heaviest = ranked.limit(options.most_rules + 1).collect()
                 rules += decide(
                     kind,
-                    [Usual(row["name"], row["rate"], row["most"], row["windows"]) for row in heaviest],
+                    [_usual(row) for row in heaviest],
                     counts["others"],
                     options,
                 )
@@ -72,6 +72,12 @@ def learn(
             seen,
             unknown,
             replayed(spark, usual, rules, options.over_s),
+            summed_in(usual),
         )
     finally:
         usual.unpersist()
+
+
+def _usual(row: Row) -> Usual:
+    told = row["told"] if row["told"] < row["rate"] else None
+    return Usual(row["name"], row["rate"], row["most"], row["windows"], told)

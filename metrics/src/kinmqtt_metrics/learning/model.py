@@ -63,9 +63,12 @@ class Usual:
 
     name: str
     rate: float
-    """The quantile over the windows in which there was something."""
+    """The quantile over the windows in which there was something; with others', the highest that it may have been."""
     most: float
+    """Of what is told."""
     windows: int
+    told: float | None = None
+    """The quantile of what is told, where ``rate`` is higher for what others' sums may hold."""
 
 
 @frozen(slots=True)
@@ -99,6 +102,17 @@ class Replayed:
 
 
 @frozen(slots=True)
+class Summed:
+    """Messages of which the sink told the sum alone, as of ``(others)``: whose they were nobody knows."""
+
+    messages: int = 0
+    of: int = 0
+    """All messages, these included."""
+    windows: int = 0
+    """That have such."""
+
+
+@frozen(slots=True)
 class Learned:
     """What a job found."""
 
@@ -112,3 +126,4 @@ class Learned:
     """Seen in too few windows to say what is usual."""
     replayed: dict[str, Replayed]
     """By name of the rule."""
+    summed: Summed = Summed()

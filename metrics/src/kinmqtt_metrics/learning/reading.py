@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from kinmqtt_metrics import words
-from kinmqtt_metrics.learning.model import Kind, LearningError, Options
+from kinmqtt_metrics.learning.model import Kind, LearningError, Options, Summed
 from kinmqtt_metrics.odd import LATEST_S, LONGEST_S, MOST_COUNTED
 from kinmqtt_metrics.record import OTHERS
-from kinmqtt_metrics.spark import innermost
+from kinmqtt_metrics.spark import innermost, read_parquet
 from kinmqtt_metrics.tables import USUAL
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-_FILE: Final = re.compile(r"file:(?://)?(/\S+?\.parquet)")
+_FILE: Final = re.compile(rf"/{USUAL.name}/(batch-[^/\s]+?\.parquet)")
 
 
 def usual_windows(
     spark: SparkSession, tables: Path, over_s: int, since_s: float | None, until_s: float | None
 ) -> DataFrame:
-    """Messages by window of ``over_s`` (``at``: its start, seconds), node, client and topic."""
+    """Messages by window of ``over_s`` (``at``: its start, seconds), node, client and topic; with :data:`OTHERS`."""
     from pyspark.sql import functions as F
 
     files = USUAL.files(tables)
@@ -61,8 +61,11 @@ def usual_windows(
     if until_s is not None:
         rows = rows.filter(F.col("start") < int(until_s * 1_000_000))
     at = (F.floor(F.col("start") / (over_s * 1_000_000)) * over_s).alias("at")
-    told = (F.col("client").isNull() | (F.col("client") != OTHERS)) & (F.col("messages") > 0)
-    return rows.filter(told).groupBy(at, "node", "client", "topic").agg(F.sum("messages").alias("messages"))
+    return (
+        rows.filter(F.col("messages") > 0)
+        .groupBy(at, "node", "client", "topic")
+        .agg(F.sum("messages").alias("messages"))
+    )
 
 
 def _sound(files: Sequence[Path]) -> list[Path]:
@@ -90,7 +93,7 @@ def _sound(files: Sequence[Path]) -> list[Path]:
 def _from_files(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
     columns = ", ".join(f"`{name}` {kind}" for name, kind in USUAL.columns.items())
     # The schema is given, or Spark would open a file to learn it.
-    return spark.read.schema(columns).parquet(*(file.resolve().as_uri() for file in files))
+    return read_parquet(spark, columns, files)
 
 
 def windows_of(usual: DataFrame, kind: Kind) -> DataFrame:
@@ -101,28 +104,86 @@ def windows_of(usual: DataFrame, kind: Kind) -> DataFrame:
     return named.groupBy(F.col(kind).alias("name"), "node", "at").agg(F.sum("messages").alias("messages"))
 
 
-def rates(usual: DataFrame, kind: Kind, options: Options) -> DataFrame:
+def summed_in(usual: DataFrame) -> Summed:
+    """How much is in the sums of others."""
     from pyspark.sql import functions as F
 
-    rate = F.col("messages") / F.lit(float(options.over_s))
+    windows = usual.groupBy("node", "at").agg(
+        F.sum("messages").alias("messages"),
+        F.sum(F.when(_of_others("client") | _of_others("topic"), F.col("messages"))).alias("others"),
+    )
+    row = windows.agg(F.sum("others"), F.sum("messages"), F.count("others")).first()
+    assert row is not None
+    return Summed(row[0] or 0, row[1] or 0, row[2])
+
+
+def _of_others(kind: Kind) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.col(kind) == OTHERS, F.lit(False))
+
+
+def rates(usual: DataFrame, kind: Kind, options: Options) -> DataFrame:
+    """What is usual for each: ``rate``, ``told``, ``most`` and ``windows``, as in :class:`.model.Usual`.
+
+    What the sink summed up as others' may be anybody's. So in a window that has such a sum each may have
+    published all of it beside what is told; and where nothing is told of him, that sum alone.
+    """
+    from pyspark.sql import functions as F
+
+    others = usual.filter(_of_others(kind)).groupBy("node", "at").agg(F.sum("messages").alias("others"))
+    sums = sorted((row["others"] for row in others.collect()), reverse=True)
+    over_s = F.lit(float(options.over_s))
+    told = F.col("messages") / over_s
+    known = windows_of(usual, kind)
+    quantile = options.quantile
+    aggregates = [
+        F.percentile(told, quantile).alias("told"),
+        F.max(told).alias("most"),
+        F.count("*").alias("windows"),
+    ]
+    if not sums:
+        return known.groupBy("name").agg(*aggregates).withColumn("rate", F.col("told"))
+    may = F.col("messages") + F.coalesce(F.col("others"), F.lit(0))
+    highest = F.udf(lambda messages: highest_quantile(messages, sums, quantile), "double", useArrow=False)
     return (
-        windows_of(usual, kind)
+        known.join(others, ["node", "at"], "left")
         .groupBy("name")
-        .agg(
-            F.percentile(rate, options.quantile).alias("rate"),
-            F.max(rate).alias("most"),
-            F.count("*").alias("windows"),
-        )
+        .agg(*aggregates, F.collect_list(may).alias("may"))
+        .withColumn("rate", F.greatest(F.col("told"), highest("may") / over_s))
+        .drop("may")
     )
 
 
-def why_failed(error: Exception) -> str:
+def highest_quantile(seen: Sequence[int], unseen: Sequence[int], quantile: float) -> float:
+    """The highest quantile of ``seen`` and any part of ``unseen``, which is ordered, the largest first.
+
+    A quantile between two values is the larger one. Of so many of ``unseen`` the largest make the highest
+    quantile. One more makes it higher while it is above it, and none after it does any more, so the best number
+    is found by halving.
+    """
+
+    def of(number: int) -> int:
+        values = sorted([*seen, *unseen[:number]])
+        return values[math.ceil(quantile * (len(values) - 1))]
+
+    least, most = 0, len(unseen)
+    while least < most:
+        middle = (least + most) // 2
+        if unseen[middle] > of(middle):
+            least = middle + 1
+        else:
+            most = middle
+    return float(of(least))
+
+
+def why_failed(error: Exception, tables: Path) -> str:
     """Of a job that Spark could not carry out. Where it is about a file, its name and what to do with it."""
     text = f"{error}\n{getattr(error, '_stackTrace', None) or ''}"
     match = _FILE.search(text)
     if match is not None:
         return (
-            f"{unquote(match[1])} can't be read as a file of the table usual ({innermost(error)}): move it away or "
-            "restore it from a backup, and give the command again"
+            f"{USUAL.folder(tables) / match[1]} can't be read as a file of the table usual ({innermost(error)}): "
+            "move it away or restore it from a backup, and give the command again"
         )
     return f"Spark could not carry the job out: {type(error).__name__}: {innermost(error)}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kinmqtt_metrics.learning.file import parsed, read
-from kinmqtt_metrics.learning.model import KINDS, LEAST_COUNT, LearningError, Replayed, Rule
-from kinmqtt_metrics.learning.reading import usual_windows, windows_of
+from kinmqtt_metrics.learning.model import BOUNDS, KINDS, LEAST_COUNT, LearningError, Replayed, Rule, Summed
+from kinmqtt_metrics.learning.reading import summed_in, usual_windows, windows_of
+from kinmqtt_metrics.learning.writing import FIRST_WORDS
 from kinmqtt_metrics.numbers import Number
 
 if TYPE_CHECKING:
@@ -78,9 +80,32 @@ def replay(
     over_s: int,
     since_s: float | None,
     until_s: float | None,
-) -> dict[str, Replayed]:
-    """What these rules would have done, by their names. Raises :class:`LearningError`."""
-    return replayed(spark, usual_windows(spark, tables, over_s, since_s, until_s), rules, over_s)
+) -> tuple[dict[str, Replayed], Summed]:
+    """What these rules would have done, by their names, and what nobody can say. Raises :class:`LearningError`."""
+    usual = usual_windows(spark, tables, over_s, since_s, until_s).cache()
+    try:
+        return replayed(spark, usual, rules, over_s), summed_in(usual)
+    finally:
+        usual.unpersist()
+
+
+_OPTIONS: Final = re.compile(r"^# Options: .*?--over ([0-9]+)(?: |$)", re.MULTILINE)
+
+
+def learned_over(path: Path) -> int | None:
+    """The ``--over`` that a file was learned with, as its head says; nothing where it was not learned.
+
+    Raises :class:`LearningError`.
+    """
+    text = read(path)
+    match = _OPTIONS.search(text) if text.startswith(FIRST_WORDS) else None
+    if match is None:
+        return None
+    over_s = int(match[1][:20])
+    problem = BOUNDS["--over"][1].problem(over_s)
+    if problem is not None:
+        raise LearningError(f"{path}: --over in the line '# Options' {problem}; or give --over")
+    return over_s
 
 
 def replayed(spark: SparkSession, usual: DataFrame, rules: Sequence[Rule], over_s: int) -> dict[str, Replayed]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kinmqtt_metrics import words
-from kinmqtt_metrics.learning.model import EXEMPT, KINDS, Kind, Learned, Options, Replayed, Rule
+from kinmqtt_metrics.learning.model import EXEMPT, KINDS, Kind, Learned, Options, Replayed, Rule, Summed, Usual
 
 FIRST_WORDS: Final = "# Limits that kinmqtt-metrics rules learned"
 _MOST_VALUES: Final = 100_000
@@ -37,6 +37,11 @@ def _lines(learned: Learned, options: Options, source: str, made_at_s: float) ->
             f"# {words.some(seen, kind).capitalize()} seen, of which {learned.unknown[kind]} in fewer than "
             f"{options.min_windows} windows: too few to learn from."
         )
+    if learned.summed.messages:
+        yield "#"
+        for sentence in summed_words(learned.summed):
+            yield f"# {sentence}"
+        yield "# What is usual, and so what is allowed, is as high as it may have been with these."
     yield "#"
     yield "# Usual is the rate that was not exceeded in so many of the windows in which there was something at all."
     if options.shadow:
@@ -64,7 +69,7 @@ def _rules_of(kind: Kind, rules: Sequence[Rule], learned: Learned, options: Opti
         yield ""
         yield "[[flow]]"
         yield (
-            f"# usual {rule.usual.rate:.3g}/s, at most {rule.usual.most:.3g}/s, in {rule.usual.windows} windows; "
+            f"# usual {_usual(rule.usual)}, at most {rule.usual.most:.3g}/s, in {rule.usual.windows} windows; "
             + _in_words(learned.replayed.get(rule.name, Replayed()))
         )
         yield f"name = {_toml(rule.name)}"
@@ -90,6 +95,22 @@ def _rules_of(kind: Kind, rules: Sequence[Rule], learned: Learned, options: Opti
                 yield "[param.items]"
                 yield "# These have rules of their own above, and no limit here."
                 yield from (f"{_toml(other.of or '')} = {EXEMPT}" for other in named)
+
+
+def _usual(usual: Usual) -> str:
+    if usual.told is None:
+        return f"{usual.rate:.3g}/s"
+    return f"{usual.told:.3g}/s as far as it is told, up to {usual.rate:.3g}/s with (others)"
+
+
+def summed_words(summed: Summed) -> list[str]:
+    """Sentences for a person: how much nobody can put down to a client or topic."""
+    return [
+        f"{words.share(summed.messages, summed.of)} of the messages ({words.whole(summed.messages)} of "
+        f"{words.whole(summed.of)}) are in (others), in {words.some(summed.windows, 'window')}: nobody knows whose",
+        "they are, so they are in no figure of what was published or would be refused. A larger max_pairs in "
+        "[plugins.metrics] tells more.",
+    ]
 
 
 def _in_words(replayed: Replayed) -> str:

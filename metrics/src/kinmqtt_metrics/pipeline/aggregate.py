@@ -27,6 +27,7 @@ from kinmqtt_metrics.pipeline.state import (
     TRAFFIC,
     VALUES,
 )
+from kinmqtt_metrics.spark import read_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -41,7 +42,7 @@ RAW_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in t.RAW.columns
 
 def read(spark: SparkSession, folder: Path) -> DataFrame:
     """Records as they were staged."""
-    return spark.read.schema(RAW_SCHEMA).parquet(str(folder))
+    return read_parquet(spark, RAW_SCHEMA, [folder])
 
 
 def once(spark: SparkSession, rows: DataFrame, repeated: Mapping[Life, Ranges]) -> DataFrame:
@@ -104,7 +105,7 @@ def windows(
     def rows(kind: str, families: str, **more: str) -> DataFrame | None:
         columns = SCHEMAS[kind]
         schema = ", ".join(f"{name} {of}" for name, of in columns.items())
-        found = spark.read.schema(schema).parquet(str(made[kind])) if kind in made else None
+        found = read_parquet(spark, schema, [made[kind]]) if kind in made else None
         if found is not None and more:
             found = found.selectExpr("*", *(f"{text} as {name}" for name, text in more.items()))
         if open is None:

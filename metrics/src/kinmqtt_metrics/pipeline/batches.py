@@ -24,6 +24,7 @@ from kinmqtt_metrics.pipeline.staging import MADE, READ, Staged, Staging, staged
 from kinmqtt_metrics.pipeline.state import SCHEMAS, STATE_SCHEMA
 from kinmqtt_metrics.pipeline.steps import Step, Steps, closing_name, place, placed, step_name
 from kinmqtt_metrics.seen import Life, Ranges, common, union
+from kinmqtt_metrics.spark import location, read_parquet
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -198,7 +199,7 @@ class Batches:
                 )
                 known, distinct = checked.records, once.count()
                 right = making / "right"
-                once.where(aggregate.in_time(latest)).write.parquet(str(right))
+                once.where(aggregate.in_time(latest)).write.parquet(location(right))
             finally:
                 once.unpersist()
             work = making / "kept"
@@ -214,7 +215,7 @@ class Batches:
             shaping.write(t.LATE, shaping.late(checked.late, number), placed(making, t.LATE, name))
 
         nodes = self._after(before.nodes, checked.newest, number)
-        opened = spark.read.schema(STATE_SCHEMA).parquet(*map(str, before.open)) if before.open else None
+        opened = read_parquet(spark, STATE_SCHEMA, before.open) if before.open else None
         made = {kind: work / kind for kind in SCHEMAS if checked.rows[kind]}
         total = sum(checked.rows[kind] for kind in SCHEMAS)
         cores = spark.sparkContext.defaultParallelism
@@ -222,7 +223,7 @@ class Batches:
         state = making / "state"
         merged = aggregate.windows(spark, made, opened, nodes, self.closing.window)
         if merged is not None:
-            merged.coalesce(1 if total <= _MANY else cores).write.partitionBy("closed").parquet(str(state))
+            merged.coalesce(1 if total <= _MANY else cores).write.partitionBy("closed").parquet(location(state))
         closed = _state(_parts(state / "closed=true"))
         if closed is not None:
             counts["windows"] = _windows(closed)
@@ -274,7 +275,7 @@ class Batches:
     def _put(self, table: t.Table, rows: DataFrame, name: str, making: Path) -> None:
         """Stage a table's rows in one file, or none."""
         folder = making / "made" / table.name
-        rows.coalesce(1).write.parquet(str(folder))
+        rows.coalesce(1).write.parquet(location(folder))
         parts = _parts(folder)
         if _rows(parts):
             place(making, table, name, parts)

@@ -23,7 +23,7 @@ from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.steps import Steps, locked
 from kinmqtt_metrics.seen import gaps
-from kinmqtt_metrics.spark import break_off, lock_jvm, start
+from kinmqtt_metrics.spark import break_off, check_path, location, lock_jvm, start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,6 +77,8 @@ def _check(settings: PipelineSettings) -> None:
             f"{settings.landing} is no folder: --landing is the folder that the broker writes to, `landing` of "
             f"[plugins.metrics]"
         )
+    check_path(settings.landing, only_named=True)
+    check_path(settings.tables)
     _check_readable(settings.landing)
     settings.tables.mkdir(parents=True, exist_ok=True)
     landing, tables = settings.landing.resolve(), settings.tables.resolve()
@@ -116,7 +118,8 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
     """Run the query in a session, until it is done or shall end. Raises :class:`PipelineError`."""
     from kinmqtt_metrics.pipeline.batches import Batches, open_nodes
 
-    steps = Steps(settings.tables)
+    # Whole: of a relative path pyarrow takes what stands before a ':' for a scheme.
+    steps = Steps(settings.tables.resolve())
     steps.prepare({"window_s": settings.window_s})
     batches = Batches(settings, steps, tell)
     failed: list[BaseException] = []
@@ -132,7 +135,7 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
 
     try:
         writing = source(spark, settings.landing, settings.segments).writeStream.foreachBatch(batch)
-        writing = writing.option("checkpointLocation", str(steps.checkpoint.resolve())).queryName("kinmqtt")
+        writing = writing.option("checkpointLocation", location(steps.checkpoint)).queryName("kinmqtt")
         if settings.once or settings.final:
             writing = writing.trigger(availableNow=True)
         else:

@@ -173,11 +173,11 @@ class Painter:
 
     def drops(self) -> Plot | None:
         """Messages dropped in each step, by reason."""
-        return self._stacked("drops", "Messages dropped", self._facts.drops, words.words)
+        return self._steps("drops", "Messages dropped", self._facts.drops, words.words)
 
     def refusals(self) -> Plot | None:
         """Refusals in each step, by rule or plugin."""
-        return self._stacked("refusals", "Refused", self._facts.refusals, words.name)
+        return self._steps("refusals", "Refused", self._facts.refusals, words.name)
 
     def shadow(self) -> Plot | None:
         """What rules in the shadow would have refused."""
@@ -186,7 +186,8 @@ class Painter:
             for (metric, rule), line in self._facts.rules.items()
             if metric == "limiter.shadow_blocked" and np.nansum(line) > 0
         }
-        return self._stacked("shadow", "Would have been refused", lines, words.name)
+        # A packet may count under several rules: stacked, they would be more than there was.
+        return self._steps("shadow", "Would have been refused, by rule", lines, words.name, stacked=False)
 
     def top_clients(self) -> Plot | None:
         """Who published most."""
@@ -280,7 +281,15 @@ class Painter:
             self._legend(axes[0], nodes)
             return Plot(name, says, figure)
 
-    def _stacked(self, name: str, title: str, lines: Mapping[str, Line], label: Callable[[str], str]) -> Plot | None:
+    def _steps(
+        self,
+        name: str,
+        title: str,
+        lines: Mapping[str, Line],
+        label: Callable[[str], str],
+        stacked: bool = True,
+    ) -> Plot | None:
+        """By kinds: stacked where they add up, or a line for each."""
         if not lines:
             return None
         ordered = sorted(lines, key=lambda key: -np.nansum(lines[key]))
@@ -296,11 +305,17 @@ class Painter:
             handles = []
             stack = [(label(key), colours.kind(number), line) for number, (key, line) in enumerate(shown.items())]
             if rest:
-                stack.append((f"{len(rest)} more", colours.kind(7), np.nan_to_num(together(rest))))
+                more = np.nan_to_num(together(rest)) if stacked else np.nan_to_num(np.array(rest)).max(axis=0)
+                text = f"{len(rest)} more" if stacked else f"the most of {len(rest)} more"
+                stack.append((text, colours.kind(7), more))
             for text, colour, line in stack:
-                axis.stairs(below + line, edges, baseline=below, fill=True, color=colour, linewidth=0)
+                if stacked:
+                    axis.stairs(below + line, edges, baseline=below, fill=True, color=colour, linewidth=0)
+                    below = below + line
+                else:
+                    axis.stairs(line, edges, baseline=None, color=colour, linewidth=1.4)
+                    below = np.maximum(below, line)
                 handles.append(Patch(color=colour, label=_cut(text)))
-                below = below + line
             step = words.duration(self._facts.axis.step_s)
             axis.set_title(f"{title}, in each {step}", x=_TITLE_X)
             axis.set_ylim(0, max(1.0, below.max() * 1.12))

@@ -454,7 +454,8 @@ def _shadow(facts: Facts, painter: Painter) -> Section:
     return Section(
         "shadow",
         "Limiter rules, and what they would have done",
-        "Packets that rules in the shadow (shadow = true) would have refused, and did not. Rules that "
+        "Packets that rules in the shadow (shadow = true) would have refused, and did not. A packet counts under "
+        "each rule that would have refused it, of its client and of its topic, say: rules don't add up. Rules that "
         "kinmqtt-metrics rules has learned begin like that."
         + (" No rule in the shadow would have refused anything in this span." if silent else ""),
         "a rule that would have refused much while everything was well: don't switch it on, learn again over a "
