@@ -22,7 +22,10 @@ from attrs import frozen
 
 from kinmqtt_metrics.record import FIELDS
 
-STATE: Final = ".pipeline/v1"
+OWN: Final = ".pipeline"
+"""What the pipeline needs for itself, below the folder of the tables."""
+
+STATE: Final = f"{OWN}/v1"
 """The checkpoint, below the folder of the tables. An aggregate that changes takes another number."""
 
 _WINDOW: Final = {"window_start": "timestamp", "window_s": "int", "node": "string"}

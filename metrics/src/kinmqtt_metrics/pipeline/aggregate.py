@@ -18,11 +18,11 @@ from pyspark.sql import functions as F
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.pipeline.state import (
     BUCKETS,
+    COLUMNS,
     CONNECTION,
     GAUGE,
     HISTOGRAM,
     SCHEMAS,
-    STATE,
     SUMS,
     TRAFFIC,
     VALUES,
@@ -111,7 +111,8 @@ def windows(
         if open is None:
             return found
         kept = open.where(f"family {families}").selectExpr(
-            *(name if name in STATE else f"cast(null as {columns[name]}) as {name}" for name in columns), *more
+            *(name if name in COLUMNS else f"cast(null as {columns[name]}) as {name}" for name in columns),
+            *more,
         )
         return kept if found is None else found.union(kept)
 
@@ -169,7 +170,7 @@ def _sketched(grouped: DataFrame) -> DataFrame:
 def _shaped(rows: DataFrame) -> DataFrame:
     has = set(rows.columns)
     return rows.select(
-        *((F.col(name) if name in has else F.lit(None)).cast(kind).alias(name) for name, kind in STATE.items())
+        *((F.col(name) if name in has else F.lit(None)).cast(kind).alias(name) for name, kind in COLUMNS.items())
     )
 
 

@@ -24,6 +24,7 @@ from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.steps import Steps, locked
 from kinmqtt_metrics.seen import gaps
 from kinmqtt_metrics.spark import break_off, check_path, location, lock_jvm, start
+from kinmqtt_metrics.tables import OWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +63,7 @@ def _run(settings: PipelineSettings, tell: Tell, asked: _Asked) -> None:
         time.sleep(_GRACE_S)
         raise
     try:
-        jvm_lock = lock_jvm(spark, settings.tables / ".pipeline" / "jvm.lock")
+        jvm_lock = lock_jvm(spark, settings.tables / OWN / "jvm.lock")
         asked.started()
         read(settings, spark, asked.ending, tell)
         # Java's lock ends with its process, which is later; until here the object of this name kept it.

@@ -7,7 +7,7 @@ from typing import Final
 COUNTER, EVENT, TRAFFIC, GAUGE, CONNECTION, HISTOGRAM = range(1, 7)
 """Families of keys."""
 
-STATE: Final = {
+COLUMNS: Final = {
     "family": "int",
     "start": "bigint",
     "node": "string",
@@ -45,7 +45,7 @@ histogram   name    unit                     of ``bucket`` -1: n samples, total;
 ``labels`` are JSON with keys in order: Spark groups by texts faster than by maps.
 """
 
-STATE_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in STATE.items())
+STATE_SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
 SUMS: Final = "sums"
 VALUES: Final = "values"
@@ -54,8 +54,8 @@ BUCKETS: Final = "buckets"
 _KEY: Final = ("family", "start", "node", "k1", "k2")
 
 SCHEMAS: Final = {
-    SUMS: {name: STATE[name] for name in (*_KEY, "k3", "k4", "labels", "n", "a", "b")},
-    VALUES: {name: STATE[name] for name in (*_KEY, "labels")} | {"number": "double"},
-    BUCKETS: {name: STATE[name] for name in (*_KEY, "labels", "bounds", "bucket", "n", "a", "total")},
+    SUMS: {name: COLUMNS[name] for name in (*_KEY, "k3", "k4", "labels", "n", "a", "b")},
+    VALUES: {name: COLUMNS[name] for name in (*_KEY, "labels")} | {"number": "double"},
+    BUCKETS: {name: COLUMNS[name] for name in (*_KEY, "labels", "bounds", "bucket", "n", "a", "total")},
 }
 """What a task makes of a batch's records, of three kinds: sums, single values, and buckets of histograms."""

@@ -33,7 +33,7 @@ from attrs import Factory, define, field
 from kinmqtt_metrics.pipeline.closing import Node
 from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.seen import Life, Ranges
-from kinmqtt_metrics.tables import STATE, TABLES, Table
+from kinmqtt_metrics.tables import OWN, STATE, TABLES, Table
 
 _FINAL: Final = "-final"
 _CLOSED: Final = "-closed-"
@@ -253,7 +253,7 @@ def sync(path: Path) -> None:
 @contextmanager
 def locked(tables: Path) -> Iterator[None]:
     """Hold the folder of tables against a second driver. Raises :class:`PipelineError` where one has it."""
-    folder = tables / ".pipeline"
+    folder = tables / OWN
     made(folder)
     with (folder / "lock").open("a+") as file:
         try:
