@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.pipeline import shaping
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
-from kinmqtt_metrics.pipeline.state import EVENT, STATE, TRAFFIC
+from kinmqtt_metrics.pipeline.state import COLUMNS, EVENT, TRAFFIC
 from kinmqtt_metrics.record import OTHERS
 
 SETTINGS = PipelineSettings(Path("landing"), Path("tables"), top=2, storm_connects=10, storm_client=3)
 
-SCHEMA = pa.schema([(name, shaping.TYPES[kind]) for name, kind in STATE.items()])
+SCHEMA = pa.schema([(name, shaping.TYPES[kind]) for name, kind in COLUMNS.items()])
 
 
 def made(*rows: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
