@@ -304,10 +304,11 @@ def part_sink(bench: Bench) -> None:
         compared([broker.name for broker in brokers], bench.compare("sink", brokers, scenarios))
     rows = []
     for name, by_broker in bench.figures["sink"].items():
-        measured = ([row["cpu_us"] for row in by_broker[broker.name] if "cpu_us" in row] for broker in brokers)
-        none, metrics = measured
+        rounds = zip(*(by_broker[broker.name] for broker in brokers), strict=True)
         # Of a round: its two halves had about the same of a machine that is not ours alone.
-        ratio = statistics.median(before / after for before, after in zip(none, metrics, strict=False))
+        pairs = [tuple(row["cpu_us"] for row in both) for both in rounds if all("cpu_us" in row for row in both)]
+        none, metrics = zip(*pairs, strict=True)
+        ratio = statistics.median(before / after for before, after in pairs)
         rows.append([name, f"{statistics.median(none):.2f}", f"{statistics.median(metrics):.2f}", f"{ratio:.2f}"])
     table(["CPU µs a message", *(broker.name for broker in brokers), "none ÷ metrics"], rows)
 

@@ -166,7 +166,8 @@ class Batches:
 
     def _make(self, rows: DataFrame, number: int, before: Step, making: Path) -> Step:
         spark = rows.sparkSession
-        latest = round((self.clock() + self.settings.ahead_s) * 1_000_000)
+        now = round(self.clock() * 1_000_000)
+        latest = now + round(self.settings.ahead_s * 1_000_000)
         name = step_name(number)
 
         bounds = {node: known.bound for node, known in before.nodes.items()}
@@ -185,9 +186,9 @@ class Batches:
             or any(newest > latest for newest in checked.newest.values())
             or any(first < 0 for first in checked.first.values())
         ):
-            if latest < _NO_EARLIER_US:
+            if now < _NO_EARLIER_US:
                 raise PipelineError(
-                    f"this machine's clock says {when(round(self.clock() * 1_000_000))}: every record would be from "
+                    f"this machine's clock says {when(now)}: every record would be from "
                     "the future, and rejected; set the clock"
                 )
             # What is wrong with some rows costs another pass, which batches without them need not make.
