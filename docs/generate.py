@@ -41,11 +41,12 @@ from kinmqtt.plugins.builtin.topic_rewrite import RewriteSettings
 from kinmqtt_metrics.tables import RAW, TABLES
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
+from kinmqtt_spi.reference.authorization import covers, overlaps
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.services import authentication, authorization, limiter, metric, plugin
 from kinmqtt_spi.settings import describe
 from kinmqtt_spi.testing.behaviours import behaviours_of
-from kinmqtt_spi.values import Client
+from kinmqtt_spi.values import Client, Disconnect, Drop, Message, Publisher, Reject
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -77,6 +78,8 @@ def part(name: str) -> str:
     """One generated part, by its name: ``hooks-FAMILY``, ``behaviours-FAMILY``, ``types-PAGE``, or of ``PARTS``."""
     if name.startswith("types-"):
         return "\n" + "\n\n".join(described(cls).strip() for cls in TYPES[name.removeprefix("types-")]) + "\n\n"
+    if name.startswith("functions-"):
+        return "\n" + "\n\n".join(map(function, FUNCTIONS[name.removeprefix("functions-")])) + "\n\n"
     if name.startswith("behaviours-"):
         return behaviours(name.removeprefix("behaviours-"))
     if name.startswith("hooks-"):
@@ -188,6 +191,13 @@ def described(cls: type[Any]) -> str:
     """A class under a heading of its own: what it is, its fields, and its methods."""
     parts = [f"### `{cls.__name__}`", *paragraphs(cls), fields(cls, "").strip(), methods(cls).strip()]
     return "\n\n".join(part for part in parts if part)
+
+
+def function(function: Callable[..., Any]) -> str:
+    """A function under a heading of its own, with its signature and what it answers."""
+    signature = f"{function.__name__}{inspect.signature(function)}".replace("'", "")
+    text = plain(inspect.getdoc(function) or "")
+    return "\n\n".join([f"### `{signature}`", *(" ".join(each.split()) for each in text.split("\n\n"))])
 
 
 def fields(cls: type[Any], title: str = "`{}`: {}\n") -> str:
@@ -323,10 +333,14 @@ TYPES: dict[str, Sequence[type[Any]]] = {
         limiter.LimitVerdict,
         limiter.LimiterNeeds,
     ),
+    "message": (Message, Publisher, Drop, Reject, Disconnect),
     "metric": (metric.Metrics, metric.Counter, metric.Histogram),
     "plugin": (plugin.Context,),
 }
 """What is described on which page."""
+
+FUNCTIONS: dict[str, Sequence[Callable[..., Any]]] = {"message": (covers, overlaps)}
+"""The functions that are described on which page."""
 
 PARTS: dict[str, Callable[[], str]] = {
     "tables": pipeline_tables,

@@ -216,6 +216,7 @@ class Broker:
             "the plugins' notices", lambda: limited(run(self.runtime.hooks.drained()), clock, STOP_LIMIT_S)
         )
         await self._drain_plugins()
+        self.runtime.log_lines.sum_up()
         await _attempted("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
         await _attempted("the cluster backend", cluster.stop)
         await self._stop_plugins()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, evolve
 from twisted.logger import Logger
 
-from kinmqtt.broker import events
+from kinmqtt.broker import connection_log, events
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.denials import DENIALS, applicant
 from kinmqtt.broker.dispatch import Ruling
@@ -530,6 +530,7 @@ def _keeping_alive(connection: Connection, packet: Connect, told: Properties) ->
 def _tell_connected(connection: Connection, session: Session, present: bool, clean_start: bool) -> None:
     runtime = connection.broker.runtime
     runtime.statistics.connections_accepted.value += 1
+    connection_log.connected(connection, session, present)
     if runtime.hooks.connected.active:
         runtime.hooks.connected(session.client, present)
     events.record(

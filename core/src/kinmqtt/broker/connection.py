@@ -15,8 +15,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kinmqtt.broker import events
+from kinmqtt.broker import connection_log, events
 from kinmqtt.broker.actions import HANDLERS, over_limit
+from kinmqtt.broker.denials import shown
 from kinmqtt.broker.outbox import CLOSED, Discard, Outbox
 from kinmqtt.broker.overload import SLOWED_BY_S, Level
 from kinmqtt.mqtt.codec import encode
@@ -109,6 +110,7 @@ class Connection:
         "_rest",
         "_waiting",
         "_waits",
+        "accepted_at",
         "aliases",
         "authentication",
         "broker",
@@ -169,6 +171,8 @@ class Connection:
         self.waits_for_room: list[tuple[int, Deferred[None]]] | None = None
         self.heard = broker.wheel.now
         """The wheel's second in which the client was last heard of."""
+        self.accepted_at = 0
+        """The wheel's second in which the client was accepted."""
         self.keep_alive_s = 0
         self.expiry_asked_s = 0
         """The session expiry interval of CONNECT, whatever was made of it."""
@@ -427,13 +431,7 @@ class Connection:
             self._part()
             return
         session = self.session
-        log.info(
-            "{line}: {text} (0x{code:02X} {reason})",
-            line=line or f"{self.name} closed",
-            text=text,
-            code=reason,
-            reason=reason.name,
-        )
+        self._log_end(reason, text, line)
         if self._is_let_in:
             if self.version == V5:
                 fitting = _fitting(reason, PacketType.DISCONNECT)
@@ -471,6 +469,7 @@ class Connection:
         session = self.session
         self._end(will_stands=reason is not ReasonCode.SUCCESS)
         if session is not None:
+            connection_log.disconnected(self, session, f"by the client (0x{reason:02X} {reason.name})")
             hooks = self.broker.runtime.hooks
             if hooks.disconnected.active:
                 hooks.disconnected(session.client, True, reason)
@@ -479,7 +478,8 @@ class Connection:
 
     def close(self, text: str) -> None:
         """Close with nothing more to say than what was just sent."""
-        log.info("{client} closed: {text}", client=self.name, text=text)
+        if self.broker.runtime.log_lines.may("closed"):
+            log.info("{client} closed: {text}", client=self.name, text=text)
         self._end(will_stands=self._is_let_in)
         self._close_now()
 
@@ -514,6 +514,7 @@ class Connection:
 
     def let_in(self) -> None:
         """The client is let in: packets may be larger from here on."""
+        self.accepted_at = self.broker.wheel.now
         self._beyond = self.framer.allow(self.limits.max_packet_bytes) or None
 
     def enter(self, state: State) -> None:
@@ -546,11 +547,16 @@ class Connection:
         return self.state is State.CLOSED
 
     @property
+    def lasted_s(self) -> int:
+        """For how many seconds the client has been connected."""
+        return self.broker.wheel.now - self.accepted_at
+
+    @property
     def name(self) -> str:
         """For the log: the client id where there is one, and the address."""
         if self.session is None:
             return f"connection from {self.link.address}"
-        return f"client {self.session.client_id!r} at {self.link.address}"
+        return f"client {shown(self.session.client_id)} at {self.link.address}"
 
     # Within
 
@@ -562,12 +568,13 @@ class Connection:
     def _turn_away(self, why: str) -> None:
         """Close before a byte is read: no packet has come that could be answered."""
         self.broker.runtime.statistics.connections_refused.value += 1
-        log.info(
-            "connection from {address} to {listener} refused: {why}",
-            address=self.link.address,
-            listener=self.link.listener.name,
-            why=why,
-        )
+        if self.broker.runtime.log_lines.may("refused"):
+            log.info(
+                "connection from {address} to {listener} refused: {why}",
+                address=self.link.address,
+                listener=self.link.listener.name,
+                why=why,
+            )
         self._close_now()
 
     def _take_in(self, frames: list[Frame]) -> None:
@@ -676,6 +683,7 @@ class Connection:
         self.link.pause_reading()
         self._impatience = self.broker.runtime.clock.later(self.limits.outbound_time_limit_s, self._lose_patience)
         if self.session is not None:
+            self.broker.runtime.slow_consumers.buffer_is_full(self.session, self.waiting_bytes)
             self.session.out = Discard(self.broker.runtime.statistics, "outbound_buffer_full")
 
     def _lose_patience(self) -> None:
@@ -735,7 +743,22 @@ class Connection:
             self._waiting = None
         self.link.close()
 
+    def _log_end(self, reason: ReasonCode, text: str, line: str) -> None:
+        """A line about a connection that the broker ends."""
+        session = self.session
+        if session is not None and self._is_let_in:
+            connection_log.disconnected(self, session, f"by the broker: {text} (0x{reason:02X} {reason.name})")
+        elif self.broker.runtime.log_lines.may("refused"):
+            log.info(
+                "{line}: {text} (0x{code:02X} {reason})",
+                line=line or f"{self.name} closed",
+                text=text,
+                code=reason,
+                reason=reason.name,
+            )
+
     def _tell_lost(self, session: Session, text: str) -> None:
+        connection_log.disconnected(self, session, f"the connection was lost: {text}")
         hooks = self.broker.runtime.hooks
         if hooks.connection_lost.active:
             hooks.connection_lost(session.client, text)

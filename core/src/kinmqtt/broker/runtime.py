@@ -6,7 +6,9 @@ from collections.abc import Callable
 from itertools import count
 
 from kinmqtt.broker.batch import Stores
+from kinmqtt.broker.connection_log import SlowConsumers
 from kinmqtt.broker.hooks import Hooks
+from kinmqtt.broker.log_lines import LogLines
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn import Turn
@@ -32,9 +34,11 @@ class Runtime:
         "clock",
         "hooks",
         "limits",
+        "log_lines",
         "node",
         "random_hex",
         "settings",
+        "slow_consumers",
         "statistics",
         "stores",
         "tells_acknowledged",
@@ -72,6 +76,8 @@ class Runtime:
         self.tells_delivered = hooks.delivered.active
         self.tells_published = hooks.published.active
         self.waiting = Tally()
+        self.log_lines = LogLines(clock)
+        self.slow_consumers = SlowConsumers(self)
         self._counter = count(1).__next__
 
     def now(self) -> float:
