@@ -485,8 +485,11 @@ def test_check_tells_what_is_wrong_with_the_files(tmp_path: Path) -> None:
 
 
 def test_check_tells_of_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """A guard whose list is missing does not start."""
-    assert checked(tmp_path, 'acl_file = "acl"') == f"kinmqtt: {tmp_path}/acl: there is no such file\n"
+    """A guard whose list is missing does not start; file, line and key say where it is named."""
+    assert checked(tmp_path, 'acl_file = "acl"') == (
+        "kinmqtt: kinmqtt.toml:2:12: plugins.auth_file.acl_file: acl: there is no such file; a relative path starts "
+        f"at the working directory, {tmp_path}\n"
+    )
 
 
 def test_a_section_without_files_is_refused(tmp_path: Path) -> None:

@@ -202,8 +202,8 @@ def test_without_configuration_it_abstains(fresh: Path) -> None:
     assert "- example_guard (kinmqtt-example-guard 0.1.0): not configured: " in done.stdout
 
 
-def test_without_configuration_the_broker_starts_and_says_so_once(fresh: Path) -> None:
-    """The broker runs without the plugin, which its log mentions in one line, and lets every publish pass."""
+def test_without_configuration_the_broker_starts_and_says_nothing_of_it(fresh: Path) -> None:
+    """The broker runs without the plugin and lets every publish pass; only `kinmqtt plugins` says why."""
     with _running(fresh) as broker:
         client = Client(broker.port)
         passed = client.publish("secret/plan", b"yes")
@@ -211,8 +211,7 @@ def test_without_configuration_the_broker_starts_and_says_so_once(fresh: Path) -
 
     said = [line for line in broker.lines if "example_guard" in line]
     assert passed in (0x00, NO_MATCHING_SUBSCRIBERS)
-    assert len(said) == 1
-    assert "plugin example_guard is installed but not configured: " in said[0]
+    assert said == []
 
 
 @pytest.mark.parametrize("command", ["run", "check", "plugins"])

@@ -14,8 +14,11 @@ from kinmqtt_spi.settings import setting
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """Where the settings file of a test is."""
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the settings file of a test is, in the working directory, beside files that settings name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("c.pem", "k.pem"):
+        (tmp_path / name).touch()
     return tmp_path / "kinmqtt.toml"
 
 

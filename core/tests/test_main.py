@@ -258,6 +258,45 @@ def test_a_mistake_in_an_option(refused: Refused, arguments: tuple[str, ...], me
     assert refused(None, *arguments).startswith(message)
 
 
+def test_a_key_in_the_wrong_table_is_told_where_it_belongs(refused: Refused) -> None:
+    """A key that is known elsewhere, in the core's tables or a plugin's, is named with its table."""
+    core = refused("[broker]\nmax_connections = 5\n")
+    builtin = refused("[limits]\nentries = []\n")
+
+    assert core == (
+        "k.toml:2:1: broker.max_connections: unknown key; it belongs to limits.max_connections or "
+        "listeners.NAME.limits.max_connections"
+    )
+    assert builtin == "k.toml:2:1: limits.entries: unknown key; it belongs to plugins.bans.entries"
+
+
+def test_a_string_without_quotes_is_recognised(refused: Refused) -> None:
+    """A value that is no TOML but reads like a string is shown as it is to be written."""
+    path = refused("[broker]\ndata = /var/lib/mqtt  # here\n")
+    switch = refused("[broker]\nallow_anonymous = yes\n")
+
+    assert path == 'k.toml:2:8: invalid value; did you mean data = "/var/lib/mqtt"?'
+    assert switch == "k.toml:2:19: invalid value; did you mean allow_anonymous = true?"
+
+
+def test_check_finds_a_data_directory_that_can_not_be_written(refused: Refused) -> None:
+    """`check` says what `run` would fail on, with the place of the setting, and makes nothing."""
+    assert refused(None, "--data", "/proc/kinmqtt", command="check") == (
+        "broker.data: /proc/kinmqtt: can't be made in /proc: No such file or directory"
+    )
+
+
+def test_check_names_sections_that_have_no_effect(surroundings: Surroundings, tmp_path: Path) -> None:
+    """A section of a plugin that is not used is no mistake, and is not passed over in silence."""
+    surroundings.install("guard", GUARD, {"guard": "guard"})
+    (tmp_path / "k.toml").write_text("[plugins]\nonly = []\n[plugins.guard]\nx = 1\n")
+
+    done = run_command("check", "-c", "k.toml", cwd=tmp_path, env=surroundings.environment)
+
+    assert done.returncode == 0, done.stderr
+    assert "k.toml:3: plugins.guard: the section has no effect: not among plugins.only\n" in done.stdout
+
+
 def test_a_mistake_in_the_environment(refused: Refused) -> None:
     """A variable that sets nothing is refused, with the nearest name."""
     message = refused(LOCAL, KINMQTT__BROKER__LISTN="1")

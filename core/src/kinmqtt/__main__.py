@@ -202,12 +202,17 @@ def _check(parsed: argparse.Namespace) -> int:
 
     settings = _settings(parsed)
     assembly, listeners = build_assembly(settings, _reactor(settings))
+    if assembly.writes_data_directory and (problems := settings.problems_with_data_directory()):
+        raise SettingsError(problems)
     print("listen: " + ", ".join(listener.summary for listener in listeners))
     for family, plugin in assembly.providers.items():
         print(f"{family}: {plugin}")
     print("hooks run in this order: " + ", ".join(assembly.manager.active))
     if not any(assembly.manager.implementations(hook) for hook in ("authenticate", "exchange")):
         print("nobody authenticates: no client will be let in; install an authenticator, or allow anonymous clients")
+    unused = {choice.candidate.name: choice.why for choice in assembly.manager.choices if not choice.active}
+    for line in settings.ineffective_sections(unused):
+        print(line)
     print("the settings are sound")
     return 0
 

@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from attrs import evolve, field, frozen
 
 from kinmqtt.broker.settings import DEFAULT_ENDPOINT, BrokerSettings, LimitSettings, ListenerSettings, from_text
+from kinmqtt.elsewhere import belongs_to
 from kinmqtt.plugins.discovery import RESERVED_NAMES
 from kinmqtt.plugins.manager import PROVIDERS
 from kinmqtt.plugins.selection import Selection
 from kinmqtt_spi.errors import SettingsError
-from kinmqtt_spi.settings import Document, parse, read_file, setting, unknown_environment, unknown_tables
+from kinmqtt_spi.settings import (
+    Document,
+    KeyPath,
+    parse,
+    problem_with_folder,
+    read_file,
+    setting,
+    unknown_environment,
+    unknown_tables,
+)
+
+T = TypeVar("T")
 
 TABLES: Final = ("broker", "limits", "listeners", "services", "plugins")
 
@@ -119,6 +131,20 @@ class Settings:
         unused = sorted(after.sections - set(active))
         return left + [f"plugins.{name}: the plugin is not in use; to use it needs a restart" for name in unused]
 
+    def ineffective_sections(self, why_not: Mapping[str, str]) -> list[str]:
+        """A line for each plugin's section that nobody reads; ``why_not`` says why a plugin is not used."""
+        return [
+            f"{_place(self._document, 'plugins', name)}: the section has no effect: {why_not[name]}"
+            for name in sorted(self.selection.sections)
+            if name in why_not
+        ]
+
+    def problems_with_data_directory(self) -> list[str]:
+        """Why the broker's state can't be written where the settings say; nothing is written to find out."""
+        directory = self.broker.data_directory
+        problem = None if directory is None else problem_with_folder(directory)
+        return [] if problem is None else [f"{_place(self._document, 'broker', 'data')}: {problem}"]
+
     _classes: dict[str, type[Any]] = field(factory=dict, init=False, eq=False, repr=False)
 
     def for_plugin(self, name: str, settings_class: type[Any] | None) -> Any:
@@ -128,7 +154,7 @@ class Settings:
         """
         if settings_class is not None:
             self._classes[name] = settings_class
-            return parse(settings_class, self._document, ("plugins", name), environ=self._environment)
+            return _parsed(settings_class, self._document, ("plugins", name), self._environment)
         section = self._document.data.get("plugins", {}).get(name)
         if section:
             where = self._document.line(("plugins", name))
@@ -159,7 +185,7 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
     parsed: dict[str, Any] = {}
     for table, settings_class in classes.items():
         try:
-            parsed[table] = parse(settings_class, document, (table,), environ=environment)
+            parsed[table] = _parsed(settings_class, document, (table,), environment)
         except SettingsError as error:
             problems.extend(error.problems)
     plugins, sections = _plugins(document, problems)
@@ -185,6 +211,11 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
     broker = _overridden(parsed["broker"], overrides, environment)
     listeners = _listeners(document, broker, tables, overrides)
     return Settings(broker, parsed["limits"], selection, listeners, document, environment, path, overrides)
+
+
+def _parsed(settings_class: type[T], document: Document, path: KeyPath, environment: Mapping[str, str]) -> T:
+    """A table as an instance of its class; the files that it names are there."""
+    return parse(settings_class, document, path, environ=environment, check_paths=True, elsewhere=belongs_to)
 
 
 def _read(path: Path) -> Document:
@@ -278,7 +309,7 @@ def _listener_tables(
     found = {}
     for name in tables:
         try:
-            found[name] = parse(ListenerSettings, document, ("listeners", name), environ=environment)
+            found[name] = _parsed(ListenerSettings, document, ("listeners", name), environment)
         except SettingsError as error:
             problems.extend(error.problems)
     return found

@@ -76,8 +76,11 @@ class Options(usage.Options):
                 os.environ,
             )
             install_asyncio_reactor(settings.broker.event_loop)
-        except (AssemblyError, SettingsError) as error:
-            raise usage.UsageError(str(error)) from error
+        except SettingsError as error:
+            # Not as a mistake in usage: that would print the usage, and the message behind it.
+            raise SystemExit("\n".join(f"kinmqtt: {problem}" for problem in error.problems)) from error
+        except AssemblyError as error:
+            raise SystemExit(f"kinmqtt: {error}") from error
 
 
 def makeService(options: Options) -> IService:

@@ -262,3 +262,22 @@ def test_a_handshake_that_does_not_come_is_not_waited_for(authority: Authority, 
         with socket.create_connection(("127.0.0.1", broker.port), 20) as plain:
             plain.sendall(CONNECT)
             assert CONNACK not in plain.recv(100)
+        broker.wait_for_line("known who is there: what came is not TLS; plain MQTT, perhaps, on a port for TLS")
+
+
+def test_a_handshake_that_fails_is_told_in_words(authority: Authority, tmp_path: Path) -> None:
+    """The log says what a client did wrong that speaks HTTP, or an older TLS, or trusts another authority."""
+    authority.issue("localhost")
+
+    with _broker(tmp_path, tls='minimum_version = "1.3"') as broker:
+        with socket.create_connection(("127.0.0.1", broker.port), 20) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert _is_closed(plain)
+        for context in (_client(authority, maximum_version=ssl.TLSVersion.TLSv1_2), ssl.create_default_context()):
+            with socket.create_connection(("127.0.0.1", broker.port), 20) as plain:
+                with pytest.raises(ssl.SSLError):
+                    context.wrap_socket(plain, server_hostname="localhost")
+
+        broker.wait_for_line("what came is HTTP without TLS; WebSocket goes to this port as wss://")
+        broker.wait_for_line("the client speaks no version of TLS that this listener does")
+        broker.wait_for_line("the client does not trust the authority of this listener's certificate")

@@ -36,7 +36,9 @@ class MetricsSettings:
     """Where records go, and which."""
 
     landing: Path | None = setting(
-        None, help="the folder that records are written to; several brokers may share it, each under its own name"
+        None,
+        path="folder",
+        help="the folder that records are written to; several brokers may share it, each under its own name",
     )
     roll_s: float = setting(
         5.0, help="how often what was written is handed to readers", unit="s", minimum=2, maximum=10

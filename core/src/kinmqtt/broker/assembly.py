@@ -79,6 +79,11 @@ class Assembly:
     default_authenticators: tuple[str, ...] | None
     """Who is asked at listeners that name nobody; ``None`` for everybody."""
 
+    @property
+    def writes_data_directory(self) -> bool:
+        """Whether a built-in store keeps something in the data directory."""
+        return any(plugin in KEPT_DEFAULTS.values() for plugin in self.providers.values())
+
 
 def assemble(
     settings: BrokerSettings,
@@ -256,9 +261,7 @@ def _configure_one(
         if name in named:
             raise AssemblyError(f"plugin {name!r} is named in the settings but not configured: {error}") from error
         manager.deactivate(name, f"not configured: {error}")
-        # Built-ins are there whether anybody wants them or not.
-        tell = log.debug if manager.is_builtin(name) else log.info
-        tell("plugin {name} is installed but not configured: {error}", name=name, error=error)
+        log.debug("plugin {name} is installed but not configured: {error}", name=name, error=error)
     except SettingsError:
         raise
     except Exception as error:

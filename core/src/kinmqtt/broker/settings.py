@@ -219,12 +219,14 @@ class ListenerLimitSettings:
 class TlsSettings:
     """``[listeners.NAME.tls]``."""
 
-    certificate: Path = setting(help="the certificate and those between it and the root, PEM")
-    private_key: Path = setting(help="its private key, PEM; it may be the same file")
+    certificate: Path = setting(path="file", help="the certificate and those between it and the root, PEM")
+    private_key: Path = setting(path="file", help="its private key, PEM; it may be the same file")
     client_certificates: Literal["none", "optional", "required"] = setting(
         "none", help="whether clients are asked for a certificate, and let in without one"
     )
-    client_ca: Path | None = setting(None, help="the authorities that clients' certificates must come from, PEM")
+    client_ca: Path | None = setting(
+        None, path="file", help="the authorities that clients' certificates must come from, PEM"
+    )
     username_from: Literal["common_name", "subject"] | None = setting(
         None, help="what of a client's certificate becomes its user name, in place of CONNECT's"
     )

@@ -150,8 +150,16 @@ class MqttProtocol(Protocol):
             log.info(
                 "a connection to {listener} ended before it was known who is there: {why}",
                 listener=self.listener.name,
-                why=reason.getErrorMessage(),
+                why=self._why_lost(reason),
             )
+
+    def _why_lost(self, reason: Failure) -> str:
+        """Why the connection ended, in words; a TLS handshake that failed says what the peer did wrong."""
+        if self._settings.tls is None:
+            return reason.getErrorMessage()
+        from kinmqtt.net.tls import handshake_failure
+
+        return handshake_failure(reason.value)
 
     def resumeProducing(self) -> None:
         """Everything written has gone out."""

@@ -101,6 +101,38 @@ class TlsContext:
         return self._protocol if self._protocol in offered else SSL.NO_OVERLAPPING_PROTOCOLS
 
 
+_FAILURES: Final = {
+    "wrong version number": "what came is not TLS; plain MQTT, perhaps, on a port for TLS",
+    "packet length too long": "what came is not TLS; plain MQTT, perhaps, on a port for TLS",
+    "record layer failure": "what came is not TLS; plain MQTT, perhaps, on a port for TLS",
+    "unexpected message": "what came is not TLS; plain MQTT, perhaps, on a port for TLS",
+    "http request": "what came is HTTP without TLS; WebSocket goes to this port as wss://",
+    "unsupported protocol": "the client speaks no version of TLS that this listener does (minimum_version)",
+    "no shared cipher": "client and listener have no cipher suite in common (ciphers)",
+    "peer did not return a certificate": "the client showed no certificate, and this listener requires one",
+    "certificate verify failed": "the client's certificate is not from client_ca, or is not valid now",
+    "tlsv1 alert unknown ca": "the client does not trust the authority of this listener's certificate",
+    "tlsv1 alert decrypt error": "the client could not verify this listener's certificate",
+    "ssl/tls alert bad certificate": "the client does not accept this listener's certificate",
+    "ssl/tls alert certificate expired": "the client says that this listener's certificate has expired",
+    "ssl/tls alert certificate unknown": "the client does not accept this listener's certificate",
+    "sslv3 alert bad certificate": "the client does not accept this listener's certificate",
+    "sslv3 alert certificate expired": "the client says that this listener's certificate has expired",
+    "sslv3 alert certificate unknown": "the client does not accept this listener's certificate",
+}
+"""OpenSSL's reasons for the end of a handshake, of its versions 1.1.1 and 3, in words."""
+
+
+def handshake_failure(error: BaseException) -> str:
+    """Why a TLS handshake failed: in words, with OpenSSL's own behind them; else the error's message."""
+    details = error.args[0] if isinstance(error, SSL.Error) and error.args else None
+    if not isinstance(details, list) or not details:
+        return str(error) or type(error).__name__
+    reasons = [str(detail[-1]) for detail in details]
+    words = next((_FAILURES[reason] for reason in reasons if reason in _FAILURES), "TLS failed")
+    return f"{words} ({', '.join(reasons)})"
+
+
 def client_certificate(transport: Any) -> Certificate | None:
     """The certificate that a client showed, if there is one; TLS has verified it by then."""
     certificate = transport.getPeerCertificate()

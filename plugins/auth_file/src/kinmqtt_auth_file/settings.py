@@ -16,10 +16,14 @@ class AuthFileSettings:
     """``[plugins.auth_file]``."""
 
     password_file: Path | None = setting(
-        None, help="users and their hashes, as Mosquitto's `password_file`; left out, it authenticates nobody"
+        None,
+        path="file",
+        help="users and their hashes, as Mosquitto's `password_file`; left out, it authenticates nobody",
     )
     acl_file: Path | None = setting(
-        None, help="who may do what with which topics, as Mosquitto's `acl_file`; left out, it authorizes nothing"
+        None,
+        path="file",
+        help="who may do what with which topics, as Mosquitto's `acl_file`; left out, it authorizes nothing",
     )
     watch_s: float = setting(
         3.0,

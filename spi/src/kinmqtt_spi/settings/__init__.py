@@ -9,16 +9,21 @@ from kinmqtt_spi.settings._environment import unknown_environment
 from kinmqtt_spi.settings._examples import Row, as_toml, describe
 from kinmqtt_spi.settings._fields import setting
 from kinmqtt_spi.settings._files import MAX_FILE_BYTES, check_regular, read_file
+from kinmqtt_spi.settings._keys import KeyPath
 from kinmqtt_spi.settings._parse import parse, unknown_tables
+from kinmqtt_spi.settings._paths import problem_with_file, problem_with_folder
 
 __all__ = [
     "MAX_FILE_BYTES",
     "Document",
+    "KeyPath",
     "Row",
     "as_toml",
     "check_regular",
     "describe",
     "parse",
+    "problem_with_file",
+    "problem_with_folder",
     "read_file",
     "setting",
     "unknown_environment",

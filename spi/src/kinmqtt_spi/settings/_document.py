@@ -13,6 +13,9 @@ from kinmqtt_spi.settings._files import read_file
 from kinmqtt_spi.settings._keys import KeyPath, KeyScanner
 
 _AT_LINE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
+_BARE_TEXT: Final = re.compile(r"\s*(?P<key>[\w.-]+)\s*=\s*(?P<value>[A-Za-z_/~.$:*+][^\"'\[\]{}#=]*?)\s*(?:#.*)?")
+"""A line whose value begins as no value of TOML but true, false, inf and nan does."""
+
 _AT_END: Final = re.compile(r" \(at end of document\)$")
 
 
@@ -99,7 +102,17 @@ def _located(name: str, text: str, message: str) -> str:
     else:
         line, column = _position(_line_starts(text), len(text))
     message = _AT_END.sub("", _AT_LINE.sub("", message))
-    return f"{name}:{line}:{column}: {_lower_first(message)}"
+    return f"{name}:{line}:{column}: {_lower_first(message)}{_quotes_missing(text.splitlines()[line - 1 : line])}"
+
+
+def _quotes_missing(lines: list[str]) -> str:
+    """The end of a message about a line whose value may be a string that was written without quotes."""
+    match = _BARE_TEXT.fullmatch(lines[0]) if lines else None
+    if match is None:
+        return ""
+    value = match["value"]
+    written = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(value.lower(), f'"{value}"')
+    return f"; did you mean {match['key']} = {written}?"
 
 
 def _not_utf8(name: str, content: bytes, offset: int) -> str:

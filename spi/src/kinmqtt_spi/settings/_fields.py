@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 import attrs
 from attrs import frozen
@@ -27,6 +27,7 @@ class Rule:
     secret: bool = False
     one_of: tuple[Any, ...] | None = None
     finite: bool = True
+    path: Literal["file", "folder"] | None = None
 
 
 _NO_RULE: Final = Rule()
@@ -43,6 +44,7 @@ def setting(
     secret: bool = False,
     one_of: Sequence[Any] | None = None,
     finite: bool = True,
+    path: Literal["file", "folder"] | None = None,
     validator: Any = None,
 ) -> T: ...
 @overload
@@ -56,6 +58,7 @@ def setting(
     secret: bool = False,
     one_of: Sequence[Any] | None = None,
     finite: bool = True,
+    path: Literal["file", "folder"] | None = None,
     validator: Any = None,
 ) -> T: ...
 @overload
@@ -68,6 +71,7 @@ def setting(
     secret: bool = False,
     one_of: Sequence[Any] | None = None,
     finite: bool = True,
+    path: Literal["file", "folder"] | None = None,
     validator: Any = None,
 ) -> Any: ...
 def setting(
@@ -81,6 +85,7 @@ def setting(
     secret: bool = False,
     one_of: Sequence[Any] | None = None,
     finite: bool = True,
+    path: Literal["file", "folder"] | None = None,
     validator: Any = None,
 ) -> Any:
     """Declare a field of a settings class; without ``default`` and ``factory`` its key is required.
@@ -95,9 +100,11 @@ def setting(
     :param secret: never show the value, in messages, representations or documentation.
     :param one_of: the only values allowed, of each element where the field is a list.
     :param finite: refuse ``nan`` and ``inf``.
+    :param path: ``"file"`` for one that must be there and be read, ``"folder"`` for one that is written to, and made
+        where it is not there; see ``check_paths`` of :func:`parse`.
     :param validator: an attrs validator; the text of its ``ValueError`` becomes the problem's.
     """
-    rule = Rule(help, unit, minimum, maximum, secret, None if one_of is None else tuple(one_of), finite)
+    rule = Rule(help, unit, minimum, maximum, secret, None if one_of is None else tuple(one_of), finite, path)
     return attrs.field(
         default=attrs.Factory(factory) if factory is not None else default,
         validator=validator,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 from kinmqtt_spi.settings._document import Document
 from kinmqtt_spi.settings._environment import Overrides
 from kinmqtt_spi.settings._keys import KeyPath
+from kinmqtt_spi.settings._paths import path_problems
 from kinmqtt_spi.settings._reader import REFUSED, Place, Reader
 from kinmqtt_spi.settings._types import section_of
 from kinmqtt_spi.settings._words import did_you_mean
@@ -25,12 +26,17 @@ def parse(
     *,
     environ: Mapping[str, str] = _NO_ENVIRONMENT,
     prefix: str = "KINMQTT",
+    check_paths: bool = False,
+    elsewhere: Callable[[str], str | None] | None = None,
 ) -> T:
     """The table at ``path`` as an instance of the attrs class ``cls``; an absent table means all defaults.
 
     Variables of ``environ`` such as ``KINMQTT__BROKER__MAX_INFLIGHT`` override single settings. Their text
     is read as a TOML value if it is one that the setting takes, else as a string. A variable that sets
     nothing is left for :func:`unknown_environment` to find.
+
+    With ``check_paths`` it is looked whether files and folders that settings name can be used. ``elsewhere`` is asked
+    about a key that is not known here: in which table it is, or ``None``.
 
     Raises ``SettingsError`` with all the problems there are, in the order of the file, and ``TypeError`` if
     the class has a field that settings can't express.
@@ -40,9 +46,13 @@ def parse(
     data = _value_at(path, reader)
     reader.finish()
     overrides = Overrides(section, path, data, environ, prefix)
-    reader = Reader(document, overrides.variables, overrides.problems)
+    reader = Reader(document, overrides.variables, overrides.problems, elsewhere)
     instance = reader.read(section, overrides.apply(path, data), Place(path))
     reader.finish()
+    if check_paths:
+        for key, problem in path_problems(instance, path):
+            reader.at_value(key, problem)
+        reader.finish()
     return cast(T, instance)
 
 

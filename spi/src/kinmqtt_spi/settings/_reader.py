@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from attrs import define, evolve, field, frozen
@@ -73,6 +73,8 @@ class Reader:
     document: Document
     variables: Mapping[KeyPath, Variable]
     problems: list[Problem]
+    elsewhere: Callable[[str], str | None] | None = None
+    """Answers where a key is known that is not known where it stands."""
 
     def read(self, shape: Readable, value: Any, place: Place) -> Any:
         """Read a value; a variable's text counts as a string where its TOML value does not fit.

@@ -68,7 +68,9 @@ class Section(Shape):
         known = [field.key for field in self.fields]
         for key in table:
             if key not in known:
-                reader.at_key((*place.path, key), f"unknown key{did_you_mean(key, known)}")
+                place_of_key = reader.elsewhere(key) if reader.elsewhere is not None else None
+                hint = f"; it belongs to {place_of_key}" if place_of_key else did_you_mean(key, known)
+                reader.at_key((*place.path, key), f"unknown key{hint}")
         for field in self.fields:
             if field.required and field.key not in table:
                 reader.at_key((*place.path, field.key), f"required key is missing ({field.words()})")
