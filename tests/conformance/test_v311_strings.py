@@ -251,6 +251,29 @@ def test_flags_that_are_not_the_tables(name: str) -> None:
     assert taken == []
 
 
+@pytest.mark.parametrize("name", HEADERS)
+def test_in_3_1_only_the_qos_of_a_request_counts(name: str) -> None:
+    """Of MQTT 3.1's flags one must hold, QoS 1 of PUBREL and requests; others are "not used" (its chapter 3)."""
+    first, body = HEADERS[name]
+    needed = first & 0x06
+
+    for flags in range(16):
+        client = House().connect("c", V31)
+        client.send_bytes(packet(first & 0xF0 | flags, body))
+        refused = client.closed and name != "DISCONNECT"
+        assert refused == (flags & 0x06 != needed and needed > 0), flags
+
+
+@pytest.mark.parametrize("options", [0x04, 0x41, 0xFE])
+def test_in_3_1_two_bits_of_a_request_count(options: int) -> None:
+    """The upper six bits of the requested QoS are "not used" in MQTT 3.1 (its section 3.8)."""
+    client = House().connect("c", V31)
+
+    client.send_bytes(packet(0x82, b"\x00\x01\x00\x01a" + bytes((options,))))
+
+    assert client.of(Suback)[0].reasons == (options & 3,)
+
+
 @pytest.mark.parametrize("version", OLD)
 @pytest.mark.parametrize("first", [0x36, 0x37, 0x3E, 0x3F])
 def test_both_qos_bits_close_the_connection(first: int, version: int) -> None:

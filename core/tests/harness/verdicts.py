@@ -105,7 +105,7 @@ def _refusal(entry: Entry, version: int, reason: ReasonCode) -> Verdict:
             return Verdict(None, True)
         return Verdict(Disconnect, True, _fitting(reason, DISCONNECT_FROM_SERVER))
     level = None if entry.framing else peek_version(entry.data, entry.body)
-    if level is None and reason is not ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
+    if level is None:
         return Verdict(None, True)
     if version == V5:
         return Verdict(Connack, True, _fitting(reason, ALLOWED_REASONS[PacketType.CONNACK]))

@@ -19,7 +19,7 @@ from kinmqtt.broker.subscribing import subscribe_initially
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.mqtt.codec import decode, peek_version
 from kinmqtt.mqtt.connection import State, check_authentication_step
-from kinmqtt.mqtt.errors import RemoteError, UnsupportedVersion
+from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Connect
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -75,16 +75,12 @@ class Refused(Exception):
 
 
 def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """A CONNECT."""
+    """A CONNECT. One that names another protocol is not answered: its client can't read it (MQTT-3.1.2-1)."""
     level = peek_version(frame, body)
     if level is not None:
         connection.version = level if level in (V31, V311, V5) else _nearest(level)
     connection.enter(State.CONNECTING)
-    try:
-        packet = decode(frame, body, connection.version)
-    except UnsupportedVersion:
-        connection.version = V311 if level is None else _nearest(level)
-        raise
+    packet = decode(frame, body, connection.version)
     if not isinstance(packet, Connect):
         raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not a CONNECT")
     return connection.wait_for(run(_guarded(connection, packet, _begin(connection, packet))))

@@ -97,12 +97,6 @@ def checked_packet_id(packet_id: int) -> int:
     return packet_id
 
 
-def check_flags(frame: bytes, expected: int, clause: str = "MQTT-2.1.3-1") -> None:
-    """Raise unless the lower four bits of the first byte are the ``expected`` ones (section 2.1.3)."""
-    if frame[0] & 0x0F != expected:
-        raise MalformedPacket(f"the fixed header's flags are 0x{frame[0] & 0x0F:X}, not 0x{expected:X}", clause)
-
-
 def write_u8(value: int) -> bytes:
     """One byte."""
     return _unsigned(value, 1)
