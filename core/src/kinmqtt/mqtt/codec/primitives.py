@@ -78,8 +78,8 @@ def text_of(raw: bytes) -> str:
     """Decode the bytes of a UTF-8 Encoded String.
 
     Python's decoder refuses surrogates and keeps U+FEFF, as it must (MQTT-1.5.4-1, MQTT-1.5.4-3). Control
-    characters and non-characters may be refused by a receiver; they are let through, for devices do send
-    them.
+    characters and non-characters are let through: whether they may stand in a name is for the settings to say
+    (:mod:`kinmqtt.mqtt.characters`).
     """
     try:
         text = raw.decode()
