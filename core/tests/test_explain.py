@@ -339,6 +339,8 @@ def test_enhanced_authentication_is_named() -> None:
         (Action.SUBSCRIBE, "$share/g", ReasonCode.TOPIC_FILTER_INVALID),
         (Action.RECEIVE, "a/+", ReasonCode.TOPIC_NAME_INVALID),
         (Action.PUBLISH, "/" * 1000, ReasonCode.TOPIC_NAME_INVALID),
+        (Action.PUBLISH, "a\x07", ReasonCode.MALFORMED_PACKET),
+        (Action.SUBSCRIBE, "$share/g\x07/a", ReasonCode.MALFORMED_PACKET),
     ],
 )
 def test_what_the_broker_itself_refuses_nobody_is_asked_about(action: Action, topic: str, reason: ReasonCode) -> None:

@@ -222,6 +222,12 @@ def test_a_connect_against_the_rules_is_not_answered(version: int, data: bytes) 
     assert list(house.broker.sessions.by_id) == ["heir"]
 
 
+@pytest.mark.parametrize("flags", [1, CLEAN | 1])
+def test_in_3_1_the_reserved_flag_is_not_looked_at(flags: int) -> None:
+    """Bit 0 of the Connect Flags is "not used" in MQTT 3.1, which forbids nothing (its section 3.1)."""
+    assert answer(connect_bytes(V31, flags, b"c"), V31) == (ACCEPTED, False)
+
+
 @pytest.mark.parametrize("flags", range(1, 16))
 def test_a_connect_has_no_header_flags(flags: int) -> None:
     """Any flag in the fixed header is against section 3.1.1: no CONNACK [MQTT-2.2.2-1, MQTT-2.2.2-2]."""
@@ -272,15 +278,15 @@ def test_an_unsupported_level_is_told_and_closed(start: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", [b"MQTT\x00", b"mqtt", b"MQIsdP", b"MQT", b"", b"MQTTX", "ＭＱＴＴ".encode()])
-def test_another_protocols_name_is_not_served(name: bytes) -> None:
-    """Whatever it says of its level, a packet with another protocol name opens no session [MQTT-3.1.2-1]."""
+@pytest.mark.parametrize("level", [3, 4, 5, 6])
+def test_another_protocols_name_is_not_served(name: bytes, level: int) -> None:
+    """Whatever it says of its level: closed without a word of MQTT, and no session [MQTT-3.1.2-1]."""
     house = House()
-    body = field(name) + b"\x04\x02\x00\x00\x00\x01c"
+    body = field(name) + bytes((level,)) + b"\x02\x00\x00\x00\x01c"
 
-    told, closed = answer(bytes((0x10, len(body))) + body, V311, house)
+    told = answer(bytes((0x10, len(body))) + body, V311, house)
 
-    assert closed
-    assert told in (b"", b"\x20\x02\x00\x01")
+    assert told == (b"", True)
     assert house.broker.sessions.by_id == {}
 
 
@@ -636,6 +642,19 @@ def test_a_disconnect_with_flags_is_none(flags: int) -> None:
 
     assert client.closed
     assert payloads(heir) == [b"gone"]
+
+
+@pytest.mark.parametrize("flags", range(1, 16))
+def test_in_3_1_the_flags_of_a_disconnect_are_not_looked_at(flags: int) -> None:
+    """They are "not used" (its section 3.14): the client has gone in good order, and its will with it."""
+    house = House()
+    heir = house.connect("heir").subscribe("w")
+    client = house.connect("c", V31, will=Will("w", b"gone"))
+
+    client.send_bytes(bytes((0xE0 | flags, 0)))
+
+    assert client.closed
+    assert payloads(heir) == []
 
 
 @pytest.mark.parametrize("version", OLD)

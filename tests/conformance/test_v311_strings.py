@@ -50,6 +50,9 @@ WELL_FORMED = {
 }
 """Strings that MQTT takes as they are, the unusual ones with the usual."""
 
+DISALLOWED = [name for name in WELL_FORMED if name in ("U+0001", "U+007F", "U+009F", "U+FDD0", "U+FFFF", "U+10FFFF")]
+"""Those with a code point that nobody ought to send (section 1.5.3)."""
+
 FIELDS = ["client id", "will topic", "user name", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"]
 
 
@@ -110,8 +113,8 @@ def test_what_is_no_string_closes_the_connection(string: bytes, where: str, vers
 @pytest.mark.parametrize("where", FIELDS)
 @pytest.mark.parametrize("string", WELL_FORMED.values(), ids=WELL_FORMED.keys())
 def test_every_string_is_taken(string: str, where: str, version: int) -> None:
-    """Control characters and non-characters may come, first and last code points do [MQTT-1.5.3-1]."""
-    house = House()
+    """First and last code points, and, where the settings say so, control and non-characters [MQTT-1.5.3-1]."""
+    house = House(control_characters="allow")
     peer = ready(house, where, version)
 
     peer.send_bytes(with_string(where, string.encode(), version))
@@ -121,10 +124,29 @@ def test_every_string_is_taken(string: str, where: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", OLD)
+@pytest.mark.parametrize("where", FIELDS)
+@pytest.mark.parametrize("name", WELL_FORMED)
+def test_what_nobody_ought_to_send_closes_the_connection(name: str, where: str, version: int) -> None:
+    """A control or non-character in a name, without an answer and without effect (section 1.5.3); no other string."""
+    house = House()
+    heir = house.connect("heir").subscribe("#")
+    peer = ready(house, where, version)
+    before = len(peer.packets)
+
+    peer.send_bytes(with_string(where, WELL_FORMED[name].encode(), version))
+
+    assert peer.closed == (name in DISALLOWED)
+    if peer.closed:
+        assert len(peer.packets) == before
+        assert heir.messages == []
+        assert house.broker.router.index.count() == 1
+
+
+@pytest.mark.parametrize("version", OLD)
 @pytest.mark.parametrize("topic", WELL_FORMED.values(), ids=WELL_FORMED.keys())
 def test_topics_are_delivered_as_they_came(topic: str, version: int) -> None:
     """Nothing is stripped, composed or replaced, on the wire neither [MQTT-1.5.3-3, MQTT-4.7.3-4]."""
-    house = House()
+    house = House(control_characters="allow")
     sub = house.connect("s", version).send_bytes(packet(0x82, b"\x00\x01" + field(topic.encode()) + b"\x00"))
     heard = bytearray()
     sub.link.write = heard.extend  # type: ignore[assignment, method-assign]
@@ -249,6 +271,29 @@ def test_flags_that_are_not_the_tables(name: str) -> None:
             taken.append(byte)
 
     assert taken == []
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_in_3_1_only_the_qos_of_a_request_counts(name: str) -> None:
+    """Of MQTT 3.1's flags one must hold, QoS 1 of PUBREL and requests; others are "not used" (its chapter 3)."""
+    first, body = HEADERS[name]
+    needed = first & 0x06
+
+    for flags in range(16):
+        client = House().connect("c", V31)
+        client.send_bytes(packet(first & 0xF0 | flags, body))
+        refused = client.closed and name != "DISCONNECT"
+        assert refused == (flags & 0x06 != needed and needed > 0), flags
+
+
+@pytest.mark.parametrize("options", [0x04, 0x41, 0xFE])
+def test_in_3_1_two_bits_of_a_request_count(options: int) -> None:
+    """The upper six bits of the requested QoS are "not used" in MQTT 3.1 (its section 3.8)."""
+    client = House().connect("c", V31)
+
+    client.send_bytes(packet(0x82, b"\x00\x01\x00\x01a" + bytes((options,))))
+
+    assert client.of(Suback)[0].reasons == (options & 3,)
 
 
 @pytest.mark.parametrize("version", OLD)

@@ -128,9 +128,9 @@ class Narrow:
 # The protocol's name and version
 
 
-@pytest.mark.parametrize("name", [b"MQTT\x00", b"mqtt", b"MQT", b"", b"MQTTX", b"MQIsdp", b"\xef\xbb\xbfMQTT"])
+@pytest.mark.parametrize("name", [b"MQTT\x00", b"mqtt", b"MQT", b"", b"MQTTX", b"HTTP", b"\xef\xbb\xbfMQTT"])
 def test_another_protocols_name_is_not_served(name: bytes) -> None:
-    """The end, with or without a word of the unsupported version, and no session [MQTT-3.1.2-1]."""
+    """The end, and no session. The broker may say 0x84 and does not: this is no client of MQTT [MQTT-3.1.2-1]."""
     house = House()
     written = bytearray()
     peer = house.open(V5)
@@ -138,9 +138,15 @@ def test_another_protocols_name_is_not_served(name: bytes) -> None:
 
     peer.send_bytes(connect_bytes(CLEAN, NONE, C, start=field(name) + b"\x05"))
 
-    assert peer.closed
-    assert bytes(written[2:4]) in (b"", b"\x00\x84", b"\x00\x01")
+    assert (bytes(written), peer.closed) == (b"", True)
     assert house.broker.sessions.by_id == {}
+
+
+def test_the_old_name_with_the_new_version_is_told_so() -> None:
+    """MQIsdp is a name of MQTT's, so that 0x84 is said [MQTT-3.1.2-1, MQTT-3.1.2-2]."""
+    peer = House().open(V5).send_bytes(connect_bytes(CLEAN, NONE, C, start=field(b"MQIsdp") + b"\x05"))
+
+    assert refused(peer) == 0x84
 
 
 @pytest.mark.parametrize("level", [6, 7, 0x7F, 0x85, 0x86, 0xFF])

@@ -47,6 +47,21 @@ WELL_FORMED = {
 }
 """Strings that MQTT takes as they are, the unusual ones with the usual."""
 
+DISALLOWED = [name for name in WELL_FORMED if name in ("U+0001", "U+007F", "U+009F", "U+FDD0", "U+FFFF", "U+10FFFF")]
+"""Those with a code point that nobody ought to send (section 1.5.4)."""
+
+NAMES = [
+    "client id",
+    "will topic",
+    "user name",
+    "response topic of the will",
+    "topic of PUBLISH",
+    "response topic of PUBLISH",
+    "filter of SUBSCRIBE",
+    "filter of UNSUBSCRIBE",
+]
+"""The strings that name somebody or something."""
+
 IN_CONNECT = [
     "client id",
     "will topic",
@@ -179,8 +194,8 @@ def test_what_is_no_string_is_malformed(string: bytes, where: str) -> None:
 @pytest.mark.parametrize("where", [*IN_CONNECT, *AFTERWARDS])
 @pytest.mark.parametrize("string", WELL_FORMED.values(), ids=WELL_FORMED.keys())
 def test_every_string_is_taken(string: str, where: str) -> None:
-    """Control characters and non-characters may come, first and last code points do [MQTT-1.5.4-1]."""
-    peer = ready(House(), where)
+    """First and last code points, and, where the settings say so, control and non-characters [MQTT-1.5.4-1]."""
+    peer = ready(House(control_characters="allow"), where)
 
     peer.send_bytes(with_string(where, string.encode()))
 
@@ -189,10 +204,30 @@ def test_every_string_is_taken(string: str, where: str) -> None:
     assert [int(connack.reason) for connack in peer.of(Connack)] == ([0] if where in IN_CONNECT else [])
 
 
+@pytest.mark.parametrize("where", [*IN_CONNECT, *AFTERWARDS])
+@pytest.mark.parametrize("name", WELL_FORMED)
+def test_what_nobody_ought_to_send_is_malformed_in_a_name(name: str, where: str) -> None:
+    """0x81, then the end, and nothing is done, as section 1.5.4 allows; no other string, and in names only."""
+    house = House()
+    heir = house.connect("heir").subscribe("#")
+    peer = ready(house, where)
+
+    peer.send_bytes(with_string(where, WELL_FORMED[name].encode()))
+
+    if name in DISALLOWED and where in NAMES:
+        assert told(peer) == [(Connack if where in IN_CONNECT else Disconnect, 0x81)]
+        assert peer.closed
+        assert heir.messages == []
+        assert house.broker.router.index.count() == 1
+    else:
+        assert peer.of(Disconnect) == []
+        assert [int(connack.reason) for connack in peer.of(Connack)] == ([0] if where in IN_CONNECT else [])
+
+
 @pytest.mark.parametrize("string", WELL_FORMED.values(), ids=WELL_FORMED.keys())
 def test_strings_go_out_as_they_came(string: str) -> None:
     """Topic, content type, response topic and both parts of a pair, U+FEFF with them [MQTT-1.5.4-3, MQTT-1.5.7-1]."""
-    house = House()
+    house = House(control_characters="allow")
     raw = field(string.encode())
     sub = house.connect("s", V5).send_bytes(packet(0x82, b"\x00\x01\x00" + raw + b"\x00"))
     written = heard(sub)

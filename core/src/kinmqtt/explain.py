@@ -412,6 +412,9 @@ def _shared(action: Action, topic: str, question: Question) -> tuple[str, int, b
 
 def _problem(topic: str, action: Action, limits: LimitSettings) -> Decision | None:
     """Why the broker takes no such topic, before it asks anybody; ``None`` where it does."""
+    characters = limits.problem_with_characters(topic)
+    if characters is not None:
+        return deny(ReasonCode.MALFORMED_PACKET, characters)
     try:
         if action is Action.SUBSCRIBE:
             _, name = split_shared(topic)

@@ -62,8 +62,8 @@ def told() -> Iterator[None]:
     DENIALS.told = False
 
 
-def house(*denied: Action) -> House:
-    return House(plugins={"doorkeeper": Doorkeeper(*denied)})
+def house(*denied: Action, **limits: str) -> House:
+    return House(plugins={"doorkeeper": Doorkeeper(*denied)}, **limits)
 
 
 @pytest.mark.parametrize("version", [V311, V5])
@@ -92,7 +92,7 @@ def test_a_client_for_whom_nobody_speaks_is_named_too(lines: list[tuple[str, str
 
 def test_names_are_shown_on_one_line_and_cut(lines: list[tuple[str, str]]) -> None:
     """Whoever is refused writes no lines of its own, and no long ones."""
-    house().connect("a\nb", V5, username="u" * 60_000)
+    house(control_characters="allow").connect("a\nb", V5, username="u" * 60_000)
     house().connect("", V5)
 
     first, second = (line for _, line in lines if "refused" in line)

@@ -116,7 +116,7 @@ def test_each_subscriber_gets_a_packet_of_its_own(
     version: int, topic: str, payload: bytes, level: int, retain: bool, extra: Properties, wanted: list[Any]
 ) -> None:
     """Among subscribers of all sorts each gets what the codec makes for it alone, and nothing else."""
-    house = House()
+    house = House(control_characters="allow")
     peers = [listening(house, subscriber, topic) for subscriber in wanted]
     listed = extra.without(*NOT_FORWARDED, "message_expiry_interval") if version == V5 and extra else NO_PROPERTIES
 
@@ -134,7 +134,7 @@ def test_each_subscriber_gets_a_packet_of_its_own(
 
 def test_properties_go_on_in_the_order_in_which_they_came() -> None:
     """User properties keep their order, though the packet goes out anew [MQTT-3.3.2-18]."""
-    house = House()
+    house = House(control_characters="allow")
     pairs = (("b", "1"), ("a", "2"), ("b", "3"))
     kinds: list[dict[str, Any]] = [{}, {"properties": Properties(subscription_identifier=(7,))}]
     subs = [house.connect(f"s{n}", V5).subscribe("t", qos=1, **more) for n, more in enumerate(kinds)]

@@ -54,6 +54,15 @@ REFUSED_BY_STATE: Final[dict[str, ReasonCode]] = {
     "publish-5-topic-alias-alone": ReasonCode.TOPIC_ALIAS_INVALID,
     # The decoder takes any filter, so that in MQTT 5 each can be answered by itself.
     "subscribe-3-misplaced-wildcard": ReasonCode.TOPIC_FILTER_INVALID,
+    # The decoder takes every character that MQTT allows; the settings refuse some of them in names.
+    "connect-311-client-id-control-character": ReasonCode.MALFORMED_PACKET,
+    "connect-5-username-control-character": ReasonCode.MALFORMED_PACKET,
+    "publish-3-topic-control-character": ReasonCode.MALFORMED_PACKET,
+    "publish-3-topic-non-character": ReasonCode.MALFORMED_PACKET,
+    "publish-5-non-character": ReasonCode.MALFORMED_PACKET,
+    "publish-5-response-topic-control-character": ReasonCode.MALFORMED_PACKET,
+    "subscribe-3-control-character": ReasonCode.MALFORMED_PACKET,
+    "unsubscribe-3-non-character": ReasonCode.MALFORMED_PACKET,
 }
 """Good packets that a broker refuses nevertheless, by name."""
 
@@ -105,7 +114,7 @@ def _refusal(entry: Entry, version: int, reason: ReasonCode) -> Verdict:
             return Verdict(None, True)
         return Verdict(Disconnect, True, _fitting(reason, DISCONNECT_FROM_SERVER))
     level = None if entry.framing else peek_version(entry.data, entry.body)
-    if level is None and reason is not ReasonCode.UNSUPPORTED_PROTOCOL_VERSION:
+    if level is None:
         return Verdict(None, True)
     if version == V5:
         return Verdict(Connack, True, _fitting(reason, ALLOWED_REASONS[PacketType.CONNACK]))

@@ -12,14 +12,15 @@ from kinmqtt.broker import connection_log, events
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.denials import DENIALS, applicant
 from kinmqtt.broker.dispatch import Ruling
+from kinmqtt.broker.naming import check_names
 from kinmqtt.broker.publication import KEPT_PREFIX
 from kinmqtt.broker.sessions import Opening, TooManySessions
-from kinmqtt.broker.settings import NEVER_EXPIRES
+from kinmqtt.broker.settings import NEVER_EXPIRES, LimitSettings
 from kinmqtt.broker.subscribing import subscribe_initially
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.mqtt.codec import decode, peek_version
 from kinmqtt.mqtt.connection import State, check_authentication_step
-from kinmqtt.mqtt.errors import RemoteError, UnsupportedVersion
+from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Connect
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -75,18 +76,18 @@ class Refused(Exception):
 
 
 def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """A CONNECT."""
+    """A CONNECT. One that names another protocol is not answered: its client can't read it (MQTT-3.1.2-1)."""
     level = peek_version(frame, body)
     if level is not None:
         connection.version = level if level in (V31, V311, V5) else _nearest(level)
     connection.enter(State.CONNECTING)
-    try:
-        packet = decode(frame, body, connection.version)
-    except UnsupportedVersion:
-        connection.version = V311 if level is None else _nearest(level)
-        raise
+    packet = decode(frame, body, connection.version)
     if not isinstance(packet, Connect):
         raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not a CONNECT")
+    limits = connection.broker.runtime.limits
+    check_names(limits, packet.client_id, packet.username)
+    if packet.will is not None:
+        check_names(limits, packet.will.topic, packet.will.properties.response_topic)
     return connection.wait_for(run(_guarded(connection, packet, _begin(connection, packet))))
 
 
@@ -298,9 +299,11 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
         raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is too long")
     if not client_id:
         client_id = f"auto-{connection.broker.runtime.random_hex(12)}"
+    username = request.username if identity.username is None else identity.username
+    _check_made_names(limits, client_id, username)
     client = Client(
         client_id,
-        request.username if identity.username is None else identity.username,
+        username,
         request.address,
         request.listener,
         packet.version,
@@ -319,6 +322,16 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
         return
     connection.broker.watch_identity(connection, identity)
     await _open_session(connection, packet, request, client, will, getattr(decision, "data", None))
+
+
+def _check_made_names(limits: LimitSettings, client_id: str, username: str | None) -> None:
+    """Refuse what CONNECT could not have named: a plugin or a certificate may have named it."""
+    problem = limits.problem_with_characters(client_id)
+    if problem is not None:
+        raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"the client id: {problem}")
+    problem = None if username is None else limits.problem_with_characters(username)
+    if problem is not None:
+        raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, f"the user name: {problem}")
 
 
 def _identity(decision: Decision) -> Identity:

@@ -21,7 +21,7 @@ from kinmqtt.broker.denials import shown
 from kinmqtt.broker.outbox import CLOSED, Discard, Outbox
 from kinmqtt.broker.overload import SLOWED_BY_S, Level
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.connection import TRANSITIONS, State
+from kinmqtt.mqtt.connection import TRANSITIONS, State, check_first_byte
 from kinmqtt.mqtt.errors import LocalError, RemoteError
 from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Packet, PacketType
@@ -238,8 +238,8 @@ class Connection:
             self._held.extend(frames)
         elif frames:
             self._take_in(frames)
-        elif self.framer.error is not None:
-            self.refuse(self.framer.error)
+        else:
+            self._look_at_rest()
 
     def drained(self) -> None:
         """The transport has sent everything."""
@@ -579,8 +579,21 @@ class Connection:
 
     def _take_in(self, frames: list[Frame]) -> None:
         """Ask the limiters about packets whose turn it is, and carry them out."""
-        if self._carry_out(self._asked_about(frames)) and self.framer.error is not None:
-            self.refuse(self.framer.error)
+        if self._carry_out(self._asked_about(frames)):
+            self._look_at_rest()
+
+    def _look_at_rest(self) -> None:
+        """Judge what stands behind the packets that are carried out: an error, or the first byte of the next one."""
+        framer = self.framer
+        if framer.error is not None:
+            self.refuse(framer.error)
+            return
+        first_byte = framer.begun
+        if first_byte >= 0:
+            try:
+                check_first_byte(first_byte, self.state, self.version)
+            except RemoteError as error:
+                self.refuse(error)
 
     def _asked_about(self, frames: list[Frame]) -> PendingRead:
         """Ask the limiters once for all PUBLISH packets of a read."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.publication import Publication, check_message
+from kinmqtt.broker.naming import check_made_message
+from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import known_right, may_receive
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi.services.subscription import Subscriber
@@ -288,7 +289,7 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
         return publication
     if isinstance(outcome, Message):
         try:
-            check_message(outcome)
+            check_made_message(runtime.limits, outcome, publication.message)
         except ValueError as error:
             log.error("a plugin made an unfit message of one to {topic!r}: {error}", topic=topic, error=error)
             return publication

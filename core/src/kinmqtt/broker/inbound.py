@@ -12,7 +12,8 @@ from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.denials import DENIALS
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
-from kinmqtt.broker.publication import KEPT_PREFIX, Publication, check_message
+from kinmqtt.broker.naming import check_made_message, check_names
+from kinmqtt.broker.publication import KEPT_PREFIX, Publication
 from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -190,6 +191,7 @@ async def _publish_later(
 def _open_route(connection: Connection, packet: Publish) -> values.Maybe[Ruling]:
     """Ask whether the client may publish to the topic."""
     broker = connection.broker
+    check_names(broker.runtime.limits, packet.topic)
     problem = broker.runtime.limits.problem_with(packet.topic)
     if problem is not None:
         return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}"), "limits")
@@ -239,6 +241,8 @@ def _remember(connection: Connection, key: bytes, route: Route) -> Route:
 def _resolve_alias(connection: Connection, packet: Publish) -> None:
     """Topic aliases of the client (section 3.3.2.3.4), and what a client must not send."""
     properties = packet.properties
+    if properties.response_topic is not None:
+        check_names(connection.broker.runtime.limits, properties.response_topic)
     if properties.subscription_identifier:
         raise ProtocolError("a client sent a subscription identifier", "MQTT-3.3.4-6")
     alias = properties.topic_alias
@@ -327,7 +331,7 @@ def _intercepted(
     if isinstance(outcome, Message):
         if outcome is not publication.message:
             try:
-                check_message(outcome)
+                check_made_message(connection.broker.runtime.limits, outcome, publication.message)
             except ValueError as error:
                 log.error(
                     "a plugin made an unfit message of one to {topic!r}: {error}", topic=packet.topic, error=error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kinmqtt.broker.awaiting import as_deferred, pause, settle
 from kinmqtt.broker.fanout import Fanout, deliver, target_of
+from kinmqtt.broker.naming import check_made_message
 from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.router import Routed
 from kinmqtt.broker.turn import NotKept
@@ -47,9 +48,9 @@ class Publishing:
     def publish(self, message: Message) -> Maybe[Routed]:
         """Publish for the broker itself or a plugin: no client's rights are asked for.
 
-        Raises ``ValueError`` for a message that no PUBLISH can carry.
+        Raises ``ValueError`` for a message that no PUBLISH can carry, or may.
         """
-        check_message(message)
+        check_made_message(self._runtime.limits, message)
         self._runtime.turn.touch()
         return self.take(Publication.of(self.completed(message)))
 
@@ -83,9 +84,9 @@ class Publishing:
     def deliver(self, session: Session, message: Message) -> bool:
         """Bring a message to one session that need not have subscribed to it; ``False`` if its queue refused it.
 
-        Raises ``ValueError`` for a message that no PUBLISH can carry.
+        Raises ``ValueError`` for a message that no PUBLISH can carry, or may.
         """
-        check_message(message)
+        check_made_message(self._runtime.limits, message)
         self._runtime.turn.touch()
         target = target_of(session, [Subscription(message.topic, message.qos)])
         return deliver(self._runtime, target, Publication.of(self.completed(message)))

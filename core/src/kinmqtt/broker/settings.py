@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import evolve, fields, frozen
 
+from kinmqtt.mqtt.characters import disallowed_in
 from kinmqtt_spi.services.queue import FullPolicy
 from kinmqtt_spi.settings import setting
 
@@ -22,6 +23,7 @@ WEBSOCKET_PREFIX: Final = "ws:"
 """Stands before an endpoint over which MQTT goes in WebSocket, where a listener is written as one string."""
 
 
+ControlCharacters: TypeAlias = Literal["refuse", "allow"]
 EventLoop: TypeAlias = Literal["auto", "uvloop", "asyncio"]
 
 
@@ -152,6 +154,11 @@ class LimitSettings:
     max_topic_bytes: int = setting(
         65_535, help="the longest topic or filter", unit="bytes", minimum=1, maximum=65_535
     )
+    control_characters: ControlCharacters = setting(
+        "refuse",
+        help="whether control characters and non-characters may stand in topics, filters, client ids and user names; "
+        "a packet that has one is malformed, or is taken as it is",
+    )
     max_subscriptions: int = setting(10_000, help="subscriptions of one client", minimum=1)
     max_sessions: int = setting(
         1_000_000, help="sessions that outlive their connection, with or without one", minimum=0
@@ -161,11 +168,24 @@ class LimitSettings:
 
     def problem_with(self, name: str) -> str | None:
         """What of a topic or filter is beyond its bounds, in words; ``None`` where nothing is."""
+        problem = self.problem_with_characters(name)
+        if problem is not None:
+            return problem
         if name.count("/") >= self.max_topic_levels:
             return "it has too many levels"
         if len(name) * 3 > self.max_topic_bytes and len(name.encode("utf-8", "surrogatepass")) > self.max_topic_bytes:
             return "it is too long"
         return None
+
+    @property
+    def refuses_control_characters(self) -> bool:
+        """Whether a packet with a control character or a non-character in a name is malformed."""
+        return self.control_characters == "refuse"
+
+    def problem_with_characters(self, name: str) -> str | None:
+        """Which character may not stand in a name, in words; ``None`` where all may."""
+        found = disallowed_in(name) if self.refuses_control_characters else None
+        return None if found is None else f"it has {found} in it, a control character or a non-character"
 
     def __attrs_post_init__(self) -> None:
         watermarks = (self.memory_slow_bytes, self.memory_drop_bytes, self.memory_refuse_bytes)

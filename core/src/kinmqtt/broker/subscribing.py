@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.denials import DENIALS
+from kinmqtt.broker.naming import check_names
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.codec import decode
 from kinmqtt.mqtt.codec.subscribe import has_more_filters
@@ -50,6 +51,7 @@ def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     session = connection.session
     if not isinstance(packet, Subscribe) or session is None:
         raise ProtocolError("not a SUBSCRIBE")
+    check_names(connection.broker.runtime.limits, *(request.filter for request in packet.requests))
     return connection.wait_for(run(_subscribe(connection, session, packet)))
 
 
@@ -60,6 +62,7 @@ def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     session = connection.session
     if not isinstance(packet, Unsubscribe) or session is None:
         raise ProtocolError("not an UNSUBSCRIBE")
+    check_names(connection.broker.runtime.limits, *packet.filters)
     return connection.wait_for(run(_unsubscribe(connection, session, packet)))
 
 
@@ -215,6 +218,9 @@ def _check_subscription(subscription: Subscription, limits: LimitSettings) -> No
     """Raise for a subscription of a plugin's making that no SUBSCRIBE could have asked for."""
     split_shared(subscription.full_filter)
     _check_bounds(subscription.filter, limits)
+    problem = limits.problem_with_characters(subscription.share_group or "")
+    if problem is not None:
+        raise ValueError(f"the share name: {problem}")
     if subscription.qos not in (0, 1, 2) or subscription.retain_handling not in (0, 1, 2):
         raise ValueError(f"QoS {subscription.qos!r}, retain handling {subscription.retain_handling!r}")
 

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import pause, run, settle
-from kinmqtt.broker.publication import check_message
+from kinmqtt.broker.naming import check_made_message
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt_spi.reasons import ReasonCode
@@ -65,7 +65,7 @@ class Wills:
         if not isinstance(outcome, Message):
             return None
         try:
-            check_message(outcome)
+            check_made_message(self._runtime.limits, outcome, message)
         except ValueError as error:
             log.error(
                 "a plugin made an unfit message of a will to {topic!r}: {error}", topic=message.topic, error=error

@@ -11,6 +11,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
+from kinmqtt.mqtt.codec.flags import check_flags
 from kinmqtt.mqtt.errors import MalformedPacket, ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, PacketType
 from kinmqtt_spi.reasons import ReasonCode
@@ -103,6 +104,20 @@ def violation(state: State, packet_type: int, version: int) -> RemoteError:
     if state is State.AUTHENTICATING:
         return ProtocolError(f"{name} during authentication", "MQTT-3.1.2-30")
     return ProtocolError(f"{name} is not for a server to receive")
+
+
+def check_first_byte(first_byte: int, state: State, version: int) -> None:
+    """Judge a packet by its first byte: nothing of the rest is waited for where no packet may begin so.
+
+    Raises the error of the state table, or of the flags, that the whole packet would be answered with. While a
+    CONNECT is being judged nothing is raised: in which state the next packet will be met is not known.
+    """
+    if state is State.CONNECTING:
+        return
+    packet_type = first_byte >> 4
+    if packet_type not in TABLE[state] or (packet_type == PacketType.AUTH and version < V5):
+        raise violation(state, packet_type, version)
+    check_flags(first_byte, version)
 
 
 def check_authentication_step(method: str | None, offered: str | None, reason: ReasonCode, state: State) -> None:

@@ -2,7 +2,8 @@
 
 The framer reads the packet's length and nothing else: flags, types and contents are the codec's matter. "More
 bytes are needed" is an empty list, and a violation is a value in :attr:`Framer.error`, so that the good
-packets before it are not lost.
+packets before it are not lost. Of a packet that is not whole yet :attr:`Framer.begun` shows the first byte, which may
+tell enough.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ class Framer:
             self.error = None
             self._scan(beyond, 0, frames)
         return frames
+
+    @property
+    def begun(self) -> int:
+        """The first byte of the incomplete packet that is held; -1 where there is none."""
+        return -1 if self._held is None else self._held[0]
 
     @property
     def buffered_bytes(self) -> int:

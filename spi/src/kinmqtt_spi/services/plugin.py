@@ -104,7 +104,7 @@ class Context(ABC):
         whose sessions are kept may miss the message. With ``in_place_of``, the key of a value that this plugin keeps,
         it is published, and the value forgotten, in one transaction, which is tried again until it is kept: nobody
         gets the message twice, and none is lost with the broker. Raises ``ValueError`` for a message that no PUBLISH
-        can carry.
+        can carry, and for control characters in its topics where ``limits.control_characters`` refuses them.
         """
 
     @abstractmethod
@@ -112,7 +112,8 @@ class Context(ABC):
         """Bring a message to one session, whatever it has subscribed to; kept for it while its client is offline.
 
         No limiter is asked and nothing is retained; the hooks on deliveries are asked. ``id`` and ``received_at`` are
-        filled in where they are absent. A message of QoS 0 to a client that is offline is dropped.
+        filled in where they are absent. A message of QoS 0 to a client that is offline is dropped. Raises
+        ``ValueError`` as :meth:`publish` does.
         """
 
     @abstractmethod

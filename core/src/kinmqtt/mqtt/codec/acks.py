@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from kinmqtt.mqtt.codec.primitives import Reader, check_flags, checked_packet_id, packet_of, write_packet_id
+from kinmqtt.mqtt.codec.flags import check_flags
+from kinmqtt.mqtt.codec.primitives import Reader, checked_packet_id, packet_of, write_packet_id
 from kinmqtt.mqtt.codec.properties import read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket
-from kinmqtt.mqtt.packets import V5, V31, PacketType, Puback, Pubcomp, Pubrec, Pubrel
+from kinmqtt.mqtt.packets import V5, PacketType, Puback, Pubcomp, Pubrec, Pubrel
 from kinmqtt.mqtt.reasons import ALLOWED_REASONS, reason_of
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -17,7 +18,6 @@ Acknowledgement: TypeAlias = Puback | Pubrec | Pubrel | Pubcomp
 
 _SUCCESS: Final = ReasonCode.SUCCESS
 _SHORT: Final = 2  # a Packet Identifier alone: Success, without properties
-_DUP: Final = 0x08
 
 _FIRST_BYTES: Final[Mapping[type[Acknowledgement], int]] = {
     Puback: 0x40,
@@ -36,26 +36,25 @@ _TYPES: Final[Mapping[type[Acknowledgement], PacketType]] = {
 
 def decode_puback(frame: bytes, body: int, version: int) -> Puback:
     """Read a PUBACK."""
-    check_flags(frame, 0)
+    check_flags(frame[0], version)
     return Puback(*_fields(frame, body, version, PacketType.PUBACK))
 
 
 def decode_pubrec(frame: bytes, body: int, version: int) -> Pubrec:
     """Read a PUBREC."""
-    check_flags(frame, 0)
+    check_flags(frame[0], version)
     return Pubrec(*_fields(frame, body, version, PacketType.PUBREC))
 
 
 def decode_pubrel(frame: bytes, body: int, version: int) -> Pubrel:
-    """Read a PUBREL; MQTT 3.1 lets it be repeated with DUP set (3.1 section 3.6)."""
-    if version != V31 or frame[0] & 0x0F != 0x02 | _DUP:
-        check_flags(frame, 0x02, "MQTT-3.6.1-1")
+    """Read a PUBREL."""
+    check_flags(frame[0], version)
     return Pubrel(*_fields(frame, body, version, PacketType.PUBREL))
 
 
 def decode_pubcomp(frame: bytes, body: int, version: int) -> Pubcomp:
     """Read a PUBCOMP."""
-    check_flags(frame, 0)
+    check_flags(frame[0], version)
     return Pubcomp(*_fields(frame, body, version, PacketType.PUBCOMP))
 
 

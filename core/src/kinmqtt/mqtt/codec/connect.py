@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from kinmqtt.mqtt.codec.flags import check_flags
 from kinmqtt.mqtt.codec.primitives import (
     Reader,
-    check_flags,
     packet_of,
     write_binary,
     write_u16,
@@ -51,7 +51,7 @@ def decode_connect(frame: bytes, body: int, version: int = 0) -> Connect:
     everything else has been found sound. One of more than 23 characters is accepted in every version: 3.1
     forbids it and every deployed broker allows it (3.1 section 3.1).
     """
-    check_flags(frame, 0)
+    check_flags(frame[0], version)
     reader = Reader(frame, body)
     level = _level(reader)
     flags = reader.u8()
@@ -71,7 +71,7 @@ def decode_connect(frame: bytes, body: int, version: int = 0) -> Connect:
 
 def decode_connack(frame: bytes, body: int, version: int) -> Connack:
     """Read a CONNACK. MQTT 3.1 has no Session Present: its byte is reserved."""
-    check_flags(frame, 0)
+    check_flags(frame[0], version)
     reader = Reader(frame, body)
     flags = reader.u8()
     if flags > 1 or (flags and version == V31):
@@ -133,10 +133,12 @@ def _level(reader: Reader) -> int:
 
 
 def _check_connect_flags(flags: int, level: int) -> None:
+    if level == V31:
+        flags &= ~_RESERVED  # MQTT 3.1 says that it is not used, and not that it is 0 (3.1 section 3.1).
+        if not flags & _WILL:
+            flags &= ~(_WILL_QOS | _WILL_RETAIN)  # Nor does it regard these without a Will.
     if flags & _RESERVED:
         raise MalformedPacket("the reserved Connect Flag is set", "MQTT-3.1.2-3")
-    if level == V31 and not flags & _WILL:
-        flags &= ~(_WILL_QOS | _WILL_RETAIN)  # MQTT 3.1 disregards them without a Will (3.1 section 3.1).
     will_qos = flags >> 3 & 0x03
     if will_qos == 3:
         raise MalformedPacket("a Will QoS of 3", "MQTT-3.1.2-12")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kinmqtt.mqtt.codec.primitives import Reader, check_flags, packet_of
+from kinmqtt.mqtt.codec.flags import check_flags
+from kinmqtt.mqtt.codec.primitives import Reader, packet_of
 from kinmqtt.mqtt.codec.properties import read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
 from kinmqtt.mqtt.packets import PINGREQ, PINGRESP, V5, Auth, Disconnect, PacketType, Pingreq, Pingresp
@@ -17,22 +18,22 @@ _PINGRESP_BYTES: Final = b"\xd0\x00"
 
 
 def decode_pingreq(frame: bytes, body: int, version: int) -> Pingreq:
-    """PINGREQ has neither flags nor a body, in any version."""
-    check_flags(frame, 0)
+    """PINGREQ has no body, in any version."""
+    check_flags(frame[0], version)
     Reader(frame, body).finish()
     return PINGREQ
 
 
 def decode_pingresp(frame: bytes, body: int, version: int) -> Pingresp:
-    """PINGRESP has neither flags nor a body, in any version."""
-    check_flags(frame, 0)
+    """PINGRESP has no body, in any version."""
+    check_flags(frame[0], version)
     Reader(frame, body).finish()
     return PINGRESP
 
 
 def decode_disconnect(frame: bytes, body: int, version: int) -> Disconnect:
     """Before 5.0 a DISCONNECT is empty; since, its end may be left out (section 3.14.2)."""
-    check_flags(frame, 0, "MQTT-3.14.1-1")
+    check_flags(frame[0], version)
     reader = Reader(frame, body)
     size = reader.end - body
     if not size or version != V5:
@@ -53,7 +54,7 @@ def decode_auth(frame: bytes, body: int, version: int) -> Auth:
     then demands an Authentication Method: the empty packet decodes, and whoever authenticates may refuse it.
     Any other AUTH must name its method, and there is no form with a reason alone.
     """
-    check_flags(frame, 0, "MQTT-3.15.1-1")
+    check_flags(frame[0], version)
     if version != V5:
         raise MalformedPacket("packet type 15 is reserved before MQTT 5.0")
     reader = Reader(frame, body)

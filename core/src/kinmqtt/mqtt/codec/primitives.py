@@ -78,8 +78,8 @@ def text_of(raw: bytes) -> str:
     """Decode the bytes of a UTF-8 Encoded String.
 
     Python's decoder refuses surrogates and keeps U+FEFF, as it must (MQTT-1.5.4-1, MQTT-1.5.4-3). Control
-    characters and non-characters may be refused by a receiver; they are let through, for devices do send
-    them.
+    characters and non-characters are let through: whether they may stand in a name is for the settings to say
+    (:mod:`kinmqtt.mqtt.characters`).
     """
     try:
         text = raw.decode()
@@ -95,12 +95,6 @@ def checked_packet_id(packet_id: int) -> int:
     if not packet_id:
         raise ProtocolError("the Packet Identifier is 0", "MQTT-2.2.1-3")
     return packet_id
-
-
-def check_flags(frame: bytes, expected: int, clause: str = "MQTT-2.1.3-1") -> None:
-    """Raise unless the lower four bits of the first byte are the ``expected`` ones (section 2.1.3)."""
-    if frame[0] & 0x0F != expected:
-        raise MalformedPacket(f"the fixed header's flags are 0x{frame[0] & 0x0F:X}, not 0x{expected:X}", clause)
 
 
 def write_u8(value: int) -> bytes:

@@ -45,7 +45,7 @@ def decode_publish(frame: bytes, body: int, version: int) -> Publish:
         topic = _new_topic(raw)
     qos = packet_id = 0
     if flags > _RETAIN:
-        qos = _checked_qos(flags)
+        qos = checked_qos(flags)
         position += 2
         if position > size:
             raise MalformedPacket("a PUBLISH without its Packet Identifier")
@@ -132,7 +132,8 @@ def _new_topic(raw: bytes) -> str:
     return topic
 
 
-def _checked_qos(flags: int) -> int:
+def checked_qos(flags: int) -> int:
+    """The QoS of a PUBLISH with these flags, more than RETAIN; raises for QoS 3, and for DUP in QoS 0."""
     qos = flags >> 1 & 0x03
     if qos == 3:
         raise MalformedPacket("a PUBLISH of QoS 3", "MQTT-3.3.1-4")

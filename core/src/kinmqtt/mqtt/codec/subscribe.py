@@ -7,7 +7,8 @@ of a SUBACK rather than the end of the connection.
 
 from __future__ import annotations
 
-from kinmqtt.mqtt.codec.primitives import Reader, check_flags, packet_of, write_packet_id, write_utf8
+from kinmqtt.mqtt.codec.flags import check_flags
+from kinmqtt.mqtt.codec.primitives import Reader, packet_of, write_packet_id, write_utf8
 from kinmqtt.mqtt.codec.properties import read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
 from kinmqtt.mqtt.packets import (
@@ -24,13 +25,12 @@ from kinmqtt.mqtt.reasons import ALLOWED_REASONS, reason_of, suback_code, suback
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
 
-_FLAGS = 0x02
-_DUP = 0x08
+_QOS = 0x03
 
 
 def decode_subscribe(frame: bytes, body: int, version: int) -> Subscribe:
     """Read a SUBSCRIBE with at least one request."""
-    _check_request_flags(frame, version, "MQTT-3.8.1-1")
+    check_flags(frame[0], version)
     reader = Reader(frame, body)
     packet_id = reader.packet_id()
     properties = _properties(reader, version, PacketType.SUBSCRIBE)
@@ -64,7 +64,7 @@ def has_more_filters(frame: bytes, body: int, version: int, most: int) -> bool:
 
 def decode_suback(frame: bytes, body: int, version: int) -> Suback:
     """Read a SUBACK with at least one reason; 0x80 is the only failure before 5.0."""
-    check_flags(frame, 0)
+    check_flags(frame[0], version)
     reader = Reader(frame, body)
     packet_id = reader.packet_id()
     properties = _properties(reader, version, PacketType.SUBACK)
@@ -76,7 +76,7 @@ def decode_suback(frame: bytes, body: int, version: int) -> Suback:
 
 def decode_unsubscribe(frame: bytes, body: int, version: int) -> Unsubscribe:
     """Read an UNSUBSCRIBE with at least one filter."""
-    _check_request_flags(frame, version, "MQTT-3.10.1-1")
+    check_flags(frame[0], version)
     reader = Reader(frame, body)
     packet_id = reader.packet_id()
     properties = _properties(reader, version, PacketType.UNSUBSCRIBE)
@@ -90,7 +90,7 @@ def decode_unsubscribe(frame: bytes, body: int, version: int) -> Unsubscribe:
 
 def decode_unsuback(frame: bytes, body: int, version: int) -> Unsuback:
     """Read an UNSUBACK: a Packet Identifier alone before 5.0, at least one reason since."""
-    check_flags(frame, 0)
+    check_flags(frame[0], version)
     reader = Reader(frame, body)
     packet_id = reader.packet_id()
     if version != V5:
@@ -146,12 +146,6 @@ def encode_unsuback(packet: Unsuback, version: int) -> bytes:
     return packet_of(0xB0, identifier, properties, bytes(packet.reasons))
 
 
-def _check_request_flags(frame: bytes, version: int, clause: str) -> None:
-    """MQTT 3.1 lets SUBSCRIBE and UNSUBSCRIBE be repeated with DUP set (3.1 sections 3.8 and 3.10)."""
-    if version != V31 or frame[0] & 0x0F != _FLAGS | _DUP:
-        check_flags(frame, _FLAGS, clause)
-
-
 def _properties(reader: Reader, version: int, packet_type: PacketType) -> Properties:
     return read_properties(reader, packet_type) if version == V5 else NO_PROPERTIES
 
@@ -166,6 +160,8 @@ def _filter(reader: Reader) -> str:
 def _request(filter: str, options: int, version: int) -> SubscribeRequest:
     """Take the options byte apart (section 3.8.3.1)."""
     if version != V5:
+        if version == V31:
+            options &= _QOS  # MQTT 3.1 has six bits here that are not used, and does not say that they are 0.
         if options > 2:
             raise MalformedPacket(f"Requested QoS byte 0x{options:02X}", "MQTT-3-8.3-4 (3.1.1)")
         return SubscribeRequest(filter, options)

@@ -1,0 +1,52 @@
+"""The lower four bits of a packet's first byte (MQTT 5.0 section 2.1.3), one table for all packet types.
+
+MQTT 3.1 calls the flags of most packets "not used" where 3.1.1 reserves them: there they are not looked at
+(3.1 sections 3.2 and 3.4 to 3.14). SUBSCRIBE, UNSUBSCRIBE and PUBREL must say QoS 1, and may be repeated with DUP.
+A CONNECT begins with 0x10 in every version: which one it is, nobody can know yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kinmqtt.mqtt.codec.publish import checked_qos
+from kinmqtt.mqtt.errors import MalformedPacket
+from kinmqtt.mqtt.packets import V31, PacketType
+
+_RESERVED: Final = "MQTT-2.1.3-1"
+_ALL: Final = 0x0F
+_QOS: Final = 0x06
+_RETAIN: Final = 0x01
+
+_RULES: Final[Mapping[int, tuple[int, int, str]]] = {
+    PacketType.CONNECT: (0x0, _ALL, _RESERVED),
+    PacketType.CONNACK: (0x0, 0, _RESERVED),
+    PacketType.PUBACK: (0x0, 0, _RESERVED),
+    PacketType.PUBREC: (0x0, 0, _RESERVED),
+    PacketType.PUBREL: (0x2, _QOS, "MQTT-3.6.1-1"),
+    PacketType.PUBCOMP: (0x0, 0, _RESERVED),
+    PacketType.SUBSCRIBE: (0x2, _QOS, "MQTT-3.8.1-1"),
+    PacketType.SUBACK: (0x0, 0, _RESERVED),
+    PacketType.UNSUBSCRIBE: (0x2, _QOS, "MQTT-3.10.1-1"),
+    PacketType.UNSUBACK: (0x0, 0, _RESERVED),
+    PacketType.PINGREQ: (0x0, 0, _RESERVED),
+    PacketType.PINGRESP: (0x0, 0, _RESERVED),
+    PacketType.DISCONNECT: (0x0, 0, "MQTT-3.14.1-1"),
+    PacketType.AUTH: (0x0, 0, "MQTT-3.15.1-1"),
+}
+"""For each type but PUBLISH: its flags, those that MQTT 3.1 looks at, and the clause."""
+
+
+def check_flags(first_byte: int, version: int) -> None:
+    """Raise :class:`MalformedPacket` where ``version`` has no packet that begins so; the type must exist."""
+    packet_type = first_byte >> 4
+    flags = first_byte & 0x0F
+    if packet_type == PacketType.PUBLISH:
+        if flags > _RETAIN:
+            checked_qos(flags)
+        return
+    expected, used_in_31, clause = _RULES[packet_type]
+    if flags == expected or (version == V31 and flags & used_in_31 == expected):
+        return
+    raise MalformedPacket(f"the fixed header's flags are 0x{flags:X}, not 0x{expected:X}", clause)
