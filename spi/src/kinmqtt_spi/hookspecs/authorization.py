@@ -27,9 +27,10 @@ def authorize(request: AuthorizationRequest) -> Maybe[Decision | None]:
 def authorize_receive(request: AuthorizationRequest) -> Decision | None:
     """Whether a client may receive a message of this topic; ``None`` abstains.
 
-    Called: for each client a message is about to be queued or sent to, and again as it leaves a queue. Where the
-    plugin is the only one that implements the hook, an ``Authorization`` with ``Cache.TOPIC`` is not asked for again
-    until the client connects anew or the plugin calls ``authorization_changed``: such deliveries cost nothing more.
+    Called: for each client a message is about to be queued or sent to, and again as it leaves a queue; for members of
+    a shared subscription before one of them is chosen. Where the plugin is the only one that implements the hook, an
+    ``Authorization`` with ``Cache.TOPIC`` is not asked for again until the client connects anew or the plugin calls
+    ``authorization_changed``: such deliveries cost nothing more.
     Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
     If it raises: counts as DENY: the message is dropped for this client.
     Threading: reactor thread, synchronous: answer from memory.
