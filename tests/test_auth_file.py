@@ -149,7 +149,10 @@ def random_question(chance: random.Random, users: dict[str, bytes]) -> Question:
         if user is None:
             password = None
     topic = random_topic(chance)
-    while action in ("receive", "retained") and topic.startswith(("$SYS", "$sh", "$/")):
+    while (action in ("receive", "retained") and topic.startswith(("$SYS", "$sh", "$/"))) or (
+        # kinmqtt itself refuses these before it asks the plugin: test_acl.py has what the plugin says of them.
+        action in ("publish", "will") and topic.split("/")[0] in ("$SYS", "$share")
+    ):
         topic = random_topic(chance)  # nobody could publish there
     filters = [topic, "#" if not topic.startswith("$") else topic.split("/")[0] + "/#"]
     if topic.startswith("$share/"):
@@ -274,9 +277,7 @@ def test_it_answers_as_mosquitto_does(tmp_path: Path, seed: int) -> None:
     (tmp_path / "acl").write_bytes(random_acl(chance).encode())
     questions = [random_question(chance, users) for _ in range(QUESTIONS)]
 
-    # Without our own rule about $SYS, which would hide what the plugin says of it.
-    arguments = ("--allow-anonymous", "-P", "no:dollar_topics")
-    with running_mosquitto(tmp_path) as port, running_with_files(tmp_path, *arguments) as broker:
+    with running_mosquitto(tmp_path) as port, running_with_files(tmp_path, "--allow-anonymous") as broker:
         with asked(port) as theirs, asked(broker.port) as ours:
             answers = [(question, theirs.ask(question), ours.ask(question)) for question in questions]
 

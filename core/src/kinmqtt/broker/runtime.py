@@ -7,6 +7,7 @@ from itertools import count
 
 from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.hooks import Hooks
+from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn import Turn
@@ -34,6 +35,7 @@ class Runtime:
         "limits",
         "node",
         "random_hex",
+        "rights",
         "settings",
         "statistics",
         "stores",
@@ -55,6 +57,7 @@ class Runtime:
         stores: Stores,
         turn: Turn,
         random_hex: Callable[[int], str],
+        rights: Rights,
     ) -> None:
         """``random_hex`` answers that many random bytes, in hexadecimal."""
         self.settings = settings
@@ -66,6 +69,7 @@ class Runtime:
         self.stores = stores
         self.turn = turn
         self.random_hex = random_hex
+        self.rights = rights
         # Which plugins listen is settled when hooks are bound; here it is asked for each message.
         self.tells_acknowledged = hooks.acknowledged.active
         """Whether a plugin wants to know of each acknowledgement."""

@@ -16,7 +16,7 @@ def authorize(request: AuthorizationRequest) -> Maybe[Decision | None]:
     """Whether a client may publish to, subscribe to, or leave a will on a topic; ``None`` abstains.
 
     Called: for each filter of a SUBSCRIBE, the will of a CONNECT, and a PUBLISH, unless an answer for the topic is
-    cached.
+    cached; not for topics that begin with ``$`` and are closed to clients.
     Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
     If it raises: counts as DENY with 0x87, and is not cached.
     Threading: reactor thread; may be awaited. The client's other packets wait.
@@ -39,7 +39,7 @@ def authorize_receive(request: AuthorizationRequest) -> Decision | None:
 
 @hookspec(Kind.NOTIFY)
 def authorization_refused(request: AuthorizationRequest, by: str) -> None:
-    """A client was refused; ``by`` names the plugin.
+    """A client was refused; ``by`` names the plugin, and is empty where the broker itself refused.
 
     Called: for each refusal that was not answered from the cache, in a later reactor turn.
     Combines: every implementation is told, in order per client.

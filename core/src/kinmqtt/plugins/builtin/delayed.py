@@ -67,8 +67,9 @@ class Delayed:
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the bounds."""
+        """Take the bounds, and the topics."""
         self._context = context
+        context.claim_topics(f"{PREFIX}#", Action.PUBLISH, Action.WILL)
         self._settings = context.settings
         context.metrics.gauge("count", "messages", lambda: self._count)
         context.metrics.gauge("size", "bytes", lambda: self._bytes)
@@ -114,7 +115,7 @@ class Delayed:
     @hookimpl
     def will_publishing(self, client: Client, message: Message) -> Maybe[Drop | Reject | None]:
         """The same for a will."""
-        return self._aside(client, message, Action.WILL) if message.topic.startswith(PREFIX) else None
+        return self._aside(client, message, Action.WILL) if f"{message.topic}/".startswith(PREFIX) else None
 
     def _aside(self, client: Client, message: Message, action: Action) -> Maybe[Drop | Reject]:
         seconds, _, topic = message.topic[len(PREFIX) :].partition("/")

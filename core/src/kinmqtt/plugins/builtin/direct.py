@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 from kinmqtt_spi import Drop, Message, Reject, hookimpl, on_topics
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.plugin import Delivery
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ class Direct:
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the context."""
+        """Take the context, and the topics."""
         self._context = context
+        context.claim_topics(f"{PREFIX}#", Action.PUBLISH, Action.WILL)
         self._undeliverable = context.metrics.counter("undeliverable", "messages")
 
     @hookimpl
@@ -36,7 +38,7 @@ class Direct:
     @hookimpl
     def will_publishing(self, message: Message) -> Drop | Reject | None:
         """The same for a will."""
-        return self._deliver(message) if message.topic.startswith(PREFIX) else None
+        return self._deliver(message) if f"{message.topic}/".startswith(PREFIX) else None
 
     def _deliver(self, message: Message) -> Drop | Reject:
         name, _, topic = message.topic[len(PREFIX) :].partition("/")
