@@ -154,12 +154,17 @@ def random_question(chance: random.Random, users: dict[str, bytes]) -> Question:
         action in ("publish", "will") and topic.split("/")[0] in ("$SYS", "$share")
     ):
         topic = random_topic(chance)  # nobody could publish there
+    client_id = chance.choice(CLIENT_IDS)
+    while topic.startswith("$") and "$" in client_id + (user or ""):
+        # By a pattern that begins with its name Mosquitto would give it topics that begin with $.
+        client_id, user = chance.choice(CLIENT_IDS), None
+        password = None
     filters = [topic, "#" if not topic.startswith("$") else topic.split("/")[0] + "/#"]
     if topic.startswith("$share/"):
         filters = ["#"]  # Mosquitto takes shared subscriptions that are none.
     if action == "subscribe":
         filters += ["+/+", "$share/g/" + topic, "$SYS/#"]
-    return Question(action, user, password, chance.choice(CLIENT_IDS), topic, chance.choice(filters))
+    return Question(action, user, password, client_id, topic, chance.choice(filters))
 
 
 class Asked:

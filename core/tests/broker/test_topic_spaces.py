@@ -291,6 +291,27 @@ def test_a_plugin_puts_no_client_s_message_where_nobody_gets_any(topic: str, tol
     assert everybody.messages == ([("last", b"words", 0)] if unfit else [])
 
 
+@pytest.mark.parametrize(
+    ("came_to", "goes_to", "told"),
+    [
+        ("a", f"{CONTROL}/v1", ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR),
+        ("$delayed/1/a", f"{CONTROL}/v1", ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR),
+        (f"{CONTROL}/v1", f"{CONTROL}/v1/done", ReasonCode.NO_MATCHING_SUBSCRIBERS),
+    ],
+)
+def test_no_message_goes_past_the_plugin_that_has_claimed_its_topic(came_to: str, goes_to: str, told: int) -> None:
+    """Another plugin can't put one there; the claimant itself may, for it has seen it."""
+
+    class Mover(Controller):
+        @hookimpl
+        def publish_received(self, message: Message) -> Message:
+            return message.replace(topic=goes_to)
+
+    house = House(plugins={"mover": Mover(Action.PUBLISH)})
+
+    assert refusal(house, came_to) == told
+
+
 @pytest.mark.parametrize("filter", ["$CONTROL/#", "$plugin/#", "$share/g/t", "$delayed/#"])
 def test_a_plugin_subscribes_nobody_to_what_is_closed(filter: str) -> None:
     """Neither in place of what a client asked for, nor without its asking; the client stays."""

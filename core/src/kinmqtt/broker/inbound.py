@@ -316,7 +316,7 @@ def _intercepted(
         if outcome is not publication.message:
             try:
                 check_message(outcome)
-                connection.broker.runtime.rights.spaces.check(outcome.topic)
+                connection.broker.runtime.rights.spaces.check(outcome.topic, packet.topic)
             except ValueError as error:
                 log.error(
                     "a plugin made an unfit message of one to {topic!r}: {error}", topic=packet.topic, error=error

@@ -105,8 +105,12 @@ class TopicSpaces:
             return deny(text=f"no plugin claims {'all of ' if claimed else ''}{name[:100]!r}")
         return None
 
-    def check(self, topic: str) -> None:
-        """Raise ``ValueError`` for a topic that a plugin gave a client's message, where nobody gets messages."""
+    def check(self, topic: str, came_to: str) -> None:
+        """Raise ``ValueError`` for a topic that a plugin gave a client's message, where it can't go.
+
+        Where nobody gets messages; and where another plugin takes what clients send: it saw only what came to its own
+        topics.
+        """
         if topic[:1] != "$":
             return
         first = topic.split("/", 1)[0]
@@ -114,5 +118,13 @@ class TopicSpaces:
         if own is not None:
             if not own.exists:
                 raise ValueError(own.text)
-        elif first in NEED_A_CLAIM and not any(claim.covers(topic) for _, claim in self._claims):
+            return
+        for plugin, claim in self._claims:
+            if claim.covers(topic):
+                if not claim.covers(came_to):
+                    raise ValueError(
+                        f"plugin {plugin} takes what clients send to {claim.filter}, and has not seen it"
+                    )
+                return
+        if first in NEED_A_CLAIM:
             raise ValueError(f"no plugin claims {topic[:100]!r}")

@@ -31,16 +31,18 @@ class Direct:
 
     @hookimpl
     @on_topics("$p2p/#")
-    def publish_received(self, message: Message) -> Drop | Reject:
+    def publish_received(self, message: Message) -> Drop | Reject | None:
         """Deliver to the client the topic names; a slash in a client id is written %2F."""
         return self._deliver(message)
 
     @hookimpl
     def will_publishing(self, message: Message) -> Drop | Reject | None:
         """The same for a will."""
-        return self._deliver(message) if f"{message.topic}/".startswith(PREFIX) else None
+        return self._deliver(message)
 
-    def _deliver(self, message: Message) -> Drop | Reject:
+    def _deliver(self, message: Message) -> Drop | Reject | None:
+        if not f"{message.topic}/".startswith(PREFIX):
+            return None  # A will as any other, or what another plugin has moved elsewhere.
         name, _, topic = message.topic[len(PREFIX) :].partition("/")
         if not name or not topic:
             return Reject(ReasonCode.TOPIC_NAME_INVALID, "expected $p2p/<client id>/<topic>")
