@@ -149,14 +149,22 @@ def random_question(chance: random.Random, users: dict[str, bytes]) -> Question:
         if user is None:
             password = None
     topic = random_topic(chance)
-    while action in ("receive", "retained") and topic.startswith(("$SYS", "$sh", "$/")):
+    while (action in ("receive", "retained") and topic.startswith(("$SYS", "$sh", "$/"))) or (
+        # kinmqtt itself refuses these before it asks the plugin: test_acl.py has what the plugin says of them.
+        action in ("publish", "will") and topic.split("/")[0] in ("$SYS", "$share")
+    ):
         topic = random_topic(chance)  # nobody could publish there
+    client_id = chance.choice(CLIENT_IDS)
+    while topic.startswith("$") and "$" in client_id + (user or ""):
+        # By a pattern that begins with its name Mosquitto would give it topics that begin with $.
+        client_id, user = chance.choice(CLIENT_IDS), None
+        password = None
     filters = [topic, "#" if not topic.startswith("$") else topic.split("/")[0] + "/#"]
     if topic.startswith("$share/"):
         filters = ["#"]  # Mosquitto takes shared subscriptions that are none.
     if action == "subscribe":
         filters += ["+/+", "$share/g/" + topic, "$SYS/#"]
-    return Question(action, user, password, chance.choice(CLIENT_IDS), topic, chance.choice(filters))
+    return Question(action, user, password, client_id, topic, chance.choice(filters))
 
 
 class Asked:
@@ -274,9 +282,7 @@ def test_it_answers_as_mosquitto_does(tmp_path: Path, seed: int) -> None:
     (tmp_path / "acl").write_bytes(random_acl(chance).encode())
     questions = [random_question(chance, users) for _ in range(QUESTIONS)]
 
-    # Without our own rule about $SYS, which would hide what the plugin says of it.
-    arguments = ("--allow-anonymous", "-P", "no:dollar_topics")
-    with running_mosquitto(tmp_path) as port, running_with_files(tmp_path, *arguments) as broker:
+    with running_mosquitto(tmp_path) as port, running_with_files(tmp_path, "--allow-anonymous") as broker:
         with asked(port) as theirs, asked(broker.port) as ours:
             answers = [(question, theirs.ask(question), ours.ask(question)) for question in questions]
 

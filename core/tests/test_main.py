@@ -127,6 +127,7 @@ def test_plugins_says_who_and_why(surroundings: Surroundings) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "+ guard (guard 1.0): installed\n    hooks: authenticate, settings_class\n" in done.stdout
     assert "+ stores (stores 1.0): installed\n    serves: queue\n    hooks: queue_store\n" in done.stdout
+    assert "\n    claims: $delayed/#\n" in done.stdout
     assert "- anonymous (built-in): guard authenticates\n" in done.stdout
     assert "- hash (built-in): disabled by the settings\n" in done.stdout
 

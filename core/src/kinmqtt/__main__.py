@@ -232,6 +232,9 @@ def _plugins(parsed: argparse.Namespace) -> int:
             if serves[candidate.name]:
                 print(f"    serves: {', '.join(serves[candidate.name])}")
             print(f"    hooks: {', '.join(manager.hooks_of(candidate.name))}")
+            claimed = assembly.spaces.claimed_by(candidate.name)
+            if claimed:
+                print(f"    claims: {', '.join(claimed)}")
     return 0
 
 

@@ -18,8 +18,6 @@ from kinmqtt.broker.awaiting import as_deferred, limited
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.hooks import NOBODY_ANSWERED
 from kinmqtt.broker.listener import ListenerPlan
-from kinmqtt.broker.publication import KEPT_PREFIX
-from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.topics import check_topic_name, matches, split_shared
 from kinmqtt.plugins.manager import Implementation
@@ -239,7 +237,7 @@ class _Explanation:
         topic = question.topic
         votes: list[Vote] = []
         text = f"May it {_WORDS[action]} {topic!r}?"
-        problem = _problem(topic, action, self._assembly.limits)
+        problem = _problem(topic, action, self._assembly)
         if problem is not None:
             return Part(text, (), problem, "the broker itself")
         refusal = await self._limits_of(client, action, topic, votes)
@@ -410,9 +408,9 @@ def _shared(action: Action, topic: str, question: Question) -> tuple[str, int, b
     return topic, question.qos, question.retain, group
 
 
-def _problem(topic: str, action: Action, limits: LimitSettings) -> Decision | None:
+def _problem(topic: str, action: Action, assembly: Assembly) -> Decision | None:
     """Why the broker takes no such topic, before it asks anybody; ``None`` where it does."""
-    characters = limits.problem_with_characters(topic)
+    characters = assembly.limits.problem_with_characters(topic)
     if characters is not None:
         return deny(ReasonCode.MALFORMED_PACKET, characters)
     try:
@@ -423,11 +421,9 @@ def _problem(topic: str, action: Action, limits: LimitSettings) -> Decision | No
             check_topic_name(topic)
     except RemoteError as error:
         return deny(error.reason, error.text)
-    beyond = limits.problem_with(name)
-    if beyond is None and action in (Action.PUBLISH, Action.WILL) and name.startswith(KEPT_PREFIX):
-        beyond = "it is kept for plugins"
+    beyond = assembly.limits.problem_with(name)
     if beyond is None:
-        return None
+        return assembly.spaces.refusal(action, name)
     is_filter = action is Action.SUBSCRIBE
     return deny(ReasonCode.TOPIC_FILTER_INVALID if is_filter else ReasonCode.TOPIC_NAME_INVALID, beyond)
 

@@ -241,3 +241,13 @@ def test_an_empty_list_allows_nothing() -> None:
 
     assert not acl.may_read(None, "c", "a").allowed
     assert not acl.may_write("u", "c", "a").allowed
+
+
+def test_a_name_opens_no_topic_of_the_broker_s() -> None:
+    """Who is called $SYS gains nothing by a pattern that begins with its name; a pattern that denies holds."""
+    acl = parse_acl(b"pattern %c/#\npattern read %u/#\npattern to/%c\npattern $SYS/%c\n", "acl")
+    denies = parse_acl(b"pattern $a/#\npattern deny %c/x\n", "acl")
+    read = [acl.may_read("$SYS", "$SYS", topic).allowed for topic in ("$SYS/x", "to/$SYS", "$SYS/$SYS")]
+
+    assert read == [False, True, True]
+    assert [denies.may_read(None, "$a", topic).allowed for topic in ("$a/x", "$a/y")] == [False, True]

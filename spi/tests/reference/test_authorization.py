@@ -93,3 +93,15 @@ def test_filters_are_compared_as_sets_of_topics(filter: str, other: str, covered
     """One filter covers another if it matches all that the other does, and overlaps if any of it."""
     assert covers(filter, other) is covered
     assert overlaps(filter, other) is overlaps(other, filter) is shared
+
+
+@pytest.mark.parametrize("filter", ["%c/#", "%u/#", "%u%c/x"])
+def test_a_name_opens_no_topic_of_the_broker_s(filter: str) -> None:
+    """Who is called $SYS gains nothing by a rule that begins with its name; what denies holds all the same."""
+    client = Client("$SYS", "$SYS")
+    topic = "$SYS$SYS/x" if filter.startswith("%u%c") else "$SYS/x"
+    request = AuthorizationRequest(client, Action.RECEIVE, topic)
+
+    assert not Rule(Verdict.ALLOW, filter).fits(request)
+    assert Rule(Verdict.DENY, filter).fits(request)
+    assert Rule(Verdict.ALLOW, "$SYS/%c").fits(AuthorizationRequest(client, Action.RECEIVE, "$SYS/$SYS"))

@@ -6,8 +6,8 @@ import pytest
 
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import BareContext, RecordingLog, TurnableClock
-from kinmqtt_spi.services.authorization import EVERYBODY, Scope
-from kinmqtt_spi.services.plugin import Clock, Log
+from kinmqtt_spi.services.authorization import EVERYBODY, Action, Scope
+from kinmqtt_spi.services.plugin import Clock, Log, TopicClaim
 from kinmqtt_spi.values import Client, Message, MessageId, NodeIdentity
 
 
@@ -158,3 +158,14 @@ def test_work_for_a_thread_is_done_at_once() -> None:
         plugin().send(None)
 
     assert answers == [(42, 42)]
+
+
+def test_claimed_topics_are_recorded() -> None:
+    """A test sees what a plugin has claimed, and a claim that no broker takes is refused here, too."""
+    context = BareContext()
+
+    context.claim_topics("$CONTROL/example/#", Action.PUBLISH, Action.SUBSCRIBE)
+
+    assert context.claims == [TopicClaim("$CONTROL/example/#", {Action.PUBLISH, Action.SUBSCRIBE})]
+    with pytest.raises(ValueError, match="can't be claimed"):
+        context.claim_topics("example/#")

@@ -13,11 +13,12 @@ import kinmqtt_spi
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.markers import hookimpl, on_topics
 from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements
 from kinmqtt_spi.settings import setting
 from kinmqtt_spi.testing.faults import Held
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
-from kinmqtt_spi.values import Message
+from kinmqtt_spi.values import Drop, Message
 
 
 @frozen(slots=True)
@@ -49,6 +50,7 @@ class Ticker:
     def configure(self, context: Context) -> None:
         self.take(context.settings)
         self.bound = context
+        context.claim_topics("$ticker/#", Action.PUBLISH, Action.WILL)
         context.metrics.gauge("ticks.topics", "topics", lambda: 1)
         self.ticks = context.metrics.counter("ticks", "messages")
 
@@ -85,6 +87,15 @@ class Ticker:
     @hookimpl
     def health(self) -> Any:
         return Health(HealthState.HEALTHY, f"ticks on {self.settings.topic}")
+
+    @hookimpl
+    @on_topics("$ticker/#")
+    async def publish_received(self, message: Message) -> Any:
+        return Drop("nobody sets the ticker yet")
+
+    @hookimpl
+    def will_publishing(self, message: Message) -> Any:
+        return Drop() if message.topic.split("/")[0] == "$ticker" else None
 
     @property
     def context(self) -> Any:
@@ -376,3 +387,31 @@ class TestPLUGIN_19_WritesWhereItStands(SoundTicker):
             await super().start(context)
             if context.data is not None:
                 (context.data / "ticks.json").write_bytes(b"{}")
+
+
+class TestPLUGIN_20_TakesNothing(SoundTicker):
+    class double(Ticker):
+        publish_received: Any = None
+
+
+class TestPLUGIN_20_LooksAtAPart(SoundTicker):
+    class double(Ticker):
+        @hookimpl
+        @on_topics("$ticker/+")
+        def publish_received(self, message: Message) -> Any:
+            return Drop()
+
+
+class TestPLUGIN_20_LetsThroughWhatItDoesNotKnow(SoundTicker):
+    class double(Ticker):
+        @hookimpl
+        @on_topics("$ticker/#")
+        def publish_received(self, message: Message) -> Any:
+            return Drop() if message.payload == b"set" else None
+
+
+class TestPLUGIN_20_ForgetsWills(SoundTicker):
+    class double(Ticker):
+        @hookimpl
+        def will_publishing(self, message: Message) -> Any:
+            return Drop() if message.topic.startswith("$ticker/") else None

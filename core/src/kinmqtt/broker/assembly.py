@@ -19,6 +19,7 @@ from kinmqtt.broker.listener import ListenerPlan
 from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
+from kinmqtt.broker.topic_spaces import Claims, TopicSpaces
 from kinmqtt.plugins.builtin import DEFAULTS, KEPT_DEFAULTS
 from kinmqtt.plugins.manager import PROVIDERS, PluginManager
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, SettingsError
@@ -78,6 +79,8 @@ class Assembly:
     memory_bytes: Callable[[], int | None]
     default_authenticators: tuple[str, ...] | None
     """Who is asked at listeners that name nobody; ``None`` for everybody."""
+    spaces: TopicSpaces
+    """Topics that begin with ``$``, and who has claimed them."""
 
     @property
     def writes_data_directory(self) -> bool:
@@ -98,7 +101,8 @@ def assemble(
     :class:`SettingsError`; nothing was started by then.
     """
     metrics = MetricRegistry(gauge_failed=_gauge_failed)
-    contexts = _configure(plugin_settings, manager, metrics, surroundings, settings.data_directory)
+    claims = Claims()
+    contexts = _configure(plugin_settings, manager, metrics, surroundings, settings.data_directory, claims)
     # An authenticator that is installed but not configured is out by now, and guards nothing.
     default_authenticators = _decide_about_authenticators(settings, manager, surroundings.listeners)
     manager.check_needed_plugins()
@@ -128,6 +132,7 @@ def assemble(
         tuple(surroundings.listeners),
         surroundings.memory_bytes,
         default_authenticators,
+        claims.settled(manager.active),
     )
 
 
@@ -221,6 +226,7 @@ def _configure(
     metrics: MetricRegistry,
     surroundings: Surroundings,
     data: Path | None,
+    claims: Claims,
 ) -> dict[str, PluginContext]:
     classes = {i.plugin: _call(i.plugin, "settings_class", i.call) for i in manager.implementations("settings_class")}
     configure = {i.plugin: i.call for i in manager.implementations("configure")}
@@ -242,6 +248,7 @@ def _configure(
             surroundings.in_thread,
             data,
             partial(manager.leave_out, name),
+            partial(claims.take, name),
         )
     if problems:
         raise SettingsError(problems)

@@ -21,6 +21,7 @@ from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.publishing import Publishing
 from kinmqtt.broker.retained import Retained
+from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.router import Router
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.sessions import Sessions
@@ -70,6 +71,7 @@ class Broker:
             assembly.stores,
             turn,
             random_hex,
+            Rights(hooks, assembly.spaces),
         )
         self.connections: set[Connection] = set()
         self.arriving = 0
@@ -284,8 +286,8 @@ class Broker:
         return Delivery.TAKEN if taken else Delivery.REFUSED
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
-        """Ask the authorizers."""
-        ruling = self.runtime.hooks.authorize(request)
+        """Ask whether a client may do something."""
+        ruling = self.runtime.rights.ask(request)
         if isinstance(ruling, Awaitable):
             return as_deferred(ruling).addCallback(lambda ruling: ruling.decision)
         return ruling.decision

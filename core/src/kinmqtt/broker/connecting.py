@@ -10,10 +10,9 @@ from twisted.logger import Logger
 
 from kinmqtt.broker import connection_log, events
 from kinmqtt.broker.awaiting import run, settle
-from kinmqtt.broker.denials import DENIALS, applicant
+from kinmqtt.broker.denials import applicant
 from kinmqtt.broker.dispatch import Ruling
 from kinmqtt.broker.naming import check_names
-from kinmqtt.broker.publication import KEPT_PREFIX
 from kinmqtt.broker.sessions import Opening, TooManySessions
 from kinmqtt.broker.settings import NEVER_EXPIRES, LimitSettings
 from kinmqtt.broker.subscribing import subscribe_initially
@@ -362,8 +361,6 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     will = packet.will
     if connection.broker.runtime.limits.problem_with(will.topic) is not None:
         raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic has too many levels, or is too long")
-    if will.topic.startswith(KEPT_PREFIX):
-        raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is kept for plugins")
     properties = will.properties
     message = Message(
         will.topic,
@@ -373,13 +370,11 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
         properties.without("will_delay_interval"),
         Publisher(client.client_id, client.username),
     )
-    hooks = connection.broker.runtime.hooks
+    rights = connection.broker.runtime.rights
     request = AuthorizationRequest(client, Action.WILL, will.topic, will.qos, will.retain)
-    ruling = await settle(hooks.authorize(request))
+    ruling = await settle(rights.ask(request))
     if not ruling.decision.allowed:
-        DENIALS.tell(request, ruling)
-        if hooks.authorization_refused.active:
-            hooks.authorization_refused(request, ruling.by)
+        rights.tell(request, ruling)
         raise Refused(ruling.decision.reason, "the client may not leave this will", by=ruling.by)
     return Will(message, properties.will_delay_interval or 0)
 

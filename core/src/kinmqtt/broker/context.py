@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kinmqtt.broker.awaiting import run
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.metric import Namespaced
-from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.metric import Metrics
-from kinmqtt_spi.services.plugin import Clock, Context, Delivery, Log
+from kinmqtt_spi.services.plugin import Clock, Context, Delivery, Log, TopicClaim
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
 if TYPE_CHECKING:
@@ -34,8 +34,12 @@ class PluginContext(Context):
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         data: Path | None = None,
         leave_out: Callable[[str], None] | None = None,
+        claim: Callable[[TopicClaim], None] | None = None,
     ) -> None:
-        """``leave_out`` takes one of the plugin's hooks out; it is forgotten when the broker is assembled."""
+        """``leave_out`` takes one of the plugin's hooks out, ``claim`` some topics for it.
+
+        Both are forgotten when the broker is assembled.
+        """
         self.name = name
         self.data = data
         self.settings = settings
@@ -45,12 +49,14 @@ class PluginContext(Context):
         self.metrics = Namespaced(metrics, name)
         self._in_thread = in_thread
         self._leave_out = leave_out
+        self._claim = claim
         self._broker: Broker | None = None
 
     def attach(self, broker: Broker) -> None:
         """The broker is assembled."""
         self._broker = broker
         self._leave_out = None
+        self._claim = None
 
     def leave_out(self, *hooks: str) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.leave_out`."""
@@ -58,6 +64,12 @@ class PluginContext(Context):
             raise RuntimeError(f"plugin {self.name!r} leaves hooks out when the broker is assembled already")
         for hook in hooks:
             self._leave_out(hook)
+
+    def claim_topics(self, filter: str, *actions: Action) -> None:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.claim_topics`."""
+        if self._claim is None:
+            raise RuntimeError(f"plugin {self.name!r} claims topics when the broker is assembled already")
+        self._claim(TopicClaim(filter, actions))
 
     def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.publish`."""

@@ -231,16 +231,19 @@ class Fanout:
         return accepted
 
 
-def deliver(runtime: Runtime, target: Target, publication: Publication, retained: bool = False) -> bool:
+def deliver(
+    runtime: Runtime, target: Target, publication: Publication, retained: bool = False, permitted: bool = False
+) -> bool:
     """Deliver to one session, with everything that is particular to it; ``False`` if its queue refused.
 
-    ``retained`` marks a message sent because of a new subscription, which carries RETAIN (MQTT-3.3.1-8).
+    ``retained`` marks a message sent because of a new subscription, which carries RETAIN (MQTT-3.3.1-8). With
+    ``permitted`` the authorizers of deliveries have allowed it already.
     """
     session = target.session
     publish = publication.publish
     if target.no_local and publication.publisher.client_id == session.client_id:
-        return True if target.own is None else deliver(runtime, target.own, publication, retained)
-    changed = _asked(runtime, target, publication)
+        return True if target.own is None else deliver(runtime, target.own, publication, retained, permitted)
+    changed = _asked(runtime, target, publication, permitted)
     if changed is None:
         return True
     retain = retained or (target.retain_as_published and publish.retain)
@@ -253,7 +256,7 @@ def deliver(runtime: Runtime, target: Target, publication: Publication, retained
     return True
 
 
-def deliver_when_kept(runtime: Runtime, target: Target, publication: Publication) -> bool:
+def deliver_when_kept(runtime: Runtime, target: Target, publication: Publication, permitted: bool = False) -> bool:
     """The same, for a message that may have to come again: only what is kept with this turn's writes is done at once.
 
     Whatever would go out without being kept goes when the turn's writes are, or not at all.
@@ -261,26 +264,27 @@ def deliver_when_kept(runtime: Runtime, target: Target, publication: Publication
     session = target.session
     # What finds the queue full is dropped, queued or refused, but not sent.
     if min(target.qos, publication.publish.qos) and (session.kept or session.has_no_room):
-        return deliver(runtime, target, publication)
-    runtime.turn.batch.afterwards.append(partial(_deliver_now, runtime, target, publication))
+        return deliver(runtime, target, publication, permitted=permitted)
+    runtime.turn.batch.afterwards.append(partial(_deliver_now, runtime, target, publication, permitted))
     return True
 
 
-def _deliver_now(runtime: Runtime, target: Target, publication: Publication) -> None:
+def _deliver_now(runtime: Runtime, target: Target, publication: Publication, permitted: bool) -> None:
     session = target.session
     if session.kept or session.connection is not None:
-        deliver(runtime, target, publication)
+        deliver(runtime, target, publication, permitted=permitted)
     else:
         runtime.drop(session.client_id, publication.message, "offline")
 
 
-def _asked(runtime: Runtime, target: Target, publication: Publication) -> Publication | None:
+def _asked(runtime: Runtime, target: Target, publication: Publication, permitted: bool) -> Publication | None:
     """What the hooks on deliveries leave of a message for one client; ``None`` where they drop it."""
     hooks = runtime.hooks
     session = target.session
     topic = publication.publish.topic
-    if hooks.authorize_receive.active and not may_receive(runtime, session, publication.stored):
-        return None
+    if not permitted and hooks.authorize_receive.active:
+        if not may_receive(runtime, session, publication.stored):
+            return None
     intercept = hooks.delivering.for_topic(topic)
     if intercept is None:
         return publication
@@ -319,7 +323,9 @@ def target_of(session: Session, subscriptions: Sequence[Subscription]) -> Target
         only = subscriptions[0]
         identifier = only.identifier
         identifiers = () if identifier is None else (identifier,)
-        return Target(session, only.qos, only.retain_as_published, only.no_local, identifiers, only)
+        # MQTT-3.8.3-4: a group has no No Local, whatever a plugin or a store says. Its message would go to nobody.
+        no_local = only.no_local and only.share_group is None
+        return Target(session, only.qos, only.retain_as_published, no_local, identifiers, only)
     best = max(subscriptions, key=lambda subscription: subscription.qos)
     wanted = [s for s in subscriptions if not s.no_local]
     return Target(

@@ -9,11 +9,10 @@ from attrs import evolve
 from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import as_deferred, run
-from kinmqtt.broker.denials import DENIALS
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
 from kinmqtt.broker.naming import check_made_message, check_names
-from kinmqtt.broker.publication import KEPT_PREFIX, Publication
+from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -195,31 +194,20 @@ def _open_route(connection: Connection, packet: Publish) -> values.Maybe[Ruling]
     problem = broker.runtime.limits.problem_with(packet.topic)
     if problem is not None:
         return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}"), "limits")
-    if packet.topic.startswith(KEPT_PREFIX):
-        return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, "the topic is kept for plugins"), "limits")
     request = AuthorizationRequest(
         _session(connection).client, Action.PUBLISH, packet.topic, packet.qos, packet.retain
     )
-    ruling = broker.runtime.hooks.authorize(request)
+    ruling = broker.runtime.rights.ask(request)
     if isinstance(ruling, Ruling):
-        _tell_refused(connection, request, ruling)
+        broker.runtime.rights.tell(request, ruling)
         return ruling
     return _tell_later(connection, request, ruling)
 
 
 async def _tell_later(connection: Connection, request: AuthorizationRequest, pending: Awaitable[Ruling]) -> Ruling:
     ruling = await as_deferred(pending)
-    _tell_refused(connection, request, ruling)
+    connection.broker.runtime.rights.tell(request, ruling)
     return ruling
-
-
-def _tell_refused(connection: Connection, request: AuthorizationRequest, ruling: Ruling) -> None:
-    if ruling.decision.allowed:
-        return
-    DENIALS.tell(request, ruling)
-    refused = connection.broker.runtime.hooks.authorization_refused
-    if refused.active:
-        refused(request, ruling.by)
 
 
 def _remember(connection: Connection, key: bytes, route: Route) -> Route:
@@ -332,6 +320,7 @@ def _intercepted(
         if outcome is not publication.message:
             try:
                 check_made_message(connection.broker.runtime.limits, outcome, publication.message)
+                connection.broker.runtime.rights.spaces.check(outcome.topic, packet.topic)
             except ValueError as error:
                 log.error(
                     "a plugin made an unfit message of one to {topic!r}: {error}", topic=packet.topic, error=error

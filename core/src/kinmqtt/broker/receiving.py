@@ -23,28 +23,34 @@ LONGEST_REMEMBERED: Final = 1024
 
 
 def may_receive(runtime: Runtime, session: Session, message: Message) -> bool:
-    """Whether a session may have a message; one that it may not is told of and counted.
+    """Whether a session may have a message; one that it may not is dropped: told of and counted.
 
     Only to be asked where :attr:`Hooks.authorize_receive` is active.
     """
+    if is_allowed(runtime, session, message):
+        return True
+    runtime.drop(session.client_id, message, "not_authorized")
+    return False
+
+
+def is_allowed(runtime: Runtime, session: Session, message: Message) -> bool:
+    """Whether a session has the right to a message, where nothing is dropped yet: another may get it instead."""
     hooks = runtime.hooks
     topic = message.topic
     known = known_right(session, topic)
-    if known:
+    if known is not None:
+        return known
+    request = AuthorizationRequest(session.client, Action.RECEIVE, topic, message.qos, message.retain)
+    ruling = hooks.authorize_receive.at_once(request)
+    decision = ruling.decision
+    if isinstance(decision, Authorization) and decision.cache is Cache.TOPIC:
+        if hooks.authorize_receive.asks_one and decision.expires_at is None:
+            _remember(session, topic, decision.allowed)
+    if decision.allowed:
         return True
-    if known is None:
-        request = AuthorizationRequest(session.client, Action.RECEIVE, topic, message.qos, message.retain)
-        ruling = hooks.authorize_receive.at_once(request)
-        decision = ruling.decision
-        if isinstance(decision, Authorization) and decision.cache is Cache.TOPIC:
-            if hooks.authorize_receive.asks_one and decision.expires_at is None:
-                _remember(session, topic, decision.allowed)
-        if decision.allowed:
-            return True
-        DENIALS.tell(request, ruling)
-        if hooks.authorization_refused.active:
-            hooks.authorization_refused(request, ruling.by)
-    runtime.drop(session.client_id, message, "not_authorized")
+    DENIALS.tell(request, ruling)
+    if hooks.authorization_refused.active:
+        hooks.authorization_refused(request, ruling.by)
     return False
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from kinmqtt.broker.fanout import Fanout, Group, deliver, deliver_when_kept, merge
+from kinmqtt.broker.fanout import Fanout, Group, Target, deliver, deliver_when_kept, merge
 from kinmqtt.broker.publication import Publication
+from kinmqtt.broker.receiving import is_allowed
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
 from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
@@ -24,6 +25,9 @@ TARGET_BYTES: Final = 100
 """What a cached target takes, about."""
 
 BARRIER_LIMIT_S: Final = 1.0
+
+Rights: TypeAlias = dict[str, bool] | None
+"""By client id, whether members may receive the message in hand; ``None`` where no authorizer wants to be asked."""
 
 
 class Routed(Enum):
@@ -158,7 +162,8 @@ class Router:
         else:
             fanout.best_effort(publication)
         for group in fanout.groups:
-            accepted &= self._to_member(group, group.members, publication, when_kept)
+            rights: Rights = {} if runtime.hooks.authorize_receive.active else None
+            accepted &= self._to_member(group, group.members, publication, when_kept, rights)
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
     def to_another_member(
@@ -166,9 +171,10 @@ class Router:
     ) -> bool:
         """Give what a member of a shared subscription held to another; ``False`` if there is none to take it.
 
-        With ``connected`` only members that are connected count. One that is no member any more gives nothing, unless
-        it is ``gone`` since. It is given when this turn's writes are kept.
+        Only members that may receive the message count, and with ``connected`` those that are connected. One that is
+        no member any more gives nothing, unless it is ``gone`` since. It is given when this turn's writes are kept.
         """
+        rights: Rights = {} if self._runtime.hooks.authorize_receive.active else None
         for group in self.fanout(publication.publish.topic).groups:
             is_it = f"$share/{group.name}/{group.filter}" == shared_filter
             if not is_it or not (gone or any(member.client_id == client_id for member in group.members)):
@@ -179,47 +185,100 @@ class Router:
                 if member.client_id != client_id
                 and not self._is_ending(member.client_id)
                 and (not connected or self._is_connected(member.client_id))
+                and (rights is None or self._may_receive(member, publication, rights))
             )
-            return self._to_member(group, others, publication, when_kept=True) if others else False
+            return self._to_member(group, others, publication, True, rights) if others else False
         return False
 
     def _to_member(
-        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, when_kept: bool
+        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, when_kept: bool, rights: Rights
     ) -> bool:
-        """Deliver to one of some members; where its queue is full or refuses, another is asked."""
+        """Deliver to one of some members; where its queue is full or refuses, another is asked.
+
+        ``False`` if a queue refused. What none of them may receive is one drop, of the member whose turn it was.
+        """
         give = deliver_when_kept if when_kept else deliver
         refused = False
+        passed_over: Target | None = None
         while members:
-            member = self._choose(group, members, publication)
-            session = None if member is None else self._session_of(member.client_id)
+            member = self._choose(group, members, publication, rights)
             if member is None:
-                return True
+                break
+            session = self._session_of(member.client_id)
             if session is not None:
-                # The last one's queue decides what becomes of a message that nobody has room for.
-                unfit = len(members) > 1 and (session.ending or (publication.publish.qos and session.has_no_room))
-                if not unfit and give(self._runtime, group.target(member, session), publication):
+                target = group.target(member, session)
+                if session.ending or (publication.publish.qos and session.has_no_room):
+                    passed_over = target
+                elif give(self._runtime, target, publication, permitted=True):
                     return True
-                refused = True
+                else:
+                    refused = True
             members = tuple(other for other in members if other.client_id != member.client_id)
+        if passed_over is not None:
+            # The last one's queue decides what becomes of a message that nobody has room for.
+            return give(self._runtime, passed_over, publication, permitted=True)
+        if rights and not refused and False in rights.values():
+            denied = next(client_id for client_id, right in rights.items() if not right)
+            self._runtime.drop(denied, publication.message, "not_authorized")
         return not refused
 
-    def _choose(self, group: Group, members: tuple[Subscriber, ...], publication: Publication) -> Subscriber | None:
-        """The member whose turn it is among those that are connected, or where none is, among all."""
+    def _choose(
+        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, rights: Rights
+    ) -> Subscriber | None:
+        """The member whose turn it is among those that are connected, or where none is, among all.
+
+        Of those who may receive the message, where there are ``rights``: ``None`` if none of them may.
+        """
         if members is group.members:
             candidates = group.connected(self.presence, self._is_connected) or members
         else:
             candidates = tuple(m for m in members if self._is_connected(m.client_id)) or members
+        if rights is not None:
+            member = self._choose_permitted(group, candidates, publication, rights)
+            if member is None and len(candidates) < len(members):
+                away = tuple(m for m in members if not self._is_connected(m.client_id))
+                member = self._choose_permitted(group, away, publication, rights)
+            return member
         choose_member = self._runtime.hooks.choose_member
         if choose_member.active:
             chosen = choose_member(group.name, group.filter, candidates, publication.message)
             if chosen is not None:
                 return chosen
-        if not candidates:
-            return None
         key = (group.name, group.filter)
         turn = self._rotation.get(key, 0)
         self._rotation[key] = turn + 1
         return candidates[turn % len(candidates)]
+
+    def _choose_permitted(
+        self, group: Group, candidates: tuple[Subscriber, ...], publication: Publication, rights: dict[str, bool]
+    ) -> Subscriber | None:
+        """The same among those that may receive the message: nobody else is shown to a plugin, or has a turn."""
+        choose_member = self._runtime.hooks.choose_member
+        if choose_member.active:
+            candidates = tuple(m for m in candidates if self._may_receive(m, publication, rights))
+            if not candidates:
+                return None
+            chosen = choose_member(group.name, group.filter, candidates, publication.message)
+            if chosen is not None:
+                return chosen
+        key = (group.name, group.filter)
+        turn = self._rotation.get(key, 0)
+        for _ in candidates:
+            member = candidates[turn % len(candidates)]
+            turn += 1
+            if self._may_receive(member, publication, rights):
+                self._rotation[key] = turn
+                return member
+        return None
+
+    def _may_receive(self, member: Subscriber, publication: Publication, rights: dict[str, bool]) -> bool:
+        """Whether a member may have a message; asked once for each message, and kept in ``rights``."""
+        client_id = member.client_id
+        right = rights.get(client_id)
+        if right is None:
+            session = self._session_of(client_id)
+            right = rights[client_id] = session is None or is_allowed(self._runtime, session, publication.stored)
+        return right
 
     def _is_ending(self, client_id: str) -> bool:
         session = self._session_of(client_id)

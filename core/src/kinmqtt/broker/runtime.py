@@ -9,6 +9,7 @@ from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.connection_log import SlowConsumers
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.log_lines import LogLines
+from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn import Turn
@@ -37,6 +38,7 @@ class Runtime:
         "log_lines",
         "node",
         "random_hex",
+        "rights",
         "settings",
         "slow_consumers",
         "statistics",
@@ -59,6 +61,7 @@ class Runtime:
         stores: Stores,
         turn: Turn,
         random_hex: Callable[[int], str],
+        rights: Rights,
     ) -> None:
         """``random_hex`` answers that many random bytes, in hexadecimal."""
         self.settings = settings
@@ -70,6 +73,7 @@ class Runtime:
         self.stores = stores
         self.turn = turn
         self.random_hex = random_hex
+        self.rights = rights
         # Which plugins listen is settled when hooks are bound; here it is asked for each message.
         self.tells_acknowledged = hooks.acknowledged.active
         """Whether a plugin wants to know of each acknowledgement."""

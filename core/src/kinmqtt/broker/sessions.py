@@ -24,6 +24,7 @@ from kinmqtt.broker.wills import Wills
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
+from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.cluster import ClusterBackend
 from kinmqtt_spi.services.queue import Append, QueueState, QueueWrite
 from kinmqtt_spi.services.session import (
@@ -267,6 +268,12 @@ class Sessions:
         session.restore(state)
         self.by_id[stored.client_id] = session
         for subscription in stored.subscriptions:
+            refusal = self._runtime.rights.spaces.refusal(Action.SUBSCRIBE, subscription.filter)
+            if refusal is not None:
+                # The store keeps it, for a plugin may claim its topics again.
+                text = "{client_id!r} gets nothing by its subscription to {filter!r}: {why}"
+                log.warn(text, client_id=stored.client_id, filter=subscription.full_filter, why=refusal.text)
+                continue
             session.subscriptions[subscription.full_filter] = subscription
             self._router.subscribe(stored.client_id, subscription)
         return session

@@ -9,9 +9,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
-from kinmqtt.broker.denials import DENIALS
 from kinmqtt.broker.naming import check_names
-from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.codec import decode
 from kinmqtt.mqtt.codec.subscribe import has_more_filters
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -36,7 +34,9 @@ from kinmqtt_spi.values import Disconnect, Drop, Reject, Subscription
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session import Session
+    from kinmqtt.broker.settings import LimitSettings
 
 log = Logger("kinmqtt.subscribing")
 
@@ -84,7 +84,7 @@ async def subscribe_initially(connection: Connection, session: Session) -> Made:
             return made
         for subscription in subscriptions or ():
             try:
-                _check_subscription(subscription, connection.broker.runtime.limits)
+                _check_subscription(subscription, connection.broker.runtime)
                 made.append((subscription, _make(connection, session, subscription)))
             except (RemoteError, SubscriptionRefused, ValueError) as error:
                 log.error(
@@ -163,13 +163,11 @@ async def _request(
         identifier,
     )
     question = AuthorizationRequest(session.client, Action.SUBSCRIBE, filter, request.qos, share_group=group)
-    ruling = await settle(runtime.hooks.authorize(question))
+    ruling = await settle(runtime.rights.ask(question))
     if session.connection is not connection:
         return ReasonCode.UNSPECIFIED_ERROR
     if not ruling.decision.allowed:
-        DENIALS.tell(question, ruling)
-        if runtime.hooks.authorization_refused.active:
-            runtime.hooks.authorization_refused(question, ruling.by)
+        runtime.rights.tell(question, ruling)
         return _fitting(ruling.decision.reason)
     changed = await _intercepted(connection, session, subscription)
     if session.connection is not connection:
@@ -194,7 +192,7 @@ async def _intercepted(
     outcome: Subscription | Drop | Reject | Disconnect = await settle(subscribing(session.client, subscription))
     if isinstance(outcome, Subscription):
         try:
-            _check_subscription(outcome, connection.broker.runtime.limits)
+            _check_subscription(outcome, connection.broker.runtime)
         except (RemoteError, ValueError) as error:
             log.error(
                 "a plugin made an unfit subscription of {filter!r}: {error}", filter=subscription.filter, error=error
@@ -214,13 +212,18 @@ def _check_bounds(filter: str, limits: LimitSettings) -> None:
         raise RemoteError(ReasonCode.TOPIC_FILTER_INVALID, f"the filter: {problem}")
 
 
-def _check_subscription(subscription: Subscription, limits: LimitSettings) -> None:
+def _check_subscription(subscription: Subscription, runtime: Runtime) -> None:
     """Raise for a subscription of a plugin's making that no SUBSCRIBE could have asked for."""
-    split_shared(subscription.full_filter)
-    _check_bounds(subscription.filter, limits)
-    problem = limits.problem_with_characters(subscription.share_group or "")
+    group, filter = split_shared(subscription.full_filter)
+    if (group, filter) != (subscription.share_group, subscription.filter):
+        raise ValueError("a shared subscription has its group in share_group, and the rest in filter")
+    _check_bounds(filter, runtime.limits)
+    problem = runtime.limits.problem_with_characters(subscription.share_group or "")
     if problem is not None:
         raise ValueError(f"the share name: {problem}")
+    refusal = runtime.rights.spaces.refusal(Action.SUBSCRIBE, filter)
+    if refusal is not None:
+        raise ValueError(refusal.text)
     if subscription.qos not in (0, 1, 2) or subscription.retain_handling not in (0, 1, 2):
         raise ValueError(f"QoS {subscription.qos!r}, retain handling {subscription.retain_handling!r}")
 

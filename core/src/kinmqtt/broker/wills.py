@@ -66,6 +66,7 @@ class Wills:
             return None
         try:
             check_made_message(self._runtime.limits, outcome, message)
+            self._runtime.rights.spaces.check(outcome.topic, message.topic)
         except ValueError as error:
             log.error(
                 "a plugin made an unfit message of a will to {topic!r}: {error}", topic=message.topic, error=error

@@ -123,7 +123,7 @@ _FAILURES: Final = {
 """OpenSSL's reasons for the end of a handshake, of its versions 1.1.1 and 3, in words."""
 
 
-def handshake_failure(error: BaseException) -> str:
+def handshake_failure(error: BaseException | None) -> str:
     """Why a TLS handshake failed: in words, with OpenSSL's own behind them; else the error's message."""
     details = error.args[0] if isinstance(error, SSL.Error) and error.args else None
     if not isinstance(details, list) or not details:

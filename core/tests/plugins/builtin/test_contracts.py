@@ -17,14 +17,12 @@ from kinmqtt.plugins.builtin.scram import METHOD, Secret
 from kinmqtt.plugins.discovery import builtin_candidates
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
-from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.cluster import ClusterBackend
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
 from kinmqtt_spi.settings import Document, parse
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract, Exchange
-from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContract
-from kinmqtt_spi.testing.build import authorization, client, connect_request, message, subscription
+from kinmqtt_spi.testing.build import client, connect_request, message, subscription
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
 from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.hooks import Hooks
@@ -148,22 +146,6 @@ def scram(user: str, password: str) -> Exchange:
     return Exchange(METHOD, f"n,,{bare}".encode(), final)
 
 
-class TestDollarTopicsAuthorizer(AuthorizerContract):
-    """Nobody speaks for the broker."""
-
-    @pytest.fixture
-    def authorization(self) -> AuthorizationCase:
-        return AuthorizationCase(
-            BUILTINS["dollar_topics"].load(),
-            denied=[
-                authorization(action, topic)
-                for action in (Action.PUBLISH, Action.WILL)
-                for topic in ("$SYS", "$SYS/x")
-            ],
-            foreign=[authorization(Action.SUBSCRIBE, "$SYS/#"), authorization(Action.PUBLISH, "$SYSTEM/x")],
-        )
-
-
 RULES = """
 [[rules]]
 name = "publishes"
@@ -246,12 +228,6 @@ class TestCertificate(Builtin):
     def test_it_is_a_module(self, plugin: PluginCase) -> None:
         """A plugin may be a module, and is the same each time."""
         assert plugin.make().authenticate is authenticate
-
-
-class TestDollarTopics(Builtin):
-    """Keeps the broker's topics."""
-
-    name = "dollar_topics"
 
 
 class TestHash(Builtin):

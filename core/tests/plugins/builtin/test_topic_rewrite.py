@@ -6,9 +6,14 @@ from typing import Literal
 
 import pytest
 from harness import House
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from kinmqtt.mqtt.packets import V5, Puback, Suback
-from kinmqtt.plugins.builtin.topic_rewrite import RewriteSettings, TopicRewriteSettings
+from kinmqtt.plugins.builtin.topic_rewrite import RewriteSettings, TopicRewrite, TopicRewriteSettings
+from kinmqtt_spi import Client, Message, Reject, Subscription
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.reference.plugin import BareContext
 
 
 def _rule(pattern: str, target: str, action: Literal["all", "publish", "subscribe"] = "all") -> RewriteSettings:
@@ -133,3 +138,156 @@ def test_a_pattern_that_is_none_is_refused() -> None:
     """With what is wrong with it."""
     with pytest.raises(ValueError, match="no regular expression"):
         _rule("(", "x")
+
+
+# Topics that begin with $
+
+SPACES = [
+    "$SYS/broker/x",
+    "$share/g/t",
+    "$delayed/1/a",
+    "$plugin/delayed/k",
+    "$CONTROL/x",
+    "$p2p/b/a",
+    "$other/x",
+    "$",
+]
+
+
+@pytest.mark.parametrize("made", SPACES)
+@pytest.mark.parametrize(("pattern", "target"), [("x/(.*)", "$1"), ("(x)/(.*)", "$2")])
+def test_no_client_s_topic_becomes_one_of_the_broker_s(pattern: str, target: str, made: str) -> None:
+    """Where the rule itself does not say so a result that begins with a dollar is refused, and reaches nobody."""
+    house = _house(_rule(pattern, target))
+    everybody = house.connect("s", V5)
+    for filter in ("#", "$SYS/#", "$other/#", "$"):
+        everybody.subscribe(filter)
+    client = house.connect("c", V5)
+
+    client.publish(f"x/{made}", b"x", qos=1, retain=True).subscribe(f"x/{made}")
+
+    assert int(client.of(Puback)[0].reason) == ReasonCode.TOPIC_NAME_INVALID
+    assert client.granted == [ReasonCode.TOPIC_FILTER_INVALID]
+    assert everybody.messages == []
+    assert house.broker.runtime.stores.retain.count() == 0
+
+
+def test_a_client_s_name_makes_no_topic_of_the_broker_s() -> None:
+    """Also where nothing but an empty group stands in front of it."""
+    house = _house(_rule("me/(x)?(.*)", "$1${clientid}/$2"))
+
+    client = house.connect("$SYS", V5).publish("me/a", b"x", qos=1).subscribe("me/#")
+
+    assert int(client.of(Puback)[0].reason) == ReasonCode.TOPIC_NAME_INVALID
+    assert client.granted == [ReasonCode.TOPIC_FILTER_INVALID]
+
+
+def test_what_a_rule_itself_says_holds() -> None:
+    """An operator may give clients another name for a topic of the broker's, and write a rule for delayed ones."""
+    house = _house(
+        _rule("status/(.*)", "$SYS/$1", "subscribe"), _rule(r"[$]delayed/(\d+)/old/(.*)", "$delayed/$1/new/$2")
+    )
+    client = house.connect("c", V5).subscribe("status/#").subscribe("new/#")
+
+    client.publish("$delayed/1/old/a", b"x", qos=1)
+    house.advance(1)
+
+    assert sorted(filter for filter, _ in house.broker.router.index.filters()) == ["$SYS/#", "new/#"]
+    assert client.messages == [("new/a", b"x", 0)]
+
+
+def test_a_rule_brings_no_message_past_the_plugin_that_takes_such() -> None:
+    """What a rule makes of a plain topic the plugin behind $delayed/ does not see, so it is refused."""
+    house = _house(_rule("slow/(.*)", "$delayed/60/$1"))
+
+    reason = house.connect("c", V5).publish("slow/a", b"x", qos=1).of(Puback)[0].reason
+
+    assert reason is ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+
+
+def test_giving_up_what_a_rule_would_refuse_is_no_error() -> None:
+    """A subscription from before the rule can still be given up."""
+    house = _house()
+    house_with = _house(_rule("x/(.*)", "$1", "subscribe"))
+
+    client = house_with.connect("c", V5).unsubscribe("x/$SYS/#")
+
+    assert client.given_up == [ReasonCode.NO_SUBSCRIPTION_EXISTED]
+    assert not client.closed
+    assert house.connect("d", V5).unsubscribe("x/$SYS/#").given_up == [ReasonCode.NO_SUBSCRIPTION_EXISTED]
+
+
+def _plugin(*rules: RewriteSettings, context: BareContext | None = None) -> TopicRewrite:
+    plugin = TopicRewrite()
+    settings = TopicRewriteSettings(rules=rules)
+    bare = BareContext("topic_rewrite", settings) if context is None else context
+    bare.settings = settings
+    plugin.configure(bare)
+    return plugin
+
+
+def test_a_rule_that_makes_such_topics_is_told_of_once() -> None:
+    """With the rule, the client, and what it made; a reload begins anew."""
+    context = BareContext("topic_rewrite")
+    rules = (_rule("x/(.*)", "$1"), _rule("y/(.*)", "$1"))
+    plugin = _plugin(*rules, context=context)
+    eve = Client("eve")
+
+    for number in range(3):
+        plugin.publish_received(eve, Message(f"x/$SYS/{number}"))
+        plugin.subscribing(eve, Subscription(f"y/$SYS/{number}"))
+    before = context.log.texts("warn")
+    plugin.reload(TopicRewriteSettings(rules=rules))
+    plugin.publish_received(eve, Message("x/$SYS/9"))
+
+    assert len(before) == 2
+    assert "'x/(.*)'" in before[0]
+    assert "'eve'" in before[0]
+    assert "'$SYS/0'" in before[0]
+    assert len(context.log.texts("warn")) == 3
+
+
+@pytest.mark.parametrize("target", ["$$1/x", "$SYS$1", "$${clientid}", "$share/g/$1", "$plugin/x"])
+def test_a_target_that_can_not_be_meant_is_refused(target: str) -> None:
+    """A beginning that clients would choose, and topics that are none, are mistakes in the settings."""
+    with pytest.raises(ValueError, match=r"target .* begins with"):
+        _rule("x/(.*)", target)
+
+
+PIECES = st.sampled_from(["$1", "$2", "${clientid}", "${username}", "$", "a", "/", "$SYS", "$other/", "x/", "$3"])
+NAMES = st.sampled_from(["$SYS", "$share", "$1", "c", "", "$", "a/b", "${username}"])
+CLIENT_TOPICS = st.lists(
+    st.sampled_from(["$SYS", "$share", "$delayed", "$", "a", "b", "", "1", "$1"]), min_size=1, max_size=4
+).map("/".join)
+
+
+@given(
+    pattern=st.sampled_from(["(.*)()()", "(.*?)/(.*)()", "x?(.*)/(.)?(.*)", "(a)?(b)?(.*)"]),
+    pieces=st.lists(PIECES, min_size=1, max_size=5),
+    topic=CLIENT_TOPICS.filter(bool),
+    client_id=NAMES,
+    username=st.none() | NAMES,
+)
+def test_what_begins_with_a_dollar_is_the_operator_s_word(
+    pattern: str, pieces: list[str], topic: str, client_id: str, username: str | None
+) -> None:
+    """Whatever rule, topic and names: a new name begins with a dollar only if the rule's first level is that word."""
+    target = "".join(pieces)
+    try:
+        rule = _rule(pattern, target)
+    except ValueError:
+        assume(False)
+    plugin = _plugin(rule)
+    client = Client(client_id, username)
+
+    message = plugin.publish_received(client, Message(topic))
+    subscription = plugin.subscribing(client, Subscription(topic))
+
+    made = [message.topic] if isinstance(message, Message) else []
+    made += [subscription.filter] if isinstance(subscription, Subscription) else []
+    for name in made:
+        if name != topic and name.startswith("$"):
+            assert name.split("/")[0] == target.split("/")[0]
+            assert "$1" not in target.split("/")[0]
+            assert "{" not in target.split("/")[0]
+    assert isinstance(message, Reject) or not isinstance(subscription, Reject)

@@ -3,7 +3,7 @@
 A client's own ``topic`` lines come first, those before any ``user`` line being for clients without a user name.
 Among them ``deny`` beats the rest, wherever it stands. Only where none of them fits are the ``pattern`` lines looked
 at, in the same way: so a user's own right beats a pattern that denies. Whoever has a ``+`` or ``#`` in the user name
-or client id gets nothing from patterns.
+or client id gets nothing from patterns, and whose name begins with ``$`` no right from one that begins with the name.
 """
 
 from __future__ import annotations
@@ -183,6 +183,8 @@ def _filled_in(patterns: Sequence[Rule], username: str | None, client_id: str) -
             continue
         # In one pass, so that a user named "%c" is not taken for a placeholder.
         filter = _PLACEHOLDER.sub(lambda match: names[match[0]] or "", rule.filter)
+        if filter.startswith("$") and not rule.filter.startswith("$") and rule.access is not Access.DENY:
+            continue  # Nobody opens the topics of the broker's to itself by what it is called.
         filled.append(Rule(rule.access, filter, rule.line))
     return _Rules(filled)
 

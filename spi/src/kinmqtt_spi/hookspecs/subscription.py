@@ -63,7 +63,7 @@ def choose_member(group: str, filter: str, candidates: Sequence[Subscriber], mes
     """Which member of a shared group gets a message; ``None`` abstains.
 
     Called: for each message and shared group it matches; ``candidates`` are the connected members, or where none
-    is connected, all of them.
+    is connected, all of them. Members that ``authorize_receive`` denies the message to are not among them.
     Combines: the first candidate answered, in the order of the settings; else the members take turns.
     If it raises: counts as abstaining.
     Threading: reactor thread, synchronous: answer from memory.

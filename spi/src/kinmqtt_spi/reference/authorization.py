@@ -21,7 +21,8 @@ class Rule:
 
     In ``filter`` each ``%u`` stands for the client's user name and each ``%c`` for its client id. A client
     whose name is missing, or has a ``/``, ``+`` or ``#`` in it, matches no rule that asks for the name: it
-    could otherwise reach topics that are not its own.
+    could otherwise reach topics that are not its own. For the same reason a name that begins with ``$`` is allowed
+    nothing by a filter that begins with the name.
     """
 
     verdict: Verdict = field()
@@ -46,6 +47,8 @@ class Rule:
             return False
         filter = _filled_in(self.filter, client)
         if filter is None:
+            return False
+        if self.verdict is Verdict.ALLOW and filter.startswith("$") and not self.filter.startswith("$"):
             return False
         if request.action is Action.SUBSCRIBE and self.verdict is Verdict.DENY:
             return overlaps(filter, request.topic)

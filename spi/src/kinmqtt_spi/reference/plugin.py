@@ -11,8 +11,8 @@ from attrs import evolve, frozen
 
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.metric import MetricRegistry, Namespaced
-from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
-from kinmqtt_spi.services.plugin import Context, Delivery, Timer
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
+from kinmqtt_spi.services.plugin import Context, Delivery, Timer, TopicClaim
 from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity
 
 T = TypeVar("T")
@@ -174,6 +174,8 @@ class BareContext(Context):
         self.registry = MetricRegistry() if registry is None else registry
         self.metrics = Namespaced(self.registry, name)
         self.left_out: set[str] = set()
+        self.claims: list[TopicClaim] = []
+        """The topics that the plugin has claimed."""
         self.clients: dict[str, Client] = {}
         self._minted = 0
         self.published: list[Message] = []
@@ -190,6 +192,9 @@ class BareContext(Context):
 
     def leave_out(self, *hooks: str) -> None:
         self.left_out.update(hooks)
+
+    def claim_topics(self, filter: str, *actions: Action) -> None:
+        self.claims.append(TopicClaim(filter, actions))
 
     def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
         self.published.append(self._received(message))

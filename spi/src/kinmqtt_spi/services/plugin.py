@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
@@ -68,6 +68,56 @@ class Delivery(Enum):
     """The session's queue is full and refuses by its policy."""
 
 
+def _frozen(actions: Iterable[Action]) -> frozenset[Action]:
+    return frozenset(actions)
+
+
+def _check_claimed_filter(claim: TopicClaim, attribute: object, filter: str) -> None:
+    levels = filter.split("/")
+    if len(levels) < 2 or levels[-1] != "#" or any(sign in filter[:-1] for sign in "+#\0"):
+        raise ValueError(f"{filter!r} can't be claimed: a claim is a topic and all below it, as $CONTROL/example/#")
+    if not levels[0].startswith("$") or levels[0] == "$":
+        raise ValueError(f"{filter!r} can't be claimed: only topics that begin with $ and a name can")
+    if levels[0] in UNCLAIMABLE:
+        raise ValueError(f"{filter!r} can't be claimed: {levels[0]} is the broker's own")
+
+
+def _check_claimed_actions(claim: TopicClaim, attribute: object, actions: frozenset[Action]) -> None:
+    if Action.RECEIVE in actions:
+        raise ValueError("a claim does not say who may RECEIVE: authorize_receive does")
+
+
+UNCLAIMABLE: Final = frozenset({"$SYS", "$share", "$plugin"})
+"""First levels that no plugin can claim."""
+
+
+@frozen(slots=True)
+class TopicClaim:
+    """Topics below ``$`` that one plugin has for itself: what clients may do there, where they have the right to.
+
+    Raises ``ValueError`` for anything but a topic and all below it, as ``$CONTROL/example/#``.
+    """
+
+    filter: str = field(validator=_check_claimed_filter)
+    actions: frozenset[Action] = field(default=frozenset(), converter=_frozen, validator=_check_claimed_actions)
+    """PUBLISH, SUBSCRIBE, WILL; nobody may do there what is not among them."""
+
+    def covers(self, name: str) -> bool:
+        """Whether all that a topic or filter matches is claimed."""
+        space = self.filter[:-2]
+        return name == space or name.startswith(f"{space}/")
+
+    def lies_within(self, filter: str) -> bool:
+        """Whether a filter matches some of what is claimed."""
+        claimed, levels = self.filter.split("/")[:-1], filter.split("/")
+        for level, other in zip(claimed, levels, strict=False):
+            if other == "#":
+                return True
+            if other not in ("+", level):
+                return False
+        return len(levels) >= len(claimed)
+
+
 class Context(ABC):
     """A plugin's narrow face to the broker; each plugin has one of its own."""
 
@@ -94,6 +144,17 @@ class Context(ABC):
         Only in ``configure``, and for good: what is bound is settled when the broker is put together. Clients do not
         pay for what is left out. Raises ``ValueError`` for a hook that the plugin does not implement, and
         ``RuntimeError`` where it is too late.
+        """
+
+    @abstractmethod
+    def claim_topics(self, filter: str, *actions: Action) -> None:
+        """Have a topic that begins with ``$``, and all below it, for this plugin: ``$CONTROL/example/#``.
+
+        Only in ``configure``. Clients may do there what ``actions`` say (PUBLISH, SUBSCRIBE, WILL), where the
+        authorizers allow it, and nothing else. The plugin takes what they send: its ``publish_received``, and with
+        WILL its ``will_publishing``, answers for every such message, or it would go to whoever has subscribed. Raises
+        ``ValueError`` for anything but a topic and all below it, and for ``$SYS``, ``$share`` and ``$plugin``, and
+        ``RuntimeError`` where it is too late. Where another plugin claims the same topics the broker does not start.
         """
 
     @abstractmethod
@@ -139,7 +200,10 @@ class Context(ABC):
 
     @abstractmethod
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
-        """Ask the authorizers, as the broker does: for a plugin that acts for a client under another topic."""
+        """Ask as the broker does: for a plugin that acts for a client under another topic.
+
+        The broker's own rule about topics that begin with ``$`` comes first, then the authorizers.
+        """
 
     @abstractmethod
     def client(self, client_id: str) -> Client | None:

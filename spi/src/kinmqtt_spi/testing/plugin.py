@@ -18,17 +18,23 @@ from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.markers import topics_of
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.reference.subscription import matches
+from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.plugin import Health, HealthState, Requirements
 from kinmqtt_spi.settings import Document, parse
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.contract import Contract
 from kinmqtt_spi.testing.driving import Driver, NoAnswer, TurningDriver
 from kinmqtt_spi.testing.hooks import Hooks
+from kinmqtt_spi.values import Client, Message, Publisher
 
 DEADLINE_S: Final = 5.0
 """What a plugin is given to drain."""
 RUNNING_S: Final = 60.0
 """How long a plugin runs on the clock before it is stopped."""
+
+_TAKING: Final = {Action.PUBLISH: "publish_received", Action.WILL: "will_publishing"}
+"""What clients may do with claimed topics, and the hook that takes it."""
 
 _METRIC: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
 _UNIT: Final = re.compile(r"[a-z]+([ /_][a-z]+)*")
@@ -370,6 +376,26 @@ class PluginContract(Contract):
         elsewhere = [path for path in tmp_path.rglob("*") if path != own.parent and own not in (path, *path.parents)]
         assert elsewhere == []
 
+    @behaviour("PLUGIN-20")
+    def test_plugin_20_it_takes_what_it_claims(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
+        """Every message that clients may send to topics that it claims is taken or refused; none passes as it came.
+
+        One that passed would go to whoever has subscribed there, and be retained.
+        """
+        life = self._configured(plugin, drive, clock)
+        life.begin()
+        passed = [
+            f"{hook}: {topic}"
+            for claim in life.context.claims
+            for action, hook in _TAKING.items()
+            if action in claim.actions
+            for topic in (f"{claim.filter[:-2]}{below}" for below in ("", "/", "/kinmqtt", "/kinmqtt/test/topic"))
+            if _passes(life, hook, Message(topic, b"kinmqtt", 1, True, publisher=Publisher("kinmqtt")))
+        ]
+        life.end()
+
+        assert passed == []
+
     # Within
 
     def _configured(
@@ -400,6 +426,17 @@ def _parsed(hooks: Hooks, section: str) -> Any:
         assert not section, "the plugin takes no settings"
         return None
     return parse(hooks.call("settings_class"), Document.parse(section, "kinmqtt.toml"), ())
+
+
+def _passes(life: _Life, hook: str, message: Message) -> bool:
+    """Whether a plugin lets a message of a client's through as it came."""
+    if not life.hooks.has(hook):
+        return True
+    filters = topics_of(life.hooks.implementations[hook].function)
+    if filters is not None and not any(matches(filter, message.topic) for filter in filters):
+        return True
+    answer = life.call(hook, client=Client("kinmqtt"), message=message)
+    return answer is None or answer == message
 
 
 def _traces(context: BareContext) -> list[object]:

@@ -11,7 +11,6 @@ from typing import Final
 BUILTINS: Final[dict[str, str]] = {
     "anonymous": "kinmqtt.plugins.builtin.anonymous:Anonymous",
     "certificate": "kinmqtt.plugins.builtin.certificate",
-    "dollar_topics": "kinmqtt.plugins.builtin.dollar_topics",
     "hash": "kinmqtt.plugins.builtin.hash",
     "trie": "kinmqtt.plugins.builtin.trie",
     "memory": "kinmqtt.plugins.builtin.memory",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
@@ -19,21 +19,27 @@ if TYPE_CHECKING:
     from kinmqtt_spi.values import Client
 
 _PLACEHOLDER: Final = re.compile(r"\$\{\w+\}")
+_SHARED: Final = "$share/"
 
 
-def _check_filter(_: object, attribute: Any, filter: str) -> None:
+def _check_filter(instance: TemplateSettings, attribute: Any, filter: str) -> None:
     """Refuse a filter that no client could subscribe to."""
     try:
-        split_shared(_PLACEHOLDER.sub("x", filter))
+        group, _ = split_shared(_PLACEHOLDER.sub("x", filter))
     except RemoteError as error:
         raise ValueError(f"{filter!r} is no topic filter: {error.text}") from None
+    if group is not None and instance.no_local:
+        raise ValueError(f"no_local can't be: {filter!r} is shared, and MQTT has no such subscription")
 
 
 @frozen(slots=True)
 class TemplateSettings:
     """One subscription for everybody it can be filled in for."""
 
-    filter: str = setting(help="the topic filter; ${clientid} and ${username} are filled in", validator=_check_filter)
+    filter: str = setting(
+        help="the topic filter, $share/group/ in front where it is shared; ${clientid} and ${username} are filled in",
+        validator=_check_filter,
+    )
     qos: int = setting(0, help="the maximum QoS", minimum=0, maximum=2)
     no_local: bool = setting(False, help="not the client's own messages")
     retain_as_published: bool = setting(False, help="keep the RETAIN flag as it was published")
@@ -78,11 +84,25 @@ class AutoSubscriptions:
             Subscription(
                 filter,
                 template.qos,
-                None,
+                group,
                 template.no_local,
                 template.retain_as_published,
                 template.retain_handling,
             )
             for template in self._templates
-            if (filter := fill_in(template.filter, client)) is not None
+            for group, filter in _filled_in(template.filter, client)
         ]
+
+
+def _filled_in(template: str, client: Client) -> Iterator[tuple[str | None, str]]:
+    """The share group and the filter, where the template can be filled in for a client."""
+    group = None
+    if template.startswith(_SHARED):
+        # Apart, so that the client's name does not begin what it is subscribed to either.
+        group_template, _, template = template[len(_SHARED) :].partition("/")
+        group = fill_in(group_template, client, begins=False)
+        if group is None:
+            return
+    filter = fill_in(template, client)
+    if filter is not None:
+        yield group, filter

@@ -67,8 +67,9 @@ class Delayed:
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the bounds."""
+        """Take the bounds, and the topics."""
         self._context = context
+        context.claim_topics(f"{PREFIX}#", Action.PUBLISH, Action.WILL)
         self._settings = context.settings
         context.metrics.gauge("count", "messages", lambda: self._count)
         context.metrics.gauge("size", "bytes", lambda: self._bytes)
@@ -107,16 +108,18 @@ class Delayed:
 
     @hookimpl
     @on_topics("$delayed/#")
-    def publish_received(self, client: Client, message: Message) -> Maybe[Drop | Reject]:
+    def publish_received(self, client: Client, message: Message) -> Maybe[Drop | Reject | None]:
         """Take a message aside until it is due."""
         return self._aside(client, message, Action.PUBLISH)
 
     @hookimpl
     def will_publishing(self, client: Client, message: Message) -> Maybe[Drop | Reject | None]:
         """The same for a will."""
-        return self._aside(client, message, Action.WILL) if message.topic.startswith(PREFIX) else None
+        return self._aside(client, message, Action.WILL)
 
-    def _aside(self, client: Client, message: Message, action: Action) -> Maybe[Drop | Reject]:
+    def _aside(self, client: Client, message: Message, action: Action) -> Maybe[Drop | Reject | None]:
+        if not f"{message.topic}/".startswith(PREFIX):
+            return None  # A will as any other, or what another plugin has moved elsewhere.
         seconds, _, topic = message.topic[len(PREFIX) :].partition("/")
         if not (seconds.isascii() and seconds.isdecimal()) or not topic:
             return Reject(ReasonCode.TOPIC_NAME_INVALID, "expected $delayed/<seconds>/<topic>")

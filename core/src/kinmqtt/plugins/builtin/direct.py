@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 from kinmqtt_spi import Drop, Message, Reject, hookimpl, on_topics
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.plugin import Delivery
 
 if TYPE_CHECKING:
@@ -23,22 +24,25 @@ class Direct:
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the context."""
+        """Take the context, and the topics."""
         self._context = context
+        context.claim_topics(f"{PREFIX}#", Action.PUBLISH, Action.WILL)
         self._undeliverable = context.metrics.counter("undeliverable", "messages")
 
     @hookimpl
     @on_topics("$p2p/#")
-    def publish_received(self, message: Message) -> Drop | Reject:
+    def publish_received(self, message: Message) -> Drop | Reject | None:
         """Deliver to the client the topic names; a slash in a client id is written %2F."""
         return self._deliver(message)
 
     @hookimpl
     def will_publishing(self, message: Message) -> Drop | Reject | None:
         """The same for a will."""
-        return self._deliver(message) if message.topic.startswith(PREFIX) else None
+        return self._deliver(message)
 
-    def _deliver(self, message: Message) -> Drop | Reject:
+    def _deliver(self, message: Message) -> Drop | Reject | None:
+        if not f"{message.topic}/".startswith(PREFIX):
+            return None  # A will as any other, or what another plugin has moved elsewhere.
         name, _, topic = message.topic[len(PREFIX) :].partition("/")
         if not name or not topic:
             return Reject(ReasonCode.TOPIC_NAME_INVALID, "expected $p2p/<client id>/<topic>")

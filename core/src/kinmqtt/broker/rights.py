@@ -1,0 +1,38 @@
+"""Whether a client may publish, subscribe or leave a will: the broker's own rule, then the authorizers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt.broker.denials import DENIALS
+from kinmqtt.broker.dispatch import Ruling
+from kinmqtt_spi.services.authorization import AuthorizationRequest
+from kinmqtt_spi.values import Maybe
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.hooks import Hooks
+    from kinmqtt.broker.topic_spaces import TopicSpaces
+
+
+class Rights:
+    """Asked by whoever takes something from a client, or for it."""
+
+    def __init__(self, hooks: Hooks, spaces: TopicSpaces) -> None:
+        self._hooks = hooks
+        self.spaces = spaces
+
+    def ask(self, request: AuthorizationRequest) -> Maybe[Ruling]:
+        """The answer to a question; no authorizer opens a topic that the broker or a plugin has for itself.
+
+        ``by`` is empty where the broker itself has answered.
+        """
+        refusal = self.spaces.refusal(request.action, request.topic)
+        return self._hooks.authorize(request) if refusal is None else Ruling(refusal, "")
+
+    def tell(self, request: AuthorizationRequest, ruling: Ruling) -> None:
+        """Have the log and the plugins hear of an answer, if it is a denial."""
+        if ruling.decision.allowed:
+            return
+        DENIALS.tell(request, ruling)
+        if self._hooks.authorization_refused.active:
+            self._hooks.authorization_refused(request, ruling.by)
