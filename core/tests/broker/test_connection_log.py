@@ -33,7 +33,7 @@ def lines() -> Iterator[list[str]]:
 
 def test_a_client_that_comes_and_goes_has_two_lines(lines: list[str]) -> None:
     """The first says who came and with what, the second who ended it and after how long."""
-    house = House()
+    house = House(control_characters="allow")
 
     client = house.connect("c\n1", V5, username="ann", keep_alive=60)
     house.advance(12)
