@@ -21,7 +21,17 @@ from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
 from kinmqtt_spi.services.queue import Entry, InflightEntry, Stage
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import StoredSession
-from kinmqtt_spi.values import Message, MessageId, Publisher, QoS, RetainHandling, Subscription, Will
+from kinmqtt_spi.values import (
+    Address,
+    Client,
+    Message,
+    MessageId,
+    Publisher,
+    QoS,
+    RetainHandling,
+    Subscription,
+    Will,
+)
 
 # Any value there can be
 
@@ -111,9 +121,19 @@ events = st.builds(
     schema_version=counts,
 )
 recorded = st.builds(Recorded, counts, events)
+clients = st.builds(
+    Client,
+    client_id=texts,
+    username=st.none() | texts,
+    address=st.builds(Address, texts, st.none() | counts),
+    listener=texts,
+    protocol_version=st.integers(3, 5),
+    certificate_subject=st.none() | texts,
+    attributes=st.dictionaries(texts, texts, max_size=3),
+)
 
 
-@given(st.one_of(messages, wills, subscriptions, sessions, entries, in_flight, retained, recorded))
+@given(st.one_of(messages, wills, subscriptions, sessions, entries, in_flight, retained, recorded, clients))
 def test_what_is_written_is_read_again(value: Storable) -> None:
     """Every value comes back from its plain form, by way of JSON."""
     text = json.dumps(to_plain(value), allow_nan=False)

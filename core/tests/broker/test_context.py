@@ -10,8 +10,9 @@ from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.mqtt.packets import V5, Disconnect
-from kinmqtt_spi import Client, Message, Properties, ReasonCode, Subscription, hookimpl
+from kinmqtt_spi import ALLOW, Client, Decision, Message, Properties, ReasonCode, Subscription, deny, hookimpl
 from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.values import THE_BROKER, MessageId, NodeIdentity
 
 
@@ -211,3 +212,43 @@ def test_a_context_is_of_no_use_before_the_broker_is(use: Any) -> None:
 
     with pytest.raises(RuntimeError, match="plugin 'early' used its context before the broker was assembled"):
         use(context)
+
+
+class Rules:
+    """Allows one topic to be published to."""
+
+    def __init__(self) -> None:
+        self.asked: list[AuthorizationRequest] = []
+
+    @hookimpl
+    def authorize(self, request: AuthorizationRequest) -> Decision | None:
+        if request.action is Action.SUBSCRIBE:
+            return None
+        self.asked.append(request)
+        return ALLOW if request.topic == "open" else deny()
+
+
+def test_publish_on_behalf_of_a_client_asks_whether_it_may(plugin: Plugin) -> None:
+    """What the client may publish is published, and the rest is dropped and counted."""
+    rules = Rules()
+    house = House(plugins={"plugin": plugin, "rules": rules})
+    everybody = house.connect("s").subscribe("#")
+    ann = Client("a", "ann", attributes={"role": "x"})
+
+    for topic in ("open", "secret", "$SYS/x"):
+        plugin.context.publish(Message(topic, b"x"), on_behalf_of=ann)
+    house.settle()
+
+    assert everybody.messages == [("open", b"x", 0)]
+    assert [(request.client, request.topic) for request in rules.asked] == [(ann, "open"), (ann, "secret")]
+    assert house.broker.runtime.statistics.dropped["not_authorized"].value == 2
+
+
+def test_publish_on_behalf_of_a_client_refuses_what_is_no_message(plugin: Plugin) -> None:
+    """At once, as for a message of the plugin's own; nobody is asked."""
+    rules = Rules()
+    House(plugins={"plugin": plugin, "rules": rules})
+
+    with pytest.raises(ValueError, match="is no topic name"):
+        plugin.context.publish(Message("a/#"), on_behalf_of=Client("a"))
+    assert rules.asked == []

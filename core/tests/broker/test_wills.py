@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from harness import House, Peer
+from twisted.internet.defer import Deferred
 
 from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Publish, Will
 from kinmqtt_spi import NO_PROPERTIES, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.values import ALLOW, Decision, Message, deny
 
 VERSIONS = [V31, V311, V5]
@@ -357,3 +359,81 @@ def test_wills_of_many_are_published() -> None:
     house.advance(5)
 
     assert sorted(int(payload) for _, payload, _ in sub.messages) == list(range(50))
+
+
+# Rights that were lost since
+
+
+class Rules:
+    """Lets wills be left and published by an answer that the test sets."""
+
+    def __init__(self) -> None:
+        self.answer: Any = ALLOW
+        self.asked: list[AuthorizationRequest] = []
+        self.dropped_for: list[tuple[str, str, str]] = []
+
+    @hookimpl
+    def authorize(self, request: AuthorizationRequest) -> Any:
+        if request.action is not Action.WILL:
+            return ALLOW
+        self.asked.append(request)
+        return self.answer(request) if callable(self.answer) else self.answer
+
+    @hookimpl
+    def dropped(self, client_id: str, message: Message, why: str) -> None:
+        self.dropped_for.append((client_id, message.topic, why))
+
+
+ENDS = ["lost", "delayed", "expired", "clean start", "cut short"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_will_is_published_by_the_rights_of_the_moment(end: str, lost: bool) -> None:
+    """Whoever may not leave it any more when it is due leaves none: it is dropped once, and counted."""
+    rules = Rules()
+    house = House(plugins={"rules": rules})
+    sub = heir(house)
+    properties = {"will_delay_interval": 0 if end == "lost" else 5 if end == "delayed" else 50}
+    client = house.connect("c", V5, expiry_s=0 if end == "lost" else 10, will=will(qos=1, **properties))
+    rules.answer = deny(text="not any more") if lost else ALLOW
+
+    if end == "cut short":
+        closing = Properties(session_expiry_interval=0)
+        client.disconnect(reason=ReasonCode.DISCONNECT_WITH_WILL, properties=closing)
+    else:
+        client.drop()
+    if end == "clean start":
+        house.connect("c", V5)
+    house.advance(100)
+
+    assert [payload for _, payload, _ in sub.messages] == ([] if lost else [b"gone"])
+    assert rules.dropped_for == ([("c", "wills", "not_authorized")] if lost else [])
+    assert [(r.client.client_id, r.topic, r.qos) for r in rules.asked] == [("c", "wills", 1)] * 2
+    assert "c" not in house.broker.sessions.by_id or end == "clean start"
+
+
+def test_an_authorizer_that_answers_late_is_waited_for() -> None:
+    """The will comes when it has answered; where it fails there is none."""
+    waiting: list[Deferred[Decision]] = []
+
+    def later(request: AuthorizationRequest) -> Deferred[Decision]:
+        waiting.append(Deferred())
+        return waiting[-1]
+
+    rules = Rules()
+    house = House(plugins={"rules": rules})
+    sub = heir(house)
+    clients = [house.connect(name, V5, will=will(name.encode())) for name in "ab"]
+    rules.answer = later
+    for client in clients:
+        client.drop()
+    early = list(sub.messages)
+
+    waiting[1].callback(ALLOW)
+    house.settle()
+    house.advance(20)  # The other has not answered in time.
+
+    assert early == []
+    assert sub.messages == [("wills", b"b", 0)]
+    assert rules.dropped_for == [("a", "wills", "not_authorized")]

@@ -23,11 +23,13 @@ from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
 from kinmqtt_spi.services.queue import Entry, InflightEntry, Stage
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import StoredSession
-from kinmqtt_spi.values import Message, MessageId, Publisher, RetainHandling, Subscription, Will
+from kinmqtt_spi.values import Address, Client, Message, MessageId, Publisher, RetainHandling, Subscription, Will
 
 T = TypeVar("T")
 
-Storable: TypeAlias = Message | Will | Subscription | StoredSession | Entry | InflightEntry | RetainWrite | Recorded
+Storable: TypeAlias = (
+    Message | Will | Subscription | StoredSession | Entry | InflightEntry | RetainWrite | Recorded | Client
+)
 """What has a plain form."""
 
 Plain: TypeAlias = Any
@@ -193,6 +195,21 @@ class _Pair(_Form):
             raise _wrong(place, "a list of two strings", plain)
         first, second = (_TEXT.read(each, f"{place}[{number}]") for number, each in enumerate(plain))
         return first, second
+
+
+class _Texts(_Form):
+    """Strings by name."""
+
+    def write(self, value: Any, place: str) -> Plain:
+        for name, each in value.items():
+            if not isinstance(each, str):
+                raise ValueError(f"{place}.{name}: expected a string, not a {type(each).__name__}")
+        return {_key(name, place): str.__str__(each) for name, each in value.items()}
+
+    def read(self, plain: Plain, place: str) -> dict[str, str]:
+        if not isinstance(plain, dict):
+            raise _wrong(place, "an object", plain)
+        return {name: _TEXT.read(each, f"{place}.{name}") for name, each in plain.items()}
 
 
 class _Properties(_Form):
@@ -444,6 +461,18 @@ _RECORDED: Final = _Record(
     ),
 )
 
+_CLIENT: Final = _Record(
+    Client,
+    "client",
+    client_id=_TEXT,
+    username=_MAYBE_TEXT,
+    address=_Record(Address, "address", host=_TEXT, port=_Optional(_COUNT)),
+    listener=_TEXT,
+    protocol_version=_VERSION,
+    certificate_subject=_MAYBE_TEXT,
+    attributes=_Texts(),
+)
+
 _FORMS: Final[Mapping[type[Any], _Record]] = {
     Message: _MESSAGE,
     Will: _WILL,
@@ -453,4 +482,5 @@ _FORMS: Final[Mapping[type[Any], _Record]] = {
     InflightEntry: _INFLIGHT,
     RetainWrite: _RETAINED,
     Recorded: _RECORDED,
+    Client: _CLIENT,
 }

@@ -8,7 +8,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import BareContext, RecordingLog, TurnableClock
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, Scope
 from kinmqtt_spi.services.plugin import Clock, Log, TopicClaim
-from kinmqtt_spi.values import Client, Message, MessageId, NodeIdentity
+from kinmqtt_spi.values import Client, Message, MessageId, NodeIdentity, deny
 
 
 def test_a_log_keeps_its_lines() -> None:
@@ -169,3 +169,18 @@ def test_claimed_topics_are_recorded() -> None:
     assert context.claims == [TopicClaim("$CONTROL/example/#", {Action.PUBLISH, Action.SUBSCRIBE})]
     with pytest.raises(ValueError, match="can't be claimed"):
         context.claim_topics("example/#")
+
+
+def test_what_is_published_for_a_client_is_authorized() -> None:
+    """What the authorizers deny is not published, and the value that stood for it is forgotten all the same."""
+    context = BareContext()
+    context.authorizers.append(lambda request: deny() if request.topic == "secret" else None)
+    for key in ("a", "b"):
+        context.keep(key, b"x")
+
+    context.publish(Message("secret"), in_place_of="a", on_behalf_of=Client("c"))
+    context.publish(Message("open"), in_place_of="b", on_behalf_of=Client("c"))
+
+    assert [message.topic for message in context.published] == ["open"]
+    assert [message.topic for message in context.denied] == ["secret"]
+    assert context.values == {}

@@ -14,6 +14,7 @@ from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, limited, run
 from kinmqtt.broker.connection import Connection, Link
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.dispatch import Call
+from kinmqtt.broker.due import Due
 from kinmqtt.broker.housekeeping import Housekeeping
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.listener import Listener
@@ -89,7 +90,8 @@ class Broker:
         self._traffic_sampling = TrafficSampling(call_soon, self._tell_traffic)
         self.retained = Retained(self.runtime, self._epoch_of)
         self.publishing = Publishing(self.runtime, self.router, self.retained)
-        self.sessions = Sessions(self.runtime, self.router, self.publishing, assembly.cluster)
+        self.due = Due(self.runtime, self.publishing, self._session_of)
+        self.sessions = Sessions(self.runtime, self.router, self.publishing, self.due, assembly.cluster)
         turn.measure(assembly.clock.monotonic, assembly.statistics.commits.observe)
         turn.when_fenced(self.sessions.fenced)
         assembly.stores.session.when_taken(self._taken)
@@ -266,14 +268,19 @@ class Broker:
             )
 
     def publish_until_kept(
-        self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]]
+        self,
+        message: Message,
+        along: Callable[[], None],
+        pending: Callable[[], Awaitable[bool]] | None,
+        client: Client | None = None,
     ) -> None:
         """The same, in one transaction with what ``along`` writes, again and again until that is kept.
 
-        ``pending`` asks whether it is still to be done, where a store that failed late may have done it.
+        ``pending`` asks whether it is still to be done, where a store that failed late may have done it. Where it is
+        a ``client`` that has left the message it is asked whether that one may publish it now.
         """
         check_message(message)
-        run(self._publish_restored(message, along, pending)).addErrback(
+        run(self._publish_restored(message, along, pending, client)).addErrback(
             lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
         )
 
@@ -330,14 +337,21 @@ class Broker:
     # Within
 
     async def _publish_restored(
-        self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]]
+        self,
+        message: Message,
+        along: Callable[[], None],
+        pending: Callable[[], Awaitable[bool]] | None,
+        client: Client | None,
     ) -> None:
         if not self._restored:
-            # Those whom it is for are not all there yet.
+            # Those whom it is for are not all there yet, nor those who say whether it may be.
             there: Deferred[None] = Deferred()
             self._awaits_restored.append(there)
             await there
-        await self.publishing.publish_until_kept(message, along, pending)
+        if client is None:
+            await self.publishing.publish_until_kept(message, along, pending)
+        else:
+            await self.due.publish(client, message, along, pending)
 
     async def _retry(self, now: float) -> None:
         """Hand over again what a store could not keep."""

@@ -71,19 +71,24 @@ class PluginContext(Context):
             raise RuntimeError(f"plugin {self.name!r} claims topics when the broker is assembled already")
         self._claim(TopicClaim(filter, actions))
 
-    def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
+    def publish(
+        self, message: Message, *, in_place_of: str | None = None, on_behalf_of: Client | None = None
+    ) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.publish`."""
         broker = self._assembled
-        if in_place_of is None:
-            broker.publish(message)
-        else:
+        if in_place_of is not None:
             key = in_place_of
             _check_key(key)
             broker.publish_until_kept(
                 message,
                 lambda: broker.retained.keep_value(self.name, key, None),
                 lambda: broker.retained.has_value(self.name, key),
+                on_behalf_of,
             )
+        elif on_behalf_of is not None:
+            broker.publish_until_kept(message, lambda: None, None, on_behalf_of)
+        else:
+            broker.publish(message)
 
     def deliver(self, client_id: str, message: Message) -> Delivery:
         """See :meth:`kinmqtt_spi.services.plugin.Context.deliver`."""

@@ -81,6 +81,23 @@ class Publishing:
             if pending is not None and not await pending():
                 return
 
+    async def write_until_kept(
+        self, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        """The same, with nothing published."""
+        turn = self._runtime.turn
+        while True:
+            turn.touch()
+            along()
+            try:
+                await turn.committed()
+                return
+            except NotKept:
+                pass  # As in publish_until_kept.
+            await pause(self._runtime.clock, RETRY_S)
+            if pending is not None and not await pending():
+                return
+
     def deliver(self, session: Session, message: Message) -> bool:
         """Bring a message to one session that need not have subscribed to it; ``False`` if its queue refused it.
 

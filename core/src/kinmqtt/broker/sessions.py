@@ -41,6 +41,7 @@ from kinmqtt_spi.values import Client, Maybe, NodeIdentity, Will
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.due import Due
     from kinmqtt.broker.publishing import Publishing
     from kinmqtt.broker.router import Router
     from kinmqtt.broker.runtime import Runtime
@@ -73,13 +74,15 @@ class TooManySessions(Exception):
 class Sessions:
     """The sessions this node owns."""
 
-    def __init__(self, runtime: Runtime, router: Router, publishing: Publishing, cluster: ClusterBackend) -> None:
+    def __init__(
+        self, runtime: Runtime, router: Router, publishing: Publishing, due: Due, cluster: ClusterBackend
+    ) -> None:
         self._runtime = runtime
         self._router = router
         self._publishing = publishing
         self._cluster = cluster
         self._redistribution = Redistribution(runtime, router)
-        self._wills = Wills(runtime, publishing)
+        self._wills = Wills(runtime, publishing, due)
         self._locks: dict[str, DeferredLock] = {}
         self._ending: set[str] = set()
         """Clients whose sessions have expired and are being ended."""

@@ -12,10 +12,12 @@ from kinmqtt.broker.naming import check_made_message
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.session import ClearWill
 from kinmqtt_spi.values import Client, Message, Will
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.due import Due
     from kinmqtt.broker.publishing import Publishing
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session import Session
@@ -29,9 +31,10 @@ MAX_OWED: Final = 10_000
 class Wills:
     """Publishes the wills of sessions whose clients are gone."""
 
-    def __init__(self, runtime: Runtime, publishing: Publishing) -> None:
+    def __init__(self, runtime: Runtime, publishing: Publishing, due: Due) -> None:
         self._runtime = runtime
         self._publishing = publishing
+        self._due = due
         self._owed = 0
         self._under_way: dict[str, list[Deferred[None]]] = {}
         """Kept sessions whose will is not known to be published yet, and who waits for the attempt under way."""
@@ -59,8 +62,13 @@ class Wills:
                 raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
 
     async def message_of(self, client: Client, will: Will) -> Message | None:
-        """What is to be published, as plugins want it; ``None`` where they stop it."""
+        """What is to be published, as plugins want it; ``None`` where they stop it, or its client has no right to it.
+
+        The client had the right when it connected, and may have lost it since.
+        """
         message = self._publishing.completed(will.message)
+        if not await self._due.may_still(client, Action.WILL, message):
+            return None
         outcome = await settle(self._runtime.hooks.will_publishing(client, message))
         if not isinstance(outcome, Message):
             return None

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from harness import House
-from stores import Retaineds
+from stores import FailingRetaineds, Retaineds
 from twisted.internet.defer import Deferred
+from twisted.logger import formatEvent, globalLogPublisher
 
 from kinmqtt.mqtt.packets import V5, Puback, Publish, Will
 from kinmqtt.plugins.builtin.delayed import DelayedSettings
-from kinmqtt_spi import ALLOW, Decision, Properties, deny, hookimpl
+from kinmqtt_spi import ALLOW, Decision, Message, Properties, deny, hookimpl
+from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.services.authorization import AuthorizationRequest
+from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.values import Publisher
 
 
 def _house(**more: Any) -> House:
@@ -84,7 +91,11 @@ def test_expiry_begins_when_it_is_published() -> None:
         ("$delayed/5/", 0x90),
         ("$delayed/99999999999999999999/a", 0x90),
         ("$delayed/1/$delayed/1/a", 0x90),
-        ("$delayed/5/$SYS/a", 0x87),
+        ("$delayed/5/$SYS/a", 0x90),
+        ("$delayed/5/$CONTROL/a", 0x90),
+        ("$delayed/5/$plugin/delayed/k", 0x90),
+        ("$delayed/5/$p2p/c/a", 0x90),
+        ("$delayed/5/$share/g/a", 0x90),
         ("$delayed/5/a", 0x00),
     ],
 )
@@ -206,3 +217,292 @@ def test_a_delayed_message_that_can_not_be_read_is_passed_over() -> None:
     house.advance(6)
 
     assert sub.messages == [("a", b"x", 0)]
+
+
+# When it is due the rights are those of that moment
+
+
+class Rules:
+    """Lets clients publish by rules that change, and remembers whom it was asked about."""
+
+    def __init__(self, allows: Any = lambda request: True) -> None:
+        self.allows = allows
+        self.asked: list[AuthorizationRequest] = []
+        self.dropped_for: list[tuple[str, str, str]] = []
+
+    @hookimpl
+    def authorize(self, request: AuthorizationRequest) -> Any:
+        if request.action is Action.SUBSCRIBE:
+            return ALLOW
+        self.asked.append(request)
+        answer = self.allows(request)
+        return answer if isinstance(answer, Deferred) else ALLOW if answer else deny(text="not any more")
+
+    @hookimpl
+    def dropped(self, client_id: str, message: Message, why: str) -> None:
+        self.dropped_for.append((client_id, message.topic, why))
+
+
+class Roles:
+    """Lets everybody in, as somebody with a role."""
+
+    def __init__(self) -> None:
+        self.role = "editor"
+
+    @hookimpl
+    def authenticate(self, request: ConnectRequest) -> Decision:
+        return allow_as(Identity(attributes={"role": self.role}))
+
+
+def _topics(house: House) -> list[str]:
+    """The topics of what the store holds for plugins."""
+    return [m.topic for m in house.broker.runtime.stores.retain.match("$plugin/#", None, 100).messages]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_who_may_not_publish_any_more_has_nothing_published(there: bool) -> None:
+    """Whether its publisher is connected or gone, a message is dropped when it is due: counted, told and logged."""
+    rules = Rules()
+    house = _house(plugins={"rules": rules})
+    everybody = house.connect("s").subscribe("#")
+    publisher = house.connect("pub", username="ann").publish("$delayed/5/a", b"x", qos=1, retain=True)
+    if not there:
+        publisher.drop()
+
+    rules.allows = lambda request: request.topic != "a"
+    with told() as logs:
+        house.advance(10)
+
+    assert everybody.messages == []
+    assert rules.dropped_for == [("pub", "a", "not_authorized")]
+    assert house.broker.runtime.statistics.dropped["not_authorized"].value == 1
+    assert _topics(house) == []
+    assert len(logs) == 1
+    assert all(word in logs[0] for word in ("'pub'", "'ann'", "'a'", "not any more", "rules"))
+    assert [(r.action, r.topic, r.qos, r.retain) for r in rules.asked[-2:]] == [(Action.PUBLISH, "a", 1, True)] * 2
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """The lines about messages that are due."""
+    lines: list[str] = []
+
+    def observe(event: Any) -> None:
+        if event["log_namespace"] == "kinmqtt.due":
+            lines.append(formatEvent(event))
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        yield lines
+    finally:
+        globalLogPublisher.removeObserver(observe)
+
+
+def test_the_log_tells_of_a_client_once_in_a_while() -> None:
+    """Whoever has left very many messages does not fill it."""
+    rules = Rules()
+    house = _house(plugins={"rules": rules})
+    for client_id, delay_s in (("one", 1), ("one", 1), ("two", 2), ("one", 30), ("one", 90)):
+        house.connect(client_id).publish(f"$delayed/{delay_s}/a", b"x", qos=1)
+
+    rules.allows = lambda request: False
+    with told() as logs:
+        house.advance(100)
+
+    assert ["'one'" in line for line in logs] == [True, False, True]
+    assert house.broker.runtime.statistics.dropped["not_authorized"].value == 5
+
+
+def test_it_is_asked_with_what_was_known_of_the_client() -> None:
+    """Address, listener and attributes are those of then, also after a restart."""
+    rules, roles, retained = Rules(lambda r: r.client.attributes.get("role") == "editor"), Roles(), Retaineds()
+    plugins = {"rules": rules, "roles": roles, "retained": retained}
+    before = _house(plugins=plugins)
+    before.connect("pub", V5, username="ann", host="203.0.113.9").publish("$delayed/5/a", b"x", qos=1)
+    left = rules.asked[-1].client
+
+    house = _house(plugins=plugins, clock=TurnableClock(before.clock.now() + 3))
+    everybody = house.connect("s").subscribe("#")
+    house.advance(4)
+
+    assert everybody.messages == [("a", b"x", 0)]
+    assert rules.asked[-1].client == left
+    assert (left.address.host, left.listener, left.attributes) == ("203.0.113.9", "tcp:1883", {"role": "editor"})
+
+
+@pytest.mark.parametrize(
+    ("username", "role", "published"), [("ann", "guest", False), ("ann", "editor", True), ("bob", "guest", True)]
+)
+def test_a_client_that_came_back_is_asked_about_as_it_is_now(username: str, role: str, published: bool) -> None:
+    """With its present attributes, unless another user has its client id: then as it was when it left the message."""
+    rules, roles = Rules(lambda r: r.client.attributes.get("role") == "editor"), Roles()
+    house = _house(plugins={"rules": rules, "roles": roles})
+    everybody = house.connect("s").subscribe("#")
+    house.connect("pub", username="ann").publish("$delayed/5/a", b"x", qos=1)
+
+    roles.role = role
+    house.connect("pub", username=username)
+    house.advance(6)
+
+    assert [topic for topic, _, _ in everybody.messages] == (["a"] if published else [])
+
+
+def _as_before(message: Message, due: float) -> bytes:
+    """A delayed message as an earlier version kept it."""
+    return json.dumps({"due": due, "message": to_plain(message)}).encode()
+
+
+@pytest.mark.parametrize(("topic", "comes"), [("a", True), ("secret", False), ("$SYS/a", False), ("$p2p/s/a", False)])
+def test_what_an_earlier_version_has_kept_is_authorized_too(topic: str, comes: bool) -> None:
+    """By the client id and the user name of its publisher; what may not be published now is forgotten."""
+    rules, retained = Rules(lambda request: request.topic != "secret"), Retaineds()
+    before = _house(plugins={"retained": retained})
+    message = Message(topic, b"x", 1, publisher=Publisher("pub", "ann"))
+    before.assembly.contexts["delayed"].keep("k", _as_before(message, before.clock.now() + 5))
+    before.settle()
+
+    house = _house(plugins={"rules": rules, "retained": retained}, clock=TurnableClock(before.clock.now()))
+    everybody = house.connect("s").subscribe("#").subscribe("$SYS/#")
+    house.advance(6)
+
+    assert everybody.messages == ([(topic, b"x", 0)] if comes else [])
+    assert _topics(house) == []
+    assert [(r.client.client_id, r.client.username) for r in rules.asked] == (
+        [] if topic.startswith("$SYS") else [("pub", "ann")]
+    )
+
+
+def test_nobody_is_asked_before_all_plugins_have_started() -> None:
+    """An authorizer that is still starting would deny what it will allow."""
+
+    class Late(Rules):
+        def __init__(self) -> None:
+            super().__init__(lambda request: self.started)
+            self.begun: Deferred[None] = Deferred()
+            self.started = False
+
+        @hookimpl
+        async def start(self, context: Any) -> None:
+            await self.begun
+            self.started = True
+
+    retained, late = Retaineds(), Late()
+    before = _house(plugins={"retained": retained})
+    before.connect("pub").publish("$delayed/5/a", b"x", qos=1, retain=True)
+    clock = TurnableClock(before.clock.now() + 60)
+    house = _house(plugins={"retained": retained, "late": late}, clock=clock, order=("delayed", "late"), start=False)
+
+    Deferred.fromCoroutine(house.broker.start())
+    house.advance(5)
+    early = len(late.asked)
+    late.begun.callback(None)
+    house.advance(1)
+
+    assert early == 0
+    assert house.connect("s").subscribe("a").messages == [("a", b"x", 0)]
+
+
+def test_an_authorizer_that_answers_late_changes_no_client_s_order() -> None:
+    """One client's messages come in the order of their time; another client's wait for nobody."""
+    answers: dict[str, Deferred[Decision]] = {}
+
+    def later(request: AuthorizationRequest) -> Any:
+        if not request.topic.startswith("due/") or not held:
+            return True
+        return answers.setdefault(request.topic, Deferred())
+
+    held = False
+    house = _house(plugins={"rules": Rules(later)})
+    everybody = house.connect("s").subscribe("#")
+    one, two = house.connect("one"), house.connect("two")
+    for number in range(3):
+        one.publish("$delayed/1/due/1" + "/x" * number, b"x")
+    two.publish("$delayed/1/due/2", b"x")
+    held = True
+
+    house.advance(1)
+    asked = sorted(answers)
+    for topic in ("due/2", "due/1", "due/1/x", "due/1/x/x"):
+        answers[topic].callback(deny() if topic == "due/1/x" else ALLOW)
+        house.settle()
+
+    assert asked == ["due/1", "due/2"]
+    assert [topic for topic, _, _ in everybody.messages] == ["due/2", "due/1", "due/1/x/x"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_authorizer_that_fails_lets_nothing_through(late: bool) -> None:
+    """Neither where it raises nor where it does not answer in time."""
+
+    def fails(request: AuthorizationRequest) -> Any:
+        if late:
+            return Deferred()
+        raise ValueError("broken")
+
+    rules = Rules()
+    house = _house(plugins={"rules": rules})
+    everybody = house.connect("s").subscribe("#")
+    house.connect("pub").publish("$delayed/1/a", b"x")
+    rules.allows = fails
+
+    house.advance(15)
+
+    assert everybody.messages == []
+    assert rules.dropped_for == [("pub", "a", "not_authorized")]
+
+
+def test_a_delayed_will_takes_the_right_to_publish_too() -> None:
+    """Whoever may only leave a will there gets no message there by a delay."""
+    rules = Rules(lambda request: request.action is Action.WILL or request.topic.startswith("$delayed/"))
+    house = _house(plugins={"rules": rules})
+    everybody = house.connect("s").subscribe("#")
+
+    house.connect("pub", will=Will("$delayed/5/a", b"x")).drop()
+    house.advance(6)
+
+    assert everybody.messages == []
+    assert [(r.action, r.topic) for r in rules.asked[-2:]] == [(Action.WILL, "a"), (Action.PUBLISH, "a")]
+
+
+def test_what_is_denied_is_forgotten_until_that_is_kept() -> None:
+    """While a store fails it is tried again: after a restart nobody would find the message and ask once more."""
+    retained = FailingRetaineds()
+    rules = Rules()
+    house = _house(plugins={"rules": rules, "retained": retained})
+    everybody = house.connect("s").subscribe("#")
+    house.connect("pub").publish("$delayed/2/a", b"x", qos=1)
+    rules.allows = lambda request: False
+
+    retained.refuses = lambda write: True
+    house.advance(4)
+    meanwhile = len(_topics(house))
+    retained.refuses = lambda write: False
+    house.advance(4)
+
+    assert (meanwhile, _topics(house), everybody.messages) == (1, [], [])
+    assert house.broker.runtime.statistics.dropped["not_authorized"].value == 1
+
+
+@pytest.mark.parametrize("refused", [None, Action.WILL, Action.PUBLISH])
+def test_both_questions_about_a_delayed_will_may_be_answered_late(refused: Action | None) -> None:
+    """Each is waited for, and one denial is enough."""
+    waiting: list[tuple[Action, Deferred[Decision]]] = []
+
+    def later(request: AuthorizationRequest) -> Any:
+        if request.topic != "a" or not held:
+            return True
+        waiting.append((request.action, Deferred()))
+        return waiting[-1][1]
+
+    held = False
+    house = _house(plugins={"rules": Rules(later)})
+    client = house.connect("pub", will=Will("$delayed/5/a", b"x"))
+    held = True
+
+    client.drop()
+    while waiting:
+        action, answer = waiting.pop(0)
+        answer.callback(deny() if action is refused else ALLOW)
+        house.settle()
+
+    assert len(_topics(house)) == (1 if refused is None else 0)

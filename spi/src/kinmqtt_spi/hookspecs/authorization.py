@@ -16,7 +16,8 @@ def authorize(request: AuthorizationRequest) -> Maybe[Decision | None]:
     """Whether a client may publish to, subscribe to, or leave a will on a topic; ``None`` abstains.
 
     Called: for each filter of a SUBSCRIBE, the will of a CONNECT, and a PUBLISH, unless an answer for the topic is
-    cached; not for topics that begin with ``$`` and are closed to clients.
+    cached; again when a will or a delayed message is due, whose client may be gone. Not for topics that begin with
+    ``$`` and are closed to clients.
     Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
     If it raises: counts as DENY with 0x87, and is not cached.
     Threading: reactor thread; may be awaited. The client's other packets wait.

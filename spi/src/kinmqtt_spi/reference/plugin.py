@@ -179,6 +179,8 @@ class BareContext(Context):
         self.clients: dict[str, Client] = {}
         self._minted = 0
         self.published: list[Message] = []
+        self.denied: list[Message] = []
+        """What :attr:`authorizers` did not let the plugin publish on behalf of a client."""
         self.values: dict[str, bytes] = {}
         """What the plugin keeps."""
         self.keeps_nothing = False
@@ -196,8 +198,13 @@ class BareContext(Context):
     def claim_topics(self, filter: str, *actions: Action) -> None:
         self.claims.append(TopicClaim(filter, actions))
 
-    def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
-        self.published.append(self._received(message))
+    def publish(
+        self, message: Message, *, in_place_of: str | None = None, on_behalf_of: Client | None = None
+    ) -> None:
+        if on_behalf_of is None or self.authorize(_publishing(on_behalf_of, message)).allowed:
+            self.published.append(self._received(message))
+        else:
+            self.denied.append(message)
         if in_place_of is not None:
             self.values.pop(in_place_of, None)
 
@@ -256,3 +263,7 @@ class BareContext(Context):
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Make the call at once, on this thread."""
         return Completed(call)
+
+
+def _publishing(client: Client, message: Message) -> AuthorizationRequest:
+    return AuthorizationRequest(client, Action.PUBLISH, message.topic, message.qos, message.retain)

@@ -158,8 +158,15 @@ class Context(ABC):
         """
 
     @abstractmethod
-    def publish(self, message: Message, *, in_place_of: str | None = None) -> None:
+    def publish(
+        self, message: Message, *, in_place_of: str | None = None, on_behalf_of: Client | None = None
+    ) -> None:
         """Publish for the broker itself: no limiter, authorizer or intercept is asked.
+
+        With ``on_behalf_of`` it is published for a client that has left it to this plugin, and the question of
+        :meth:`authorize` comes first, whether the client may publish it now: when all plugins have started, with what
+        is known of the client at present where it is still here under that user name, and in the order of the calls
+        for one client. What is denied is dropped (``not_authorized``), logged, and the value forgotten.
 
         ``publisher``, ``id`` and ``received_at`` are filled in where they are absent. While a store fails, clients
         whose sessions are kept may miss the message. With ``in_place_of``, the key of a value that this plugin keeps,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from kinmqtt_spi import Client, Decision, Drop, Message, Reject, hookimpl, on_topics
 from kinmqtt_spi.plain import from_plain, to_plain
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.settings import setting
-from kinmqtt_spi.values import Maybe, MessageId
+from kinmqtt_spi.values import THE_BROKER, Maybe, MessageId, Publisher
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context, Timer
@@ -40,6 +40,8 @@ class _Held:
     serial: int
     key: str = field(order=False)
     message: Message = field(order=False)
+    client: Client = field(order=False)
+    """Who has left it, as it was then."""
     size_bytes: int = field(order=False)
 
 
@@ -47,7 +49,7 @@ class Delayed:
     """Holds messages until they are due, over restarts where the broker keeps anything.
 
     A client needs the right to publish to both names: to that under ``$delayed/``, which the broker asks for of every
-    PUBLISH, and to the topic itself.
+    PUBLISH, and to the topic itself, when it leaves the message and again when that is due.
     """
 
     def __init__(self) -> None:
@@ -80,7 +82,7 @@ class Delayed:
         values = await context.kept()
         for key, value in sorted(values.items()):
             try:
-                due, message = _unpacked(value)
+                due, message, client = _unpacked(value)
             except (ValueError, TypeError, KeyError) as error:
                 context.log.error("what is kept as {key} is no delayed message: {error}", key=key, error=error)
                 continue
@@ -88,7 +90,7 @@ class Delayed:
             self._serial += 1
             self._count += 1
             self._bytes += message.size_bytes
-            heappush(self._waiting, _Held(moment, self._serial, key, message, message.size_bytes))
+            heappush(self._waiting, _Held(moment, self._serial, key, message, client, message.size_bytes))
         self._arm()
 
     @hookimpl
@@ -114,10 +116,10 @@ class Delayed:
 
     @hookimpl
     def will_publishing(self, client: Client, message: Message) -> Maybe[Drop | Reject | None]:
-        """The same for a will."""
-        return self._aside(client, message, Action.WILL)
+        """The same for a will: it will be published as a message is, so it takes the right to that, too."""
+        return self._aside(client, message, Action.WILL, Action.PUBLISH)
 
-    def _aside(self, client: Client, message: Message, action: Action) -> Maybe[Drop | Reject | None]:
+    def _aside(self, client: Client, message: Message, *actions: Action) -> Maybe[Drop | Reject | None]:
         if not f"{message.topic}/".startswith(PREFIX):
             return None  # A will as any other, or what another plugin has moved elsewhere.
         seconds, _, topic = message.topic[len(PREFIX) :].partition("/")
@@ -126,26 +128,45 @@ class Delayed:
         longest = self._settings.max_delay_s
         if len(seconds) > 12 or int(seconds) > longest:
             return Reject(ReasonCode.TOPIC_NAME_INVALID, f"the delay is more than {longest} s")
-        if topic.startswith(PREFIX):
-            return Reject(ReasonCode.TOPIC_NAME_INVALID, "a delay within a delay")
+        if topic.startswith("$"):
+            # What is due goes to subscribers, and past the plugins that take what clients publish to such topics.
+            return Reject(ReasonCode.TOPIC_NAME_INVALID, "the topic behind $delayed/<seconds>/ begins with $")
         if self._context is None:
             return Reject(ReasonCode.SERVER_UNAVAILABLE, "not configured")
-        answer = self._context.authorize(AuthorizationRequest(client, action, topic, message.qos, message.retain))
-        if isinstance(answer, Awaitable):
-            return self._hold_later(answer, message, topic, int(seconds))
-        return self._hold(answer, message, topic, int(seconds))
+        asked = [AuthorizationRequest(client, action, topic, message.qos, message.retain) for action in actions]
+        return self._take(self._context, asked, message.replace(topic=topic), int(seconds))
 
-    async def _hold_later(
-        self, answer: Awaitable[Decision], message: Message, topic: str, delay_s: int
+    def _take(
+        self, context: Context, asked: Sequence[AuthorizationRequest], message: Message, delay_s: int
+    ) -> Maybe[Drop | Reject]:
+        """Hold a message where every question is answered with yes."""
+        for position, request in enumerate(asked):
+            answer = context.authorize(request)
+            if isinstance(answer, Awaitable):
+                return self._take_later(context, answer, asked[position:], message, delay_s)
+            if not answer.allowed:
+                return Reject(answer.reason, answer.text)
+        return self._hold(context, asked[-1].client, message, delay_s)
+
+    async def _take_later(
+        self,
+        context: Context,
+        answer: Awaitable[Decision],
+        asked: Sequence[AuthorizationRequest],
+        message: Message,
+        delay_s: int,
     ) -> Drop | Reject:
-        return self._hold(await answer, message, topic, delay_s)
-
-    def _hold(self, decision: Decision, message: Message, topic: str, delay_s: int) -> Drop | Reject:
-        context = self._context
-        if context is None or not decision.allowed:
+        decision = await answer
+        if not decision.allowed:
             return Reject(decision.reason, decision.text)
+        if len(asked) == 1:
+            return self._hold(context, asked[0].client, message, delay_s)
+        taken = self._take(context, asked[1:], message, delay_s)
+        return await taken if isinstance(taken, Awaitable) else taken
+
+    def _hold(self, context: Context, client: Client, message: Message, delay_s: int) -> Drop | Reject:
         # Its expiry begins when it is published, or one that waits long could never be delivered.
-        held = message.replace(topic=topic).received(MessageId(0, 0), 0.0, None)
+        held = message.received(MessageId(0, 0), 0.0, None)
         settings = self._settings
         size_bytes = held.size_bytes
         if self._count >= settings.max_messages or self._bytes + size_bytes > settings.max_bytes:
@@ -153,10 +174,12 @@ class Delayed:
         due = context.clock.now() + delay_s
         self._serial += 1
         key = f"{int(due * 1000):015}-{context.node.uid:016x}-{self._serial}"
-        waits = _Held(context.clock.monotonic() + delay_s, self._serial, key, held, size_bytes)
+        waits = _Held(context.clock.monotonic() + delay_s, self._serial, key, held, client, size_bytes)
         self._count += 1
         self._bytes += size_bytes
-        context.keep(key, _packed(due, held), kept=lambda: self._push(waits), unkept=lambda: self._leaves(waits))
+        context.keep(
+            key, _packed(due, held, client), kept=lambda: self._push(waits), unkept=lambda: self._leaves(waits)
+        )
         return Drop("delayed")
 
     def _push(self, held: _Held) -> None:
@@ -191,19 +214,28 @@ class Delayed:
             held = heappop(self._waiting)
             self._leaves(held)
             try:
-                context.publish(held.message, in_place_of=held.key)
+                context.publish(held.message, in_place_of=held.key, on_behalf_of=held.client)
             except ValueError as error:
                 context.keep(held.key, None)
                 context.log.error("a delayed message can't be published: {error}", error=error)
         self._arm()
 
 
-def _packed(due: float, message: Message) -> bytes:
-    """A message, and when it is due (seconds since the epoch), as JSON."""
-    return json.dumps({"due": due, "message": to_plain(message)}).encode()
+def _packed(due: float, message: Message, client: Client) -> bytes:
+    """A message, who has left it, and when it is due (seconds since the epoch), as JSON."""
+    # Its publisher is the client: a name that a client chose need not stand there twice.
+    plain = to_plain(evolve(message, publisher=THE_BROKER))
+    return json.dumps({"due": due, "message": plain, "client": to_plain(client)}).encode()
 
 
-def _unpacked(value: bytes) -> tuple[float, Message]:
-    """What :func:`_packed` has packed; raises ``ValueError`` or its kin for anything else."""
+def _unpacked(value: bytes) -> tuple[float, Message, Client]:
+    """What :func:`_packed` has packed; raises ``ValueError`` or its kin for anything else.
+
+    Of what an earlier version has kept no more is known of the client than the message says.
+    """
     known = json.loads(value)
-    return float(known["due"]), from_plain(Message, known["message"])
+    due, message = float(known["due"]), from_plain(Message, known["message"])
+    if "client" not in known:
+        return due, message, Client(message.publisher.client_id, message.publisher.username)
+    client = from_plain(Client, known["client"])
+    return due, evolve(message, publisher=Publisher(client.client_id, client.username)), client
