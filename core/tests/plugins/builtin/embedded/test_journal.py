@@ -6,6 +6,7 @@ import gc
 import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,6 +51,15 @@ def topics(folder: Path) -> list[str]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def opened(folder: Path) -> set[int]:
+    """The numbers of the segments of which this process has files open."""
+    files = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # That of the listing itself.
+            files.add(descriptor.readlink())
+    return {int(file.name[8:18]) for file in files if file.parent == folder and file.name.startswith("journal-0")}
 
 
 def is_a_sync(call: Callable[[], object]) -> bool:
@@ -356,6 +366,25 @@ def test_a_disk_that_fails_as_a_segment_is_left_fails_those_who_wait(tmp_path: P
     log.abandon()
 
     assert [type(each) for each in result] == [ServiceUnavailable]
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_segment_that_a_failing_disk_leaves_behind_is_closed(tmp_path: Path) -> None:
+    """Of what is written to no more nothing stays open: a disk that fails for long would use up all descriptors."""
+    context = SlowContext(is_a_sync)
+    log = begun(tmp_path, context, fsync=True, slices=lambda: iter([group(1)]))
+    outcome(log.append(pack(group(1, b"x" * 300))))
+
+    for _ in range(20):
+        context.clock.advance(RETRY_S)
+        while context.held:
+            context.fail(OSError(5, "Input/output error"))
+
+    current, prepared = log._current, log._next
+    assert current is not None and prepared is not None
+    assert current.number > 3
+    assert opened(tmp_path) == {current.number, prepared.number}
+    log.abandon()
 
 
 def test_a_disk_that_failed_is_asked_again(tmp_path: Path) -> None:

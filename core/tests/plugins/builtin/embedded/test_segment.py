@@ -212,6 +212,22 @@ def test_a_segment_that_is_half_made_is_removed(tmp_path: Path, monkeypatch: pyt
     assert names(tmp_path) == []
 
 
+def test_a_segment_that_the_disk_does_not_take_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it keep a file open: a disk that fails is tried again and again."""
+
+    def fails(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(segment.os, "fdatasync", fails)
+    before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(OSError, match="Input/output error"):
+        Segment(tmp_path, 1)
+
+    assert names(tmp_path) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_group_that_finds_no_room_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk raises; groups before and after it stand side by side, and none is missing in between."""
     monkeypatch.setattr(segment, "_SET_UP", (*segment._SET_UP, "PRAGMA max_page_count = 16"))

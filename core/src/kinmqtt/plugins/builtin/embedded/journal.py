@@ -230,13 +230,20 @@ class Journal:
         return True
 
     async def _seal(self, old: Segment) -> None:
+        failure: Exception | None = None
         try:
             await self._in_line(old.sync, self._sync_line)
-            await self._in_line(old.seal)
+        except OSError as error:
+            failure = error
+        try:
+            # Where the disk has failed it stays as it is, with its write-ahead log, and is read like that at the next
+            # start; its files are closed in any case.
+            await self._in_line(old.seal if failure is None else old.abandon)
         except (sqlite3.Error, OSError) as error:
-            # It stays as it is, with its write-ahead log, and is read like that at the next start.
-            self._context.log.error("{path} could not be sealed: {error}", path=old.path, error=error)
-            self._unsealed = error
+            failure = failure or error
+        if failure is not None:
+            self._context.log.error("{path} could not be sealed: {error}", path=old.path, error=failure)
+            self._unsealed = failure
             self._failures += 1
 
     def _prepare(self) -> None:
