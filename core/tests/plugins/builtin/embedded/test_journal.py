@@ -6,12 +6,12 @@ import gc
 import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from open_files import open_files
 from twisted.internet.defer import Deferred
 from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
@@ -55,11 +55,7 @@ def names(folder: Path) -> list[str]:
 
 def opened(folder: Path) -> set[int]:
     """The numbers of the segments of which this process has files open."""
-    files = set()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # That of the listing itself.
-            files.add(descriptor.readlink())
-    return {int(file.name[8:18]) for file in files if file.parent == folder and file.name.startswith("journal-0")}
+    return {int(file.name[8:18]) for file in open_files(folder)}
 
 
 def is_a_sync(call: Callable[[], object]) -> bool:
@@ -366,6 +362,23 @@ def test_a_disk_that_fails_as_a_segment_is_left_fails_those_who_wait(tmp_path: P
     log.abandon()
 
     assert [type(each) for each in result] == [ServiceUnavailable]
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_stop_waits_until_the_segment_that_was_left_is_closed(tmp_path: Path) -> None:
+    """Whoever has the directory next finds plain files, and none that is in use."""
+    context = SlowContext(is_a_sync)
+    log = begun(tmp_path, context)
+    log.append(pack(group(1, b"x" * 300)))
+    log.append(pack(group(2)))
+
+    stopped = outcome(log.close())
+    before = (list(stopped), opened(tmp_path))
+    context.proceed()
+
+    assert before == ([], {1, 2, 3})
+    assert (stopped, opened(tmp_path)) == ([None], set())
+    assert names(tmp_path) == [name_of(1), name_of(2)]
 
 
 @pytest.mark.usefixtures("small_segments")
@@ -721,6 +734,7 @@ def test_a_store_that_is_long_in_use_stays_small(
     before = held(plugin)
     numbers = [segment.number_of(path) for path in (tmp_path / "data").glob("*.sqlite3")]
     again, later = started(killed(plugin._journal))  # type: ignore[arg-type]
+    plugin._directory.close()  # type: ignore[union-attr]
 
     assert min(numbers) > 3
     assert context.log.texts("error") == []
@@ -887,3 +901,4 @@ def test_a_disk_that_failed_meanwhile_keeps_what_was_told_before(tmp_path: Path)
     assert early == [None]
     assert name_of(1) in before
     assert name_of(1) in names(tmp_path)
+    log.abandon()

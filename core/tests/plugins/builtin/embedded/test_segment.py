@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from open_files import open_files
 
 from kinmqtt.plugins.builtin.embedded import segment
 from kinmqtt.plugins.builtin.embedded.segment import (
@@ -219,13 +220,12 @@ def test_a_segment_that_the_disk_does_not_take_is_removed(tmp_path: Path, monkey
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(segment.os, "fdatasync", fails)
-    before = len(os.listdir("/proc/self/fd"))
 
     with pytest.raises(OSError, match="Input/output error"):
         Segment(tmp_path, 1)
 
     assert names(tmp_path) == []
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(tmp_path) == []
 
 
 def test_a_group_that_finds_no_room_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
