@@ -19,14 +19,20 @@ import sysconfig
 import time
 from typing import Iterable
 
+PYTHONS = ((3, 11), (3, 12), (3, 13))
+"""The versions of Python that are supported and tested, oldest first. A newer one is tried as it is."""
+
 ROOT = os.path.dirname(os.path.abspath(__file__))
-VENV = os.path.join(ROOT, ".venv")
+VENV = os.path.normpath(os.path.join(ROOT, os.path.expanduser(os.environ.get("KINMQTT_VENV") or ".venv")))
+"""A second environment beside .venv holds another Python: KINMQTT_VENV=.venv-3.13 python3.13 dev.py test"""
 BIN = os.path.join(VENV, "bin")
 PYTHON = os.path.join(BIN, "python")
 STAMP = os.path.join(VENV, "kinmqtt-install.json")
 REQUIREMENTS = "requirements-dev.txt"
 SPARK = "requirements-spark.txt"
 INTEROP = os.path.join("tests", "interop")
+NPM_STAMP = os.path.join(ROOT, INTEROP, "node_modules", "kinmqtt-install.json")
+"""Beside what npm installed, which all environments share."""
 VENV_PACKAGE = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
@@ -62,7 +68,11 @@ python3 dev.py COMMAND
                  Python's headers are wanted); it is used until a source it was made of changes, and never
                  under KINMQTT_PURE=1
   check          install, then ruff on everything and mypy --strict on spi and core
+  pythons        list the supported Pythons that this machine has, oldest first: version and path
   help           this text
+
+The environment variable KINMQTT_VENV names another folder than .venv, to have a second Python beside it:
+  KINMQTT_VENV=.venv-3.13 python3.13 dev.py test
 
 Debian packages are installed when you are root or sudo asks for no password; otherwise you are told what to
 install. `run` goes on without them, `test` does not.
@@ -150,7 +160,8 @@ def java_package() -> str:
     """Names the Debian package of a Java that Spark runs on: the newest of those that the release has."""
     release = os_release()
     number = release.get("VERSION_ID", "")
-    newer = release.get("ID") == "debian" and number.isdigit() and int(number) > 12
+    # What is to be the next Debian has no number yet.
+    newer = release.get("ID") == "debian" and (not number.isdigit() or int(number) > 12)
     return "openjdk-21-jre-headless" if newer else "openjdk-17-jre-headless"
 
 
@@ -235,20 +246,20 @@ def quiet(command: "list[str]", complaint: str) -> bool:
 # What is installed already
 
 
-def read_stamp() -> "dict[str, str]":
+def read_stamp(path: str = STAMP) -> "dict[str, str]":
     """Returns what the last complete install wrote down, or nothing."""
     try:
-        with open(STAMP) as file:
+        with open(path) as file:
             return dict(json.load(file))
     except (OSError, ValueError):
         return {}
 
 
-def write_stamp(stamp: "dict[str, str]") -> None:
+def write_stamp(stamp: "dict[str, str]", path: str = STAMP) -> None:
     """Writes the stamp in one step, so that an interrupted run leaves the old one or the new one."""
-    with open(STAMP + ".new", "w") as file:
+    with open(path + ".new", "w") as file:
         json.dump(stamp, file, indent=1)
-    os.replace(STAMP + ".new", STAMP)
+    os.replace(path + ".new", path)
 
 
 def fingerprint(paths: "list[str]") -> str:
@@ -293,7 +304,7 @@ def wanted_stamp() -> "dict[str, str]":
 
 
 def venv_state() -> str:
-    """Says what .venv needs: nothing ("ready"), another pip run ("update"), or to be made anew ("make")."""
+    """Says what the environment needs: nothing ("ready"), another pip run ("update"), or to be made anew ("make")."""
     wanted, stamp = wanted_stamp(), read_stamp()
     # No stamp: half filled. Another root: its scripts name a folder that isn't ours. No pip: its Python went.
     same_minor = stamp.get("python", "").split(".")[:2] == wanted["python"].split(".")[:2]
@@ -350,7 +361,7 @@ def install_python() -> None:
     if state == "make":
         make_venv()
     else:
-        say("something changed: updating .venv")
+        say(f"something changed: updating {shown(VENV)}")
         os.remove(STAMP)
     say("installing the distributions and the test tools with pip (about a minute)")
     pip = [PYTHON, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", REQUIREMENTS]
@@ -374,34 +385,50 @@ def install_spark() -> None:
 
 
 def make_venv() -> None:
-    """Makes .venv from nothing, with pip of its own: Debian forbids pip outside of one (PEP 668)."""
+    """Makes the environment from nothing, with pip of its own: Debian forbids pip outside of one (PEP 668)."""
+    if not may_be_cleared(VENV):
+        raise Failure(f"{VENV} holds something else than a virtual environment: let KINMQTT_VENV name another folder")
     if not can_make_venv():
         raise Failure(
             f"this Python ({sys.executable}) can't make virtual environments: it has no ensurepip.\n"
             f"On Debian or Ubuntu run: {by_hand([VENV_PACKAGE])}"
         )
     verb = "remaking" if os.path.exists(VENV) else "making"
-    say(f"{verb} .venv with Python {platform.python_version()}")
+    say(f"{verb} {shown(VENV)} with Python {platform.python_version()}")
     # A venv's own interpreter may be the one that runs this file; its base survives the clearing.
     base = getattr(sys, "_base_executable", sys.executable)
     if subprocess.call([base, "-m", "venv", "--clear", VENV]) != 0:
         raise Failure("the virtual environment could not be made (above)")
 
 
+def may_be_cleared(folder: str) -> bool:
+    """Tells whether making an environment there destroys nothing else than one."""
+    if folder == os.path.join(ROOT, ".venv") or not os.path.exists(folder):
+        return True
+    if not os.path.isdir(folder):
+        return False
+    return not os.listdir(folder) or os.path.exists(os.path.join(folder, "pyvenv.cfg"))
+
+
+def shown(path: str) -> str:
+    """Writes a path as short as may be: relative where it lies in this checkout."""
+    return os.path.relpath(path, ROOT) if path.startswith(ROOT + os.sep) else path
+
+
 def install_npm() -> None:
     """Installs MQTT.js beside the interoperability tests, where npm is there to do it."""
-    stamp = read_stamp()
-    if (stamp.pop("npm", "") == npm_inputs() and npm_installed()) or not shutil.which("npm"):
+    if (read_stamp(NPM_STAMP).get("inputs") == npm_inputs() and npm_installed()) or not shutil.which("npm"):
         return
     say("installing MQTT.js with npm")
-    write_stamp(stamp)
+    if os.path.exists(NPM_STAMP):
+        os.remove(NPM_STAMP)
     locked = os.path.exists(os.path.join(INTEROP, "package-lock.json"))
     npm = ["npm", "ci" if locked else "install", "--no-audit", "--no-fund", "--loglevel=error"]
     if subprocess.call(npm, cwd=os.path.join(ROOT, INTEROP), stdout=subprocess.DEVNULL) != 0:
         say("npm failed (above): the tests that need MQTT.js can't run")
         return
     # Read again: `npm install` may have written the lock file.
-    write_stamp(dict(stamp, npm=npm_inputs()))
+    write_stamp({"inputs": npm_inputs()}, NPM_STAMP)
 
 
 def npm_installed() -> bool:
@@ -475,12 +502,64 @@ def check(arguments: "list[str]") -> int:
     return 1 if failed else 0
 
 
+def pythons(arguments: "list[str]") -> int:
+    """Lists the supported Pythons that run here, oldest first."""
+    for version, path in installed_pythons():
+        print(f"{version} {path}")
+    return 0
+
+
+def installed_pythons() -> "list[tuple[str, str]]":
+    """Returns version and path of one Python of each supported version that this machine has, oldest first."""
+    found = []
+    for version in PYTHONS:
+        path = next((path for path in candidates(version) if runs(path, version)), None)
+        if path is not None:
+            found.append((f"{version[0]}.{version[1]}", path))
+    return found
+
+
+def candidates(version: "tuple[int, int]") -> "Iterable[str]":
+    """Names where a Python of a version may be: this one, the one on the path, and those that pyenv made."""
+    name = f"python{version[0]}.{version[1]}"
+    if sys.version_info[:2] == version:
+        # A venv's own interpreter may be the one that runs this file; its base makes others.
+        yield getattr(sys, "_base_executable", sys.executable)
+    on_path = shutil.which(name)
+    if on_path is not None:
+        yield on_path
+    versions = os.path.join(os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv"), "versions")
+    # A release, and neither an environment of pyenv's nor one that has not come out yet. The newest of them first.
+    release = re.compile(rf"{version[0]}\.{version[1]}\.(\d+)$")
+    matches = [match for match in map(release.match, listed(versions)) if match is not None]
+    for match in sorted(matches, key=lambda match: -int(match.group(1))):
+        yield os.path.join(versions, match.group(), "bin", name)
+
+
+def listed(folder: str) -> "list[str]":
+    """Returns the names in a folder, none where there is no such folder."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def runs(path: str, version: "tuple[int, int]") -> bool:
+    """Tells whether a program is there, and is a Python of that version: pyenv's stand-ins may be nothing."""
+    probe = [path, "-c", f"import sys; sys.exit(sys.version_info[:2] != {version})"]
+    try:
+        return subprocess.call(probe, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+    except OSError:
+        return False
+
+
 def main(arguments: "list[str]") -> int:
     """Runs one command and returns the exit status."""
-    if sys.version_info < (3, 11):
-        print(f"kinmqtt needs Python 3.11 or newer; this is Python {platform.python_version()}.")
+    if sys.version_info < PYTHONS[0]:
+        oldest = ".".join(str(number) for number in PYTHONS[0])
+        print(f"kinmqtt needs Python {oldest} or newer; this is Python {platform.python_version()}.")
         return 1
-    commands = {"run": run, "test": test, "compile": compile_in_place, "check": check}
+    commands = {"run": run, "test": test, "compile": compile_in_place, "check": check, "pythons": pythons}
     name = arguments[0] if arguments else "help"
     try:
         if name == "install" and len(arguments) == 1:

@@ -6,6 +6,7 @@ import ast
 import configparser
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,8 @@ PLUGIN_FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.t
 FOLDERS = [ROOT / "spi", ROOT / "core", *PLUGIN_FOLDERS]
 FOLDERS += [path.parent for path in ROOT.glob("metrics/pyproject.toml")]
 IDS = [folder.relative_to(ROOT).as_posix() for folder in FOLDERS]
+SUPPORTED = runpy.run_path(str(ROOT / "dev.py"))["PYTHONS"]
+PYTHONS = [f"Programming Language :: Python :: {major}.{minor}" for major, minor in SUPPORTED]
 each_distribution = pytest.mark.parametrize("folder", FOLDERS, ids=IDS)
 
 
@@ -93,6 +96,31 @@ def test_a_distribution_is_whole(folder: Path) -> None:
     assert (package / "__init__.py").is_file()
     assert (package / "py.typed").is_file()
     assert project(folder)["requires-python"] == umbrella()["options"]["python_requires"]
+
+
+@each_distribution
+def test_a_distribution_names_the_pythons_that_it_is_tested_on(folder: Path) -> None:
+    """Its classifiers name the versions that dev.py and tox know, and no others."""
+    named = [name for name in project(folder)["classifiers"] if name.startswith("Programming Language")]
+
+    assert named == PYTHONS
+
+
+def test_the_umbrella_names_the_pythons_that_it_is_tested_on() -> None:
+    """As its parts do, the oldest of them as what it requires."""
+    oldest, *_ = (line.rpartition(" ")[2] for line in PYTHONS)
+
+    assert umbrella()["metadata"]["classifiers"].split("\n")[1:] == PYTHONS
+    assert umbrella()["options"]["python_requires"] == f">={oldest}"
+
+
+def test_tox_has_an_environment_for_each_python() -> None:
+    """Each supported version runs everything together."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    factors = ",".join(line.rpartition(" ")[2].replace(".", "") for line in PYTHONS)
+
+    assert f"testenv:py{{{factors}}}" in tox
 
 
 @each_distribution

@@ -88,7 +88,9 @@ class Doors:
 
     def context(self) -> ssl.SSLContext:
         """What a client of TLS needs."""
-        return ssl.create_default_context(cafile=str(self.authority.file))
+        context = ssl.create_default_context(cafile=str(self.authority.file))
+        context.verify_flags |= ssl.VERIFY_X509_STRICT  # As Python's own clients are from 3.13 on.
+        return context
 
     @contextmanager
     def listening(self, *filters: str) -> Iterator[Wire]:

@@ -154,6 +154,7 @@ def _broker(folder: Path, tls: str = "", listener: str = "") -> Iterator[BrokerP
 
 def _client(authority: Authority, **more: Any) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=str(authority.file))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # As Python's own clients are from 3.13 on.
     for name, value in more.items():
         setattr(context, name, value)
     return context
@@ -229,6 +230,17 @@ def test_a_client_shows_who_it_is(authority: Authority, tmp_path: Path) -> None:
             with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
                 _talk(broker.port, refused)
         _talk(broker.port, known)
+
+
+def test_a_certificate_of_a_private_authority_is_good_enough(authority: Authority, tmp_path: Path) -> None:
+    """One without key identifiers lets a client in, whichever Python the broker runs on."""
+    authority.issue("localhost")
+    private = Authority(tmp_path, "private", identifiers=False)
+    client = _client(authority)
+    client.load_cert_chain(*private.issue("sensor-1"))
+
+    with _broker(tmp_path, REQUIRED.replace("authority.pem", "private.pem")) as broker:
+        _talk(broker.port, client)
 
 
 def test_certificates_are_renewed_in_place(authority: Authority, tmp_path: Path) -> None:

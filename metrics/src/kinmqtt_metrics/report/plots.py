@@ -318,7 +318,7 @@ class Painter:
                 handles.append(Patch(color=colour, label=_cut(text)))
             step = words.duration(self._facts.axis.step_s)
             axis.set_title(f"{title}, in each {step}", x=_TITLE_X)
-            axis.set_ylim(0, max(1.0, below.max() * 1.12))
+            axis.set_ylim(0, max(1.0, float(np.max(below)) * 1.12))
             self._value_axis(axis, words.short)
             self._time_axis(axis)
             self._key(axis, handles)
@@ -344,11 +344,12 @@ class Painter:
                 widths = np.array([by_node.get(node, (0, 0))[1] for by_node in found.values()], float)
                 axis.barh(places, widths, 0.62, left=left, color=self._colours[node], linewidth=0)
                 left += widths
+            longest = float(np.max(left))
             for place, width in zip(places, left, strict=True):
-                axis.text(width + left.max() * 0.008, place, words.size(width), va="center", color=colours.QUIET)
+                axis.text(width + longest * 0.008, place, words.size(width), va="center", color=colours.QUIET)
             axis.set_yticks(places, [words.name(key, _LONGEST_IN_PLOT) for key in found])
             axis.tick_params(axis="y", labelcolor=colours.INK)
-            axis.set_xlim(0, left.max() * 1.02 or 1)
+            axis.set_xlim(0, longest * 1.02 or 1)
             axis.set_ylim(-0.6, len(found) - 0.4)
             axis.grid(False)
             axis.xaxis.set_visible(False)

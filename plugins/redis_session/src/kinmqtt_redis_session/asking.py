@@ -41,7 +41,11 @@ class Asker:
     async def close(self) -> None:
         """Wait for what is on its way."""
         while self._under_way:
-            await asyncio.gather(*self._under_way, return_exceptions=True)
+            tasks = tuple(self._under_way)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # Where all have ended, gather does not yield (from Python 3.12 on), and their callbacks have not run.
+            for task in tasks:
+                self._done(task)
 
     def _send(self) -> None:
         while self._waiting and len(self._under_way) < self._most:

@@ -134,6 +134,7 @@ class Ledger:
         self._lost: list[tuple[str, int]] = []
         """Clients whose sessions Redis does not hold any more, and the epochs under which it did."""
         self._sender: asyncio.Task[None] | None = None
+        """Sends groups, one after the other, until none waits. Whether it is done says whether it still does."""
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> None:
@@ -162,13 +163,13 @@ class Ledger:
             raise ServiceUnavailable(f"more than {self._max_waiting} writes wait for Redis")
         answer: asyncio.Future[None] = self.loop.create_future()
         group.add(Turn(clients, retain, answer))
-        if self._sender is None:
+        if self._sender is None or self._sender.done():
             self._sender = self.loop.create_task(self._send())
         return answer
 
     async def drained(self) -> None:
         """Wait until nothing is on its way."""
-        while self._sender is not None:
+        while self._sender is not None and not self._sender.done():
             await asyncio.gather(self._sender, return_exceptions=True)
 
     @property
@@ -183,26 +184,23 @@ class Ledger:
         return sum(group.retained_count for group in groups), sum(group.retained_bytes for group in groups)
 
     async def _send(self) -> None:
-        try:
-            while self._waiting.turns:
-                group = self._on_its_way = self._waiting
-                self._waiting = Group()
-                try:
-                    await self._keep(group)
-                except Exception as error:
-                    if not isinstance(error, ServiceUnavailable):
-                        # No fault of Redis's.
-                        trace = "".join(traceback.format_exception(error))
-                        self._log.error("writes for Redis could not be handed over:\n{trace}", trace=trace)
-                    self.mirror.doubtful.update(group.clients)
-                    # What came behind must not overtake what is sent again.
-                    behind, self._waiting = self._waiting, Group()
-                    _tell(group, error)
-                    _tell(behind, error)
-                finally:
-                    self._on_its_way = Group()
-        finally:
-            self._sender = None
+        while self._waiting.turns:
+            group = self._on_its_way = self._waiting
+            self._waiting = Group()
+            try:
+                await self._keep(group)
+            except Exception as error:
+                if not isinstance(error, ServiceUnavailable):
+                    # No fault of Redis's.
+                    trace = "".join(traceback.format_exception(error))
+                    self._log.error("writes for Redis could not be handed over:\n{trace}", trace=trace)
+                self.mirror.doubtful.update(group.clients)
+                # What came behind must not overtake what is sent again.
+                behind, self._waiting = self._waiting, Group()
+                _tell(group, error)
+                _tell(behind, error)
+            finally:
+                self._on_its_way = Group()
 
     async def _keep(self, group: Group) -> None:
         assert self.loop is not None

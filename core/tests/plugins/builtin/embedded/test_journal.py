@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from open_files import open_files
 from twisted.internet.defer import Deferred
 from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
@@ -50,6 +51,11 @@ def topics(folder: Path) -> list[str]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def opened(folder: Path) -> set[int]:
+    """The numbers of the segments of which this process has files open."""
+    return {int(file.name[8:18]) for file in open_files(folder)}
 
 
 def is_a_sync(call: Callable[[], object]) -> bool:
@@ -356,6 +362,42 @@ def test_a_disk_that_fails_as_a_segment_is_left_fails_those_who_wait(tmp_path: P
     log.abandon()
 
     assert [type(each) for each in result] == [ServiceUnavailable]
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_stop_waits_until_the_segment_that_was_left_is_closed(tmp_path: Path) -> None:
+    """Whoever has the directory next finds plain files, and none that is in use."""
+    context = SlowContext(is_a_sync)
+    log = begun(tmp_path, context)
+    log.append(pack(group(1, b"x" * 300)))
+    log.append(pack(group(2)))
+
+    stopped = outcome(log.close())
+    before = (list(stopped), opened(tmp_path))
+    context.proceed()
+
+    assert before == ([], {1, 2, 3})
+    assert (stopped, opened(tmp_path)) == ([None], set())
+    assert names(tmp_path) == [name_of(1), name_of(2)]
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_segment_that_a_failing_disk_leaves_behind_is_closed(tmp_path: Path) -> None:
+    """Of what is written to no more nothing stays open: a disk that fails for long would use up all descriptors."""
+    context = SlowContext(is_a_sync)
+    log = begun(tmp_path, context, fsync=True, slices=lambda: iter([group(1)]))
+    outcome(log.append(pack(group(1, b"x" * 300))))
+
+    for _ in range(20):
+        context.clock.advance(RETRY_S)
+        while context.held:
+            context.fail(OSError(5, "Input/output error"))
+
+    current, prepared = log._current, log._next
+    assert current is not None and prepared is not None
+    assert current.number > 3
+    assert opened(tmp_path) == {current.number, prepared.number}
+    log.abandon()
 
 
 def test_a_disk_that_failed_is_asked_again(tmp_path: Path) -> None:
@@ -692,6 +734,7 @@ def test_a_store_that_is_long_in_use_stays_small(
     before = held(plugin)
     numbers = [segment.number_of(path) for path in (tmp_path / "data").glob("*.sqlite3")]
     again, later = started(killed(plugin._journal))  # type: ignore[arg-type]
+    plugin._directory.close()  # type: ignore[union-attr]
 
     assert min(numbers) > 3
     assert context.log.texts("error") == []
@@ -858,3 +901,4 @@ def test_a_disk_that_failed_meanwhile_keeps_what_was_told_before(tmp_path: Path)
     assert early == [None]
     assert name_of(1) in before
     assert name_of(1) in names(tmp_path)
+    log.abandon()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from open_files import open_files
 
 from kinmqtt.plugins.builtin.embedded import segment
 from kinmqtt.plugins.builtin.embedded.segment import (
@@ -210,6 +211,21 @@ def test_a_segment_that_is_half_made_is_removed(tmp_path: Path, monkeypatch: pyt
         Segment(tmp_path, 1)
 
     assert names(tmp_path) == []
+
+
+def test_a_segment_that_the_disk_does_not_take_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it keep a file open: a disk that fails is tried again and again."""
+
+    def fails(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(segment.os, "fdatasync", fails)
+
+    with pytest.raises(OSError, match="Input/output error"):
+        Segment(tmp_path, 1)
+
+    assert names(tmp_path) == []
+    assert open_files(tmp_path) == []
 
 
 def test_a_group_that_finds_no_room_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

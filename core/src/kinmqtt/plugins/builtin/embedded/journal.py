@@ -75,6 +75,8 @@ class Journal:
         """Requests to the disk that it did not carry out."""
         self._current: Segment | None = None
         self._next: Segment | None = None
+        self._leaving: dict[Segment, Deferred[None]] = {}
+        """Segments that are written to no more and are open still, each with what fires when it is closed."""
         self._preparing: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
         """Who waits for the disk to have what was appended."""
@@ -113,6 +115,8 @@ class Journal:
             await self._compacting
         if self._preparing is not None:
             await self._preparing
+        while self._leaving:
+            await next(iter(self._leaving.values()))
         current, prepared = self._current, self._next
         self._current = self._next = None
         if prepared is not None:
@@ -133,7 +137,7 @@ class Journal:
     def abandon(self) -> None:
         """Close the files as they are: what a process that is killed would leave behind. For tests."""
         self._closed = True
-        for each in (self._current, self._next):
+        for each in (self._current, self._next, *self._leaving):
             if each is not None:
                 each.abandon()
         self._current = self._next = None
@@ -225,18 +229,29 @@ class Journal:
             return False
         self._current, self._next = prepared, None
         self._old[current.path] = current.size_bytes
-        self._run(self._seal(current))
+        left: Deferred[None] = Deferred()
+        self._leaving[current] = left
+        self._run(self._seal(current), left)
         self._prepare()
         return True
 
     async def _seal(self, old: Segment) -> None:
+        failure: Exception | None = None
         try:
             await self._in_line(old.sync, self._sync_line)
-            await self._in_line(old.seal)
+        except OSError as error:
+            failure = error
+        try:
+            # Where the disk has failed it stays as it is, with its write-ahead log, and is read like that at the next
+            # start; its files are closed in any case.
+            await self._in_line(old.seal if failure is None else old.abandon)
         except (sqlite3.Error, OSError) as error:
-            # It stays as it is, with its write-ahead log, and is read like that at the next start.
-            self._context.log.error("{path} could not be sealed: {error}", path=old.path, error=error)
-            self._unsealed = error
+            failure = failure or error
+        finally:
+            del self._leaving[old]
+        if failure is not None:
+            self._context.log.error("{path} could not be sealed: {error}", path=old.path, error=failure)
+            self._unsealed = failure
             self._failures += 1
 
     def _prepare(self) -> None:

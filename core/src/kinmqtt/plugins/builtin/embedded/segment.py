@@ -29,6 +29,9 @@ APPLICATION_ID: Final = 0x6B696E6D
 
 PATTERN: Final = "journal-*.sqlite3"
 
+_NO_FILE: Final = -1
+"""In place of a file descriptor."""
+
 
 class DataDirectoryError(SpiError):
     """A data directory can't be used; the text names the file, what is wrong with it, and what can be done."""
@@ -64,19 +67,20 @@ class Segment:
         """Whether it says which segments count no more."""
         _unlink(self.path)
         _make(self.path)
+        self._wal = _NO_FILE
         self._connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        self._cursor = self._connection.cursor()
+        self._insert = self._cursor.execute
         try:
             for statement in _SET_UP:
                 self._connection.execute(statement)
             self._wal = os.open(f"{self.path}-wal", os.O_RDONLY)
+            self.sync()
+            _sync_folder(folder)
         except BaseException:
-            self._connection.close()
+            self.abandon()
             _unlink(self.path)
             raise
-        self._cursor = self._connection.cursor()
-        self._insert = self._cursor.execute
-        self.sync()
-        _sync_folder(folder)
 
     def append(self, data: bytes) -> None:
         """Append a group: from now on it outlives the process. Raises ``sqlite3.Error``: then it is not there."""
@@ -105,7 +109,8 @@ class Segment:
         # A statement that has failed would keep the connection.
         self._cursor.close()
         self._connection.close()
-        os.close(self._wal)
+        if self._wal != _NO_FILE:
+            os.close(self._wal)
 
 
 _LAYOUT: Final = (
