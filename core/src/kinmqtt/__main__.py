@@ -198,6 +198,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _check(parsed: argparse.Namespace) -> int:
+    from kinmqtt.broker.user_rules import notes_on_users
     from kinmqtt.runner import build_assembly
 
     settings = _settings(parsed)
@@ -208,6 +209,8 @@ def _check(parsed: argparse.Namespace) -> int:
     print("hooks run in this order: " + ", ".join(assembly.manager.active))
     if not any(assembly.manager.implementations(hook) for hook in ("authenticate", "exchange")):
         print("nobody authenticates: no client will be let in; install an authenticator, or allow anonymous clients")
+    for note in notes_on_users(assembly):
+        print(note)
     print("the settings are sound")
     return 0
 
