@@ -12,7 +12,7 @@ from processes import run_command
 from surroundings import Surroundings
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.settings import ListenerSettings
+from kinmqtt.broker.settings import BrokerSettings, ListenerSettings
 from kinmqtt.explain import Part, Question, Vote, explain, plan_named
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, deny, hookimpl, on_topics
 from kinmqtt_spi.errors import AssemblyError
@@ -313,6 +313,33 @@ def test_a_missing_password_is_told() -> None:
     assert "  (no password was given: --password-stdin reads one)" in part.lines()
 
 
+@pytest.mark.parametrize("connects", [False, True])
+def test_a_user_name_that_nobody_verifies_is_dropped(connects: bool) -> None:
+    """Rights are those of an anonymous client then, and a line says so."""
+
+    class Rights:
+        @hookimpl
+        def authorize(self, request: AuthorizationRequest) -> Decision:
+            return ALLOW if request.client.username == "u" else deny()
+
+    *_, part = asked({"rights": Rights()}, connects=connects)
+
+    assert not part.decision.allowed
+    parts = asked({"rights": Rights()}, connects=connects)
+    assert any("the user name 'u'" in note and "dropped" in note for each in parts for note in each.notes)
+
+
+def test_a_user_name_is_taken_for_verified_where_somebody_can() -> None:
+    """Without a password the authenticators are not asked; where anonymous clients come in too, a line says so."""
+    settings = BrokerSettings(allow_anonymous=True)
+    house = House(plugins={"a": Opinion()}, settings=settings, start=False)
+    request = ConnectRequest("c", "u", None, Address("192.0.2.1", 0), plan_named(house.assembly, None).name)
+
+    [part] = explained(house, Question(request, False, Action.PUBLISH, "t"))
+
+    assert part.notes[0] == "the user name 'u' is taken for verified: --password-stdin asks authenticators"
+
+
 def test_enhanced_authentication_is_named() -> None:
     """Who lets clients in by a method of its own is not asked, and must not be forgotten."""
 
@@ -369,7 +396,7 @@ def test_what_looks_at_other_topics_is_not_named() -> None:
     [b] = asked({"narrow": Narrow()}, Action.PUBLISH, "b")
 
     assert any("narrow (publish_received)" in note for note in a.notes)
-    assert b.notes == ()
+    assert not any("narrow" in note for note in b.notes)
 
 
 def test_who_receives_is_another_question() -> None:

@@ -10,7 +10,15 @@ from attrs.exceptions import FrozenInstanceError
 
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import FIRST_FAILURE, ReasonCode
-from kinmqtt_spi.services.authentication import ConnectRequest, Continue, ExchangeStep, Redirect, allow_as
+from kinmqtt_spi.services.authentication import (
+    ALLOW_ANONYMOUS,
+    ConnectRequest,
+    Continue,
+    ExchangeStep,
+    Identity,
+    Redirect,
+    allow_as,
+)
 from kinmqtt_spi.services.authorization import EVERYBODY, Scope
 from kinmqtt_spi.services.event import EventVersion
 from kinmqtt_spi.services.metric import Histogram
@@ -77,6 +85,23 @@ def test_secrets_and_payloads_do_not_show() -> None:
 
     assert all("hush" not in text and "<9 bytes>" in text for text in texts)
     assert "password=None" in repr(ConnectRequest("c"))
+
+
+def test_an_identity_says_whose_name_counts() -> None:
+    """Its own, else CONNECT's, which whoever allows has verified; an anonymous one has none."""
+    request = ConnectRequest("c", "u")
+
+    names = [each.username_of(request) for each in (Identity(), Identity("v"), Identity(anonymous=True))]
+
+    assert names == ["u", "v", None]
+    assert ALLOW_ANONYMOUS.allowed
+    assert ALLOW_ANONYMOUS.identity.username_of(request) is None
+
+
+def test_an_anonymous_identity_has_no_name() -> None:
+    """Both together would be a riddle."""
+    with pytest.raises(ValueError, match="an anonymous identity has no user name"):
+        Identity("u", anonymous=True)
 
 
 def test_values_do_not_change() -> None:

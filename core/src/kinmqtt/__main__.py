@@ -198,6 +198,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _check(parsed: argparse.Namespace) -> int:
+    from kinmqtt.broker.user_rules import notes_on_users
     from kinmqtt.runner import build_assembly
 
     settings = _settings(parsed)
@@ -213,6 +214,8 @@ def _check(parsed: argparse.Namespace) -> int:
     unused = {choice.candidate.name: choice.why for choice in assembly.manager.choices if not choice.active}
     for line in settings.ineffective_sections(unused):
         print(line)
+    for note in notes_on_users(assembly):
+        print(note)
     print("the settings are sound")
     return 0
 

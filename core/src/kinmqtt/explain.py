@@ -13,7 +13,7 @@ from typing import Any, Final
 from attrs import evolve, field, frozen
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.assembly import Assembly
+from kinmqtt.broker.assembly import ANONYMOUS, Assembly
 from kinmqtt.broker.awaiting import as_deferred, limited
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.hooks import NOBODY_ANSWERED
@@ -23,7 +23,7 @@ from kinmqtt.mqtt.topics import check_topic_name, matches, split_shared
 from kinmqtt.plugins.manager import Implementation
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Redirect
+from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Identity, Redirect
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.values import ALLOW, Client, Decision, Disconnect, Drop, Reject, Verdict, deny
@@ -161,20 +161,31 @@ class _Explanation:
     async def parts(self) -> list[Part]:
         """Everything that is asked, up to what is denied."""
         question = self._question
-        request = question.request
-        client = _client_of(request)
+        client, note = self._supposed(question.request)
         parts = []
         if question.connects:
-            part, decision = await self._connects(request)
+            part, client = await self._connects(question.request)
             parts.append(part)
             if not part.decision.allowed:
                 return parts
-            client = _known_as(client, decision)
+            note = ""
         if question.action is not None:
-            parts.append(await self._acts(client, question.action))
+            part = await self._acts(client, question.action)
+            parts.append(evolve(part, notes=(note, *part.notes)) if note else part)
         return parts
 
-    async def _connects(self, request: ConnectRequest) -> tuple[Part, Decision]:
+    def _supposed(self, request: ConnectRequest) -> tuple[Client, str]:
+        """The client without its authenticators being asked, and what there is to say of its user name."""
+        client = _client_of(request)
+        name, asked = client.username, self._asked_at(request.listener)
+        if name is None or ANONYMOUS not in asked:
+            return client, ""
+        if asked == {ANONYMOUS}:
+            note = f"no authenticator here verifies the user name {name!r}: it is dropped"
+            return evolve(client, username=None), note
+        return client, f"the user name {name!r} is taken for verified: --password-stdin asks authenticators"
+
+    async def _connects(self, request: ConnectRequest) -> tuple[Part, Client]:
         """Ask as a CONNECT is, in its order; what comes behind a refusal is asked all the same, to be seen."""
         host = request.address.host
         votes: list[Vote] = []
@@ -189,12 +200,14 @@ class _Explanation:
         authenticators = self._authenticators(request.listener)
         decided = await self._decide("authenticate", (request,), votes, NOBODY_ANSWERED, authenticators)
         verdicts.append(decided)
-        client = _known_as(_client_of(request), decided[0])
+        client = _known_as(request, decided[0])
         _, refusal = await self._folded("choose_server", (client, None), votes)
         verdicts.append(refusal)
         decision, by = next((v for v in verdicts if v is not None and not v[0].allowed), decided)
         notes = self._connect_notes(request, authenticators)
-        return Part("May it connect?", _one_decides(votes, by), decision, by, notes), decided[0]
+        if decision.allowed and client.username is None and request.username is not None:
+            notes += (f"the user name {request.username!r} is dropped: nobody has verified it",)
+        return Part("May it connect?", _one_decides(votes, by), decision, by, notes), client
 
     def _connect_notes(self, request: ConnectRequest, authenticators: Sequence[str] | None) -> tuple[str, ...]:
         notes = []
@@ -325,6 +338,12 @@ class _Explanation:
         plan = next(plan for plan in self._assembly.listeners if plan.name == listener)
         return plan.settings.authenticators or self._assembly.default_authenticators
 
+    def _asked_at(self, listener: str) -> set[str]:
+        """Who authenticates at a listener, by either way."""
+        manager, among = self._assembly.manager, self._authenticators(listener)
+        able = {each.plugin for hook in ("authenticate", "exchange") for each in manager.implementations(hook)}
+        return able if among is None else able.intersection(among)
+
     def _notes(self, action: Action, topic: str) -> tuple[str, ...]:
         manager = self._assembly.manager
         notes = []
@@ -387,15 +406,14 @@ def _stopping(answer: object) -> Decision | None:
     return None
 
 
-def _known_as(client: Client, decision: Decision) -> Client:
+def _known_as(request: ConnectRequest, decision: Decision) -> Client:
     """The client as an authenticator names it."""
-    identity = decision.identity if isinstance(decision, Authenticated) else None
-    if identity is None:
-        return client
+    identity = decision.identity if isinstance(decision, Authenticated) else Identity()
+    client = _client_of(request)
     return evolve(
         client,
         client_id=client.client_id if identity.client_id is None else identity.client_id,
-        username=client.username if identity.username is None else identity.username,
+        username=identity.username_of(request),
         attributes=identity.attributes,
     )
 

@@ -14,6 +14,7 @@ from twisted.internet.threads import deferToThread
 
 from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
+from kinmqtt.broker.user_rules import notes_on_users
 from kinmqtt.config import Settings
 from kinmqtt.net.clock import ReactorClock
 from kinmqtt.net.listeners import ListenerPort, parse_listeners
@@ -79,7 +80,7 @@ def build_service(settings: Settings, reactor: Any) -> BrokerService:
 
 
 def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor: Any) -> list[str]:
-    """Three lines that say what the broker is and what it lets pass."""
+    """Three lines that say what the broker is and what it lets pass, and one more where that may surprise."""
     where = ", ".join(listener.summary for listener in listeners)
     anonymous = "anonymous" in assembly.manager.active
     who = "anonymous clients are let in" if anonymous else "clients must authenticate"
@@ -88,6 +89,7 @@ def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor:
         f"{reactor_kind(reactor)} reactor{' on uvloop' if owning_loop(reactor) else ''}",
         f"listening on {where}; {who}",
         _kept(assembly),
+        *notes_on_users(assembly),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House
+from harness import House, Trusting
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.context import PluginContext
@@ -152,8 +152,9 @@ def test_publish_works_from_start() -> None:
     assert house.connect("sub").subscribe("t").messages == [("t", b"x", 0)]
 
 
-def test_client_shows_who_is_connected(house: House, plugin: Plugin) -> None:
+def test_client_shows_who_is_connected(plugin: Plugin) -> None:
     """A session without a connection is no client."""
+    house = House(plugins={"plugin": plugin, "door": Trusting()})
     house.connect("c", username="u", clean_start=False)
     client = plugin.context.client("c")
     assert isinstance(client, Client)

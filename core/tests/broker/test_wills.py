@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer
+from harness import House, Peer, Trusting
 from twisted.internet.defer import Deferred
 
 from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Publish, Will
@@ -335,7 +335,7 @@ def test_a_will_is_told_of_as_its_clients_message() -> None:
         def published(self, message: Message) -> None:
             seen.append(message)
 
-    house = House(plugins={"watch": Watch()})
+    house = House(plugins={"watch": Watch(), "door": Trusting()})
     house.connect("p").publish("wills")
     client = house.connect("c", V5, username="u", expiry_s=60, will=will(will_delay_interval=5))
     client.drop()

@@ -38,23 +38,31 @@ class Authority:
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._certificate.public_bytes(Encoding.PEM))
 
-    def issue(self, common_name: str, file: str | None = None) -> tuple[Path, Path]:
-        """A certificate and its key, as files."""
+    def issue(
+        self, common_name: str, file: str | None = None, *, subject: x509.Name | None = None
+    ) -> tuple[Path, Path]:
+        """A certificate and its key, as files; ``subject`` takes the place of the usual one with a common name."""
         key = ec.generate_private_key(ec.SECP256R1())
         stem = file or common_name
         certificate = self._folder / f"{stem}.pem"
         private = self._folder / f"{stem}.key"
-        certificate.write_bytes(self._sign(common_name, key.public_key()).public_bytes(Encoding.PEM))
+        signed = self._sign(common_name, key.public_key(), subject=subject)
+        certificate.write_bytes(signed.public_bytes(Encoding.PEM))
         private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return certificate, private
 
     def _sign(
-        self, common_name: str, public_key: ec.EllipticCurvePublicKey, *, authority: bool = False
+        self,
+        common_name: str,
+        public_key: ec.EllipticCurvePublicKey,
+        *,
+        authority: bool = False,
+        subject: x509.Name | None = None,
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = (
             x509.CertificateBuilder()
-            .subject_name(_name(common_name))
+            .subject_name(_name(common_name) if subject is None else subject)
             .issuer_name(self._name)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())

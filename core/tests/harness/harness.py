@@ -7,6 +7,7 @@ import os
 
 from kinmqtt.testing import BrokerHarness, MemoryLink
 from kinmqtt.testing import HarnessClient as Peer
+from kinmqtt_spi import ALLOW, Decision, hookimpl
 
 STORES = ("memory", "redis")
 STORE = os.environ.get("KINMQTT_TEST_STORE", "memory")
@@ -17,4 +18,13 @@ if STORE == "redis":
 else:
     House = BrokerHarness
 
-__all__ = ["STORE", "House", "MemoryLink", "Peer"]
+
+class Trusting:
+    """An authenticator that vouches for whatever user name a client gives: for tests about users, not about doors."""
+
+    @hookimpl
+    def authenticate(self) -> Decision:
+        return ALLOW
+
+
+__all__ = ["STORE", "House", "MemoryLink", "Peer", "Trusting"]

@@ -74,7 +74,7 @@ class Client:
     client_id: str
     """Its own, or the one an authenticator or the broker gave it."""
     username: str | None = None
-    """As the authenticator says, else as CONNECT did."""
+    """The user that an authenticator has verified; ``None`` for an anonymous client, whatever CONNECT says."""
     address: Address = Address("")
     """Where it connects from: ``host`` and ``port``."""
     listener: str = ""

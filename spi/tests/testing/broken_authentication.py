@@ -548,3 +548,17 @@ class TestAUTHENTICATION_25_RemembersTheClient(SoundUsers):
             if isinstance(answer, Decision) and answer.allowed:
                 self.seen.add(step.request.client_id)
             return answer
+
+
+class TestAUTHENTICATION_26_TakesAnyName(SoundUsers):
+    class double(Users):
+        @hookimpl
+        def authenticate(self, request: ConnectRequest) -> Any:
+            return ALLOW if request.client_id in ("a", "b") else super().authenticate(request)
+
+
+class TestAUTHENTICATION_26_LooksAtThePasswordAlone(SoundUsers):
+    class double(Users):
+        @hookimpl
+        def authenticate(self, request: ConnectRequest) -> Any:
+            return allow_as() if request.password in USERS.values() else super().authenticate(request)

@@ -35,7 +35,7 @@ from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.templates import fill_in
-from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Message, Publisher, Reject, Will
+from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Message, Publisher, Reject, Will, deny
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
@@ -158,8 +158,10 @@ def _refused_line(connection: Connection, packet: Connect | None, refused: Refus
 async def _begin(connection: Connection, packet: Connect) -> None:
     connection.wants_problems = packet.properties.request_problem_information != 0
     connection.max_packet_bytes = packet.properties.maximum_packet_size
-    _ask_limiters(connection, packet)
-    request = await _intercepted(connection, _request_of(connection, packet))
+    request = _request_of(connection, packet)
+    _ask_limiters(connection, request)
+    _check_certificate(connection, request)
+    request = await _intercepted(connection, request)
     method = packet.properties.authentication_method
     if method is not None:
         connection.authentication = Authentication(method, request, packet)
@@ -218,8 +220,12 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
     if not decision.allowed:
         _tell_refused(connection, authentication.request, ruling)
         raise Refused(decision.reason, decision.text or "re-authentication failed", by=ruling.by)
-    connection.enter(State.CONNECTED)
     identity = _identity(decision)
+    if identity.username_of(authentication.request) != session.client.username:
+        refused = deny(ReasonCode.NOT_AUTHORIZED, "re-authentication is for the same user")
+        _tell_refused(connection, authentication.request, ruling._replace(decision=refused))
+        raise Refused(refused.reason, refused.text, by=ruling.by)
+    connection.enter(State.CONNECTED)
     if identity.attributes:
         session.client = evolve(session.client, attributes=identity.attributes)
         session.receive_rights = None
@@ -240,10 +246,9 @@ def _send_auth(connection: Connection, reason: ReasonCode, data: bytes | None) -
         raise Refused(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as this step")
 
 
-def _ask_limiters(connection: Connection, packet: Connect) -> None:
-    link = connection.link
+def _ask_limiters(connection: Connection, request: ConnectRequest) -> None:
     resource = Resource(
-        ResourceKind.CONNECT, link.listener.name, link.address.host, packet.client_id or None, packet.username
+        ResourceKind.CONNECT, request.listener, request.address.host, request.client_id or None, request.username
     )
     limit = connection.acquire_for_good(resource)
     if limit.verdict is LimitVerdict.DELAY:
@@ -254,9 +259,10 @@ def _ask_limiters(connection: Connection, packet: Connect) -> None:
 
 def _request_of(connection: Connection, packet: Connect) -> ConnectRequest:
     link = connection.link
+    certified = link.certificate_username
     return ConnectRequest(
         packet.client_id,
-        packet.username if link.certificate_username is None else link.certificate_username,
+        packet.username if certified is None else certified,
         packet.password,
         link.address,
         link.listener.name,
@@ -265,7 +271,19 @@ def _request_of(connection: Connection, packet: Connect) -> ConnectRequest:
         packet.keep_alive,
         link.certificate_subject,
         packet.properties,
+        username_verified=certified is not None,
     )
+
+
+def _check_certificate(connection: Connection, request: ConnectRequest) -> None:
+    """Refuse a client whose certificate was to name its user, and does not: CONNECT's name does not stand in."""
+    problem = connection.link.certificate_problem
+    if problem is None:
+        return
+    refused = connection.broker.runtime.hooks.authentication_refused
+    if refused.active:
+        refused(request, "", ReasonCode.NOT_AUTHORIZED)
+    raise Refused(ReasonCode.NOT_AUTHORIZED, problem)
 
 
 async def _intercepted(connection: Connection, request: ConnectRequest) -> ConnectRequest:
@@ -292,6 +310,10 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
         _tell_refused(connection, request, ruling)
         raise Refused(decision.reason, decision.text or "authentication failed", by=ruling.by)
     identity = _identity(decision)
+    if connection.authentication is not None and not request.username_verified:
+        # By its own words alone: a mechanism names whom it has verified.
+        request = evolve(request, username=None)
+    username = identity.username_of(request)
     client_id = identity.client_id or request.client_id
     limits = connection.broker.runtime.limits
     if len(client_id.encode()) > limits.max_client_id_bytes:
@@ -311,7 +333,9 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
     )
     if connection.authentication is not None:
         # Re-authentication is the same client's: a mechanism is shown who that is.
-        connection.authentication.request = evolve(request, client_id=client_id, username=client.username)
+        connection.authentication.request = evolve(
+            request, client_id=client_id, username=username, username_verified=username is not None
+        )
     hooks = connection.broker.runtime.hooks
     if hooks.authenticated.active:
         hooks.authenticated(client)

@@ -79,6 +79,8 @@ class Link(Protocol):
     """The subject of the client's certificate, as RFC 4514 writes it, where there is one that was verified."""
     certificate_username: str | None
     """What the listener makes a user name of, from that certificate."""
+    certificate_problem: str | None
+    """Why the listener can't take a user name from that certificate, where it is to: its client is refused."""
 
     def write(self, data: bytes) -> None:
         """Send bytes, at once where the transport can."""

@@ -54,6 +54,7 @@ class MqttProtocol(Protocol):
         self.address = Address("")
         self.certificate_subject: str | None = None
         self.certificate_username: str | None = None
+        self.certificate_problem: str | None = None
         self.ready = False
         self._patience: Timer | None = None
         self._closing = False
@@ -122,14 +123,17 @@ class MqttProtocol(Protocol):
         self.connection = self._broker.accept(self)
 
     def _identify(self, transport: Any, username_from: str | None) -> None:
-        from kinmqtt.net.tls import client_certificate, common_name, subject
+        from kinmqtt.net.tls import client_certificate, subject, user_name
 
-        certificate = client_certificate(transport)
-        if certificate is not None:
-            self.certificate_subject = subject(certificate)
-            if username_from is not None:
-                takes = {"subject": subject, "common_name": common_name}[username_from]
-                self.certificate_username = takes(certificate)
+        try:
+            certificate = client_certificate(transport)
+            if certificate is not None:
+                self.certificate_subject = subject(certificate)
+                if username_from is not None:
+                    self.certificate_username = user_name(certificate, username_from)
+        except ValueError as error:
+            # CONNECT is refused for it: only then can the client be told.
+            self.certificate_problem = f"the client's certificate {error}"
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         """The connection is gone."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from errno import EINVAL, EISDIR
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from unicodedata import category
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -31,6 +32,9 @@ CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL:!kRSA:!PSK:!SRP"
 """For TLS 1.2: forward secrecy and authenticated encryption only (RFC 9325 section 4.2). TLS 1.3 has no others."""
 
 _OPTIONS: Final = SSL.OP_NO_COMPRESSION | SSL.OP_CIPHER_SERVER_PREFERENCE | SSL.OP_NO_RENEGOTIATION
+
+_LONGEST_STRING: Final = 65_535
+"""Bytes of a string of MQTT's (section 1.5.4)."""
 
 _VERIFY: Final = {
     "none": SSL.VERIFY_NONE,
@@ -134,20 +138,61 @@ def handshake_failure(error: BaseException | None) -> str:
 
 
 def client_certificate(transport: Any) -> Certificate | None:
-    """The certificate that a client showed, if there is one; TLS has verified it by then."""
+    """The certificate that a client showed, if there is one; TLS has verified it by then.
+
+    Raises ``ValueError`` for one that OpenSSL takes and that can't be read here.
+    """
     certificate = transport.getPeerCertificate()
-    return None if certificate is None else certificate.to_cryptography()
+    try:
+        return None if certificate is None else certificate.to_cryptography()
+    except ValueError:
+        raise ValueError("can't be read") from None
 
 
 def subject(certificate: Certificate) -> str:
-    """Whom it was issued to, as RFC 4514 writes it."""
-    return certificate.subject.rfc4514_string()
+    """Whom it was issued to, as RFC 4514 writes it; raises ``ValueError`` where that is no text."""
+    try:
+        return certificate.subject.rfc4514_string()
+    except ValueError:
+        raise ValueError("has a subject that is no text") from None
 
 
-def common_name(certificate: Certificate) -> str | None:
-    """The common name of whom it was issued to."""
+def user_name(certificate: Certificate, source: str) -> str:
+    """The user name that a certificate gives; ``source`` is ``username_from`` of the settings.
+
+    Raises ``ValueError``, whose text goes on from "the client's certificate", where there is none, more than one, or
+    one that no user name may be: a name that CONNECT gives takes its place under no circumstances.
+    """
+    whole = subject(certificate)
+    name = whole if source == "subject" else _common_name(certificate)
+    what = source.replace("_", " ")
+    if not name.strip():
+        raise ValueError(f"has an empty {what}, and its user name is to be taken from there")
+    if any(_is_no_sign_of_a_name(sign) for sign in name):
+        raise ValueError(f"has control characters in its {what}, which no user name may have")
+    if len(name.encode()) > _LONGEST_STRING:
+        raise ValueError(f"has a {what} that is longer than a user name may be")
+    return name
+
+
+def _common_name(certificate: Certificate) -> str:
+    """The one common name of whom it was issued to."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(names[0].value) if names else None
+    if not names:
+        raise ValueError("has no common name, and its user name is to be taken from there")
+    if len(names) > 1:
+        # Some take the first and some the last: whoever signs for two names must not be read in two ways.
+        raise ValueError('has several common names; username_from = "subject" takes the whole subject')
+    value = names[0].value
+    if not isinstance(value, str):
+        raise ValueError("has a common name that is no text")
+    return value
+
+
+def _is_no_sign_of_a_name(sign: str) -> bool:
+    """Whether it is one that strings of MQTT ought not to have (section 1.5.4): control, surrogate, non-character."""
+    number = ord(sign)
+    return category(sign) in ("Cc", "Cs") or 0xFDD0 <= number <= 0xFDEF or number & 0xFFFE == 0xFFFE
 
 
 def _named(use: Any) -> Any:

@@ -70,6 +70,7 @@ class MemoryLink:
         self.address = address
         self.certificate_subject: str | None = None
         self.certificate_username: str | None = None
+        self.certificate_problem: str | None = None
         self.written = bytearray()
         self.reading = True
         self.closed = False

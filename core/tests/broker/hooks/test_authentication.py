@@ -6,14 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 from harness import House, Peer
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Disconnect
+from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, Disconnect
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Properties, ReasonCode, Reject, deny, hookimpl
-from kinmqtt_spi.services.authentication import Continue, ExchangeStep, Identity, Redirect, allow_as
+from kinmqtt_spi.services.authentication import (
+    Authenticated,
+    ConnectRequest,
+    Continue,
+    ExchangeStep,
+    Identity,
+    Redirect,
+    allow_as,
+)
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
-from kinmqtt_spi.values import Address
+from kinmqtt_spi.services.limiter import Resource, ResourceKind
+from kinmqtt_spi.values import Address, Client, Message, Publisher, Will
 
 NOT_WELCOME = deny(ReasonCode.NOT_AUTHORIZED, "not welcome")
 
@@ -267,6 +277,63 @@ def test_authenticate_may_name_an_identity() -> None:
     assert house.broker.client("c") is None
 
 
+def test_allow_vouches_for_the_user_name_of_connect() -> None:
+    """Who answers a plain ALLOW has verified the name: the client has it from then on."""
+    house = House(plugins={"guard": Authenticator(lambda: ALLOW)})
+    house.connect("c", V5, username="u", password=b"p")
+
+    client = house.broker.client("c")
+    assert client is not None
+    assert client.username == "u"
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_an_anonymous_client_has_no_user_name(version: int) -> None:
+    """A name that nobody has verified is dropped: for authorizers, for limiters, and in what the client publishes."""
+    seen: list[str | None] = []
+
+    class Watcher:
+        @hookimpl
+        def authorize(self, request: AuthorizationRequest) -> None:
+            seen.append(request.client.username)
+
+        @hookimpl
+        def acquire(self, resource: Resource) -> None:
+            if resource.kind is ResourceKind.PUBLISH:
+                seen.append(resource.username)
+
+        @hookimpl
+        def publish_received(self, client: Client, message: Message) -> None:
+            seen.extend([client.username, message.publisher.username])
+
+    house = House(plugins={"watcher": Watcher()})
+    will = Message("gone", b"", publisher=Publisher("c", "ha"))
+    peer = house.connect("c", version, username="ha", will=Will(will)).publish("a", qos=1)
+
+    assert peer.connack.reason is ReasonCode.SUCCESS
+    assert len(seen) >= 5
+    assert set(seen) == {None}
+    client = house.broker.client("c")
+    assert client is not None
+    assert client.username is None
+
+
+def test_a_plugin_that_is_asked_first_may_vouch_for_a_user_name() -> None:
+    """What `connect_received` sets and marks as verified stays, for whoever lets the client in."""
+
+    class Maps:
+        @hookimpl
+        def connect_received(self, request: ConnectRequest) -> ConnectRequest:
+            return evolve(request, username="device", username_verified=True)
+
+    house = House(plugins={"maps": Maps()})
+    house.connect("c", V5, username="admin")
+
+    client = house.broker.client("c")
+    assert client is not None
+    assert client.username == "device"
+
+
 def test_authenticate_may_let_in_for_a_time() -> None:
     """A client is disconnected when its identity is no longer good."""
     house = House()
@@ -324,9 +391,67 @@ WRONG = Auth(ReasonCode.CONTINUE_AUTHENTICATION, METHOD.replace(authentication_d
 AGAIN = Auth(ReasonCode.REAUTHENTICATE, METHOD)
 
 
-def riddled(house: House, client_id: str = "c") -> Peer:
+def riddled(house: House, client_id: str = "c", **fields: Any) -> Peer:
     """A client that was let in after an exchange."""
-    return house.connect(client_id, V5, properties=METHOD).send(ANSWER)
+    return house.connect(client_id, V5, properties=METHOD, **fields).send(ANSWER)
+
+
+class Nameless(Mechanism):
+    """The same, and it does not say who the client is; then another, where it is set."""
+
+    later: Identity | None = None
+
+    @hookimpl
+    def exchange(self, step: ExchangeStep) -> Any:
+        answer = super().exchange(step)
+        if not isinstance(answer, Authenticated):
+            return answer
+        return allow_as() if self.later is None or not step.reauthentication else allow_as(self.later)
+
+
+def test_the_user_name_of_connect_does_not_survive_an_exchange() -> None:
+    """The mechanism has verified no name, and CONNECT's is the client's own word (section 4.12)."""
+    house = House(plugins={"riddle": Nameless()})
+    riddled(house, username="admin")
+
+    client = house.broker.client("c")
+    assert client is not None
+    assert client.username is None
+
+
+def test_the_user_name_of_a_certificate_survives_an_exchange_that_names_nobody() -> None:
+    """TLS has verified it."""
+    house = House(plugins={"riddle": Nameless()})
+    peer = house.open(V5)
+    peer.link.certificate_subject, peer.link.certificate_username = "CN=sensor-1", "sensor-1"
+    peer.send(Connect(V5, "c", properties=METHOD, username="admin")).send(ANSWER)
+
+    client = house.broker.client("c")
+    assert client is not None
+    assert client.username == "sensor-1"
+
+
+@pytest.mark.parametrize("identity", [Identity("other"), Identity(anonymous=True), None])
+def test_a_client_stays_the_user_that_it_is(identity: Identity | None) -> None:
+    """Re-authentication as another user, or as nobody, ends the connection (section 4.12.1)."""
+    mechanism = Mechanism() if identity is None else Nameless()
+    house = House(plugins={"riddle": mechanism})
+    peer = house.open(V5)
+    peer.link.certificate_subject, peer.link.certificate_username = "CN=oedipus", "oedipus"
+    peer.send(Connect(V5, "c", properties=METHOD)).send(ANSWER)
+    if isinstance(mechanism, Nameless):
+        mechanism.later = identity
+
+    peer.send(AGAIN).send(ANSWER)
+
+    client = house.broker.client("c")
+    if identity is None:
+        assert client is not None
+        assert client.username == "oedipus"
+        assert not peer.closed
+    else:
+        assert peer.of(Disconnect)[0].reason is ReasonCode.NOT_AUTHORIZED
+        assert peer.closed
 
 
 def test_exchange_goes_on_until_it_is_decided() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import House
+from harness import House, Trusting
 from twisted.internet.defer import Deferred, succeed
 
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Will
@@ -275,7 +275,7 @@ def test_authorize_may_be_cached_until_a_time() -> None:
 def test_authorize_is_asked_again_when_the_rules_change(scope: Scope, asked_again: int) -> None:
     """``context.authorization_changed`` forgets the cached answers within its scope."""
     authorizer = Authorizer(lambda request: ALLOW)
-    house = House(plugins={"a": authorizer})
+    house = House(plugins={"a": authorizer, "door": Trusting()})
     peers = [house.connect(client_id, username="u").publish("a").publish("a") for client_id in "cd"]
     authorizer.asked.clear()
 
@@ -534,7 +534,7 @@ def by_user(request: AuthorizationRequest) -> Any:
 def test_authorize_receive_is_asked_again_for_what_waited(window: int) -> None:
     """A queue, and what is in flight, goes to nobody else who comes by the same client id."""
     censor = Censor(by_user)
-    house = House(plugins={"censor": censor})
+    house = House(plugins={"censor": censor, "door": Trusting()})
     properties = Properties(receive_maximum=window)
     first = house.connect("c", V5, expiry_s=60, username="ann", properties=properties, silent=True)
     first.subscribe("t", 1)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from harness import House, Peer
+from harness import House, Peer, Trusting
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import globalLogPublisher
 
@@ -150,7 +150,7 @@ def test_acquire_delays_after_a_connect_packet() -> None:
 def reader(answer: Any, version: int = V5) -> tuple[House, Peer, Peer, Limiter]:
     """A house with a limiter asked once a read, a subscriber to everything, and a publisher."""
     limiter = Limiter(ResourceKind.PUBLISH, answer)
-    house = House(plugins={"limiter": limiter})
+    house = House(plugins={"limiter": limiter, "door": Trusting()})
     return house, house.connect("sub").subscribe("#", 2), house.connect("pub", version, username="u"), limiter
 
 
@@ -320,7 +320,7 @@ def test_acquire_disconnects_for_a_topic() -> None:
 def subscriber(answer: Any, version: int = V5) -> tuple[House, Peer, Limiter]:
     """A house with a limiter of subscriptions, and a client that has asked for two."""
     limiter = Limiter(ResourceKind.SUBSCRIBE, answer)
-    house = House(plugins={"limiter": limiter})
+    house = House(plugins={"limiter": limiter, "door": Trusting()})
     peer = house.connect("c", version, username="u")
     peer.send(Subscribe(1, (SubscribeRequest("a"), SubscribeRequest("b"))))
     return house, peer, limiter

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House, Peer
+from harness import House, Peer, Trusting
 from twisted.internet.defer import Deferred, succeed
 
 from kinmqtt.mqtt.packets import V5, V31, V311, Connack, Puback, Publish, Pubrec, Will
@@ -64,7 +64,7 @@ def test_connect_received_may_change_what_the_client_asks_for() -> None:
             properties=request.properties.replace(session_expiry_interval=60, receive_maximum=3),
         )
     )
-    house = House(plugins={"porter": porter})
+    house = House(plugins={"porter": porter, "door": Trusting()})
     house.connect("c", V5, expiry_s=1000).drop()
 
     peer = house.connect("c", V5, clean_start=False, expiry_s=1000, keep_alive=300)

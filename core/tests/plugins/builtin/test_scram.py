@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 from base64 import b64decode, b64encode
+from typing import Any
 
 import pytest
 from harness import House, Peer
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt.mqtt.packets import V5, Auth, Disconnect
+from kinmqtt.plugins.builtin.bans import BanSettings, BansSettings
+from kinmqtt.plugins.builtin.saslprep import prepared
 from kinmqtt.plugins.builtin.scram import METHOD, Scram, ScramSettings, Secret
 from kinmqtt_spi import Properties
 from kinmqtt_spi.errors import SettingsError
@@ -87,9 +90,9 @@ def _answer(peer: Peer, exchange: Exchange, reason: int = 0x18) -> None:
     peer.send(Auth(reason, _properties(exchange.final(data))))  # type: ignore[arg-type]
 
 
-def _connect(house: House, user: str, password: str) -> tuple[Peer, Exchange]:
+def _connect(house: House, user: str, password: str, **fields: Any) -> tuple[Peer, Exchange]:
     exchange = Exchange(user, password)
-    peer = house.connect("c", V5, properties=_properties(exchange.first))
+    peer = house.connect("c", V5, properties=_properties(exchange.first), **fields)
     _answer(peer, exchange)
     return peer, exchange
 
@@ -154,6 +157,97 @@ def test_a_client_does_not_become_another() -> None:
     assert peer.closed
 
 
+SPELLINGS = ["us\u00ader", "\uff55ser", "u\u200dser", "us\u2147r"]
+"""Of the user name "user"."""
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_another_spelling_is_the_same_user(spelling: str) -> None:
+    """The name that SASLprep makes is the client's, and not the one it wrote (RFC 5802 section 5.1)."""
+    house = _house()
+    peer, _ = _connect(house, spelling, "pencil")
+
+    assert int(peer.connack.reason) == 0
+    client = house.broker.client("c")
+    assert client is not None
+    assert client.username == "user"
+
+
+@pytest.mark.parametrize("spelling", ["user", *SPELLINGS])
+def test_another_spelling_evades_no_ban(spelling: str) -> None:
+    """A banned user is banned in every spelling that its password opens."""
+    bans = BansSettings(entries=(BanSettings(username="user"),))
+    house = House(plugin_settings={"scram": ScramSettings(users={"user": _secret("pencil")}), "bans": bans})
+
+    peer, _ = _connect(house, spelling, "pencil")
+
+    assert int(peer.connack.reason) == 0x8A
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_client_authenticates_again_in_another_spelling(spelling: str) -> None:
+    """It is the same user, and stays it."""
+    house = _house()
+    peer, _ = _connect(house, "user", "pencil")
+    again = Exchange(spelling, "pencil")
+
+    peer.send(Auth(0x19, _properties(again.first)))  # type: ignore[arg-type]
+    _answer(peer, again)
+
+    assert int(peer.of(Auth)[-1].reason) == 0
+    assert not peer.closed
+
+
+@pytest.mark.parametrize("name", ["user\u0007", "us\u202eer", "\u0627a", "user\ue000", "\u00ad", "us=er", "us=2cer"])
+def test_a_name_that_saslprep_forbids_is_refused(name: str) -> None:
+    """At once, as RFC 5802 section 5.1 has it: nobody can be known by it."""
+    exchange = Exchange(name, "pencil")
+
+    peer = _house().connect("c", V5, properties=_properties(exchange.first))
+
+    assert int(peer.connack.reason) == 0x87
+    assert not peer.of(Auth)
+
+
+def test_an_unknown_user_in_another_spelling_sees_the_same_salt() -> None:
+    """As a known one does: two spellings do not tell who is known."""
+    house = _house()
+    salts = set()
+    for name in ("nobody", "no\u00adbody", "\uff4eobody"):
+        peer, _ = _connect(house, name, "pencil")
+        data = peer.of(Auth)[0].properties.authentication_data
+        assert data is not None
+        salts.add(data.split(b",s=")[1])
+
+    assert len(salts) == 1
+
+
+def test_the_user_name_of_connect_counts_for_nothing() -> None:
+    """Beside SCRAM's, which alone was verified, nobody looks at it."""
+    house = _house()
+    peer, _ = _connect(house, "user", "pencil", username="other")
+
+    assert int(peer.connack.reason) == 0
+    client = house.broker.client("c")
+    assert client is not None
+    assert client.username == "user"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("\uff55ser", "write 'user', which is what SASLprep makes of it"),
+        ("us\u00ader", "write 'user', which is what SASLprep makes of it"),
+        ("us\u202eer", r"U\+202E in it, which SASLprep forbids"),
+        ("\u00ad", "nothing left of the name"),
+    ],
+)
+def test_a_name_in_the_settings_has_its_one_spelling(name: str, problem: str) -> None:
+    """What stands there is what bans, access control lists and limits meet; two names can't become one."""
+    with pytest.raises(ValueError, match=problem):
+        ScramSettings(users={name: str(PENCIL)})
+
+
 @pytest.mark.parametrize(
     "first",
     [b"", b"n,,", b"\xff", b"p=tls-unique,,n=user,r=a", b"n,a=admin,n=user,r=a", b"n,,n=user", b"n,,m=x,n=user,r=a"],
@@ -181,8 +275,13 @@ def test_a_second_message_that_is_none_is_refused(wrong: bytes) -> None:
 
 @given(st.text(max_size=20), st.binary(min_size=1, max_size=16))
 def test_a_secret_is_read_as_it_was_written(password: str, salt: bytes) -> None:
-    """Secrets round-trip through their text."""
-    secret = Secret.of(password, salt, 2)
+    """Secrets round-trip through their text; of a password that SASLprep forbids there is none."""
+    try:
+        secret = Secret.of(password, salt, 2)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"SASLprep|right to left"):
+            prepared(password)
+        return
 
     assert Secret.parse(str(secret)) == secret
 

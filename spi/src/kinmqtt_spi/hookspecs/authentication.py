@@ -27,6 +27,9 @@ def connection_opened(address: Address, listener: str) -> Decision | None:
 def authenticate(request: ConnectRequest) -> Maybe[Decision | None]:
     """Whether the client may come in, and as whom; ``None`` abstains, ``allow_as`` names an identity.
 
+    ALLOW says that the user name of the request was verified, and the client has the rights of that user. Who has not
+    verified it answers ``ALLOW_ANONYMOUS``.
+
     Called: for each CONNECT packet that names no authentication method.
     Combines: the first answer that does not abstain, in the order of the settings; else DENY with 0x87.
     If it raises: counts as DENY with 0x88, so that a broken guard lets nobody in.
@@ -37,6 +40,8 @@ def authenticate(request: ConnectRequest) -> Maybe[Decision | None]:
 @hookspec(Kind.DECIDE, time_limit_s=10.0)
 def exchange(step: ExchangeStep) -> Maybe[Decision | Continue | None]:
     """One step of enhanced authentication; ``None`` abstains from methods that are not the plugin's.
+
+    ``allow_as`` names the user: that of CONNECT counts for nothing here, unless it is a certificate's.
 
     Called: for each CONNECT that names an authentication method, and for each AUTH packet after it.
     Combines: the first answer that does not abstain, in the order of the settings; else DENY with 0x8C.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from attrs import field, frozen
 
@@ -23,6 +24,8 @@ class ConnectRequest:
     """Empty where the client leaves the choice to the broker (section 3.1.3.1)."""
     username: str | None = None
     """As the client says; where its listener takes the user name from certificates, as its certificate says."""
+    username_verified: bool = field(default=False, kw_only=True)
+    """Whether the user name is the certificate's, which TLS has verified, and not what the client says."""
     password: bytes | None = field(default=None, repr=_secret)
     """Never shown in a ``repr``."""
     address: Address = Address("")
@@ -46,13 +49,25 @@ class Identity:
     """What an authenticator knows of a client it lets in."""
 
     username: str | None = None
-    """Replaces the user name of CONNECT where it is not ``None``."""
+    """Replaces the user name of CONNECT where it is not ``None``; left out, the authenticator has verified that."""
     client_id: str | None = None
     """Replaces the client id of CONNECT where it is not ``None``; an MQTT 5 client is told its new one."""
     attributes: Mapping[str, str] = NO_ATTRIBUTES
     """For authorizers and limiters: they find it in ``Client.attributes``."""
     expires_at: float | None = None
     """Seconds since the epoch, UTC, after which the client is disconnected and must come again."""
+    anonymous: bool = field(default=False, kw_only=True)
+    """Nobody has verified a user name: that of CONNECT is dropped, and ``Client.username`` is ``None``."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.anonymous and self.username is not None:
+            raise ValueError("an anonymous identity has no user name")
+
+    def username_of(self, request: ConnectRequest) -> str | None:
+        """The user name of a client that is let in under this identity; ``None`` for an anonymous one."""
+        if self.anonymous:
+            return None
+        return request.username if self.username is None else self.username
 
 
 @frozen(slots=True)
@@ -67,6 +82,10 @@ class Authenticated(Decision):
 def allow_as(identity: Identity = Identity(), *, data: bytes | None = None) -> Authenticated:
     """Let the client in under ``identity``."""
     return Authenticated(Verdict.ALLOW, identity=identity, data=data)
+
+
+ALLOW_ANONYMOUS: Final = allow_as(Identity(anonymous=True))
+"""Let the client in, and drop the user name that it gives: nobody has verified it."""
 
 
 @frozen(slots=True)

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve, field, frozen
 
 from kinmqtt_spi.reference.plugin import BareContext
-from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Continue, ExchangeStep
+from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Continue, ExchangeStep, Identity
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import connect_request
 from kinmqtt_spi.testing.contract import Contract
@@ -380,6 +380,20 @@ class AuthenticatorContract(Contract):
                 _check_refusal(_run(authentication, other, drive))
                 _check_refusal(_run(authentication, evolve(other, request=exchange.request), drive))
 
+    # Names
+
+    @behaviour("AUTHENTICATION-26")
+    def test_authentication_26_an_unverified_name_is_dropped(
+        self, authentication: AuthenticationCase, drive: Driver
+    ) -> None:
+        """Who is let in under a user name that the plugin has not verified does not have that name afterwards."""
+        for request in _some(authentication.accepted, "accepted"):
+            for password in (request.password, None, b"certainly wrong"):
+                claimed = evolve(request, username=STRANGER, username_verified=False, password=password)
+                answer = _ask(authentication, claimed, drive)
+                if _verdict(answer) is Verdict.ALLOW:
+                    assert _identity(answer).username_of(claimed) != STRANGER
+
 
 def near_names(name: str) -> list[str]:
     """Names that are nearly this one, and another's."""
@@ -467,6 +481,10 @@ def _verdict(answer: Any) -> Verdict:
 def _check_refusal(answer: Any) -> None:
     assert _verdict(answer) is Verdict.DENY
     assert answer.reason >= 0x80
+
+
+def _identity(answer: Any) -> Identity:
+    return answer.identity if isinstance(answer, Authenticated) else Identity()
 
 
 def _check_identity(answer: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kinmqtt_spi import ALLOW, Decision, hookimpl
+from kinmqtt_spi.services.authentication import ALLOW_ANONYMOUS
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.authentication import ConnectRequest
@@ -19,5 +20,8 @@ class Anonymous:
 
     @hookimpl
     def authenticate(self, request: ConnectRequest) -> Decision | None:
-        """Allow a client for which no other plugin spoke; its user name is taken as it is."""
-        return ALLOW
+        """Allow a client for which no other plugin spoke, without the user name that it gives.
+
+        Nobody has verified that, unless it is a certificate's.
+        """
+        return ALLOW if request.username_verified else ALLOW_ANONYMOUS

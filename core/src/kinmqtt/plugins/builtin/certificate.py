@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kinmqtt_spi import ALLOW, Decision, hookimpl
+from kinmqtt_spi.services.authentication import ALLOW_ANONYMOUS
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.authentication import ConnectRequest
@@ -12,5 +13,11 @@ if TYPE_CHECKING:
 
 @hookimpl
 def authenticate(request: ConnectRequest) -> Decision | None:
-    """Allow who came with a certificate: TLS has verified it by then. Abstain otherwise."""
-    return None if request.certificate_subject is None else ALLOW
+    """Allow who came with a certificate: TLS has verified it by then. Abstain otherwise.
+
+    The user name is the certificate's where the listener has ``username_from``. Left out, CONNECT's is dropped:
+    whoever has a certificate could give any.
+    """
+    if request.certificate_subject is None:
+        return None
+    return ALLOW if request.username_verified else ALLOW_ANONYMOUS

@@ -6,8 +6,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import stringprep
-import unicodedata
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Sequence
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
+from kinmqtt.plugins.builtin.saslprep import prepared
 from kinmqtt_spi import Decision, deny, hookimpl
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.reasons import ReasonCode
@@ -31,8 +30,11 @@ ITERATIONS: Final = 4096
 
 _SECRET: Final = re.compile(r"SCRAM-SHA-256\$(\d+):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 _FIRST: Final = re.compile(
-    r"(?P<header>(?:n|y),(?:a=(?P<authzid>[^,]+))?,)(?P<bare>n=(?P<user>[^,]+),r=(?P<nonce>[!-+\--~]+))(?:,.*)?"
+    r"(?P<header>(?:n|y),(?:a=(?P<authzid>[^,]+))?,)"
+    r"(?P<bare>n=(?P<user>(?:[^,=]|=2C|=3D)+),r=(?P<nonce>[!-+\--~]+))(?:,.*)?"
 )
+"""A client-first message (RFC 5802 section 7): in a name "," is written =2C, "=" is =3D, and no other "=" stands."""
+
 _FINAL: Final = re.compile(
     r"(?P<without>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)(?:,[^,]*)*),p=(?P<proof>[A-Za-z0-9+/=]+)"
 )
@@ -49,8 +51,8 @@ class Secret:
 
     @classmethod
     def of(cls, password: str, salt: bytes, iterations: int = ITERATIONS) -> Secret:
-        """The secret of a password."""
-        salted = hashlib.pbkdf2_hmac("sha256", _prepared(password).encode(), salt, iterations)
+        """The secret of a password; raises ``ValueError`` for one that SASLprep forbids."""
+        salted = hashlib.pbkdf2_hmac("sha256", prepared(password).encode(), salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", "sha256")
         return cls(
             iterations, salt, hashlib.sha256(client_key).digest(), hmac.digest(salted, b"Server Key", "sha256")
@@ -82,9 +84,22 @@ class Secret:
 def _check_secrets(instance: object, attribute: Any, value: dict[str, str]) -> None:
     for user, secret in value.items():
         try:
+            _check_name(user)
             Secret.parse(secret)
         except ValueError as error:
             raise ValueError(f"user {user!r}: {error}") from None
+
+
+def _check_name(user: str) -> None:
+    """Raise ``ValueError`` for a name under which nobody could come in.
+
+    The spelling in the settings is the one that bans, access control lists and limits meet.
+    """
+    name = prepared(user)
+    if not name:
+        raise ValueError("there is nothing left of the name by SASLprep")
+    if name != user:
+        raise ValueError(f"write {name!r}, which is what SASLprep makes of it, and what the client is known as")
 
 
 @frozen(slots=True)
@@ -104,6 +119,7 @@ class _Pending:
     """What the server remembers between the client's two messages."""
 
     user: str
+    """By SASLprep: the name that the secret was found by, and no other, is the client's."""
     secret: Secret
     known: bool
     nonce: str
@@ -159,8 +175,13 @@ class Scram:
         match = _FIRST.fullmatch(text)
         if match is None or match["authzid"] is not None:
             return deny(ReasonCode.NOT_AUTHORIZED, "not a SCRAM client-first message without channel binding")
-        user = match["user"].replace("=2C", ",").replace("=3D", "=")
-        secret = self._secrets.get(_prepared(user))
+        try:
+            user = prepared(match["user"].replace("=2C", ",").replace("=3D", "="))
+        except ValueError as error:
+            return deny(ReasonCode.NOT_AUTHORIZED, f"the SCRAM user name is refused: {error}")
+        if not user:
+            return deny(ReasonCode.NOT_AUTHORIZED, "the SCRAM user name is refused: SASLprep leaves nothing of it")
+        secret = self._secrets.get(user)
         known = secret is not None
         if secret is None:
             secret = self._pretended(user)
@@ -198,10 +219,4 @@ class Scram:
         return b64encode(self._random(18)).decode()
 
     def _take(self, settings: ScramSettings) -> None:
-        self._secrets = {_prepared(user): Secret.parse(secret) for user, secret in settings.users.items()}
-
-
-def _prepared(text: str) -> str:
-    """SASLprep (RFC 4013) as far as it changes a string; what it forbids simply fits no stored name or password."""
-    mapped = "".join(" " if stringprep.in_table_c12(c) else c for c in text if not stringprep.in_table_b1(c))
-    return unicodedata.normalize("NFKC", mapped)
+        self._secrets = {user: Secret.parse(secret) for user, secret in settings.users.items()}

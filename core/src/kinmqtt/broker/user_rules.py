@@ -1,0 +1,71 @@
+"""What goes by user names in a broker that lets anonymous clients in: they have none, whatever they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import fields, has
+
+from kinmqtt.broker.assembly import ANONYMOUS, Assembly
+
+_ASKING: Final = (
+    "connect_received",
+    "choose_server",
+    "acquire",
+    "initial_subscriptions",
+    "publish_received",
+    "subscribing",
+    "delivering",
+)
+"""Hooks that are told of clients: a plugin with one of them may have rules by user in its settings."""
+
+_KEYS: Final = ("user", "username")
+_PLACEHOLDERS: Final = ("${username}", "%u")
+
+
+def notes_on_users(assembly: Assembly) -> list[str]:
+    """A line for an operator, where rules by user stand beside `anonymous`; none otherwise."""
+    listeners = [plan.name for plan in assembly.listeners if _is_open(assembly, plan.settings.authenticators)]
+    rules = [*_rules_by_user(assembly)]
+    if not listeners or not rules:
+        return []
+    return [
+        f"anonymous lets clients in at {', '.join(listeners)}, and drops the user name that they give, for nobody "
+        f"has verified it: what goes by user names in {', '.join(rules)} does not hold for them"
+    ]
+
+
+def _is_open(assembly: Assembly, named: Sequence[str] | None) -> bool:
+    """Whether `anonymous` is asked at a listener that names these authenticators."""
+    if ANONYMOUS not in assembly.manager.active:
+        return False
+    asked = assembly.default_authenticators if named is None else named
+    return asked is None or ANONYMOUS in asked
+
+
+def _rules_by_user(assembly: Assembly) -> Iterator[str]:
+    manager = assembly.manager
+    authorize = {each.plugin for hook in ("authorize", "authorize_receive") for each in manager.implementations(hook)}
+    told = {each.plugin for hook in _ASKING for each in manager.implementations(hook)}
+    for name in manager.active:
+        if name in authorize and not manager.is_builtin(name):
+            # What an authorizer goes by is its own business, and users are what most go by.
+            yield name
+        elif name in told and _speaks_of_users(assembly.contexts[name].settings):
+            yield name
+    if _speaks_of_users(assembly.settings.response_information):
+        yield "broker.response_information"
+
+
+def _speaks_of_users(value: Any, key: str = "") -> bool:
+    """Whether settings name a user, count by users, or have a place for a user's name."""
+    if isinstance(value, str):
+        return bool(value) and (key in _KEYS or value == "username" or any(sign in value for sign in _PLACEHOLDERS))
+    if isinstance(value, Mapping):
+        return any(_speaks_of_users(each, str(name)) for name, each in value.items())
+    if isinstance(value, Sequence | set | frozenset):
+        return any(_speaks_of_users(each, key) for each in value)
+    if has(type(value)):
+        return any(_speaks_of_users(getattr(value, each.name), each.name) for each in fields(type(value)))
+    return False
