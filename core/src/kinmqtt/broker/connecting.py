@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.denials import DENIALS, applicant
-from kinmqtt.broker.dispatch import Ruling
+from kinmqtt.broker.dispatch import FailedClosed, Ruling
 from kinmqtt.broker.publication import KEPT_PREFIX
 from kinmqtt.broker.sessions import Opening, TooManySessions
 from kinmqtt.broker.settings import NEVER_EXPIRES
@@ -408,12 +408,15 @@ async def _open_session(
         if connection.is_closed():
             return
     _settle_in(connection, request, client)
-    subscriptions = await subscribe_initially(connection, session)
+    try:
+        subscriptions = await subscribe_initially(connection, session)
+    except FailedClosed as error:
+        raise Refused(ReasonCode.SERVER_UNAVAILABLE, str(error)) from error
     if connection.is_closed():
         return
+    connack = Connack(present, ReasonCode.SUCCESS, _connack_properties(connection, packet, request, session, data))
     connection.enter(State.CONNECTED)
     connection.let_in()
-    connack = Connack(present, ReasonCode.SUCCESS, _connack_properties(connection, packet, request, session, data))
     if not connection.send_packet(connack):
         connection.close("its maximum packet size leaves no room for a CONNACK")
         return
@@ -487,10 +490,11 @@ def _connack_properties(
     connack_sending = connection.broker.runtime.hooks.connack_sending
     if connack_sending.active:
         outcome = connack_sending.at_once(session.client, properties)
-        if isinstance(outcome, Properties):
-            if not packet.properties.request_response_information:
-                outcome = outcome.without("response_information")  # MQTT-3.1.2-28
-            return _keeping_alive(connection, packet, _within_limits(outcome, properties, session))
+        if not isinstance(outcome, Properties):
+            raise _stopped(outcome)
+        if not packet.properties.request_response_information:
+            outcome = outcome.without("response_information")  # MQTT-3.1.2-28
+        return _keeping_alive(connection, packet, _within_limits(outcome, properties, session))
     return properties
 
 

@@ -707,6 +707,8 @@ class Connection:
         """A CONNACK with a failure, for a client that was not let in."""
         if reason in (ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.SESSION_TAKEN_OVER):
             reason = ReasonCode.SERVER_UNAVAILABLE  # CONNACK has no 0x8B, nor 0x8E.
+        elif reason < 0x80:
+            reason = ReasonCode.UNSPECIFIED_ERROR  # A plugin may disconnect with 0x00, which would let the client in.
         if self.version == V5:
             fitting = _fitting(reason, PacketType.CONNACK)
             self.send_packet(Connack(False, fitting, self.problem(text)))

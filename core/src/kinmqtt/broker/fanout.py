@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.logger import Logger
-
-from kinmqtt.broker.publication import Publication, check_message
+from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import known_right, may_receive
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi.services.subscription import Subscriber
@@ -17,9 +15,6 @@ from kinmqtt_spi.values import Disconnect, Message, Subscription
 if TYPE_CHECKING:
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session import Session
-
-
-log = Logger("kinmqtt.fanout")
 
 
 class Target:
@@ -287,11 +282,6 @@ def _asked(runtime: Runtime, target: Target, publication: Publication) -> Public
     if outcome is publication.message:
         return publication
     if isinstance(outcome, Message):
-        try:
-            check_message(outcome)
-        except ValueError as error:
-            log.error("a plugin made an unfit message of one to {topic!r}: {error}", topic=topic, error=error)
-            return publication
         return Publication.of(outcome)
     runtime.drop(session.client_id, publication.message, "intercepted")
     if isinstance(outcome, Disconnect) and session.connection is not None:

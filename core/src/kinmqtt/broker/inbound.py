@@ -12,7 +12,7 @@ from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.denials import DENIALS
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
-from kinmqtt.broker.publication import KEPT_PREFIX, Publication, check_message
+from kinmqtt.broker.publication import KEPT_PREFIX, Publication
 from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -326,14 +326,6 @@ def _intercepted(
         return connection.wait_for(run(_intercepted_later(connection, session, packet, publication, outcome)))
     if isinstance(outcome, Message):
         if outcome is not publication.message:
-            try:
-                check_message(outcome)
-            except ValueError as error:
-                log.error(
-                    "a plugin made an unfit message of one to {topic!r}: {error}", topic=packet.topic, error=error
-                )
-                _refuse(connection, session, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a plugin failed")
-                return None
             problem = connection.broker.runtime.limits.problem_with(outcome.topic)
             if problem is not None:
                 _refuse(connection, session, packet, ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}")

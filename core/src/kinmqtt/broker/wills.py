@@ -8,7 +8,6 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import pause, run, settle
-from kinmqtt.broker.publication import check_message
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt_spi.reasons import ReasonCode
@@ -64,13 +63,6 @@ class Wills:
         outcome = await settle(self._runtime.hooks.will_publishing(client, message))
         if not isinstance(outcome, Message):
             return None
-        try:
-            check_message(outcome)
-        except ValueError as error:
-            log.error(
-                "a plugin made an unfit message of a will to {topic!r}: {error}", topic=message.topic, error=error
-            )
-            return message
         return self._publishing.completed(outcome)
 
     async def _of_kept(self, session: Session, will: Will) -> None:

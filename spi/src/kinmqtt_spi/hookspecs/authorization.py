@@ -18,7 +18,7 @@ def authorize(request: AuthorizationRequest) -> Maybe[Decision | None]:
     Called: for each filter of a SUBSCRIBE, the will of a CONNECT, and a PUBLISH, unless an answer for the topic is
     cached.
     Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
-    If it raises: counts as DENY with 0x87, and is not cached.
+    If it raises: counts as DENY with 0x87, and is not cached; so does no answer in time.
     Threading: reactor thread; may be awaited. The client's other packets wait.
     """
 
