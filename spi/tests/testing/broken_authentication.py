@@ -548,3 +548,36 @@ class TestAUTHENTICATION_25_RemembersTheClient(SoundUsers):
             if isinstance(answer, Decision) and answer.allowed:
                 self.seen.add(step.request.client_id)
             return answer
+
+
+class _Turn:
+    """Something to wait for, for one turn."""
+
+    def __await__(self) -> Any:
+        yield
+
+
+class TestAUTHENTICATION_26_StaysLocked(SoundUsers):
+    class double(Users):
+        busy = False
+
+        @hookimpl
+        async def authenticate(self, request: ConnectRequest) -> Any:
+            if self.busy:
+                return deny(ReasonCode.SERVER_BUSY, "one after the other")
+            self.busy = True
+            await _Turn()
+            self.busy = False
+            return super().authenticate(request)
+
+
+class TestAUTHENTICATION_26_WillNotEnd(SoundUsers):
+    class double(Users):
+        @hookimpl
+        async def authenticate(self, request: ConnectRequest) -> Any:
+            while True:
+                try:
+                    await _Turn()
+                    return super().authenticate(request)
+                except asyncio.CancelledError:
+                    continue

@@ -380,6 +380,23 @@ class AuthenticatorContract(Contract):
                 _check_refusal(_run(authentication, other, drive))
                 _check_refusal(_run(authentication, evolve(other, request=exchange.request), drive))
 
+    # Clients that go
+
+    @behaviour("AUTHENTICATION-26")
+    def test_authentication_26_who_goes_holds_up_nobody(
+        self, authentication: AuthenticationCase, drive: Driver
+    ) -> None:
+        """Where the answer to somebody who has gone is cancelled it ends, and others are answered as they should.
+
+        The broker cancels what it waits for when the client's connection is gone.
+        """
+        hooks = Hooks(authentication.plugin)
+        for gone, _ in _some(_declared(authentication), "clients"):
+            for _ in range(3):
+                drive.abandon(hooks.call("authenticate", request=gone))
+            for request, verdict in _declared(authentication):
+                assert _verdict(_ask(authentication, request, drive)) is verdict
+
 
 def near_names(name: str) -> list[str]:
     """Names that are nearly this one, and another's."""
