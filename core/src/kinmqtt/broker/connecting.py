@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attrs import define, evolve
 from twisted.logger import Logger
 
 from kinmqtt.broker import events
-from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.denials import DENIALS, applicant
 from kinmqtt.broker.dispatch import FailedClosed, Ruling
 from kinmqtt.broker.publication import KEPT_PREFIX
@@ -35,12 +36,14 @@ from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.templates import fill_in
-from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Message, Publisher, Reject, Will
+from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Maybe, Message, Publisher, Reject, Will
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.session import Session
     from kinmqtt.broker.subscribing import Made
+
+T = TypeVar("T")
 
 log = Logger("kinmqtt.connecting")
 
@@ -165,8 +168,19 @@ async def _begin(connection: Connection, packet: Connect) -> None:
         connection.authentication = Authentication(method, request, packet)
         await _step(connection, packet.properties.authentication_data)
         return
-    ruling = await settle(connection.link.listener.authenticate(request))
+    ruling = await _while_there(connection, connection.link.listener.authenticate(request))
     await _ruled(connection, packet, request, ruling)
+
+
+async def _while_there(connection: Connection, answer: Maybe[T]) -> T:
+    """Plugins' answer about a client. Where it goes meanwhile what is waited for is cancelled: nobody needs it."""
+    if not isinstance(answer, Awaitable):
+        return answer
+    asked = connection.asked = as_deferred(answer)
+    try:
+        return await asked
+    finally:
+        connection.asked = None
 
 
 async def _continue(connection: Connection, packet: Auth) -> None:
@@ -179,7 +193,7 @@ async def _step(connection: Connection, data: bytes | None) -> None:
     if authentication is None:
         raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication is under way")
     step = ExchangeStep(authentication.method, data, authentication.state, authentication.request)
-    ruling = await settle(connection.link.listener.exchange(step))
+    ruling = await _while_there(connection, connection.link.listener.exchange(step))
     if connection.is_closed():
         return
     answer: object = ruling.decision
@@ -206,7 +220,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
         authentication.request,
         reauthentication=True,
     )
-    ruling = await settle(connection.link.listener.exchange(step))
+    ruling = await _while_there(connection, connection.link.listener.exchange(step))
     if connection.is_closed():
         return
     decision: Any = ruling.decision
@@ -272,7 +286,7 @@ async def _intercepted(connection: Connection, request: ConnectRequest) -> Conne
     connect_received = connection.broker.runtime.hooks.connect_received
     if not connect_received.active:
         return request
-    outcome: ConnectRequest | Drop | Reject | Disconnect = await settle(connect_received(request))
+    outcome: ConnectRequest | Drop | Reject | Disconnect = await _while_there(connection, connect_received(request))
     if isinstance(outcome, ConnectRequest):
         return outcome
     raise _stopped(outcome)
@@ -335,7 +349,8 @@ async def _redirect(connection: Connection, client: Client) -> None:
     choose_server = connection.broker.runtime.hooks.choose_server
     if not choose_server.active:
         return
-    outcome: Redirect | Drop | Reject | Disconnect | None = await settle(choose_server(client, None))
+    asked = choose_server(client, None)
+    outcome: Redirect | Drop | Reject | Disconnect | None = await _while_there(connection, asked)
     if isinstance(outcome, Redirect):
         raise Refused(outcome.reason, "another server serves this client", outcome.server_reference)
     if outcome is not None:
@@ -362,7 +377,7 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     )
     hooks = connection.broker.runtime.hooks
     request = AuthorizationRequest(client, Action.WILL, will.topic, will.qos, will.retain)
-    ruling = await settle(hooks.authorize(request))
+    ruling = await _while_there(connection, hooks.authorize(request))
     if not ruling.decision.allowed:
         DENIALS.tell(request, ruling)
         if hooks.authorization_refused.active:

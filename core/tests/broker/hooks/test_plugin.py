@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, succeed
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl
-from kinmqtt_spi.errors import AssemblyError, NotConfigured, SettingsError
+from kinmqtt_spi.errors import AssemblyError, CallAbandoned, CallStopped, NotConfigured, SettingsError
 from kinmqtt_spi.reference.cluster import SingleNode
 from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.plugin import CallGuard, Context, Health, HealthState, Requirements
@@ -781,6 +781,18 @@ def test_guard_calls_of_several_plugins_are_all_asked() -> None:
     house.connect("x", V5)
 
     assert [plugins[name].guard.left for name in "abc"] == [[(0.0, "CallStopped")], [], []]
+
+
+def test_guard_calls_hears_that_a_client_has_gone() -> None:
+    """Which is neither a success nor the plugin's failure: whoever connects and goes must open no breaker."""
+    guarding = Guarding()
+    house = House(plugins={"guarding": guarding, "auth": Authenticator(lambda: Deferred())})
+
+    house.connect("a").drop()
+
+    [(_, error)] = guarding.guard.left
+    assert error == "CallAbandoned"
+    assert issubclass(CallAbandoned, CallStopped)
 
 
 class BrokenGuard(CallGuard):

@@ -66,7 +66,9 @@ class AuthenticationCase:
 class AuthenticatorContract(Contract):
     """Override the fixture ``authentication``, which answers an :class:`AuthenticationCase`.
 
-    What a case has no example of is skipped.
+    What a case has no example of is skipped. A plugin that lets an address wait after wrong passwords needs a
+    ``drive`` under which time goes (``TurningDriver(clock, lambda: clock.advance(0.1))``), and a case whose clients
+    have addresses of their own.
     """
 
     passwords = True
