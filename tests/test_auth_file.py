@@ -424,9 +424,9 @@ def test_wrong_passwords_from_elsewhere_keep_nobody_out(tmp_path: Path) -> None:
             with SmallClient(broker.port, "bystander", "ann", b"secret", source=source) as client:
                 logins.append(client.connack)
             logins.append(stranger(broker.port, source))
+        assert logins == [0, 0x86] * 3
         [line] = broker.wait_for_line("logins are refused as busy")
 
-    assert logins == [0, 0x86] * 3
     assert "of at most 200" in line
 
 

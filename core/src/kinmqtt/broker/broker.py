@@ -59,7 +59,7 @@ class Broker:
     ) -> None:
         """``call_soon`` makes a call in the next reactor turn; ``version`` is shown in ``$SYS``."""
         hooks = assembly.hooks
-        hooks.notice_limit.limit_s = assembly.limits.notice_time_limit_s
+        hooks.limit_notices(assembly.limits.notice_time_limit_s)
         turn = Turn(assembly.stores, call_soon)
         self.assembly = assembly
         self.runtime = Runtime(
@@ -180,7 +180,7 @@ class Broker:
             raise SettingsError(problems)
         if limits is not None:
             self.runtime.limits = limits
-            self.runtime.hooks.notice_limit.limit_s = limits.notice_time_limit_s
+            self.runtime.hooks.limit_notices(limits.notice_time_limit_s)
             for listener in self.listeners.values():
                 listener.limit(limits)
         left: list[str] = []

@@ -40,7 +40,7 @@ class Hooks:
         self._factory = CallFactory(clock, metrics, guards)
         self._clock = clock
         self._metrics = metrics
-        self.notice_limit = NoticeLimit()
+        self._notice_limit = NoticeLimit()
         self._mailboxes: dict[str, Mailbox] = {}
         self._bind_deciding()
         self._bind_intercepting()
@@ -62,7 +62,11 @@ class Hooks:
         return Notify(calls, self._mailbox_of, self._metrics)
 
     def _mailbox_of(self, plugin: str) -> Mailbox:
-        return self._mailboxes.setdefault(plugin, Mailbox(self._clock, self.notice_limit))
+        return self._mailboxes.setdefault(plugin, Mailbox(self._clock, self._notice_limit))
+
+    def limit_notices(self, limit_s: float) -> None:
+        """How long a notice may be awaited, from the next one on."""
+        self._notice_limit.limit_s = limit_s
 
     async def drained(self) -> None:
         """Wait until every plugin has been told everything that it was to be told so far."""
