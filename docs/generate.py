@@ -119,10 +119,13 @@ def _hook(module: Any, node: ast.FunctionDef) -> str:
     facts = [traits.kind.value, "answers at once" if traits.synchronous else "may be awaited"]
     if traits.kind.value == "notify":
         facts[1] = "told in a later turn"
-    if traits.time_limit_s is not None:
+        facts.append("time limit `limits.notice_time_limit_s`")
+    elif traits.time_limit_s is not None:
         facts.append(f"time limit {traits.time_limit_s:g} s")
     if traits.by_topic:
         facts.append("may be limited with `on_topics`")
+    if traits.fails_open:
+        facts.append("fails open, or closed with `fails_closed`")
     lines += [f"*{' · '.join(facts)}*", ""]
     for paragraph in (inspect.getdoc(function) or "").replace("``", "`").split("\n\n"):
         if paragraph.startswith("Called:"):

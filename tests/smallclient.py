@@ -33,8 +33,10 @@ class SmallClient:
         password: bytes | None = None,
         *,
         will: tuple[str, bytes] | None = None,
+        source: str = "127.0.0.1",
     ) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), LIMIT_S)
+        """``source`` is the address that it connects from."""
+        self._socket = socket.create_connection(("127.0.0.1", port), LIMIT_S, (source, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._read = self._socket.makefile("rb")
         self._messages: list[tuple[str, bytes]] = []

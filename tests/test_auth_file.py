@@ -6,12 +6,14 @@ import base64
 import hashlib
 import io
 import random
+import select
 import signal
+import socket
 import subprocess
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +22,11 @@ from processes import BrokerProcess, Process, free_port, needed, run_command, ru
 from smallclient import SmallClient
 from twisted.internet.defer import Deferred
 
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import V5, Connect
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_auth_file import AuthFile
-from kinmqtt_auth_file.hashes import Kind
+from kinmqtt_auth_file.hashes import Kind, Pbkdf2
 from kinmqtt_auth_file.passwd import Passwd
 from kinmqtt_auth_file.passwords import parse_passwords
 from kinmqtt_spi import Client, hookimpl
@@ -282,7 +286,12 @@ def test_it_answers_as_mosquitto_does(tmp_path: Path, seed: int) -> None:
     (tmp_path / "acl").write_bytes(random_acl(chance).encode())
     questions = [random_question(chance, users) for _ in range(QUESTIONS)]
 
-    with running_mosquitto(tmp_path) as port, running_with_files(tmp_path, "--allow-anonymous") as broker:
+    # Hundreds of wrong passwords are wanted here, one after the other.
+    hasty = "failure_pause_s = 0\n"
+    with (
+        running_mosquitto(tmp_path) as port,
+        running_with_files(tmp_path, "--allow-anonymous", extra=hasty) as broker,
+    ):
         with asked(port) as theirs, asked(broker.port) as ours:
             answers = [(question, theirs.ask(question), ours.ask(question)) for question in questions]
 
@@ -390,6 +399,63 @@ def test_a_password_decides_who_comes_in(tmp_path: Path) -> None:
         ]
 
     assert answers == [0, 0, 0x86, 0x86, 0x86, 0x87]
+
+
+@contextmanager
+def flooding(port: int, addresses: Sequence[str], connections: int) -> Iterator[Sequence[socket.socket]]:
+    """So many connections from each address, each with a wrong password in its CONNECT; nobody reads the answers."""
+    packet = encode(Connect(V5, "", True, 0, username="ann", password=b"wrong"), V5)
+    with ExitStack() as stack:
+        sockets = []
+        for address in list(addresses) * connections:
+            each = socket.create_connection(("127.0.0.1", port), 20, (address, 0))
+            sockets.append(stack.enter_context(each))
+            each.sendall(packet)
+        yield sockets
+
+
+def answered(sockets: Sequence[socket.socket]) -> Counter[int]:
+    """The reason codes that are there by now, by how many have them."""
+    readable, _, _ = select.select(sockets, [], [], 0)
+    heads = [each.recv(4, socket.MSG_PEEK) for each in readable]
+    return Counter(head[3] for head in heads if len(head) == 4)
+
+
+def test_wrong_passwords_from_elsewhere_keep_nobody_out(tmp_path: Path) -> None:
+    """Six addresses ask for more than there are places: others log in, and who is unknown is refused as always."""
+    (tmp_path / "passwords").write_text(f"ann:{Pbkdf2.of(b'secret', 200_000)}\n", encoding="utf-8")
+    attackers = [f"127.0.0.{number}" for number in range(11, 17)]
+
+    with running_with_files(tmp_path) as broker, flooding(broker.port, attackers, 60) as sockets:
+        wait_until(lambda: answered(sockets)[0x89] >= 100, "there are still places for attackers")
+        logins = []
+        for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+            with SmallClient(broker.port, "bystander", "ann", b"secret", source=source) as client:
+                logins.append(client.connack)
+            logins.append(stranger(broker.port, source))
+        assert logins == [0, 0x86] * 3
+        [line] = broker.wait_for_line("logins are refused as busy")
+
+    assert "of at most 200" in line
+
+
+def stranger(port: int, source: str) -> int:
+    """How a CONNECT of an unknown user is answered."""
+    with SmallClient(port, "stranger", "nobody-yet", b"secret", source=source) as client:
+        return client.connack
+
+
+def test_an_address_that_had_wrong_passwords_still_logs_in(tmp_path: Path) -> None:
+    """It waits, and is never locked out; then all is well."""
+    (tmp_path / "passwords").write_text(f"{ANN}\n", encoding="utf-8")
+
+    with running_with_files(tmp_path) as broker:
+        answers = [connack(broker.port, "ann", b"wrong") for _ in range(8)]
+        answers += [connack(broker.port, "ann", b"secret") for _ in range(2)]
+        [line] = broker.wait_for_line("wrong passwords in a row")
+
+    assert answers == [0x86] * 8 + [0] * 2
+    assert "6 wrong passwords in a row from 127.0.0.1: its logins wait for 0.25 s after each" in line
 
 
 def test_a_changed_file_is_taken_while_the_broker_runs(tmp_path: Path) -> None:

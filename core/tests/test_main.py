@@ -15,6 +15,23 @@ from wire import wire
 from kinmqtt.mqtt.packets import V5, V311, Disconnect
 from kinmqtt_spi.reasons import ReasonCode
 
+LIMITS = """
+from kinmqtt_spi import fails_closed, hookimpl
+
+@hookimpl
+@fails_closed
+def acquire(resource):
+    return None
+
+@hookimpl
+def delivering(message):
+    return None
+
+@hookimpl
+def authorize(request):
+    return None
+"""
+
 GUARD = """
 from attrs import frozen
 from kinmqtt_spi import ALLOW, hookimpl
@@ -122,12 +139,15 @@ def test_plugins_says_who_and_why(surroundings: Surroundings) -> None:
     surroundings.install("guard", GUARD, {"guard": "guard"})
     surroundings.install("stores", STORES, {"stores": "stores"})
 
+    surroundings.install("limits", LIMITS, {"limits": "limits"})
+
     done = run_command("plugins", "-P", "no:hash", env=surroundings.environment)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "+ guard (guard 1.0): installed\n    hooks: authenticate, settings_class\n" in done.stdout
     assert "+ stores (stores 1.0): installed\n    serves: queue\n    hooks: queue_store\n" in done.stdout
     assert "\n    claims: $delayed/#\n" in done.stdout
+    assert "    hooks: acquire (fails closed), authorize, delivering (fails open)\n" in done.stdout
     assert "- anonymous (built-in): guard authenticates\n" in done.stdout
     assert "- hash (built-in): disabled by the settings\n" in done.stdout
 

@@ -11,8 +11,10 @@ from kinmqtt_spi.markers import (
     HookTraits,
     Kind,
     OnFailure,
+    fails_closed,
     hookimpl,
     hookspec,
+    is_closed,
     on_topics,
     topics_of,
     traits_of,
@@ -73,3 +75,28 @@ def test_a_limit_to_no_topics_is_a_mistake() -> None:
     """An implementation that could never be called is refused where it is written."""
     with pytest.raises(TypeError, match="at least one"):
         on_topics()
+
+
+def test_an_implementation_that_fails_closed_says_so() -> None:
+    """The mark stays with the function, whatever else it is marked with."""
+
+    @hookimpl
+    @fails_closed
+    @on_topics("a/#")
+    def delivering(message: object) -> None:
+        raise AssertionError
+
+    def openly(message: object) -> None:
+        raise AssertionError
+
+    assert (is_closed(delivering), is_closed(openly)) == (True, False)
+    assert topics_of(delivering) == ("a/#",)
+
+
+def test_every_hook_that_fails_open_says_so() -> None:
+    """In its docstring, with what a mark makes of it; and no other hook says it."""
+    for module in HOOKSPEC_MODULES:
+        for name, spec in vars(module).items():
+            if hasattr(spec, "kinmqtt_traits") and name != "guard_calls":  # A guard's failure is not its hook's.
+                says = "fails open: " in (spec.__doc__ or "") and "``fails_closed``" in (spec.__doc__ or "")
+                assert says is traits_of(spec).fails_open, name

@@ -234,7 +234,10 @@ def _plugins(parsed: argparse.Namespace) -> int:
         if choice.active:
             if serves[candidate.name]:
                 print(f"    serves: {', '.join(serves[candidate.name])}")
-            print(f"    hooks: {', '.join(manager.hooks_of(candidate.name))}")
+            opens = manager.failing_openly(candidate.name)
+            notes = {hook: f" (fails {'open' if is_open else 'closed'})" for hook, is_open in opens.items()}
+            hooks = [hook + notes.get(hook, "") for hook in manager.hooks_of(candidate.name)]
+            print(f"    hooks: {', '.join(hooks)}")
             claimed = assembly.spaces.claimed_by(candidate.name)
             if claimed:
                 print(f"    claims: {', '.join(claimed)}")

@@ -13,10 +13,12 @@ from typing import Any, Final
 from attrs import evolve, field, frozen
 from twisted.internet.defer import Deferred
 
+from kinmqtt.broker.answers import EXPECTED
 from kinmqtt.broker.assembly import ANONYMOUS, Assembly
 from kinmqtt.broker.awaiting import as_deferred, limited
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.hooks import NOBODY_ANSWERED
+from kinmqtt.broker.limiting import failed_closed
 from kinmqtt.broker.listener import ListenerPlan
 from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.topics import check_topic_name, matches, split_shared
@@ -288,11 +290,14 @@ class _Explanation:
             seen = resource if topics else evolve(resource, topic=None)
             began = perf_counter()
             try:
-                answer: LimitDecision | None = implementation.call(seen, 1)
+                answer: LimitDecision | None = EXPECTED["acquire"].checked("acquire", implementation.call(seen, 1))
                 text = "abstains" if answer is None else _limit_described(answer)
                 refuses = answer is not None and answer.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY)
             except Exception as error:
-                answer, refuses, text = None, False, f"fails, which allows: {type(error).__name__}: {error}"
+                closed = implementation.closed
+                answer = failed_closed(implementation.plugin, resource.kind) if closed else None
+                does = "refuses" if closed else "allows"
+                refuses, text = closed, f"fails, which {does}: {type(error).__name__}: {error}"
             took_ms = (perf_counter() - began) * 1000
             votes.append(Vote(f"acquire {resource.kind.value}", implementation.plugin, text, took_ms))
             if refuses and answer is not None and refusal is None:
@@ -328,11 +333,11 @@ class _Explanation:
 
     async def _answer(self, hook: str, implementation: Implementation, arguments: tuple[Any, ...]) -> Any:
         answer = implementation.call(*arguments)
-        if not isinstance(answer, Awaitable):
-            return answer
-        limit_s = self._assembly.manager.traits(hook).time_limit_s
-        deferred: Deferred[Any] = as_deferred(answer, on_asyncio=implementation.asyncio)
-        return await limited(deferred, self._assembly.clock, limit_s)
+        if isinstance(answer, Awaitable):
+            limit_s = self._assembly.manager.traits(hook).time_limit_s
+            deferred: Deferred[Any] = as_deferred(answer, on_asyncio=implementation.asyncio)
+            answer = await limited(deferred, self._assembly.clock, limit_s)
+        return EXPECTED[hook].checked(hook, answer)
 
     def _authenticators(self, listener: str) -> Sequence[str] | None:
         plan = next(plan for plan in self._assembly.listeners if plan.name == listener)

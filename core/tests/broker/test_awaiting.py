@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, is_pending, limited, run, settle
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl
+from kinmqtt_spi.errors import CallAbandoned
 from kinmqtt_spi.reference.plugin import Completed, TurnableClock
 from kinmqtt_spi.services.plugin import Requirements
 
@@ -288,6 +289,34 @@ def test_no_limit_changes_nothing() -> None:
 
     assert limited(open_end, clock, None) is open_end
     assert limited(fired, clock, 5) is fired
+    assert clock.pending() == 0
+
+
+def test_a_deferred_that_waits_for_another_has_its_limit() -> None:
+    """It has fired, and what one of its callbacks answered has not: there is no result yet."""
+    clock = TurnableClock()
+    cancelled: list[Any] = []
+    inner: Deferred[str] = Deferred(cancelled.append)
+    outer = succeed(None).addCallback(lambda _: inner)
+
+    found = outcome(limited(outer, clock, 5))
+    clock.advance(5)
+
+    assert [type(error) for error in found] == [TimeLimitExceeded]
+    assert cancelled == [inner]
+
+
+def test_whoever_stops_waiting_cancels_what_was_waited_for() -> None:
+    """The waiting side learns that it was its own doing, and the timer is given back."""
+    clock = TurnableClock()
+    cancelled: list[Any] = []
+    waiting = limited(Deferred(cancelled.append), clock, 5)
+    found = outcome(waiting)
+
+    waiting.cancel()
+
+    assert [type(error) for error in found] == [CallAbandoned]
+    assert len(cancelled) == 1
     assert clock.pending() == 0
 
 

@@ -84,7 +84,7 @@ def test_what_comes_ahead_of_connack_waits_in_order() -> None:
     sessions.claims.answer_all()
     house.settle()
 
-    assert early == (0, 0, False)
+    assert early == (0, 0, True)
     assert isinstance(peer.packets[0], Connack)
     assert {type(packet) for packet in peer.packets} == {Connack, Suback, Puback, Pingresp}
     assert [payload for _, payload, _ in sub.messages] == [b"1", b"2"]

@@ -1,4 +1,4 @@
-"""The dispatchers by themselves: how answers combine, what a failure becomes, what waits in a mailbox."""
+"""The dispatchers by themselves: how answers combine, and what a failure becomes."""
 
 from __future__ import annotations
 
@@ -7,131 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from desk import Desk, answers, later, outcome, raises, raises_later
 from twisted.internet.defer import Deferred, fail, succeed
 
 from kinmqtt.broker import dispatch
-from kinmqtt.broker.dispatch import Call, CallFactory, Collect, Decide, Intercept, Mailbox, Notify, Poll, Ruling
+from kinmqtt.broker.dispatch import Collect, Decide, FailedClosed, Intercept, Poll, Ruling
 from kinmqtt.plugins.manager import Implementation
 from kinmqtt_spi import ABSTAIN, ALLOW, Disconnect, Drop, ReasonCode, Reject, deny
 from kinmqtt_spi.markers import HookTraits, Kind, OnFailure
-from kinmqtt_spi.reference.metric import MetricRegistry
-from kinmqtt_spi.reference.plugin import TurnableClock
 
 NOBODY = deny(text="nobody answered")
 REFUSED = Reject(ReasonCode.UNSPECIFIED_ERROR, "a plugin failed")
-
-
-class Desk:
-    """Makes calls of plain functions, and tells what was counted under their plugins' names."""
-
-    def __init__(self) -> None:
-        self.clock = TurnableClock()
-        self.metrics = MetricRegistry()
-        self._factory = CallFactory(self.clock, self.metrics)
-        self._boxes: dict[str, Mailbox] = {}
-
-    def calls(
-        self, *functions: Callable[..., Any], synchronous: bool = False, limit_s: float | None = 10.0
-    ) -> tuple[Call, ...]:
-        """One call for each function; their plugins are named p0, p1 and so on."""
-        traits = HookTraits(Kind.DECIDE, synchronous, limit_s)
-        return self._factory.bind("hook", traits, [Implementation(f"p{n}", f) for n, f in enumerate(functions)])
-
-    def notify(self, *implementations: Implementation, hook: str = "hook") -> Notify[Any]:
-        """A notice with mailboxes by plugin."""
-        calls = self._factory.bind(hook, HookTraits(Kind.NOTIFY), implementations)
-        return Notify(calls, lambda name: self._boxes.setdefault(name, Mailbox(self.clock)), self.metrics)
-
-    def count(self, metric: str, plugin: str, hook: str = "hook") -> int:
-        """A counter of one plugin and hook."""
-        return self.metrics.counter(metric, _unit(metric), {"plugin": plugin, "hook": hook}).value
-
-
-def _unit(metric: str) -> str:
-    return "notices" if metric == "plugin.notices_dropped" else "calls"
 
 
 @pytest.fixture
 def desk() -> Desk:
     """A fresh desk."""
     return Desk()
-
-
-def answers(value: Any) -> Callable[..., Any]:
-    """A function with one answer."""
-    return lambda *_: value
-
-
-def raises(*_: Any) -> Any:
-    """What a broken plugin does."""
-    raise ValueError("broken")
-
-
-async def later(value: Any) -> Any:
-    """A coroutine's answer."""
-    return value
-
-
-async def raises_later(*_: Any) -> Any:
-    """What a broken plugin does that answers with a coroutine."""
-    raise ValueError("broken")
-
-
-def outcome(answer: Any) -> Any:
-    """What a Deferred has fired with."""
-    fired: list[Any] = []
-    answer.addBoth(fired.append)
-    return fired[0] if fired else None
-
-
-# Calls
-
-
-def test_a_call_is_counted_under_its_plugins_name(desk: Desk) -> None:
-    """Each call counts, whether it answers or raises."""
-    well, badly = desk.calls(answers(1), raises)
-
-    well()
-    with pytest.raises(ValueError, match="broken"):
-        badly()
-
-    assert (desk.count("plugin.calls", "p0"), desk.count("plugin.calls", "p1")) == (1, 1)
-
-
-@pytest.mark.parametrize("answer", [lambda *_: succeed(1), lambda *_: later(1), lambda *_: Deferred()])
-def test_a_synchronous_hook_must_answer_at_once(desk: Desk, answer: Callable[..., Any]) -> None:
-    """Something to wait for is a mistake, even where it has its value already."""
-    [call] = desk.calls(answer, synchronous=True)
-
-    with pytest.raises(TypeError, match="hook must answer at once"):
-        call()
-
-
-def test_a_late_answer_is_cut_off(desk: Desk) -> None:
-    """What has not answered within the hook's limit fails, and its Deferred is cancelled."""
-    cancelled = []
-    [call] = desk.calls(answers(Deferred(cancelled.append)), limit_s=10)
-
-    answer = call()
-    desk.clock.advance(9.9)
-    assert not answer.called
-    desk.clock.advance(0.1)
-
-    assert len(cancelled) == 1
-    assert "no answer within 10 s" in str(outcome(answer).value)
-
-
-def test_an_answer_in_time_stops_the_clock(desk: Desk) -> None:
-    """An answer just in time counts, and the limit that passes later changes nothing."""
-    pending: Deferred[int] = Deferred()
-    [call] = desk.calls(answers(pending), limit_s=10)
-
-    answer = call()
-    desk.clock.advance(9)
-    pending.callback(1)
-    desk.clock.advance(9)
-
-    assert outcome(answer) == 1
 
 
 # Decide
@@ -344,7 +236,7 @@ def test_intercept_goes_on_after_a_failure_that_passes_later(desk: Desk) -> None
 
 def test_intercept_knows_whom_a_topic_concerns(desk: Desk) -> None:
     """A topic's fold has those with fitting filters and those without any; None where there is nobody."""
-    factory = CallFactory(desk.clock, desk.metrics)
+    factory = desk.factory
     some = Implementation("some", add("s"), ("a/#", "b"))
     every = Implementation("every", add("e"))
     traits = HookTraits(Kind.INTERCEPT)
@@ -361,7 +253,7 @@ def test_intercept_knows_whom_a_topic_concerns(desk: Desk) -> None:
 def test_intercept_forgets_topics_beyond_its_cache(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache of topics is bounded, and what was forgotten is found again."""
     monkeypatch.setattr(dispatch, "CACHED_TOPICS", 2)
-    factory = CallFactory(desk.clock, desk.metrics)
+    factory = desk.factory
     some = Implementation("some", add("s"), ("a/#",))
     intercept: Intercept[Any, str] = Intercept(factory.bind("hook", HookTraits(Kind.INTERCEPT), [some]), 1, None)
 
@@ -375,7 +267,7 @@ def test_long_topics_are_not_remembered(desk: Desk) -> None:
     """Thousands of the longest would hold hundreds of megabytes; what concerns them is found all the same."""
     told: list[str] = []
     some = Implementation("some", add("s"), ("a/#",))
-    calls = CallFactory(desk.clock, desk.metrics).bind("hook", HookTraits(Kind.INTERCEPT), [some])
+    calls = desk.factory.bind("hook", HookTraits(Kind.INTERCEPT), [some])
     intercept: Intercept[Any, str] = Intercept(calls, 1, None)
     notify = desk.notify(Implementation("some", told.append, ("a/#",)), hook="notice")
     topics = [f"a/{number:060000}" for number in range(200)]
@@ -405,6 +297,46 @@ def test_failures_become_what_the_hook_declares(policy: OnFailure, expected: Any
 # Collect
 
 
+@pytest.mark.parametrize("broken", [raises, raises_later])
+def test_intercept_that_fails_closed_stops(desk: Desk, broken: Callable[..., Any]) -> None:
+    """An implementation that asks for it refuses by its failure, whatever the hook's policy; others let it pass."""
+    openly, closed = desk.calls(broken), desk.calls(broken, closed=True)
+    through: Intercept[Any, str] = Intercept([*openly, *desk.calls(add("b"))], 1, None)
+    stopped: Intercept[Any, str] = Intercept([*closed, *desk.calls(add("b"))], 1, None)
+
+    found = [fold("context", "a") for fold in (through, stopped)]
+
+    assert [outcome(each) if isinstance(each, Deferred) else each for each in found] == ["ab", dispatch.CLOSED]
+    assert desk.count("plugin.failures", "p0") == 2
+
+
+def test_what_is_abandoned_is_cancelled_and_is_no_failure(desk: Desk) -> None:
+    """Where nobody waits for a decision any more its plugin is told, asked about nothing else, and not blamed."""
+    cancelled: list[Any] = []
+    decide: Decide[Any] = Decide(
+        desk.calls(answers(Deferred(cancelled.append)), answers(ALLOW)), NOBODY, ReasonCode.BANNED
+    )
+
+    asked: Any = decide()
+    asked.cancel()
+
+    assert len(cancelled) == 1
+    assert not outcome(asked).decision.allowed
+    assert desk.metrics.sum("plugin.failures") == 0
+    assert desk.count("plugin.calls", "p1") == 0
+    assert desk.clock.pending() == 0
+
+
+def test_collect_that_fails_closed_says_so(desk: Desk) -> None:
+    """The answers of all others would be as if nothing were missing."""
+    collect: Collect[Any, int] = Collect([*desk.calls(answers(1)), *desk.calls(raises, closed=True)])
+
+    failure = outcome(Deferred.fromCoroutine(collect()))
+
+    assert isinstance(failure.value, FailedClosed)
+    assert str(failure.value) == "plugin p0 failed"
+
+
 def test_collect_has_every_answer_by_plugin(desk: Desk) -> None:
     """Answers come in order under their plugins' names; failing parts are left out and counted."""
     collect: Collect[Any, int] = Collect(desk.calls(answers(1), raises, lambda *_: later(2), raises_later))
@@ -431,127 +363,3 @@ def test_collect_does_not_wait_for_ever(desk: Desk) -> None:
     desk.clock.advance(10)
 
     assert outcome(collected) == [("p1", 2)]
-
-
-# Notices
-
-
-def test_notices_come_in_a_later_turn(desk: Desk) -> None:
-    """Telling returns before anybody is told."""
-    told: list[int] = []
-    notify = desk.notify(Implementation("p", told.append))
-
-    notify(1)
-    notify(2)
-    assert told == []
-    desk.clock.advance()
-
-    assert told == [1, 2]
-
-
-def test_notices_of_one_plugin_keep_their_order_over_all_hooks(desk: Desk) -> None:
-    """A plugin hears of things in the order in which they happened, whichever hook tells it."""
-    told: list[str] = []
-    created = desk.notify(Implementation("p", lambda n: told.append(f"created {n}")), hook="created")
-    ended = desk.notify(Implementation("p", lambda n: told.append(f"ended {n}")), hook="ended")
-
-    created(1)
-    ended(1)
-    created(2)
-    desk.clock.advance()
-
-    assert told == ["created 1", "ended 1", "created 2"]
-
-
-def test_a_slow_plugin_holds_up_its_own_notices_only(desk: Desk) -> None:
-    """The next notice of a plugin waits for its answer; another plugin's does not."""
-    pending: list[Deferred[None]] = []
-    told: list[int] = []
-    slow = Implementation("slow", lambda n: pending.append(Deferred()) or pending[-1])
-    notify = desk.notify(slow, Implementation("quick", told.append))
-
-    for number in range(3):
-        notify(number)
-    desk.clock.advance()
-    assert (len(pending), told) == (1, [0, 1, 2])
-    pending[0].callback(None)
-    desk.clock.advance()
-
-    assert len(pending) == 2
-
-
-@pytest.mark.parametrize("broken", [raises, raises_later, lambda *_: fail(ValueError("broken"))])
-def test_a_failing_notice_is_counted_and_the_next_is_told(desk: Desk, broken: Callable[..., Any]) -> None:
-    """A failure, at once or later, costs that one notice."""
-    told: list[int] = []
-    notify = desk.notify(Implementation("p", lambda n: told.append(n) or broken()), Implementation("q", told.append))
-
-    notify(1)
-    notify(2)
-    desk.clock.advance()
-
-    assert sorted(told) == [1, 1, 2, 2]
-    assert (desk.count("plugin.failures", "p"), desk.count("plugin.failures", "q")) == (2, 0)
-
-
-def test_notices_told_while_telling_wait_for_the_next_turn(desk: Desk) -> None:
-    """A notice that leads to another gives the reactor its turn in between."""
-    turns: list[Any] = []
-    told: list[int] = []
-    desk.clock.later = lambda delay_s, call: turns.append(call)  # type: ignore[method-assign, assignment]
-    notify: Notify[Any] = desk.notify(Implementation("p", lambda n: told.append(n) or notify(n + 1)))
-
-    notify(1)
-    turns.pop(0)()
-    assert told == [1]
-    turns.pop(0)()
-
-    assert told == [1, 2]
-
-
-def test_mailboxes_are_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a plugin can't take is dropped and counted by hook; those before it come in order, later ones again."""
-    monkeypatch.setattr(dispatch, "MAILBOX_LIMIT", 3)
-    told: list[int] = []
-    notify = desk.notify(Implementation("p", told.append))
-    other = desk.notify(Implementation("p", lambda n: told.append(-n)), hook="other")
-
-    for number in range(1, 6):
-        notify(number)
-    other(9)
-    desk.clock.advance()
-    notify(6)
-    desk.clock.advance()
-
-    assert told == [1, 2, 3, -9, 6]
-    assert desk.count("plugin.notices_dropped", "p") == 2
-    assert desk.count("plugin.notices_dropped", "p", "other") == 0
-
-
-def test_a_plugin_that_never_answers_is_bounded_too(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notices behind one that is never done are kept up to the limit, the rest are dropped."""
-    monkeypatch.setattr(dispatch, "MAILBOX_LIMIT", 3)
-    notify = desk.notify(Implementation("p", answers(Deferred())))
-
-    notify(0)
-    desk.clock.advance()
-    for number in range(5):
-        notify(number)
-    desk.clock.advance(3600)
-
-    assert desk.count("plugin.calls", "p") == 1
-    assert desk.count("plugin.notices_dropped", "p") == 2
-
-
-def test_notices_about_a_topic_go_to_those_it_concerns(desk: Desk) -> None:
-    """Filters given with on_topics are looked at; whoever has none hears of everything."""
-    told: list[tuple[str, int]] = []
-    some = Implementation("some", lambda n: told.append(("some", n)), ("a/+",))
-    every = Implementation("every", lambda n: told.append(("every", n)))
-    notify = desk.notify(some, every)
-
-    notify.about("a/b", 1)
-    notify.about("a/b/c", 2)
-    desk.clock.advance()
-
-    assert told == [("some", 1), ("every", 1), ("every", 2)]

@@ -17,7 +17,9 @@ from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract
 from kinmqtt_spi.testing.authorization import ODD_NAMES, AuthorizationCase, AuthorizerContract
 from kinmqtt_spi.testing.build import authorization, client, connect_request
+from kinmqtt_spi.testing.driving import Driver, TurningDriver
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
+from kinmqtt_spi.values import Address
 
 T = TypeVar("T")
 
@@ -85,18 +87,26 @@ class TestArgon2idPasswords(AuthenticatorContract):
         return Argon2id.of(password, CHEAP)
 
     @pytest.fixture
+    def drive(self, clock: TurnableClock) -> Driver:
+        """Lets time go: after wrong passwords an address waits."""
+        return TurningDriver(clock, lambda: clock.advance(0.1))
+
+    @pytest.fixture
     def authentication(self, clock: TurnableClock, tmp_path: Path) -> AuthenticationCase:
         users = {"ann": b"Secret of Ann", "bob": b"hunter2 hunter2", "carl v": "pässwörd: $7$ \\".encode()}
         lines = "".join(f"{user}:{self.hash_of(password)}\n" for user, password in users.items())
         plugin, context = started(clock, password_file=written(tmp_path / "passwords", lines), argon2=CHEAP)
         return AuthenticationCase(
             plugin,
-            accepted=[connect_request(user, username=user, password=users[user]) for user in users],
+            accepted=[
+                connect_request(user, username=user, password=users[user], address=Address(f"192.0.2.{number}"))
+                for number, user in enumerate(users)
+            ],
             refused=[
-                connect_request("a", username="ann", password=users["bob"]),
-                connect_request("a", username="ANN", password=users["ann"]),
-                connect_request("a", username="stranger", password=users["ann"]),
-                connect_request("a", username="ann"),
+                connect_request("a", username=user, password=password, address=Address(f"198.51.100.{number}"))
+                for number, (user, password) in enumerate(
+                    [("ann", users["bob"]), ("ANN", users["ann"]), ("stranger", users["ann"]), ("ann", None)]
+                )
             ],
             foreign=[connect_request("a"), connect_request("a", username="", password=b"certainly")],
             context=context,

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 
 from kinmqtt_auth_file import AuthFile, AuthFileSettings
 from kinmqtt_auth_file.hashes import Argon2Settings, Pbkdf2
-from kinmqtt_auth_file.verifying import TooBusy
+from kinmqtt_auth_file.line import TooBusy
 from kinmqtt_spi import Client, Decision, Message
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.reasons import ReasonCode

@@ -1,4 +1,4 @@
-"""Verifying passwords: what is remembered, how many at once, and who is turned away."""
+"""Verifying passwords: what is remembered, and what an unknown user costs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from attrs import evolve, frozen
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 
 from kinmqtt_auth_file.hashes import Kind, PasswordHash
+from kinmqtt_auth_file.line import Line
 from kinmqtt_auth_file.passwords import Passwords
-from kinmqtt_auth_file.verifying import Line, TooBusy, Verified, Verifier
+from kinmqtt_auth_file.verifying import Verified, Verifier
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
 
 WORK: list[str] = []
@@ -71,7 +72,7 @@ class Bench:
         WORK.clear()
         self.context = Threads()
         self.clock: TurnableClock = self.context.clock
-        self.line = Line(self.context, at_once, waiting)
+        self.line = Line(self.context, at_once, waiting, 0.0)
         self.verified = Verified(self.clock, entries, keep_s)
         self.hits = self.context.metrics.counter("hits", "clients")
         self.passwords = Passwords.of({"ann": Counted(b"a"), "bob": Counted(b"b")})
@@ -87,14 +88,6 @@ class Bench:
         while self.context.calls:
             self.context.finish()
         return bool(asked.result)
-
-
-def failed(asked: Deferred[bool]) -> type[BaseException]:
-    """What an answer failed with."""
-    errors: list[type[BaseException]] = []
-    asked.addErrback(lambda failure: errors.append(failure.type))
-    [error] = errors
-    return error
 
 
 def test_an_unknown_user_costs_what_a_wrong_password_does() -> None:
@@ -174,74 +167,6 @@ def test_nothing_is_remembered_where_that_is_asked_for() -> None:
     assert bench.answer("ann", b"a")
 
     assert len(WORK) == 2
-
-
-def test_so_many_at_once_and_the_others_wait() -> None:
-    """In the order in which they came."""
-    bench = Bench(at_once=2)
-    asked = [bench.ask("ann", b"a") for _ in range(4)]
-
-    assert (len(bench.context.calls), len(bench.line)) == (2, 2)
-    for _ in range(4):
-        bench.context.finish()
-
-    assert [each.result for each in asked] == [True] * 4
-    assert len(bench.line) == 0
-
-
-def test_a_full_line_turns_away() -> None:
-    """Beyond the bound nobody waits, and one address has a quarter of the line only."""
-    bench = Bench(at_once=1, waiting=8)
-    waiting = [bench.ask("ann", b"x", "flood") for _ in range(3)]
-
-    assert failed(bench.ask("ann", b"x", "flood")) is TooBusy
-    waiting += [bench.ask("ann", b"a", f"address {number}") for number in range(6)]
-    assert failed(bench.ask("ann", b"a", "one more")) is TooBusy
-
-    while bench.context.calls:
-        bench.context.finish()
-    assert [each.result for each in waiting] == [False] * 3 + [True] * 6
-    assert bench.answer("bob", b"b", "flood")
-
-
-def test_who_stops_waiting_leaves_the_line() -> None:
-    """One that runs already keeps its place until its thread is done."""
-    bench = Bench(at_once=1)
-    runs, waits, last = (bench.ask("ann", b"a") for _ in range(3))
-
-    waits.cancel()
-    runs.cancel()
-
-    assert failed(waits) is CancelledError
-    assert failed(runs) is CancelledError
-    assert (len(bench.context.calls), len(bench.line)) == (1, 1)
-    bench.context.finish()
-    assert len(bench.context.calls) == 1
-    bench.context.finish()
-    assert last.result is True
-
-
-def test_a_thread_that_fails_gives_its_place_back() -> None:
-    """The error is the answer, and the next has its turn."""
-    bench = Bench(at_once=1)
-    first, second = bench.ask("ann", b"a"), bench.ask("bob", b"b")
-
-    bench.context.calls.pop(0)[1].errback(MemoryError())
-    bench.context.finish()
-
-    assert failed(first) is MemoryError
-    assert second.result is True
-
-
-def test_new_bounds_hold_at_once() -> None:
-    """More threads take more from the line."""
-    bench = Bench(at_once=1)
-    for _ in range(3):
-        bench.ask("ann", b"a")
-
-    bench.line.resize(3, 10)
-
-    assert len(bench.context.calls) == 3
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ The names here are the ones nearly every plugin uses; those of a single family l
 ``kinmqtt_spi.services.<family>``, and the hooks with their documentation in ``kinmqtt_spi.hookspecs.<family>``.
 """
 
-from kinmqtt_spi.markers import hookimpl, on_topics
+from kinmqtt_spi.markers import fails_closed, hookimpl, on_topics
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.values import (
@@ -39,6 +39,7 @@ __all__ = [
     "Verdict",
     "Will",
     "deny",
+    "fails_closed",
     "hookimpl",
     "on_topics",
 ]

@@ -73,6 +73,13 @@ class CallStopped(SpiError):
     """A guard of another plugin did not let a call in: it was not made, and counts as failed."""
 
 
+class CallAbandoned(CallStopped):
+    """Nobody waits for a call's answer any more, because its client has gone: the call was cancelled.
+
+    It says nothing of the plugin that was called, and does not count as a failure.
+    """
+
+
 class OffsetOutOfRange(SpiError):
     """A consumer asked for events that the log no longer has; ``oldest`` is the first offset it can still give."""
 

@@ -19,8 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 PROJECT: Final = "kinmqtt"
 ENTRY_POINT_GROUP: Final = "kinmqtt.plugins"
 
-NOTICE_LIMIT_S: Final = 60.0
-"""How long a notice may be awaited: a plugin's later notices stand behind it."""
+NOTICE_LIMIT_S: Final = 30.0
+"""How long a notice may be awaited where the settings say nothing else: a plugin's later notices wait for it."""
 
 _spec_marker: Final = pluggy.HookspecMarker(PROJECT)
 
@@ -59,6 +59,8 @@ class HookTraits:
     """Implementations may be limited to topic filters with :func:`on_topics`."""
     folds: str = ""
     """For an intercept, the parameter that each answer may replace before the next implementation sees it."""
+    fails_open: bool = False
+    """A failure lets through what was asked about, unless the implementation is marked with :func:`fails_closed`."""
 
 
 def hookspec(
@@ -69,11 +71,12 @@ def hookspec(
     on_failure: OnFailure = OnFailure.REJECT,
     by_topic: bool = False,
     folds: str = "",
+    fails_open: bool = False,
 ) -> Callable[[F], F]:
     """Declare a hook of the given kind; the arguments are those of :class:`HookTraits`."""
     if kind is Kind.NOTIFY and time_limit_s is None:
         time_limit_s = NOTICE_LIMIT_S
-    traits = HookTraits(kind, synchronous, time_limit_s, on_failure, by_topic, folds)
+    traits = HookTraits(kind, synchronous, time_limit_s, on_failure, by_topic, folds, fails_open)
 
     def mark(function: F) -> F:
         function.kinmqtt_traits = traits  # type: ignore[attr-defined]
@@ -100,6 +103,25 @@ def on_topics(*filters: str) -> Callable[[F], F]:
         return function
 
     return mark
+
+
+def fails_closed(function: F) -> F:
+    """Have an implementation's failure refuse what it was asked about, of a hook whose failures let it through.
+
+    A failure is an exception or an answer of a wrong type. The hook's page says what is refused, and how. Put it
+    below ``@hookimpl``::
+
+        @hookimpl
+        @fails_closed
+        def delivering(client, message): ...
+    """
+    function.kinmqtt_fails_closed = True  # type: ignore[attr-defined]
+    return function
+
+
+def is_closed(function: Callable[..., Any]) -> bool:
+    """Whether an implementation is marked with :func:`fails_closed`."""
+    return bool(getattr(function, "kinmqtt_fails_closed", False))
 
 
 def topics_of(function: Callable[..., Any]) -> tuple[str, ...] | None:

@@ -562,3 +562,36 @@ class TestAUTHENTICATION_26_LooksAtThePasswordAlone(SoundUsers):
         @hookimpl
         def authenticate(self, request: ConnectRequest) -> Any:
             return allow_as() if request.password in USERS.values() else super().authenticate(request)
+
+
+class _Turn:
+    """Something to wait for, for one turn."""
+
+    def __await__(self) -> Any:
+        yield
+
+
+class TestAUTHENTICATION_27_StaysLocked(SoundUsers):
+    class double(Users):
+        busy = False
+
+        @hookimpl
+        async def authenticate(self, request: ConnectRequest) -> Any:
+            if self.busy:
+                return deny(ReasonCode.SERVER_BUSY, "one after the other")
+            self.busy = True
+            await _Turn()
+            self.busy = False
+            return super().authenticate(request)
+
+
+class TestAUTHENTICATION_27_WillNotEnd(SoundUsers):
+    class double(Users):
+        @hookimpl
+        async def authenticate(self, request: ConnectRequest) -> Any:
+            while True:
+                try:
+                    await _Turn()
+                    return super().authenticate(request)
+                except asyncio.CancelledError:
+                    continue

@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 import kinmqtt_spi
 from kinmqtt_spi.errors import NotConfigured
-from kinmqtt_spi.markers import hookimpl, on_topics
+from kinmqtt_spi.markers import fails_closed, hookimpl, on_topics
 from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements
@@ -177,6 +177,14 @@ class TestPLUGIN_03_LimitsToTopics(SoundTicker):
     class double(Ticker):
         @hookimpl
         @on_topics("a/#")
+        def message_unrouted(self, message: Message) -> None:
+            pass
+
+
+class TestPLUGIN_21_MarksANotice(SoundTicker):
+    class double(Ticker):
+        @hookimpl
+        @fails_closed
         def message_unrouted(self, message: Message) -> None:
             pass
 

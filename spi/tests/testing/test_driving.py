@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -249,3 +250,54 @@ def test_deferreds_are_waited_for_on_asyncio(deferred: Callable[[], Any], on_asy
     fired.callback(2)
 
     assert [on_asyncio(first), on_asyncio(fired)] == [1, 2]
+
+
+# Answers that nobody waits for any more
+
+
+class Never:
+    """Goes on for ever."""
+
+    def __await__(self) -> Any:
+        while True:
+            yield
+
+
+@pytest.mark.parametrize("kind", ["at once", "coroutine", "deferred"])
+def test_what_is_abandoned_may_clean_up(drive: Driver, kind: str) -> None:
+    """What is awaited is cancelled, and who awaits it learns of that; an answer at once needs nothing."""
+    cleaned: list[str] = []
+    awaited = twisted() if kind == "deferred" else None
+
+    async def wait() -> None:
+        try:
+            if awaited is None:
+                await Never()
+            await awaited
+        finally:
+            cleaned.append(kind)
+
+    if kind == "deferred":
+        if isinstance(drive, AsyncioDriver):
+            drive.abandon(awaited.addErrback(lambda _: cleaned.append(kind)))
+        else:
+            drive.abandon(wait())
+    else:
+        drive.abandon("at once" if kind == "at once" else wait())
+
+    assert cleaned == ([] if kind == "at once" else [kind])
+
+
+def test_what_goes_on_though_it_is_abandoned_is_a_mistake(drive: Driver) -> None:
+    """Its place would never be free again."""
+    ignored = 1_000_000
+    if isinstance(drive, AsyncioDriver):
+        drive._limit_s, ignored = 0.05, 1  # The second time is the end of the driver itself.
+
+    async def stubborn() -> None:
+        for _ in range(ignored + 1):
+            with suppress(asyncio.CancelledError):
+                await Never()
+
+    with pytest.raises(NoAnswer, match="goes on"):
+        drive.abandon(stubborn())

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from attrs import define
 from twisted.logger import Logger
 
+from kinmqtt.broker.answers import EXPECTED, WrongAnswer
 from kinmqtt.broker.asyncio_services import on_asyncio
 from kinmqtt.broker.awaiting import is_pending
 from kinmqtt.broker.batch import Stores
@@ -293,7 +294,10 @@ def _limiter_needs(manager: PluginManager) -> dict[str, LimiterNeeds]:
 
 def _call(plugin: str, hook: str, call: Callable[[], T]) -> T:
     try:
-        return _at_once(hook, call())
+        answer: T = EXPECTED[hook].checked(hook, _at_once(hook, call()))
+        return answer
+    except WrongAnswer as error:
+        raise AssemblyError(f"plugin {plugin!r}: {error}") from error
     except Exception as error:
         raise AssemblyError(f"plugin {plugin!r} failed in {hook}: {type(error).__name__}: {error}") from error
 

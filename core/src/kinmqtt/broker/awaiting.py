@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
-from inspect import iscoroutine
 from typing import Any, TypeVar, cast
 
 from twisted.internet.defer import Deferred
 
+from kinmqtt_spi.errors import CallAbandoned
 from kinmqtt_spi.services.plugin import Clock
 from kinmqtt_spi.values import Maybe
 
@@ -35,7 +35,7 @@ def as_deferred(awaitable: Awaitable[T], *, on_asyncio: bool = False) -> Deferre
         return awaitable
     if asyncio.isfuture(awaitable):
         return Deferred.fromFuture(cast("asyncio.Future[T]", awaitable))
-    coroutine = cast("Coroutine[Any, Any, T]", awaitable if iscoroutine(awaitable) else _await(awaitable))
+    coroutine = cast("Coroutine[Any, Any, T]", awaitable if isinstance(awaitable, Coroutine) else _await(awaitable))
     if on_asyncio:
         return Deferred.fromFuture(asyncio.ensure_future(coroutine))
     return Deferred.fromCoroutine(coroutine)
@@ -60,28 +60,44 @@ def pause(clock: Clock, delay_s: float) -> Deferred[None]:
     return over
 
 
+def has_result(deferred: Deferred[Any]) -> bool:
+    """Whether a Deferred has its final result; one that has fired may still wait for another within its callbacks."""
+    return bool(deferred.called and not deferred.paused)
+
+
 def limited(deferred: Deferred[T], clock: Clock, limit_s: float | None) -> Deferred[T]:
-    """Fail with :class:`TimeLimitExceeded` where the Deferred has not fired within ``limit_s`` seconds.
+    """Fail with :class:`TimeLimitExceeded` where the Deferred has no result within ``limit_s`` seconds.
 
     The Deferred is cancelled; where its canceller does nothing it is abandoned, and its late result is ignored.
+    Whoever cancels what is answered here cancels the Deferred too, and gets
+    :class:`~kinmqtt_spi.errors.CallAbandoned`.
     """
-    if limit_s is None or deferred.called:
+    if limit_s is None or has_result(deferred):
         return deferred
-    result: Deferred[T] = Deferred()
+    result: Deferred[T] = Deferred(lambda result: _abandon(deferred, result))
     timer = clock.later(limit_s, lambda: _expire(deferred, result, limit_s))
 
     def done(value: Any) -> None:
-        timer.cancel()
         if not result.called:
             result.callback(value)
 
     def failed(reason: Any) -> None:
-        timer.cancel()
         if not result.called:
             result.errback(reason)
 
+    def over(value: Any) -> Any:
+        timer.cancel()
+        return value
+
+    result.addBoth(over)
     deferred.addCallbacks(done, failed)
     return result
+
+
+def _abandon(deferred: Deferred[T], result: Deferred[T]) -> None:
+    # First of all: what the cancelled Deferred fails with is nobody's answer.
+    result.errback(CallAbandoned("nobody waits for the answer any more"))
+    deferred.cancel()
 
 
 def _expire(deferred: Deferred[T], result: Deferred[T], limit_s: float) -> None:

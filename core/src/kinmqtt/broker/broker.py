@@ -9,11 +9,12 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from kinmqtt.broker.answers import WrongAnswer
 from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, limited, run, settle
+from kinmqtt.broker.calls import Call
 from kinmqtt.broker.connection import Connection, Link
 from kinmqtt.broker.context import PluginContext
-from kinmqtt.broker.dispatch import Call
 from kinmqtt.broker.due import Due
 from kinmqtt.broker.housekeeping import Housekeeping
 from kinmqtt.broker.limiting import Limiting
@@ -60,6 +61,7 @@ class Broker:
     ) -> None:
         """``call_soon`` makes a call in the next reactor turn; ``version`` is shown in ``$SYS``."""
         hooks = assembly.hooks
+        hooks.limit_notices(assembly.limits.notice_time_limit_s)
         turn = Turn(assembly.stores, call_soon)
         self.assembly = assembly
         self.runtime = Runtime(
@@ -182,12 +184,16 @@ class Broker:
             raise SettingsError(problems)
         if limits is not None:
             self.runtime.limits = limits
+            self.runtime.hooks.limit_notices(limits.notice_time_limit_s)
             for listener in self.listeners.values():
                 listener.limit(limits)
         left: list[str] = []
         for call in calls:
             try:
                 left.extend(f"{call.plugin}: {line}" for line in await settle(call(parsed[call.plugin])) or ())
+            except WrongAnswer as error:
+                call.failed(error)
+                left.append(f"{call.plugin}: what holds now is not known: {error}")
             except Exception as error:
                 call.failed(error)
                 left.append(f"{call.plugin}: goes on with its old settings: {type(error).__name__}: {error}")
@@ -216,9 +222,11 @@ class Broker:
             # What has been counted since the last interval.
             self._sample()
             self._traffic_sampling.finish()
-        await _attempted(
-            "the plugins' notices", lambda: limited(run(self.runtime.hooks.drained()), clock, STOP_LIMIT_S)
-        )
+        hooks = self.runtime.hooks
+        try:
+            await limited(run(hooks.drained()), clock, STOP_LIMIT_S)
+        except TimeLimitExceeded:
+            hooks.give_up_notices()
         await self._drain_plugins()
         self.runtime.log_lines.sum_up()
         await _attempted("the cluster backend", lambda: cluster.leave(STOP_LIMIT_S))
@@ -226,7 +234,7 @@ class Broker:
         await self._stop_plugins()
 
     async def health(self) -> Mapping[str, Health]:
-        """Each plugin's health, by name; one that can't tell counts as failed."""
+        """Each plugin's health, by name; one that can't tell counts as failed, one that hangs as degraded."""
         found: dict[str, Health] = {}
         for call in self.runtime.hooks.health.each():
             try:
@@ -234,6 +242,8 @@ class Broker:
             except Exception as error:
                 call.failed(error)
                 found[call.plugin] = Health(HealthState.FAILED, f"{type(error).__name__}: {error}")
+        for plugin, overdue in self.runtime.hooks.overdue_notices().items():
+            found[plugin] = degraded(found.get(plugin), overdue)
         return found
 
     # For listeners
@@ -452,6 +462,14 @@ class Broker:
         metrics.gauge(
             "inflight.count", "messages", lambda: sum(len(s.outgoing) for s in self.sessions.by_id.values())
         )
+
+
+def degraded(health: Health | None, why: str) -> Health:
+    """A plugin's health, and why it is not as good as it may say."""
+    if health is None:
+        return Health(HealthState.DEGRADED, why)
+    state = HealthState.DEGRADED if health.state is HealthState.HEALTHY else health.state
+    return Health(state, f"{why}; {health.text}" if health.text else why)
 
 
 async def _attempted(what: str, work: Callable[[], Maybe[None]]) -> None:

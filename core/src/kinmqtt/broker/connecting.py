@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attrs import define, evolve
 from twisted.logger import Logger
 
 from kinmqtt.broker import connection_log, events
-from kinmqtt.broker.awaiting import run, settle
+from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.denials import applicant
-from kinmqtt.broker.dispatch import Ruling
+from kinmqtt.broker.dispatch import FailedClosed, Ruling
 from kinmqtt.broker.naming import check_names
 from kinmqtt.broker.sessions import Opening, TooManySessions
 from kinmqtt.broker.settings import NEVER_EXPIRES, LimitSettings
@@ -35,12 +36,14 @@ from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.templates import fill_in
-from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Message, Publisher, Reject, Will, deny
+from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Maybe, Message, Publisher, Reject, Will, deny
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.session import Session
     from kinmqtt.broker.subscribing import Made
+
+T = TypeVar("T")
 
 log = Logger("kinmqtt.connecting")
 
@@ -167,8 +170,19 @@ async def _begin(connection: Connection, packet: Connect) -> None:
         connection.authentication = Authentication(method, request, packet)
         await _step(connection, packet.properties.authentication_data)
         return
-    ruling = await settle(connection.link.listener.authenticate(request))
+    ruling = await _while_there(connection, connection.link.listener.authenticate(request))
     await _ruled(connection, packet, request, ruling)
+
+
+async def _while_there(connection: Connection, answer: Maybe[T]) -> T:
+    """Plugins' answer about a client. Where it goes meanwhile what is waited for is cancelled: nobody needs it."""
+    if not isinstance(answer, Awaitable):
+        return answer
+    asked = connection.asked = as_deferred(answer)
+    try:
+        return await asked
+    finally:
+        connection.asked = None
 
 
 async def _continue(connection: Connection, packet: Auth) -> None:
@@ -181,7 +195,7 @@ async def _step(connection: Connection, data: bytes | None) -> None:
     if authentication is None:
         raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication is under way")
     step = ExchangeStep(authentication.method, data, authentication.state, authentication.request)
-    ruling = await settle(connection.link.listener.exchange(step))
+    ruling = await _while_there(connection, connection.link.listener.exchange(step))
     if connection.is_closed():
         return
     answer: object = ruling.decision
@@ -208,7 +222,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
         authentication.request,
         reauthentication=True,
     )
-    ruling = await settle(connection.link.listener.exchange(step))
+    ruling = await _while_there(connection, connection.link.listener.exchange(step))
     if connection.is_closed():
         return
     decision: Any = ruling.decision
@@ -290,7 +304,7 @@ async def _intercepted(connection: Connection, request: ConnectRequest) -> Conne
     connect_received = connection.broker.runtime.hooks.connect_received
     if not connect_received.active:
         return request
-    outcome: ConnectRequest | Drop | Reject | Disconnect = await settle(connect_received(request))
+    outcome: ConnectRequest | Drop | Reject | Disconnect = await _while_there(connection, connect_received(request))
     if isinstance(outcome, ConnectRequest):
         return outcome
     raise _stopped(outcome)
@@ -371,7 +385,8 @@ async def _redirect(connection: Connection, client: Client) -> None:
     choose_server = connection.broker.runtime.hooks.choose_server
     if not choose_server.active:
         return
-    outcome: Redirect | Drop | Reject | Disconnect | None = await settle(choose_server(client, None))
+    asked = choose_server(client, None)
+    outcome: Redirect | Drop | Reject | Disconnect | None = await _while_there(connection, asked)
     if isinstance(outcome, Redirect):
         raise Refused(outcome.reason, "another server serves this client", outcome.server_reference)
     if outcome is not None:
@@ -396,7 +411,7 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     )
     rights = connection.broker.runtime.rights
     request = AuthorizationRequest(client, Action.WILL, will.topic, will.qos, will.retain)
-    ruling = await settle(rights.ask(request))
+    ruling = await _while_there(connection, rights.ask(request))
     if not ruling.decision.allowed:
         rights.tell(request, ruling)
         raise Refused(ruling.decision.reason, "the client may not leave this will", by=ruling.by)
@@ -440,12 +455,15 @@ async def _open_session(
         if connection.is_closed():
             return
     _settle_in(connection, request, client)
-    subscriptions = await subscribe_initially(connection, session)
+    try:
+        subscriptions = await subscribe_initially(connection, session)
+    except FailedClosed as error:
+        raise Refused(ReasonCode.SERVER_UNAVAILABLE, str(error)) from error
     if connection.is_closed():
         return
+    connack = Connack(present, ReasonCode.SUCCESS, _connack_properties(connection, packet, request, session, data))
     connection.enter(State.CONNECTED)
     connection.let_in()
-    connack = Connack(present, ReasonCode.SUCCESS, _connack_properties(connection, packet, request, session, data))
     if not connection.send_packet(connack):
         connection.close("its maximum packet size leaves no room for a CONNACK")
         return
@@ -519,10 +537,11 @@ def _connack_properties(
     connack_sending = connection.broker.runtime.hooks.connack_sending
     if connack_sending.active:
         outcome = connack_sending.at_once(session.client, properties)
-        if isinstance(outcome, Properties):
-            if not packet.properties.request_response_information:
-                outcome = outcome.without("response_information")  # MQTT-3.1.2-28
-            return _keeping_alive(connection, packet, _within_limits(outcome, properties, session))
+        if not isinstance(outcome, Properties):
+            raise _stopped(outcome)
+        if not packet.properties.request_response_information:
+            outcome = outcome.without("response_information")  # MQTT-3.1.2-28
+        return _keeping_alive(connection, packet, _within_limits(outcome, properties, session))
     return properties
 
 

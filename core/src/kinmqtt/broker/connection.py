@@ -8,7 +8,7 @@ next waits too, in order, and its socket is not read.
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from attrs import evolve
 from twisted.internet.defer import Deferred
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Timer
 
 log = Logger("kinmqtt.connection")
+
+READ_AHEAD_BYTES: Final = 65_536
+"""Read of a client that is not accepted yet, behind its CONNECT, before it is read no more until it is."""
 
 _NOBODY: Final = CLOSED
 
@@ -108,12 +111,14 @@ class Connection:
         "_lasting_grants",
         "_packet_grant",
         "_pauses",
+        "_read_ahead_bytes",
         "_read_grant",
         "_rest",
         "_waiting",
         "_waits",
         "accepted_at",
         "aliases",
+        "asked",
         "authentication",
         "broker",
         "congested",
@@ -167,6 +172,10 @@ class Connection:
         """Until the packet in hand is carried out: packets are carried out one by one."""
         self._waits = 0
         """How many things are waited for before the client's next packet."""
+        self._read_ahead_bytes = 0
+        """What was read while a plugin was asked about a client that is not accepted yet."""
+        self.asked: Deferred[Any] | None = None
+        """A plugin's answer about a client that is not accepted yet; it is cancelled when the connection is gone."""
         self._pauses = 0
         self._goodbye: ReasonCode | None = None
         self._impatience: Timer | None = None
@@ -238,6 +247,9 @@ class Connection:
             self.pause_for(SLOWED_BY_S)
         if self._held is not None:
             self._held.extend(frames)
+            self._read_ahead_bytes += len(data)
+            if not self._reads_ahead:
+                self.link.pause_reading()
         elif frames:
             self._take_in(frames)
         else:
@@ -502,7 +514,8 @@ class Connection:
             if self._held is None:
                 self._held = []
             self._waits += 1
-            self.link.pause_reading()
+            if not self._reads_ahead:
+                self.link.pause_reading()
             work.addCallback(lambda _: self._go_on())
             return True
         # What is done already may have led to something else that is waited for: what follows waits with it.
@@ -566,6 +579,15 @@ class Connection:
     def _is_let_in(self) -> bool:
         """Whether the client has its CONNACK: one that was refused leaves no will (section 3.1.2.5)."""
         return self.state in (State.CONNECTED, State.REAUTHENTICATING)
+
+    @property
+    def _reads_ahead(self) -> bool:
+        """Whether to read while something is waited for: of who is not accepted yet, and not much.
+
+        That a peer has gone shows in reading alone, and what plugins are asked about it is then in vain.
+        """
+        few = self._read_ahead_bytes <= READ_AHEAD_BYTES
+        return few and not self._is_let_in and self.framer.error is None
 
     def _turn_away(self, why: str) -> None:
         """Close before a byte is read: no packet has come that could be answered."""
@@ -730,6 +752,8 @@ class Connection:
         """A CONNACK with a failure, for a client that was not let in."""
         if reason in (ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.SESSION_TAKEN_OVER):
             reason = ReasonCode.SERVER_UNAVAILABLE  # CONNACK has no 0x8B, nor 0x8E.
+        elif reason < 0x80:
+            reason = ReasonCode.UNSPECIFIED_ERROR  # A plugin may disconnect with 0x00, which would let the client in.
         if self.version == V5:
             fitting = _fitting(reason, PacketType.CONNACK)
             self.send_packet(Connack(False, fitting, self.problem(text)))
@@ -746,6 +770,9 @@ class Connection:
         self.broker.wheel.remove(self, self._due)
         self.forget_routes()
         self.aliases = None
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            asked.cancel()
 
     def _close_now(self) -> None:
         if self.state is not State.CLOSED:

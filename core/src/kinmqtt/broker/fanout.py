@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.logger import Logger
-
-from kinmqtt.broker.naming import check_made_message
+from kinmqtt.broker.naming import check_made_names
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import known_right, may_receive
 from kinmqtt.mqtt.packets import V5
@@ -293,7 +291,7 @@ def _asked(runtime: Runtime, target: Target, publication: Publication, permitted
         return publication
     if isinstance(outcome, Message):
         try:
-            check_made_message(runtime.limits, outcome, publication.message)
+            check_made_names(runtime.limits, outcome, publication.message)
         except ValueError as error:
             log.error("a plugin made an unfit message of one to {topic!r}: {error}", topic=topic, error=error)
             return publication

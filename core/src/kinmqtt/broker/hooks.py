@@ -5,24 +5,18 @@ What is misspelt here does not type-check, and a hook that the SPI declares and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinmqtt.broker.dispatch import (
-    STOPS,
-    CallFactory,
-    Collect,
-    Decide,
-    Intercept,
-    Mailbox,
-    Notify,
-    Poll,
-    failure_outcome,
-)
+from attrs import evolve
+
+from kinmqtt.broker.calls import CallFactory
+from kinmqtt.broker.dispatch import Collect, Decide, Intercept, Poll, failure_outcome
+from kinmqtt.broker.notices import Mailbox, NoticeLimit, Notify
 from kinmqtt.plugins.manager import PluginManager
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.authentication import ConnectRequest, Continue, ExchangeStep, Redirect
+from kinmqtt_spi.services.authentication import ConnectRequest, ExchangeStep, Redirect
 from kinmqtt_spi.services.authorization import AuthorizationRequest
 from kinmqtt_spi.services.cluster import Member
 from kinmqtt_spi.services.limiter import LimitDecision, Resource
@@ -30,7 +24,7 @@ from kinmqtt_spi.services.metric import Metrics, Snapshot, SysTopic, TrafficSnap
 from kinmqtt_spi.services.plugin import Clock, Health
 from kinmqtt_spi.services.queue import FullPolicy, QueueFull
 from kinmqtt_spi.services.subscription import Subscriber
-from kinmqtt_spi.values import ALLOW, Address, Client, Decision, Message, Subscription, deny
+from kinmqtt_spi.values import ALLOW, Address, Client, Message, Subscription, deny
 
 NOBODY_ANSWERED = deny(ReasonCode.NOT_AUTHORIZED, "no authenticator spoke for the client")
 UNKNOWN_METHOD = deny(ReasonCode.BAD_AUTHENTICATION_METHOD, "no plugin knows the authentication method")
@@ -46,47 +40,57 @@ class Hooks:
         self._factory = CallFactory(clock, metrics, guards)
         self._clock = clock
         self._metrics = metrics
+        self._notice_limit = NoticeLimit()
         self._mailboxes: dict[str, Mailbox] = {}
         self._bind_deciding()
         self._bind_intercepting()
         self._bind_collecting()
         self._bind_telling()
 
-    def _calls(self, hook: str, *sorts: type[Any]) -> Any:
-        implementations = self._manager.implementations(hook)
-        return self._factory.bind(hook, self._manager.traits(hook), implementations, sorts or (object,))
+    def _calls(self, hook: str) -> Any:
+        return self._factory.bind(hook, self._manager.traits(hook), self._manager.implementations(hook))
 
-    def _intercept(
-        self, hook: str, sort: type[Any], reason: ReasonCode = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-    ) -> Any:
+    def _intercept(self, hook: str, reason: ReasonCode = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR) -> Any:
         traits = self._manager.traits(hook)
         parameters = self._manager.parameters(hook)
-        return Intercept(
-            self._calls(hook, sort, *STOPS), parameters.index(traits.folds), failure_outcome(traits, reason), sort
-        )
+        return Intercept(self._calls(hook), parameters.index(traits.folds), failure_outcome(traits, reason))
 
     def _notify(self, hook: str) -> Any:
-        return Notify(self._calls(hook), self._mailbox_of, self._metrics)
+        # How long a notice may take is the mailbox's to say: it waits for the end of what it has cancelled.
+        traits = evolve(self._manager.traits(hook), time_limit_s=None)
+        calls = self._factory.bind(hook, traits, self._manager.implementations(hook))
+        return Notify(calls, self._mailbox_of, self._metrics)
 
     def _mailbox_of(self, plugin: str) -> Mailbox:
-        return self._mailboxes.setdefault(plugin, Mailbox(self._clock))
+        return self._mailboxes.setdefault(plugin, Mailbox(self._clock, self._notice_limit))
+
+    def limit_notices(self, limit_s: float) -> None:
+        """How long a notice may be awaited, from the next one on."""
+        self._notice_limit.limit_s = limit_s
 
     async def drained(self) -> None:
         """Wait until every plugin has been told everything that it was to be told so far."""
         for mailbox in tuple(self._mailboxes.values()):
             await mailbox.drained()
 
+    def give_up_notices(self) -> None:
+        """Cancel what plugins have not come to an end with; the log names each."""
+        for mailbox in self._mailboxes.values():
+            mailbox.give_up()
+
+    def overdue_notices(self) -> Mapping[str, str]:
+        """By plugin, the notice that it did not come to an end with, for those that have had none since that did."""
+        return {plugin: box.overdue for plugin, box in self._mailboxes.items() if box.overdue is not None}
+
     def _bind_deciding(self) -> None:
         unavailable = ReasonCode.SERVER_UNAVAILABLE
         forbidden = ReasonCode.NOT_AUTHORIZED
         self.connection_opened: Decide[[Address, str]] = Decide(self._calls("connection_opened"), ALLOW, unavailable)
         self.authenticate: Decide[[ConnectRequest]] = Decide(
-            self._calls("authenticate", Decision), NOBODY_ANSWERED, unavailable
+            self._calls("authenticate"), NOBODY_ANSWERED, unavailable
         )
-        self.exchange: Decide[[ExchangeStep]] = Decide(
-            self._calls("exchange", Decision, Continue), UNKNOWN_METHOD, unavailable, (Decision, Continue)
-        )
-        self.authorize: Decide[[AuthorizationRequest]] = Decide(self._calls("authorize", Decision), ALLOW, forbidden)
+        self.exchange: Decide[[ExchangeStep]] = Decide(self._calls("exchange"), UNKNOWN_METHOD, unavailable)
+        self.authorize: Decide[[AuthorizationRequest]] = Decide(self._calls("authorize"), ALLOW, forbidden)
         self.authorize_receive: Decide[[AuthorizationRequest]] = Decide(
             self._calls("authorize_receive"), ALLOW, forbidden
         )
@@ -98,22 +102,18 @@ class Hooks:
     def _bind_intercepting(self) -> None:
         unavailable = ReasonCode.SERVER_UNAVAILABLE
         self.connect_received: Intercept[[ConnectRequest], ConnectRequest] = self._intercept(
-            "connect_received", ConnectRequest, unavailable
+            "connect_received", unavailable
         )
         self.choose_server: Intercept[[Client, Redirect | None], Redirect | None] = self._intercept(
-            "choose_server", Redirect, unavailable
+            "choose_server", unavailable
         )
-        self.connack_sending: Intercept[[Client, Properties], Properties] = self._intercept(
-            "connack_sending", Properties
-        )
-        self.subscribing: Intercept[[Client, Subscription], Subscription] = self._intercept(
-            "subscribing", Subscription
-        )
-        self.unsubscribing: Intercept[[Client, str], str] = self._intercept("unsubscribing", str)
-        self.publish_received: Intercept[[Client, Message], Message] = self._intercept("publish_received", Message)
-        self.delivering: Intercept[[Client, Message, Subscription], Message] = self._intercept("delivering", Message)
-        self.will_publishing: Intercept[[Client, Message], Message] = self._intercept("will_publishing", Message)
-        self.retaining: Intercept[[Message], Message] = self._intercept("retaining", Message)
+        self.connack_sending: Intercept[[Client, Properties], Properties] = self._intercept("connack_sending")
+        self.subscribing: Intercept[[Client, Subscription], Subscription] = self._intercept("subscribing")
+        self.unsubscribing: Intercept[[Client, str], str] = self._intercept("unsubscribing")
+        self.publish_received: Intercept[[Client, Message], Message] = self._intercept("publish_received")
+        self.delivering: Intercept[[Client, Message, Subscription], Message] = self._intercept("delivering")
+        self.will_publishing: Intercept[[Client, Message], Message] = self._intercept("will_publishing")
+        self.retaining: Intercept[[Message], Message] = self._intercept("retaining")
 
     def _bind_collecting(self) -> None:
         self.start: Collect[[Any], None] = Collect(self._calls("start"))

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.dispatch import Intercept, Ruling
 from kinmqtt.broker.fanout import Fanout
-from kinmqtt.broker.naming import check_made_message, check_names
+from kinmqtt.broker.naming import check_made_names, check_names
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.router import Routed
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
@@ -319,7 +319,7 @@ def _intercepted(
     if isinstance(outcome, Message):
         if outcome is not publication.message:
             try:
-                check_made_message(connection.broker.runtime.limits, outcome, publication.message)
+                check_made_names(connection.broker.runtime.limits, outcome, publication.message)
                 connection.broker.runtime.rights.spaces.check(outcome.topic, packet.topic)
             except ValueError as error:
                 log.error(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kinmqtt.broker.dispatch import FAILURES, Call
+from kinmqtt.broker.calls import FAILURES, Call
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.limiter import (
     WITHIN_LIMITS,
     LimitDecision,
@@ -18,6 +19,13 @@ from kinmqtt_spi.services.limiter import (
 if TYPE_CHECKING:
     from kinmqtt.broker.hooks import Hooks
     from kinmqtt_spi.services.metric import Metrics
+
+
+def failed_closed(plugin: str, kind: ResourceKind) -> LimitDecision:
+    """What becomes of a request where a limiter fails that is marked ``fails_closed``."""
+    comes_in = kind is ResourceKind.CONNECTION or kind is ResourceKind.CONNECT
+    reason = ReasonCode.SERVER_UNAVAILABLE if comes_in else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+    return LimitDecision(LimitVerdict.REJECT, f"{plugin}, which failed", reason=reason)
 
 
 class Limiting:
@@ -64,7 +72,9 @@ class Limiting:
                 delays = answer.verdict is LimitVerdict.DELAY
             except FAILURES as error:
                 call.failed(error)
-                continue
+                if not call.implementation.closed:
+                    continue
+                answer, delays = failed_closed(call.plugin, resource.kind), False
             if not delays:
                 if refused is None:
                     refused = []

@@ -15,11 +15,16 @@ def check_names(limits: LimitSettings, *names: str | None) -> None:
 
 
 def check_made_message(limits: LimitSettings, message: Message, original: Message | None = None) -> None:
-    """Raise ``ValueError`` for a message of a plugin's making that no PUBLISH can carry, or may for its names.
+    """Raise ``ValueError`` for a message of a plugin's making that no PUBLISH can carry, or may for its names."""
+    check_message(message)
+    check_made_names(limits, message, original)
+
+
+def check_made_names(limits: LimitSettings, message: Message, original: Message | None = None) -> None:
+    """Raise ``ValueError`` for a message of a plugin's making whose names no client may use.
 
     A name that the ``original`` has too is not of the plugin's making: it may be older than the settings.
     """
-    check_message(message)
     _check(limits, "topic", message.topic, None if original is None else original.topic)
     response_topic = message.properties.response_topic
     if response_topic is not None:

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 from attrs import evolve, fields, frozen
 
 from kinmqtt.mqtt.characters import disallowed_in
+from kinmqtt_spi.markers import NOTICE_LIMIT_S
 from kinmqtt_spi.services.queue import FullPolicy
 from kinmqtt_spi.settings import setting
 
@@ -113,6 +114,12 @@ class LimitSettings:
     )
     outbound_time_limit_s: float = setting(
         300.0, help="how long so much may wait for a client's socket before it is disconnected", unit="s", minimum=1
+    )
+    notice_time_limit_s: float = setting(
+        NOTICE_LIMIT_S,
+        help="how long a plugin may take over one notice, while its others wait; then it is cancelled",
+        unit="s",
+        minimum=0.1,
     )
     max_filters: int = setting(10_000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
     memory_slow_bytes: int | None = setting(

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import pause, run, settle
-from kinmqtt.broker.naming import check_made_message
+from kinmqtt.broker.naming import check_made_names
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt_spi.reasons import ReasonCode
@@ -73,7 +73,7 @@ class Wills:
         if not isinstance(outcome, Message):
             return None
         try:
-            check_made_message(self._runtime.limits, outcome, message)
+            check_made_names(self._runtime.limits, outcome, message)
             self._runtime.rights.spaces.check(outcome.topic, message.topic)
         except ValueError as error:
             log.error(

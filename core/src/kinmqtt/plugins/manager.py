@@ -18,7 +18,7 @@ from kinmqtt.plugins.selection import Choice, Selection
 from kinmqtt_spi import SPI_VERSION
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
-from kinmqtt_spi.markers import PROJECT, HookTraits, topics_of, traits_of
+from kinmqtt_spi.markers import PROJECT, HookTraits, is_closed, topics_of, traits_of
 from kinmqtt_spi.services.plugin import Requirements
 
 log = Logger("kinmqtt.plugins")
@@ -43,6 +43,8 @@ class Implementation:
     topics: tuple[str, ...] | None = None
     asyncio: bool = False
     """Whether the plugin's coroutines are asyncio's (they await futures) rather than Twisted's."""
+    closed: bool = False
+    """Whether its failures refuse what others' failures would let through: it is marked ``fails_closed``."""
 
 
 HINTS: Final = {"embedded": '; to keep nothing over a restart, set broker.data = "memory" (`--data memory`) instead'}
@@ -93,6 +95,7 @@ class PluginManager:
                 _with_all_arguments(impl.function, tuple(impl.argnames), spec),
                 topics_of(impl.function),
                 impl.plugin_name in self._asyncio,
+                is_closed(impl.function),
             )
             for impl in found
             if (impl.plugin_name, hook) not in self._left_out
@@ -109,6 +112,14 @@ class PluginManager:
         plugin = self._pm.get_plugin(name)
         callers = self._pm.get_hookcallers(plugin) or []
         return tuple(sorted(caller.name for caller in callers if (name, caller.name) not in self._left_out))
+
+    def failing_openly(self, name: str) -> dict[str, bool]:
+        """Of a plugin's hooks those whose failures let through what they were asked about, and whether its own do."""
+        return {
+            hook: not any(each.closed for each in self.implementations(hook) if each.plugin == name)
+            for hook in self.hooks_of(name)
+            if self.traits(hook).fails_open
+        }
 
     def traits(self, hook: str) -> HookTraits:
         """How a hook was declared."""
@@ -197,6 +208,11 @@ class PluginManager:
             if topics_of(impl.function) is not None and not traits.by_topic:
                 raise AssemblyError(
                     f"plugin {name!r} limits the hook {caller.name} to topics, which that hook does not know"
+                )
+            if is_closed(impl.function) and not traits.fails_open:
+                raise AssemblyError(
+                    f"plugin {name!r} marks its hook {caller.name} fails_closed, and the failures of that hook let "
+                    "nothing through; take the mark away"
                 )
             if traits.synchronous and inspect.iscoroutinefunction(impl.function):
                 raise AssemblyError(

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from faulty import plugin
 from harness import House, Peer
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, Disconnect
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, Disconnect, Publish
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Properties, ReasonCode, Reject, deny, hookimpl
 from kinmqtt_spi.services.authentication import (
     Authenticated,
@@ -212,7 +214,6 @@ def test_authenticate_holds_what_the_client_sends_ahead() -> None:
     house = House(plugins={"guard": Authenticator(lambda: answer)})
     peer = house.connect("c").subscribe("a").publish("a", b"x")
     assert peer.packets == []
-    assert not peer.link.reading
 
     answer.callback(ALLOW)
     house.settle()
@@ -220,6 +221,102 @@ def test_authenticate_holds_what_the_client_sends_ahead() -> None:
     assert isinstance(peer.packets[0], Connack)
     assert (peer.granted, peer.messages) == ([0], [("a", b"x", 0)])
     assert peer.link.reading
+
+
+def test_authenticate_has_little_of_the_client_read_ahead() -> None:
+    """It is read, so that its going is noticed; beyond a bound it is not, and then everything is carried out."""
+    answer: Deferred[Decision] = Deferred()
+    house = House(plugins={"guard": Authenticator(lambda: answer)})
+    peer = house.connect("c")
+    read = [peer.link.reading]
+
+    for _ in range(3):
+        peer.publish("a", bytes(40_000))
+        read.append(peer.link.reading)
+    answer.callback(ALLOW)
+    house.settle()
+
+    assert read == [True, True, False, False]
+    assert peer.link.reading
+    assert house.broker.runtime.statistics.messages_received.value == 3
+
+
+def test_authenticate_loses_nothing_of_a_packet_that_is_too_large_before() -> None:
+    """One larger than a CONNECT may be is not read to its end before the client is accepted, and then it is."""
+    answer: Deferred[Decision] = Deferred()
+    house = House(plugins={"guard": Authenticator(lambda: answer)}, max_connect_bytes=1000)
+    peer = house.connect("c", V5).subscribe("a")
+    packet = encode(Publish.build("a", bytes(5000)), V5)
+
+    peer.send_bytes(packet[:500])
+    read = peer.link.reading
+    answer.callback(ALLOW)
+    house.settle()
+    peer.send_bytes(packet[500:])
+
+    assert not read
+    assert [len(payload) for _, payload, _ in peer.messages] == [5000]
+
+
+@pytest.mark.parametrize("how", ["lost", "too late"])
+def test_authenticate_is_cancelled_when_the_client_has_gone(how: str) -> None:
+    """Nobody needs the answer: the plugin learns of it, and is not blamed for having none."""
+    cancelled: list[Any] = []
+    answer: Deferred[Decision] = Deferred(cancelled.append)
+    house = House(plugins={"guard": Authenticator(lambda: answer)}, connect_time_limit_s=5)
+    peer = house.connect("c", V5)
+
+    if how == "lost":
+        peer.drop()
+    else:
+        house.advance(7)
+
+    assert len(cancelled) == 1
+    assert house.assembly.metrics.sum("plugin.failures") == 0
+    assert house.broker.sessions.by_id == {}
+    assert house.broker.connections == set()
+
+
+def test_authenticate_is_not_asked_of_the_next_when_the_client_has_gone() -> None:
+    """What was cancelled ends the question: it is neither an abstention nor an answer."""
+    second = Authenticator(lambda: ALLOW)
+    house = House(plugins={"first": Authenticator(Deferred), "second": second})
+
+    house.connect("c", V5).drop()
+
+    assert second.asked == 0
+
+
+def test_a_coroutine_of_authenticate_is_cancelled_where_it_waits() -> None:
+    """It may give back what it holds."""
+    released: list[bool] = []
+
+    async def ask() -> Decision:
+        try:
+            await Deferred()
+        finally:
+            released.append(True)
+        return ALLOW
+
+    house = House(plugins={"guard": Authenticator(ask)})
+
+    house.connect("c", V5).drop()
+
+    assert released == [True]
+
+
+@pytest.mark.parametrize("hook", ["connect_received", "exchange", "choose_server", "authorize"])
+def test_other_questions_about_who_is_not_accepted_are_cancelled_too(hook: str) -> None:
+    """Nothing was begun for the client that would have to be undone."""
+    cancelled: list[Any] = []
+    house = House(plugins={"slow": plugin(**{hook: lambda *_: Deferred(cancelled.append)})})
+    method = Properties(authentication_method="m") if hook == "exchange" else Properties()
+
+    house.connect("c", V5, will=Will(Message("w")), properties=method).drop()
+
+    assert len(cancelled) == 1
+    assert house.assembly.metrics.sum("plugin.failures") == 0
+    assert house.broker.sessions.by_id == {}
 
 
 def test_authenticate_has_ten_seconds() -> None:

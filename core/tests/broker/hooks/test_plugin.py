@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, succeed
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl
-from kinmqtt_spi.errors import AssemblyError, NotConfigured, SettingsError
+from kinmqtt_spi.errors import AssemblyError, CallAbandoned, CallStopped, NotConfigured, SettingsError
 from kinmqtt_spi.reference.cluster import SingleNode
 from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.plugin import CallGuard, Context, Health, HealthState, Requirements
@@ -783,6 +783,18 @@ def test_guard_calls_of_several_plugins_are_all_asked() -> None:
     assert [plugins[name].guard.left for name in "abc"] == [[(0.0, "CallStopped")], [], []]
 
 
+def test_guard_calls_hears_that_a_client_has_gone() -> None:
+    """Which is neither a success nor the plugin's failure: whoever connects and goes must open no breaker."""
+    guarding = Guarding()
+    house = House(plugins={"guarding": guarding, "auth": Authenticator(lambda: Deferred())})
+
+    house.connect("a").drop()
+
+    [(_, error)] = guarding.guard.left
+    assert error == "CallAbandoned"
+    assert issubclass(CallAbandoned, CallStopped)
+
+
 class BrokenGuard(CallGuard):
     """Raises whatever it is asked."""
 
@@ -807,7 +819,7 @@ def test_guard_calls_with_a_broken_guard_lets_calls_in() -> None:
 @pytest.mark.parametrize("guard", [1, "breaker"])
 def test_guard_calls_that_answers_no_guard_stops_the_assembly(guard: Any) -> None:
     """Found when the broker is put together."""
-    with pytest.raises(AssemblyError, match=r"'guarding' failed in guard_calls: TypeError: .* no CallGuard"):
+    with pytest.raises(AssemblyError, match=r"'guarding': guard_calls answered an? \w+; expected None or CallGuard"):
         House(plugins={"guarding": Guarding(guard), "auth": Authenticator()})
 
 
@@ -820,4 +832,4 @@ def test_guard_calls_hears_of_an_answer_that_is_none(answer: Callable[[], Any]) 
     peer = house.connect("a", V5)
 
     assert peer.connack.reason is ReasonCode.SERVER_UNAVAILABLE
-    assert [error for _, error in guarding.guard.left] == ["TypeError"]
+    assert [error for _, error in guarding.guard.left] == ["WrongAnswer"]

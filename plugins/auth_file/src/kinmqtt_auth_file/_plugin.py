@@ -10,10 +10,11 @@ from twisted.internet.defer import Deferred
 
 from kinmqtt_auth_file.files import Contents, Files, counted
 from kinmqtt_auth_file.hashes import Argon2id
+from kinmqtt_auth_file.line import Line, TooBusy
 from kinmqtt_auth_file.passwords import Passwords
 from kinmqtt_auth_file.settings import AuthFileSettings
 from kinmqtt_auth_file.users import Seals, Users
-from kinmqtt_auth_file.verifying import Line, TooBusy, Verified, Verifier
+from kinmqtt_auth_file.verifying import Verified, Verifier
 from kinmqtt_spi import Client, Decision, Message, Reject, deny, hookimpl
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.reasons import ReasonCode
@@ -51,6 +52,7 @@ class AuthFile:
         self._problem: str | None = None
         self._timer: Timer | None = None
         self._looking = False
+        self._line: Line | None = None
 
     # Its life
 
@@ -81,7 +83,7 @@ class AuthFile:
         self._busy = metrics.counter("busy", "clients")
         self._reloads = metrics.counter("reloads", "files")
         self._failures = metrics.counter("reload_failures", "files")
-        self._line = Line(context, settings.verify_at_once, settings.verify_waiting)
+        self._line = Line(context, *_bounds(settings))
         self._verified = Verified(context.clock, settings.cache_entries, settings.cache_s)
         self._verifier = Verifier(
             self._line, self._verified, self._passwords, metrics.counter("cache_hits", "clients")
@@ -89,7 +91,6 @@ class AuthFile:
         self._users = Users(context)
         self._seals = Seals()
         metrics.gauge("cached", "passwords", lambda: len(self._verified))
-        metrics.gauge("waiting", "clients", lambda: len(self._line))
         for note in contents.notes:
             context.log.warn("{note}", note=note)
 
@@ -111,7 +112,7 @@ class AuthFile:
             self._problem = "; ".join(error.problems)
             raise
         self._verified.bound(settings.cache_entries, settings.cache_s)
-        self._line.resize(settings.verify_at_once, settings.verify_waiting)
+        self._line.resize(*_bounds(settings))
         self._settings, self._files, self._watch = settings, files, watch
         self._take(contents)
         self._look_later()
@@ -120,10 +121,12 @@ class AuthFile:
 
     @hookimpl
     def stop(self) -> None:
-        """Look no more."""
+        """Look no more, and turn away who waits."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._line is not None:
+            self._line.close()
 
     @hookimpl
     def health(self) -> Health:
@@ -276,6 +279,11 @@ def _files_of(settings: AuthFileSettings) -> Files:
     if settings.password_file is None and settings.acl_file is None:
         raise NotConfigured("plugins.auth_file has neither password_file nor acl_file")
     return Files(_absolute(settings.password_file), _absolute(settings.acl_file))
+
+
+def _bounds(settings: AuthFileSettings) -> tuple[int, int, float]:
+    """Of the line for the threads."""
+    return settings.verify_at_once, settings.verify_waiting, settings.failure_pause_s
 
 
 def _idle(settings: AuthFileSettings) -> set[str]:

@@ -52,6 +52,13 @@ class AuthFileSettings:
         help="clients that may wait for theirs, a quarter of them from one address; more are refused as too busy",
         minimum=1,
     )
+    failure_pause_s: float = setting(
+        2.0,
+        help="the longest that an address waits between two verifications after many wrong passwords; 0 for none",
+        unit="s",
+        minimum=0,
+        maximum=5,
+    )
     argon2: Argon2Settings = setting(
         factory=Argon2Settings, help="what a new password's hash costs, for `kinmqtt passwd -c`"
     )

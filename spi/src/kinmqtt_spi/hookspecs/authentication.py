@@ -32,8 +32,9 @@ def authenticate(request: ConnectRequest) -> Maybe[Decision | None]:
 
     Called: for each CONNECT packet that names no authentication method.
     Combines: the first answer that does not abstain, in the order of the settings; else DENY with 0x87.
-    If it raises: counts as DENY with 0x88, so that a broken guard lets nobody in.
-    Threading: reactor thread; may be awaited. The client's other packets wait.
+    If it raises: counts as DENY with 0x88, so that a broken guard lets nobody in; so does no answer in time.
+    Threading: reactor thread; may be awaited. The client's other packets wait. Where the client goes meanwhile, what
+    is awaited is cancelled.
     """
 
 
@@ -45,8 +46,9 @@ def exchange(step: ExchangeStep) -> Maybe[Decision | Continue | None]:
 
     Called: for each CONNECT that names an authentication method, and for each AUTH packet after it.
     Combines: the first answer that does not abstain, in the order of the settings; else DENY with 0x8C.
-    If it raises: counts as DENY with 0x88.
-    Threading: reactor thread; may be awaited. The client's other packets wait.
+    If it raises: counts as DENY with 0x88; so does no answer in time.
+    Threading: reactor thread; may be awaited. The client's other packets wait. Where the client goes meanwhile, what
+    is awaited is cancelled.
     """
 
 

@@ -19,7 +19,7 @@ def authorize(request: AuthorizationRequest) -> Maybe[Decision | None]:
     cached; again when a will or a delayed message is due, whose client may be gone. Not for topics that begin with
     ``$`` and are closed to clients.
     Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
-    If it raises: counts as DENY with 0x87, and is not cached.
+    If it raises: counts as DENY with 0x87, and is not cached; so does no answer in time.
     Threading: reactor thread; may be awaited. The client's other packets wait.
     """
 

@@ -24,13 +24,13 @@ def connect_received(request: ConnectRequest) -> Maybe[Outcome[ConnectRequest]]:
     """
 
 
-@hookspec(Kind.INTERCEPT, synchronous=True, on_failure=OnFailure.PASS, folds="properties")
+@hookspec(Kind.INTERCEPT, synchronous=True, on_failure=OnFailure.PASS, folds="properties", fails_open=True)
 def connack_sending(client: Client, properties: Properties) -> Outcome[Properties]:
     """A successful CONNACK is about to go to an MQTT 5 client: change its properties.
 
     Called: for each accepted connection of MQTT 5. Limits the broker itself keeps can't be widened here.
-    Combines: a fold in the order of the settings.
-    If it raises: the properties go out unchanged.
+    Combines: a fold in the order of the settings; ``Drop``, ``Reject`` and ``Disconnect`` refuse the client.
+    If it raises: fails open: the properties go out unchanged. With ``fails_closed`` the client is refused with 0x83.
     Threading: reactor thread, synchronous.
     """
 
@@ -46,13 +46,16 @@ def publish_received(client: Client, message: Message) -> Maybe[Outcome[Message]
     """
 
 
-@hookspec(Kind.INTERCEPT, synchronous=True, on_failure=OnFailure.PASS, by_topic=True, folds="message")
+@hookspec(
+    Kind.INTERCEPT, synchronous=True, on_failure=OnFailure.PASS, by_topic=True, folds="message", fails_open=True
+)
 def delivering(client: Client, message: Message, subscription: Subscription) -> Outcome[Message]:
     """A message is about to be queued for or sent to one client: change it for this client, or drop it.
 
     Called: for each client a message goes to, after routing; may be limited with ``on_topics``.
     Combines: a fold in the order of the settings; ``Reject`` and ``Drop`` both drop it for this client.
-    If it raises: the message goes out unchanged.
+    If it raises: fails open: the message goes out unchanged. With ``fails_closed`` it is dropped for this client, and
+    counted as ``intercepted``.
     Threading: reactor thread, synchronous.
     """
 

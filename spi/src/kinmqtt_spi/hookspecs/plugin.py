@@ -121,7 +121,7 @@ def guard_calls(plugin: str, hook: str) -> CallGuard | None:
     Called: once at assembly, after ``configure``, for each implementation of a decide or intercept hook that may be
     awaited. A plugin does not guard itself.
     Combines: all guards are asked, in the order of the settings; the first that lets no call in is the last asked.
-    If it raises: the broker does not start and names the plugin; a guard that raises lets the call in, and is logged
-    and counted.
+    If it raises: the broker does not start and names the plugin; a guard that raises fails open: it lets the call in,
+    and is logged and counted.
     Threading: reactor thread, synchronous; so are the guard's methods.
     """

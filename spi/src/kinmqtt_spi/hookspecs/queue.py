@@ -30,7 +30,7 @@ def queue_full(question: QueueFull) -> FullPolicy | None:
 
     Called: for each message that finds its queue full.
     Combines: the first answer that is not ``None``, in the order of the settings; else the settings' policy.
-    If it raises: counts as abstaining.
+    If it raises: counts as abstaining; the settings' policy holds.
     Threading: reactor thread, synchronous: answer from memory.
     """
 

@@ -47,13 +47,14 @@ def unsubscribing(client: Client, filter: str) -> Maybe[Outcome[str]]:
     """
 
 
-@hookspec(Kind.COLLECT, time_limit_s=10.0)
+@hookspec(Kind.COLLECT, time_limit_s=10.0, fails_open=True)
 def initial_subscriptions(client: Client) -> Maybe[Sequence[Subscription]]:  # type: ignore[empty-body]
     """Subscriptions a client has without asking.
 
     Called: at each connect, before CONNACK.
     Combines: the union; retained messages are sent as for a SUBSCRIBE.
-    If it raises: that plugin's part is left out and counted.
+    If it raises: fails open: that plugin's part is left out and counted. With ``fails_closed`` the client is refused
+    with 0x88.
     Threading: reactor thread; may be awaited.
     """
 
@@ -65,7 +66,7 @@ def choose_member(group: str, filter: str, candidates: Sequence[Subscriber], mes
     Called: for each message and shared group it matches; ``candidates`` are the connected members, or where none
     is connected, all of them. Members that ``authorize_receive`` denies the message to are not among them.
     Combines: the first candidate answered, in the order of the settings; else the members take turns.
-    If it raises: counts as abstaining.
+    If it raises: counts as abstaining; the message goes to another member.
     Threading: reactor thread, synchronous: answer from memory.
     """
 

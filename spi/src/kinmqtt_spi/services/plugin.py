@@ -241,7 +241,8 @@ class CallGuard(ABC):
         """A call that was let in has ended, after so many seconds, with its answer or with this error.
 
         Told once for each call that was let in, when its answer is there; a time limit that was exceeded is an error.
-        Where a guard behind this one stopped the call it is :class:`~kinmqtt_spi.errors.CallStopped`, after 0 s.
+        Where a guard behind this one stopped the call it is :class:`~kinmqtt_spi.errors.CallStopped`, after 0 s, and
+        where its client has gone meanwhile :class:`~kinmqtt_spi.errors.CallAbandoned`, which is one of those.
         """
 
 

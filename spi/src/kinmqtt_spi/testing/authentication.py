@@ -66,7 +66,9 @@ class AuthenticationCase:
 class AuthenticatorContract(Contract):
     """Override the fixture ``authentication``, which answers an :class:`AuthenticationCase`.
 
-    What a case has no example of is skipped.
+    What a case has no example of is skipped. A plugin that lets an address wait after wrong passwords needs a
+    ``drive`` under which time goes (``TurningDriver(clock, lambda: clock.advance(0.1))``), and a case whose clients
+    have addresses of their own.
     """
 
     passwords = True
@@ -393,6 +395,23 @@ class AuthenticatorContract(Contract):
                 answer = _ask(authentication, claimed, drive)
                 if _verdict(answer) is Verdict.ALLOW:
                     assert _identity(answer).username_of(claimed) != STRANGER
+
+    # Clients that go
+
+    @behaviour("AUTHENTICATION-27")
+    def test_authentication_27_who_goes_holds_up_nobody(
+        self, authentication: AuthenticationCase, drive: Driver
+    ) -> None:
+        """Where the answer to somebody who has gone is cancelled it ends, and others are answered as they should.
+
+        The broker cancels what it waits for when the client's connection is gone.
+        """
+        hooks = Hooks(authentication.plugin)
+        for gone, _ in _some(_declared(authentication), "clients"):
+            for _ in range(3):
+                drive.abandon(hooks.call("authenticate", request=gone))
+            for request, verdict in _declared(authentication):
+                assert _verdict(_ask(authentication, request, drive)) is verdict
 
 
 def near_names(name: str) -> list[str]:

@@ -34,6 +34,9 @@ class Driver(Protocol):
         Raises what the first of them fails with that fails, when all others have their end.
         """
 
+    def abandon(self, answer: Maybe[Any]) -> None:
+        """Wait no more, as the broker where a client has gone: what is awaited is cancelled, and may clean up."""
+
 
 class TurningDriver:
     """Turns a clock until the answer is there: for services that answer at once, or with Twisted's Deferreds.
@@ -78,6 +81,24 @@ class TurningDriver:
             coroutine.close()
         raise NoAnswer(f"{waited[min(pending)]!r} had no result after {_TURNS} turns of the clock")
 
+    def abandon(self, answer: Maybe[Any]) -> None:
+        """See :meth:`Driver.abandon`; as with Twisted, what a coroutine awaits is cancelled."""
+        if not isinstance(answer, Awaitable):
+            return
+        coroutine = _await(answer)
+        try:
+            waited_for = coroutine.send(None)
+            for _ in range(_TURNS):
+                cancel = getattr(waited_for, "cancel", None)
+                if cancel is None:
+                    waited_for = coroutine.throw(asyncio.CancelledError())
+                else:
+                    cancel()
+                    waited_for = coroutine.send(None)
+        except (StopIteration, Exception, asyncio.CancelledError):
+            return
+        raise NoAnswer(f"{answer!r} goes on however often it is cancelled")
+
 
 class AsyncioDriver:
     """Runs an event loop of its own: for services that use asyncio's libraries. Close it when the test is over."""
@@ -104,6 +125,20 @@ class AsyncioDriver:
         if waited:
             self.loop.run_until_complete(self._gather(waited, results, errors))
         return _results(results, errors)
+
+    def abandon(self, answer: Maybe[Any]) -> None:
+        """See :meth:`Driver.abandon`: the task is cancelled when it has begun."""
+        if isinstance(answer, Awaitable):
+            self.loop.run_until_complete(self._abandon(answer))
+
+    async def _abandon(self, answer: Awaitable[Any]) -> None:
+        as_future = getattr(answer, "asFuture", None)
+        future = asyncio.ensure_future(_await(answer)) if as_future is None else as_future(self.loop)
+        await asyncio.sleep(0)
+        future.cancel()
+        await asyncio.wait([future], timeout=self._limit_s)
+        if not future.done():
+            raise NoAnswer(f"{answer!r} goes on although it is cancelled")
 
     def close(self) -> None:
         """Cancel what is still running, and close the loop."""

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from kinmqtt_spi import SPI_VERSION
 from kinmqtt_spi.errors import NotConfigured, SettingsError
-from kinmqtt_spi.markers import topics_of
+from kinmqtt_spi.markers import is_closed, topics_of
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
 from kinmqtt_spi.reference.subscription import matches
@@ -165,6 +165,13 @@ class PluginContract(Contract):
             assert not (implementation.hookwrapper or implementation.wrapper), name
             assert not (implementation.tryfirst or implementation.trylast), name
             assert traits.by_topic or topics_of(implementation.function) is None, name
+
+    @behaviour("PLUGIN-21")
+    def test_plugin_21_marks_mean_something(self, plugin: PluginCase) -> None:
+        """Only hooks whose failures let something through are marked ``fails_closed``."""
+        hooks = Hooks(plugin.make())
+        for name, implementation in hooks.implementations.items():
+            assert hooks.traits(name).fails_open or not is_closed(implementation.function), name
 
     # Settings
 

@@ -1,0 +1,70 @@
+"""Coroutines whose steps are timed: between two waits a coroutine has the event loop for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class TimedCoroutine(Coroutine[Any, Any, T]):
+    """Drives another coroutine, and reports how long each of its steps took.
+
+    It is driven in the other's place, so that being closed or cancelled before the first step is the other's affair.
+    """
+
+    __slots__ = ("__name__", "__qualname__", "_coroutine", "_report", "_timer")
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T], timer: Callable[[], float], report: Callable[[float], object]
+    ) -> None:
+        """``report`` is called with the seconds of each step, by ``timer``."""
+        self._coroutine = coroutine
+        self._timer = timer
+        self._report = report
+        self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
+        self.__qualname__ = getattr(coroutine, "__qualname__", self.__name__)
+
+    def send(self, value: Any) -> Any:
+        """See :meth:`collections.abc.Coroutine.send`."""
+        began = self._timer()
+        try:
+            return self._coroutine.send(value)
+        finally:
+            self._report(self._timer() - began)
+
+    def throw(
+        self, type_: Any, value: BaseException | object = None, traceback: TracebackType | None = None, /
+    ) -> Any:
+        """See :meth:`collections.abc.Coroutine.throw`; a type with a value is how older callers write it."""
+        error = value if isinstance(value, BaseException) else type_
+        if traceback is not None and isinstance(error, BaseException):
+            error = error.with_traceback(traceback)
+        began = self._timer()
+        try:
+            return self._coroutine.throw(error)
+        finally:
+            self._report(self._timer() - began)
+
+    def close(self) -> None:
+        """See :meth:`collections.abc.Coroutine.close`."""
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        value: Any = None
+        step: Callable[[Any], Any] = self.send
+        while True:
+            try:
+                waited_for = step(value)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            try:
+                value, step = (yield waited_for), self.send
+            except GeneratorExit:
+                self.close()
+                raise
+            except BaseException as error:
+                value, step = error, self.throw
