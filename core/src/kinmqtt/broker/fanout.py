@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from twisted.logger import Logger
+
 from kinmqtt.broker.naming import check_made_names
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import known_right, may_receive
