@@ -9,11 +9,12 @@ from attrs import define, evolve
 from twisted.logger import Logger
 
 from kinmqtt.broker import events
+from kinmqtt.broker.assembly import ANONYMOUS
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.denials import DENIALS, applicant
 from kinmqtt.broker.dispatch import Ruling
 from kinmqtt.broker.publication import KEPT_PREFIX
-from kinmqtt.broker.sessions import Opening, TooManySessions
+from kinmqtt.broker.sessions import NoRoom, Opening
 from kinmqtt.broker.settings import NEVER_EXPIRES
 from kinmqtt.broker.subscribing import subscribe_initially
 from kinmqtt.broker.turn import NotKept
@@ -306,6 +307,7 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
         packet.version,
         request.certificate_subject,
         identity.attributes,
+        anonymous=ruling.by == ANONYMOUS,
     )
     if connection.authentication is not None:
         # Re-authentication is the same client's: a mechanism is shown who that is.
@@ -347,8 +349,11 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     if packet.will is None:
         return None
     will = packet.will
-    if connection.broker.runtime.limits.problem_with(will.topic) is not None:
-        raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic has too many levels, or is too long")
+    limits = connection.broker.runtime.limits
+    for topic in (will.topic, will.properties.response_topic or ""):
+        problem = limits.problem_with(topic)
+        if problem is not None:
+            raise Refused(ReasonCode.TOPIC_NAME_INVALID, f"a topic of the will: {problem}")
     if will.topic.startswith(KEPT_PREFIX):
         raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is kept for plugins")
     properties = will.properties
@@ -360,6 +365,11 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
         properties.without("will_delay_interval"),
         Publisher(client.client_id, client.username),
     )
+    if message.size_bytes > limits.max_will_bytes:
+        raise Refused(
+            ReasonCode.QUOTA_EXCEEDED,
+            f"the will takes {message.size_bytes} bytes, of {limits.max_will_bytes} at most (limits.max_will_bytes)",
+        )
     hooks = connection.broker.runtime.hooks
     request = AuthorizationRequest(client, Action.WILL, will.topic, will.qos, will.retain)
     ruling = await settle(hooks.authorize(request))
@@ -395,8 +405,8 @@ async def _open_session(
         session, present = await broker.sessions.open(opening)
     except NotKept as error:
         raise Refused(error.reason, "what the session before has left could not be kept") from error
-    except TooManySessions as error:
-        raise Refused(ReasonCode.QUOTA_EXCEEDED, "there are too many sessions") from error
+    except NoRoom as error:
+        raise Refused(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
     if connection.is_closed():
         return
     if session.kept:

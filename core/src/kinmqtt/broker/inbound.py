@@ -294,11 +294,7 @@ def _stop_by_limit(connection: Connection, session: Session, packet: Publish, li
 
 def _tell_silently_limited(connection: Connection, rule: str) -> None:
     """A line in the log, once for each connection and rule: no packet of MQTT 3 can tell its client."""
-    told = connection.limited_by
-    if told is None:
-        told = connection.limited_by = set()
-    if rule not in told:
-        told.add(rule)
+    if connection.tells_first(rule):
         log.info(
             "{client}: a PUBLISH is limited by {rule}; it goes to nobody, and its publisher can't be told",
             client=connection.name,
@@ -502,8 +498,10 @@ def _acknowledged(
         session.settled(delivery)
         return None
     turn = connection.broker.runtime.turn
-    if effect is Effect.RELEASE and session.kept:
-        turn.batch.queue.append(queue.Release(session.client_id, session.epoch, delivery.sequence))
+    if effect is Effect.RELEASE:
+        session.released(delivery)
+        if session.kept:
+            turn.batch.queue.append(queue.Release(session.client_id, session.epoch, delivery.sequence))
     turn.acknowledge(connection, _released(connection, packet_id, _SUCCESS))
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
+from kinmqtt.broker.accounts import Accounts
 from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
@@ -29,6 +30,7 @@ class Runtime:
 
     __slots__ = (
         "_counter",
+        "accounts",
         "clock",
         "hooks",
         "limits",
@@ -72,6 +74,7 @@ class Runtime:
         self.tells_delivered = hooks.delivered.active
         self.tells_published = hooks.published.active
         self.waiting = Tally()
+        self.accounts = Accounts()
         self._counter = count(1).__next__
 
     def now(self) -> float:
