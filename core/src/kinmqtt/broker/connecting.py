@@ -296,12 +296,17 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
     client_id = identity.client_id or request.client_id
     limits = connection.broker.runtime.limits
     if len(client_id.encode()) > limits.max_client_id_bytes:
-        raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is too long")
+        raise Refused(
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is too long (limits.max_client_id_bytes)"
+        )
+    username = request.username if identity.username is None else identity.username
+    if len((username or "").encode()) > limits.max_username_bytes:
+        raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the user name is too long (limits.max_username_bytes)")
     if not client_id:
         client_id = f"auto-{connection.broker.runtime.random_hex(12)}"
     client = Client(
         client_id,
-        request.username if identity.username is None else identity.username,
+        username,
         request.address,
         request.listener,
         packet.version,
@@ -350,10 +355,9 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
         return None
     will = packet.will
     limits = connection.broker.runtime.limits
-    for topic in (will.topic, will.properties.response_topic or ""):
-        problem = limits.problem_with(topic)
-        if problem is not None:
-            raise Refused(ReasonCode.TOPIC_NAME_INVALID, f"a topic of the will: {problem}")
+    problem = limits.problem_with_topics(will.topic, will.properties)
+    if problem is not None:
+        raise Refused(ReasonCode.TOPIC_NAME_INVALID, f"the will, {problem}")
     if will.topic.startswith(KEPT_PREFIX):
         raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is kept for plugins")
     properties = will.properties

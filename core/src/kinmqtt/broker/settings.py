@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import evolve, fields, frozen
 
+from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.queue import FullPolicy
 from kinmqtt_spi.settings import setting
 
@@ -152,7 +153,14 @@ class LimitSettings:
         minimum=0,
         maximum=NEVER_EXPIRES,
     )
-    max_client_id_bytes: int = setting(65_535, help="the longest client id", unit="bytes", minimum=23, maximum=65_535)
+    max_client_id_bytes: int = setting(1024, help="the longest client id", unit="bytes", minimum=23, maximum=65_535)
+    max_username_bytes: int = setting(
+        1024,
+        help="the longest user name, as the authenticator gives it or else as CONNECT does",
+        unit="bytes",
+        minimum=1,
+        maximum=65_535,
+    )
     max_topic_levels: int = setting(200, help="levels of a topic or filter", minimum=1)
     max_topic_bytes: int = setting(
         4096,
@@ -199,6 +207,15 @@ class LimitSettings:
         if name.count("/") >= self.max_topic_levels:
             return "it has too many levels"
         return self.problem_with_length(name)
+
+    def problem_with_topics(self, topic: str, properties: Properties) -> str | None:
+        """The same of all topics of a message: its own, and the response topic."""
+        problem = self.problem_with(topic)
+        if problem is not None:
+            return f"the topic: {problem}"
+        response_topic = properties.response_topic
+        problem = None if response_topic is None else self.problem_with(response_topic)
+        return None if problem is None else f"the response topic: {problem}"
 
     def problem_with_length(self, name: str) -> str | None:
         """The same, of its length alone."""
