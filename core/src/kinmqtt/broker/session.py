@@ -220,7 +220,9 @@ class Session(Holder):
 
     def released(self, delivery: Delivery) -> None:
         """PUBREC has come: of the message only its packet identifier is needed from here on."""
-        self._landed(delivery)
+        if delivery.large_bytes:
+            self._landed(delivery)
+            self.wants_pump()
         delivery.publication = _NOTHING_LEFT
 
     def _flies(self, delivery: Delivery) -> None:
