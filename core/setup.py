@@ -24,12 +24,14 @@ SPI = HERE.parent / "spi" / "src"
 """Where a checkout has the SPI; absent where only this distribution's sources are."""
 
 COMPILED = (
+    "kinmqtt/broker/accounts.py",
     "kinmqtt/broker/batch.py",
     "kinmqtt/broker/broker.py",
     "kinmqtt/broker/connection.py",
     "kinmqtt/broker/delivery.py",
     "kinmqtt/broker/fanout.py",
     "kinmqtt/broker/full_queue.py",
+    "kinmqtt/broker/holder.py",
     "kinmqtt/broker/inbound.py",
     "kinmqtt/broker/limiting.py",
     "kinmqtt/broker/overload.py",

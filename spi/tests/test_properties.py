@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import copy
+
 import pytest
 
-from kinmqtt_spi.properties import NO_PROPERTIES, PROPERTY_NAMES, Properties
+from kinmqtt_spi.properties import NO_PROPERTIES, PROPERTIES_BYTES, PROPERTY_NAMES, Properties, text_bytes
 
 
 def test_an_absent_property_reads_as_none() -> None:
@@ -92,20 +95,37 @@ def test_no_properties_take_nothing() -> None:
         Properties(correlation_data=b"x" * 1000),
         Properties(user_property=(("x" * 1000, ""),)),
         Properties(user_property=(("", "x" * 1000),)),
-        Properties(user_property=(("", ""),) * 125),
-        Properties(subscription_identifier=(1,) * 125),
+        Properties(user_property=(("", ""),) * 16),
+        Properties(subscription_identifier=(1,) * 32),
     ],
 )
 def test_whatever_a_client_may_make_large_counts(properties: Properties) -> None:
     """Strings, binary data, and the number of those that may be repeated."""
-    assert 1000 <= properties.size_bytes < 1100
+    assert 1000 + PROPERTIES_BYTES <= properties.size_bytes < 1200 + PROPERTIES_BYTES
+
+
+def test_a_text_counts_for_what_it_may_take() -> None:
+    """CPython makes each character as wide as the widest: one emoji makes a long text four times as large."""
+    assert [text_bytes("x" * 100), text_bytes("x" * 99 + "\U0001f600")] == [100, 400]
+    assert text_bytes("") == 0
+
+
+def test_the_size_is_no_part_of_what_properties_are() -> None:
+    """Whoever has asked for it has the same properties still: they compare, show, hash and copy as before."""
+    asked, fresh = (Properties(user_property=(("k", "v"),), topic_alias=1) for _ in range(2))
+
+    size_bytes = asked.size_bytes
+
+    assert (asked, repr(asked), hash(asked), dict(asked.present)) == (fresh, repr(fresh), hash(fresh), fresh.present)
+    assert copy(asked) == pickle.loads(pickle.dumps(asked)) == fresh
+    assert copy(asked).replace(topic_alias=2).size_bytes == size_bytes
 
 
 def test_each_property_counts() -> None:
-    """A little for each that is there, a number too, and together what they count one by one."""
+    """Each that is there, a number too, and together what they count one by one; what holds them counts once."""
     one, other = Properties(message_expiry_interval=5), Properties(content_type="text")
 
     both = Properties(message_expiry_interval=5, content_type="text")
 
     assert 0 < one.size_bytes < other.size_bytes
-    assert both.size_bytes == one.size_bytes + other.size_bytes
+    assert both.size_bytes == one.size_bytes + other.size_bytes - PROPERTIES_BYTES

@@ -7,6 +7,8 @@ from typing import cast
 
 import pytest
 from attrs.exceptions import FrozenInstanceError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import FIRST_FAILURE, ReasonCode
@@ -26,6 +28,9 @@ from kinmqtt_spi.services.retain import RetainVersion
 from kinmqtt_spi.values import (
     ABSTAIN,
     ALLOW,
+    LEVEL_BYTES,
+    MESSAGE_BYTES,
+    SUBSCRIPTION_BYTES,
     Address,
     Client,
     Disconnect,
@@ -59,13 +64,26 @@ def test_the_frame_is_no_part_of_what_a_message_is() -> None:
 
 
 def test_a_message_counts_for_all_that_it_holds() -> None:
-    """Its topic in UTF-8, its payload, and its properties: a message of one byte may be a large one."""
+    """The objects, its topic as wide as it may be, its payload, and its properties: one of a byte may be large."""
     properties = Properties(content_type="text", user_property=(("k", "x" * 1000),))
 
     sizes = [Message("t", b"x").size_bytes, Message("t/ä", b"12345").size_bytes]
 
-    assert sizes == [2, 9]
-    assert Message("t", b"x", properties=properties).size_bytes == 2 + properties.size_bytes > 1000
+    assert sizes == [MESSAGE_BYTES + 2, MESSAGE_BYTES + 3 * 4 + 5]
+    assert Message("t", b"x", properties=properties).size_bytes == MESSAGE_BYTES + 2 + properties.size_bytes > 1000
+
+
+@given(st.text(), st.sampled_from([None, "g", "gruppe-ä"]))
+def test_a_subscription_counts_for_its_filter_and_group(filter: str, group: str | None) -> None:
+    """Each level counts and a group does; what a client may change without a new filter does not."""
+    plain = Subscription(filter, share_group=group)
+    longer = Subscription(f"{filter}/x", share_group=group)
+    other = Subscription(filter, 2, group, True, True, 2, 268_435_455)
+
+    assert plain.size_bytes == other.size_bytes
+    assert plain.size_bytes >= SUBSCRIPTION_BYTES + 2 * len(filter.encode("utf-8", "surrogatepass"))
+    assert longer.size_bytes >= plain.size_bytes + LEVEL_BYTES
+    assert Subscription(filter, share_group="g").size_bytes > Subscription(filter).size_bytes
 
 
 @pytest.mark.parametrize(("now", "expired"), [(9.9, False), (10.0, True), (10.1, True)])

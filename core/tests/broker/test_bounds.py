@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from harness import House, Peer
 
+from kinmqtt.broker.session import FLIGHT_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Connack, Puback, Publish, Pubrec, Suback, Will
-from kinmqtt_spi import Properties, hookimpl
+from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.plugin import Context
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import Entry, FullPolicy
 
 
 def dropped(house: House, why: str) -> int:
@@ -60,7 +61,7 @@ def test_a_topic_that_has_one_may_get_another() -> None:
 
 def test_bytes_are_bounded_too() -> None:
     """One that grows beyond the bytes there are is refused, one that does not is taken."""
-    house = House(max_retained_bytes=100)
+    house = House(max_retained_bytes=600)
     pub = house.connect("p", V5)
 
     for payload in (b"x" * 90, b"x" * 50, b"x" * 60, b"x" * 150):
@@ -145,7 +146,7 @@ def _try(house: House, client_id: str, version: int) -> Peer:
 
 def test_all_queues_together_are_bounded() -> None:
     """Where they hold as much as may be, each counts as full."""
-    house = House(max_all_queued_bytes=2000, queue_full=FullPolicy.REFUSE)
+    house = House(max_all_queued_bytes=4000, user_share=1, queue_full=FullPolicy.REFUSE)
     for name in "abc":
         house.connect(name, clean_start=False).subscribe(name, qos=1).drop()
     pub = house.connect("p", V5)
@@ -176,7 +177,8 @@ def test_a_session_that_is_another_s_counts_no_more(there: bool) -> None:
 
 def test_what_is_in_flight_to_clients_that_are_away_counts() -> None:
     """One who reads and never acknowledges, under one client id after the other, fills no memory without end."""
-    house = House(max_all_queued_bytes=5000, max_inflight=10)
+    one_bytes = Entry(1, Message("t", b"x" * 99), 1).size_bytes + FLIGHT_BYTES
+    house = House(max_all_queued_bytes=50 * one_bytes, user_share=1, max_inflight=10)
     pub = house.connect("p", V5)
     waiting = house.broker.runtime.waiting
     for number in range(20):
@@ -193,7 +195,7 @@ def test_what_is_in_flight_to_clients_that_are_away_counts() -> None:
         house.connect(f"c{number}", V5).disconnect()
 
     assert len(back.of(Publish)) == 10
-    assert (counted, held) == (5000, 50)
+    assert (counted, held) == (50 * one_bytes, 50)
     assert dropped(house, "queue_full") == 150
     assert waiting.size_bytes == 0
 
@@ -201,7 +203,7 @@ def test_what_is_in_flight_to_clients_that_are_away_counts() -> None:
 @pytest.mark.parametrize("policy", [FullPolicy.DROP_OLDEST, FullPolicy.KEEP_LATEST])
 def test_only_its_own_gives_way(policy: FullPolicy) -> None:
     """A queue that has something makes room of that; one that has nothing drops the newcomer."""
-    house = House(max_all_queued_bytes=2000, queue_full=policy)
+    house = House(max_all_queued_bytes=2000, user_share=1, queue_full=policy)
     for name in "ab":
         house.connect(name, clean_start=False).subscribe(name, qos=1).drop()
     pub = house.connect("p")

@@ -208,7 +208,7 @@ def test_a_place_is_free_when_its_message_is_sent(kept: bool) -> None:
 @KEPT
 def test_bytes_are_limited_too(kept: bool) -> None:
     """A queue that has reached its bytes is full, however few messages it holds."""
-    house = House(max_inflight=1, max_queued_bytes=1024)
+    house = House(max_inflight=1, max_queued_bytes=1200)
     sub = waiter(house, kept)
     pub = house.connect("p")
 

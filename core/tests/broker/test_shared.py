@@ -426,7 +426,7 @@ def drops(log: MemoryEventLog) -> list[str]:
 
 def test_a_member_that_can_be_sent_to_is_not_full() -> None:
     """Where all queues together are full, a member whose client takes its messages at once gets them."""
-    house = House(max_all_queued_bytes=1024)
+    house = House(max_all_queued_bytes=1024, user_share=1)
     house.connect("hoarder", V5, expiry_s=60).subscribe("hoard", 1).drop()
     house.connect("p").publish("hoard", bytes(2000), qos=1)
     members = [member(house, client_id) for client_id in ("a", "b")]

@@ -84,7 +84,7 @@ def test_a_turn_may_have_any_number_of_writes_of_one_client(server: RedisServer)
         assert [each.stage for each in state.inflight] == [Stage.SENT] * (many - 1)
         assert state.last_sequence == 2 * many - 1
         assert state.sizes == life.queues.sizes("c")
-        assert state.sizes.queued_bytes == sum(write.entry.message.size_bytes for write in waiting)
+        assert state.sizes.queued_bytes == sum(write.entry.size_bytes for write in waiting)
         assert [each.sequence for each in await life.queues.read("c", 0, 3 * many)] == list(range(many, 2 * many))
         assert len(await life.queues.expire(NOW + 1, 3 * many)) == many // 2
 
@@ -110,7 +110,7 @@ def test_a_run_of_removals_takes_what_flies_what_waits_and_what_is_not_there(ser
         state = await life.queues.load("c")
         assert [(each.sequence, each.packet_id) for each in state.inflight] == [(2, 6)]
         assert [each.sequence for each in await life.queues.read("c", 0, 9)] == [4]
-        assert state.sizes == QueueSizes(queued=1, queued_bytes=entry(4).message.size_bytes, inflight=1)
+        assert state.sizes == QueueSizes(queued=1, queued_bytes=entry(4).size_bytes, inflight=1)
         await life.plugin.stop()
 
     asyncio.run(run())

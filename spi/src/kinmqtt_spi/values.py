@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from attrs import evolve, field, fields, frozen, make_class
 from attrs.converters import optional
 
-from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.properties import NO_PROPERTIES, TEXT_BYTES, Properties, text_bytes
 from kinmqtt_spi.reasons import ReasonCode
 
 T = TypeVar("T")
@@ -23,6 +23,23 @@ Commit: TypeAlias = Awaitable[None] | None
 
 It fails with :class:`~kinmqtt_spi.errors.Fenced` or :class:`~kinmqtt_spi.errors.ServiceUnavailable`.
 """
+
+# What CPython 3.11 takes on a machine of 64 bits, about; see :mod:`kinmqtt_spi.properties`.
+
+MESSAGE_BYTES: Final = 300
+"""What a message takes besides its topic's characters, its payload and its properties: the objects themselves."""
+
+LEVEL_BYTES: Final = 130
+"""What each further level of a filter takes in an index that goes level by level.
+
+One that other filters share takes little, and one of its own about 250 bytes: this is in between.
+"""
+
+SUBSCRIPTION_BYTES: Final = 700
+"""What a subscription takes besides its filter: in its session, in the session store and in the index."""
+
+SHARE_BYTES: Final = 150
+"""What a shared subscription takes on top of that, besides the name of its group."""
 
 NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -85,6 +102,18 @@ class Client:
     """Whom a verified client certificate was issued to (RFC 4514), where it has shown one."""
     attributes: Mapping[str, str] = NO_ATTRIBUTES
     """What an authenticator added, for authorizers and limiters to use."""
+    anonymous: bool = False
+    """Whether no authenticator has vouched for it: then ``username`` is whatever it says of itself."""
+
+    @property
+    def quota_key(self) -> str:
+        """Under which name to count what it takes of what all share: its user, else the address it comes from.
+
+        A client may come again under other client ids, and one that nobody has checked under other user names.
+        """
+        if self.username is None or self.anonymous:
+            return f"address {self.address.host}"
+        return f"user {self.username}"
 
 
 @frozen(slots=True)
@@ -147,11 +176,14 @@ class Message:
 
     @property
     def size_bytes(self) -> int:
-        """What the message counts for where bytes are bounded: its topic in UTF-8, its payload and its properties."""
+        """About what the message takes in memory, which is what it counts for where bytes are bounded.
+
+        Its topic, its payload and its properties, and :data:`MESSAGE_BYTES` for the objects that hold them.
+        """
         topic = self.topic
-        length = len(topic) if topic.isascii() else len(topic.encode("utf-8", "surrogatepass"))
-        length += len(self.payload)
-        return length + self.properties.size_bytes if self.properties else length
+        # As text_bytes has it, without the call: each message that is queued comes here more than once.
+        size_bytes = MESSAGE_BYTES + (len(topic) if topic.isascii() else 4 * len(topic)) + len(self.payload)
+        return size_bytes + self.properties.size_bytes if self.properties else size_bytes
 
     def has_expired(self, now: float) -> bool:
         """Whether the message must no longer be delivered at ``now`` (seconds since the epoch)."""
@@ -220,6 +252,20 @@ class Subscription:
     def full_filter(self) -> str:
         """The filter as the client wrote it: what UNSUBSCRIBE compares (MQTT-3.10.4-1)."""
         return self.filter if self.share_group is None else f"$share/{self.share_group}/{self.filter}"
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the subscription takes in memory, which is what it counts for where bytes are bounded.
+
+        It depends on the filter and the group alone, so that another QoS, say, changes nothing. The characters of
+        the filter count twice: as a whole, and level by level.
+        """
+        filter = self.filter
+        filter_bytes = text_bytes(filter)
+        size_bytes = SUBSCRIPTION_BYTES + 2 * filter_bytes + LEVEL_BYTES * filter.count("/")
+        if self.share_group is None:
+            return size_bytes
+        return size_bytes + SHARE_BYTES + TEXT_BYTES + filter_bytes + 2 * text_bytes(self.share_group)
 
 
 @frozen(slots=True)

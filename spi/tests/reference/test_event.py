@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_spi.errors import OffsetOutOfRange
 from kinmqtt_spi.reference.event import MemoryEventLog
 from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded, Start
+from kinmqtt_spi.services.event import EVENT_BYTES, Event, EventKind, EventVersion, Recorded, Start
 
 
 def event(client_id: str, counter: int = 0) -> Event:
@@ -85,6 +86,78 @@ def test_the_oldest_events_go() -> None:
     assert caught.value.oldest == log.oldest == 7
     assert [record.offset for record in log.read(6, 9)] == [7, 8, 9]
     assert len(log._records) <= 6
+
+
+def test_the_oldest_events_go_where_they_take_too_much() -> None:
+    """The log holds so many bytes, and no more: the oldest make room, and are no longer in memory either."""
+    long = [evolve(event(str(number)), data={"filter": "x" * 5000}) for number in range(20)]
+    most = 3 * max(each.size_bytes for each in long)
+    log = MemoryEventLog(TurnableClock().later, retention_bytes=most)
+    for each in long:
+        log.append([each])
+        assert log.size_bytes <= most
+
+    held = [record.offset for record in log.read(log.oldest - 1, 99)]
+
+    assert (held, log.oldest, log.newest) == ([17, 18, 19], 17, 19)
+    assert log.size_bytes == sum(each.size_bytes for each in long[17:])
+    assert sum(record.event.size_bytes for record in log._records) < most + 17 * EVENT_BYTES + 100
+    with pytest.raises(OffsetOutOfRange):
+        log.read(15, 9)
+
+
+def test_the_newest_event_is_there_however_large_it_is() -> None:
+    """A log whose bytes it exceeds has it alone; the next one takes its place."""
+    log = MemoryEventLog(TurnableClock().later, retention_bytes=10_000)
+    log.append([event("a"), evolve(event("b"), data={"filter": "x" * 50_000})])
+
+    alone = log.read(0, 9)
+    log.append([event("c")])
+
+    assert [record.event.client_id for record in alone] == ["b"]
+    assert [record.event.client_id for record in log.read(1, 9)] == ["c"]
+    assert log.size_bytes == event("c").size_bytes
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 3000), max_size=6), max_size=20),
+    st.integers(1, 8),
+    st.integers(1, 12_000),
+    st.integers(0, 20),
+)
+def test_a_log_holds_what_its_bounds_let_it_hold(
+    batches: list[list[int]], retention: int, retention_bytes: int, restart: int
+) -> None:
+    """Whatever comes, in whatever batches, and also in the next life: the newest that fit, and a right account."""
+    clock = TurnableClock()
+    log = MemoryEventLog(clock.later, retention=retention, retention_bytes=retention_bytes)
+    sent: list[Event] = []
+    for number, batch in enumerate(batches):
+        if number == restart:
+            held = log.read(log.oldest - 1, 10_000)
+            log = MemoryEventLog(clock.later, retention=retention, retention_bytes=retention_bytes, records=held)
+        several = [evolve(event("c"), data={"filter": "x" * size}) for size in batch]
+        sent += several
+        log.append(several)
+
+        fitting = 0
+        for count in range(1, min(retention, len(sent)) + 1):
+            if count == 1 or sum(each.size_bytes for each in sent[-count:]) <= retention_bytes:
+                fitting = count
+        expected = sent[len(sent) - fitting :]
+        assert [record.event for record in log.read(log.oldest - 1, 10_000)] == expected
+        assert log.size_bytes == sum(each.size_bytes for each in expected)
+        assert len(log._records) <= 2 * retention + len(batch)
+
+
+def test_an_event_counts_for_what_is_in_it() -> None:
+    """Texts, bytes and numbers, also within others; the client id too."""
+    small = Event(EventKind.SUBSCRIBE, "c", EventVersion(1, 1), 0.0, {"filter": "a"})
+    data = {"filter": "a" * 1001, "list": ["b" * 1000, {"key": b"c" * 1000}]}
+    large = Event(EventKind.SUBSCRIBE, "d" * 1001, EventVersion(1, 1), 0.0, data)
+
+    assert EVENT_BYTES < small.size_bytes < EVENT_BYTES + 100
+    assert small.size_bytes + 4000 < large.size_bytes < small.size_bytes + 4500
 
 
 def test_a_log_that_keeps_nothing_is_refused() -> None:

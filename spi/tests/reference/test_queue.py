@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.reference.queue import MemoryQueueStore
 from kinmqtt_spi.services.queue import (
+    ENTRY_BYTES,
     Append,
     Entry,
     InboundClose,
@@ -27,7 +29,7 @@ from kinmqtt_spi.services.queue import (
     Send,
     Stage,
 )
-from kinmqtt_spi.values import Message
+from kinmqtt_spi.values import MESSAGE_BYTES, Message
 
 
 def entry(sequence: int, topic: str = "t", payload: bytes = b"12345", expires_at: float | None = None) -> Entry:
@@ -170,14 +172,20 @@ def test_inbound_identifiers_stand_until_they_are_closed() -> None:
     assert store.sizes("c") == store.totals() == QueueSizes(inbound=1)
 
 
-@pytest.mark.parametrize(("topic", "expected"), [("t", 6), ("température", 17)])
-def test_sizes_count_bytes_of_topic_and_payload(topic: str, expected: int) -> None:
-    """A queued message counts for the bytes of its topic in UTF-8 and of its payload."""
+@pytest.mark.parametrize(
+    ("topic", "more", "expected"),
+    [("t", {}, 6), ("température", {}, 49), ("t", {"identifiers": (1, 2)}, 22), ("t", {"shared_filter": "f"}, 57)],
+)
+def test_sizes_count_what_an_entry_holds(topic: str, more: dict[str, Any], expected: int) -> None:
+    """Topic and payload, what comes with the delivery, and the objects that a message and an entry are."""
     store = MemoryQueueStore()
+    held = entry(1, topic)._replace(**more)
 
-    store.apply([Append("c", 1, entry(1, topic))])
+    store.apply([Append("c", 1, held)])
 
+    expected += MESSAGE_BYTES + ENTRY_BYTES
     assert store.sizes("c") == store.totals() == QueueSizes(queued=1, queued_bytes=expected)
+    assert held.size_bytes == expected
     assert store.sizes("nobody") == QueueSizes()
 
 
@@ -195,7 +203,7 @@ def test_only_queued_messages_expire() -> None:
         [],
     ]
     assert numbers(store) == [5]
-    assert store.sizes("c") == QueueSizes(1, 6, 1, 0)
+    assert store.sizes("c") == QueueSizes(1, entry(1).size_bytes, 1, 0)
 
 
 def test_a_requeued_message_expires_again() -> None:
@@ -314,7 +322,7 @@ class QueueModel(RuleBasedStateMachine):
             state = self.store.load(client)
             sizes = QueueSizes(
                 len(entries),
-                sum(each.message.size_bytes for each in entries),
+                sum(each.size_bytes for each in entries),
                 len(self.inflight[client]),
                 len(self.inbound[client]),
             )

@@ -435,6 +435,9 @@ class SessionModel(RuleBasedStateMachine):
             name: (self.epochs[name], session) for name, session in self.sessions.items()
         }
         assert self.store.count() == len(self.sessions)
+        subscriptions = [each for session in self.sessions.values() for each in session.subscriptions]
+        expected = (len(subscriptions), sum(each.size_bytes for each in subscriptions))
+        assert self.store.subscriptions() == expected
         released = {name: session for name, session in self.sessions.items() if name not in self.owners}
         assert {session.client_id for _, session in self.store.expired(self.now, 9)} == {
             name for name, session in released.items() if due(session.expires_at, self.now)

@@ -384,9 +384,7 @@ class TestQUEUE_29_CountsOnlyWhatIsSent(_Broken):
 class TestQUEUE_30_CountsSharedMessagesOnce(_Broken):
     class double(MemoryQueueStore):
         def totals(self) -> QueueSizes:
-            held = {
-                each.message.id: each.message for queue in self._queues.values() for each in queue.queued.values()
-            }
+            held = {each.message.id: each for queue in self._queues.values() for each in queue.queued.values()}
             return evolve(super().totals(), queued_bytes=sum(each.size_bytes for each in held.values()))
 
 
@@ -395,6 +393,13 @@ class TestQUEUE_31_CountsPayloadsOnly(_Broken):
         def sizes(self, client_id: str) -> QueueSizes:
             payloads = [each.message.payload for each in self.read(client_id, 0, 1_000_000)]
             return evolve(super().sizes(client_id), queued_bytes=sum(map(len, payloads)))
+
+
+class TestQUEUE_31_CountsMessagesOnly(_Broken):
+    class double(MemoryQueueStore):
+        def sizes(self, client_id: str) -> QueueSizes:
+            messages = [each.message for each in self.read(client_id, 0, 1_000_000)]
+            return evolve(super().sizes(client_id), queued_bytes=sum(each.size_bytes for each in messages))
 
 
 class TestQUEUE_32_ExpiresTooLate(_Broken):

@@ -15,7 +15,14 @@ from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.properties import NO_PROPERTIES
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.reference.subscription import matches
-from kinmqtt_spi.services.retain import RetainContents, RetainPage, RetainStore, RetainVersion, RetainWrite
+from kinmqtt_spi.services.retain import (
+    RetainContents,
+    RetainPage,
+    RetainStore,
+    RetainVersion,
+    RetainWrite,
+    retained_bytes,
+)
 from kinmqtt_spi.testing.retain import RetainStoreContract
 from kinmqtt_spi.values import Message, Publisher
 
@@ -346,13 +353,19 @@ class TestRETAIN_20_KeepsTheBytesOfWhatWasReplaced(_Broken):
         def _hold(self, topic: str, node: Any, message: Message, version: RetainVersion) -> None:
             before = self._bytes
             super()._hold(topic, node, message, version)
-            self._bytes = before + message.size_bytes
+            self._bytes = before + retained_bytes(message)
 
 
 class TestRETAIN_20_CountsPayloads(_Broken):
     class double(MemoryRetainStore):
         def size_bytes(self) -> int:
             return sum(len(node.message.payload) for node in self._topics.values() if node.message)
+
+
+class TestRETAIN_20_CountsMessagesOnly(_Broken):
+    class double(MemoryRetainStore):
+        def size_bytes(self) -> int:
+            return sum(node.message.size_bytes for node in self._topics.values() if node.message)
 
 
 class TestRETAIN_21_ExpiresTooLate(_Broken):

@@ -64,6 +64,7 @@ class Batch:
         "queued",
         "refused",
         "retain",
+        "retain_bytes",
         "sends",
         "sessions",
         "tied",
@@ -74,6 +75,8 @@ class Batch:
         self.queue: list[QueueWrite] = []
         self.sessions: list[SessionWrite] = []
         self.retain: list[RetainWrite] = []
+        self.retain_bytes = 0
+        """What these count for: each that comes is asked whether there is room for it behind the others."""
         self.events: list[Event] = []
         self.began_at = 0.0
         """When it was handed over to the stores, by a clock that never goes back."""

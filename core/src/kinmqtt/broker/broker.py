@@ -454,6 +454,9 @@ class Broker:
             )
         metrics.gauge("clients.total", "clients", lambda: len(self.sessions.by_id))
         metrics.gauge("subscriptions.count", "subscriptions", self.router.index.count)
+        everybody = self.runtime.accounts.all
+        metrics.gauge("subscriptions.size", "bytes", lambda: everybody.subscription_bytes)
+        metrics.gauge("wills.size", "bytes", lambda: everybody.will_bytes)
         metrics.gauge("retained.count", "messages", stores.retain.count)
         metrics.gauge("retained.size", "bytes", stores.retain.size_bytes)
         metrics.gauge("queued.count", "messages", lambda: self.runtime.waiting.messages)

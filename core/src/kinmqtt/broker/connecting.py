@@ -10,11 +10,12 @@ from attrs import define, evolve
 from twisted.logger import Logger
 
 from kinmqtt.broker import connection_log, events
+from kinmqtt.broker.assembly import ANONYMOUS
 from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.denials import applicant
 from kinmqtt.broker.dispatch import FailedClosed, Ruling
 from kinmqtt.broker.naming import check_names
-from kinmqtt.broker.sessions import Opening, TooManySessions
+from kinmqtt.broker.sessions import NoRoom, Opening
 from kinmqtt.broker.settings import NEVER_EXPIRES, LimitSettings
 from kinmqtt.broker.subscribing import subscribe_initially
 from kinmqtt.broker.turn import NotKept
@@ -331,10 +332,13 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
     client_id = identity.client_id or request.client_id
     limits = connection.broker.runtime.limits
     if len(client_id.encode()) > limits.max_client_id_bytes:
-        raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is too long")
+        raise Refused(
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is too long (limits.max_client_id_bytes)"
+        )
+    if len((username or "").encode()) > limits.max_username_bytes:
+        raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the user name is too long (limits.max_username_bytes)")
     if not client_id:
         client_id = f"auto-{connection.broker.runtime.random_hex(12)}"
-    username = request.username if identity.username is None else identity.username
     _check_made_names(limits, client_id, username)
     client = Client(
         client_id,
@@ -344,6 +348,7 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
         packet.version,
         request.certificate_subject,
         identity.attributes,
+        anonymous=ruling.by == ANONYMOUS,
     )
     if connection.authentication is not None:
         # Re-authentication is the same client's: a mechanism is shown who that is.
@@ -398,8 +403,10 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     if packet.will is None:
         return None
     will = packet.will
-    if connection.broker.runtime.limits.problem_with(will.topic) is not None:
-        raise Refused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic has too many levels, or is too long")
+    limits = connection.broker.runtime.limits
+    problem = limits.problem_with_topics(will.topic, will.properties)
+    if problem is not None:
+        raise Refused(ReasonCode.TOPIC_NAME_INVALID, f"the will, {problem}")
     properties = will.properties
     message = Message(
         will.topic,
@@ -409,6 +416,11 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
         properties.without("will_delay_interval"),
         Publisher(client.client_id, client.username),
     )
+    if message.size_bytes > limits.max_will_bytes:
+        raise Refused(
+            ReasonCode.QUOTA_EXCEEDED,
+            f"the will takes {message.size_bytes} bytes, of {limits.max_will_bytes} at most (limits.max_will_bytes)",
+        )
     rights = connection.broker.runtime.rights
     request = AuthorizationRequest(client, Action.WILL, will.topic, will.qos, will.retain)
     ruling = await _while_there(connection, rights.ask(request))
@@ -442,8 +454,8 @@ async def _open_session(
         session, present = await broker.sessions.open(opening)
     except NotKept as error:
         raise Refused(error.reason, "what the session before has left could not be kept") from error
-    except TooManySessions as error:
-        raise Refused(ReasonCode.QUOTA_EXCEEDED, "there are too many sessions") from error
+    except NoRoom as error:
+        raise Refused(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
     if connection.is_closed():
         return
     if session.kept:

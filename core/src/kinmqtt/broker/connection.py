@@ -202,7 +202,7 @@ class Connection:
         """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
         self.limited_to: Resource | None = None
         self.limited_by: set[str] | None = None
-        """The rules by which PUBLISH packets were refused without a word to the client."""
+        """The rules and bounds by which something was refused, and which the log has named."""
 
     # What the transport tells
 
@@ -572,6 +572,15 @@ class Connection:
         if self.session is None:
             return f"connection from {self.link.address}"
         return f"client {shown(self.session.client_id)} at {self.link.address}"
+
+    def tells_first(self, bound: str) -> bool:
+        """Whether the log has not named yet that rule or bound for this connection; from now on it has."""
+        if self.limited_by is None:
+            self.limited_by = set()
+        if bound in self.limited_by:
+            return False
+        self.limited_by.add(bound)
+        return True
 
     # Within
 

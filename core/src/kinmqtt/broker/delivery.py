@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kinmqtt.broker.publication import Publication
 from kinmqtt.mqtt.session import Flight, Stage
-from kinmqtt_spi.services.queue import Entry
+from kinmqtt_spi.services.queue import Entry, entry_bytes
 
 
 class Delivery(Flight):
@@ -13,6 +13,7 @@ class Delivery(Flight):
     __slots__ = (
         "committed",
         "identifiers",
+        "large_bytes",
         "publication",
         "qos",
         "retain",
@@ -41,8 +42,15 @@ class Delivery(Flight):
         """Its number in the queue store; 0 in a session that is not kept."""
         self.committed = False
         """Whether it may be sent: at once in a session that is not kept, else when the store has kept it."""
+        self.large_bytes = 0
+        """What it counts for in flight, where it is a large one."""
         self.sent = False
         """Whether it went out before: the next time it carries DUP (MQTT-3.3.1-1)."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts for where it waits: as much as an entry of a queue store."""
+        return entry_bytes(self.publication.size_bytes, self.identifiers, self.shared_filter)
 
     @classmethod
     def of(cls, entry: Entry) -> Delivery:

@@ -36,8 +36,8 @@ log = Logger("kinmqtt.inbound")
 CACHED_ROUTES: Final = 1024
 """Topics a connection remembers its rights and fan-out for."""
 
-LONGEST_CACHED_BYTES: Final = 1024
-"""Of a topic that a connection remembers: those of one client are a megabyte at most."""
+LONGEST_CACHED_BYTES: Final = 256
+"""Of a topic that a connection remembers: those of one client take a megabyte at most."""
 
 LONGEST_REASON_BYTES: Final = 100
 """Of a reason string in an acknowledgement."""
@@ -45,6 +45,9 @@ LONGEST_REASON_BYTES: Final = 100
 PINGRESP: Final = b"\xd0\x00"
 
 _SUCCESS: Final = ReasonCode.SUCCESS
+
+_TOO_LONG: Final = ""
+"""Stands for the topic of an alias that is longer than may be: what comes by that alias is refused as it was."""
 
 _PLAIN_PUBLISH: Final = 0x30
 """The first byte of a PUBLISH of QoS 0 that is neither a repeat nor retained."""
@@ -139,6 +142,11 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
         stopped = _limited(connection, session, packet, connection.limited_to)
         if stopped is not None:
             return stopped
+    if packet.properties is not NO_PROPERTIES:
+        problem = _problem_with_topics(connection, packet)
+        if problem is not None:
+            _refuse(connection, session, packet, ReasonCode.TOPIC_NAME_INVALID, problem)
+            return None
     key = packet.topic.encode() if packet.properties is not NO_PROPERTIES else frame[body + 2 : packet.topic_end]
     route = routes.get(key) if routes else None
     if route is None or (route.expires_at is not None and route.expires_at <= broker.runtime.clock.now()):
@@ -241,12 +249,22 @@ def _resolve_alias(connection: Connection, packet: Publish) -> None:
     if connection.aliases is None:
         connection.aliases = {}
     if packet.topic:
-        connection.aliases[alias] = packet.topic
+        too_long = connection.broker.runtime.limits.problem_with_length(packet.topic) is not None
+        connection.aliases[alias] = _TOO_LONG if too_long else packet.topic
         return
     topic = connection.aliases.get(alias)
     if topic is None:
         raise ProtocolError(f"topic alias {alias} has no topic yet", "MQTT-3.3.2-12")
     packet.topic = topic
+
+
+def _problem_with_topics(connection: Connection, packet: Publish) -> str | None:
+    """What no message may have beside its own topic; ``None`` where all is well."""
+    if packet.topic == _TOO_LONG:
+        return "the topic of its alias: it is too long"
+    response_topic = packet.properties.response_topic
+    problem = None if response_topic is None else connection.broker.runtime.limits.problem_with(response_topic)
+    return None if problem is None else f"the response topic: {problem}"
 
 
 def _admit(connection: Connection, session: Session, packet: Publish) -> bool:
@@ -262,7 +280,10 @@ def _admit(connection: Connection, session: Session, packet: Publish) -> bool:
 
 def _limited(connection: Connection, session: Session, packet: Publish, resource: Resource) -> bool | None:
     """Ask a limiter that looks at topics; ``None`` to go on."""
-    limit = connection.acquire_for_packet(evolve(resource, topic=packet.topic), 1)
+    # Of a topic that is refused in any case, and may be a long one, nobody is to remember anything.
+    if packet.topic and connection.broker.runtime.limits.problem_with_length(packet.topic) is None:
+        resource = evolve(resource, topic=packet.topic)
+    limit = connection.acquire_for_packet(resource, 1)
     if limit.verdict is LimitVerdict.ALLOW:
         return None
     if limit.verdict is LimitVerdict.DELAY:
@@ -286,11 +307,7 @@ def _stop_by_limit(connection: Connection, session: Session, packet: Publish, li
 
 def _tell_silently_limited(connection: Connection, rule: str) -> None:
     """A line in the log, once for each connection and rule: no packet of MQTT 3 can tell its client."""
-    told = connection.limited_by
-    if told is None:
-        told = connection.limited_by = set()
-    if rule not in told:
-        told.add(rule)
+    if connection.tells_first(rule):
         log.info(
             "{client}: a PUBLISH is limited by {rule}; it goes to nobody, and its publisher can't be told",
             client=connection.name,
@@ -327,9 +344,9 @@ def _intercepted(
                 )
                 _refuse(connection, session, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a plugin failed")
                 return None
-            problem = connection.broker.runtime.limits.problem_with(outcome.topic)
+            problem = connection.broker.runtime.limits.problem_with_topics(outcome.topic, outcome.properties)
             if problem is not None:
-                _refuse(connection, session, packet, ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}")
+                _refuse(connection, session, packet, ReasonCode.TOPIC_NAME_INVALID, problem)
                 return None
             publication = Publication.of(outcome)
         return _take(connection, session, packet, publication, None)
@@ -495,8 +512,10 @@ def _acknowledged(
         session.settled(delivery)
         return None
     turn = connection.broker.runtime.turn
-    if effect is Effect.RELEASE and session.kept:
-        turn.batch.queue.append(queue.Release(session.client_id, session.epoch, delivery.sequence))
+    if effect is Effect.RELEASE:
+        session.released(delivery)
+        if session.kept:
+            turn.batch.queue.append(queue.Release(session.client_id, session.epoch, delivery.sequence))
     turn.acknowledge(connection, _released(connection, packet_id, _SUCCESS))
     return None
 

@@ -10,8 +10,8 @@ from kinmqtt.mqtt.codec.publish import publish_parts
 from kinmqtt.mqtt.errors import LocalError, RemoteError
 from kinmqtt.mqtt.packets import V5, Publish
 from kinmqtt.mqtt.topics import check_topic_name
-from kinmqtt_spi.properties import NO_PROPERTIES, Properties
-from kinmqtt_spi.values import Message, MessageId, Publisher, message_made
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties, text_bytes
+from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, message_made
 
 NOT_FORWARDED = ("topic_alias", "subscription_identifier")
 """Properties of a PUBLISH that concern one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
@@ -114,6 +114,29 @@ class Publication:
         elif self._message.frame is not None:
             self._message = self._message.replace()
         return self._message
+
+    @property
+    def size_bytes(self) -> int:
+        """What its message counts for (:attr:`Message.size_bytes`), without making one where that can be told."""
+        if self._message is not None:
+            return self._message.size_bytes
+        publish = self.publish
+        if publish.properties is not NO_PROPERTIES:
+            return self.stored.size_bytes
+        return MESSAGE_BYTES + text_bytes(publish.topic) + publish.payload_size
+
+    def has_expired(self, now: float) -> bool:
+        """Whether the message must no longer be delivered at ``now`` (seconds since the epoch)."""
+        return self.expires_at is not None and now >= self.expires_at
+
+    def rest(self) -> None:
+        """Hold the message once, for it waits: neither the packet it came in nor what was encoded of it."""
+        message = self.stored
+        self.publish = Publish.build(
+            message.topic, message.payload, message.qos, message.retain, False, 1, message.properties
+        )
+        self.frame_version = 0
+        self._parts = self._parts_others = None
 
     def _made(self, frame: bytes | None, frame_version: int) -> Message:
         publish = self.publish

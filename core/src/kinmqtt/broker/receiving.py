@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 CACHED_RIGHTS: Final = 1024
 """Topics of which it is remembered whether a session may receive them."""
 
-LONGEST_REMEMBERED: Final = 1024
-"""Of a topic, in characters: those of one session are a megabyte at most."""
+LONGEST_REMEMBERED: Final = 256
+"""Of a topic, in characters: those of one session take a megabyte at most."""
 
 
 def may_receive(runtime: Runtime, session: Session, message: Message) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from kinmqtt.broker.fanout import Fanout, Group, Target, deliver, deliver_when_kept, merge
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import is_allowed
+from kinmqtt_spi.properties import text_bytes
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
 from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
@@ -134,7 +135,7 @@ class Router:
         fanout = Fanout(self._runtime, self.generation, topic, targets, groups, watched)
         self._fanouts[topic] = fanout
         # A long topic takes as much as many targets.
-        self._cached_targets += len(targets) + len(topic) // TARGET_BYTES
+        self._cached_targets += len(targets) + text_bytes(topic) // TARGET_BYTES
         return fanout
 
     def route(self, publication: Publication, fanout: Fanout | None = None, *, when_kept: bool = False) -> Routed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
+from kinmqtt.broker.accounts import Accounts
 from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.connection_log import SlowConsumers
 from kinmqtt.broker.hooks import Hooks
@@ -32,6 +33,7 @@ class Runtime:
 
     __slots__ = (
         "_counter",
+        "accounts",
         "clock",
         "hooks",
         "limits",
@@ -82,6 +84,7 @@ class Runtime:
         self.waiting = Tally()
         self.log_lines = LogLines(clock)
         self.slow_consumers = SlowConsumers(self)
+        self.accounts = Accounts()
         self._counter = count(1).__next__
 
     def now(self) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kinmqtt.broker import full_queue
 from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.full_queue import Fate
+from kinmqtt.broker.holder import Holder
 from kinmqtt.broker.outbox import Discard, Outbox
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import may_receive
@@ -23,7 +24,7 @@ from kinmqtt.mqtt.session import Incoming, Outgoing, Stage
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState
-from kinmqtt_spi.values import Client, Message, Publisher, Subscription, Will
+from kinmqtt_spi.values import Client, Message, Publisher
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
@@ -34,18 +35,27 @@ DUP: Final = 0x08
 _RELEASED: Final = Message("released")
 """Stands for a message of which only the packet identifier is left; it is never sent."""
 
+_NOTHING_LEFT: Final = Publication.of(_RELEASED)
 
-class Session:
+LARGE_BYTES: Final = 16 << 10
+"""In flight a message that counts for more is counted: the window bounds how much the others are."""
+
+FLIGHT_BYTES: Final = 300
+"""What a message in flight takes besides what it counts for where it waits: it is known here and in the store."""
+
+INBOUND_BYTES: Final = 150
+"""What the identifier of a QoS 2 message takes that its client has not released, here and in the store."""
+
+
+class Session(Holder):
     """The state of one client id, with or without a connection."""
 
     __slots__ = (
         "_aliases",
-        "_away_bytes",
         "_owed",
         "_paying",
         "_publisher",
         "_resumed",
-        "_runtime",
         "client",
         "connection",
         "created_at",
@@ -53,40 +63,31 @@ class Session:
         "epoch",
         "expiry_s",
         "incoming",
-        "kept",
         "max_packet_bytes",
         "out",
         "outgoing",
         "receive_rights",
         "sequence",
-        "subscriptions",
         "version",
         "waiting",
-        "will",
     )
 
     def __init__(self, runtime: Runtime, client: Client, epoch: int, expiry_s: int, kept: bool | None = None) -> None:
         """``kept`` says whether it outlives its connection, where that is not plain from ``expiry_s``."""
-        self._runtime = runtime
+        super().__init__(runtime, client.quota_key, expiry_s > 0 if kept is None else kept)
         self.epoch = epoch
         self.ending = False
         """Whether it is about to end: what others held for a shared subscription is not for it."""
         self.expiry_s = expiry_s
-        self.kept = expiry_s > 0 if kept is None else kept
-        """Whether the session outlives its connection, and so lives in the stores."""
         self.waiting: WaitingHere | WaitingInStore | Ended = (
             WaitingInStore(runtime, self) if self.kept else WaitingHere(runtime, self)
         )
         self.created_at = runtime.clock.now()
-        self.subscriptions: dict[str, Subscription] = {}
         self.outgoing: Outgoing[Delivery] = Outgoing(runtime.limits.max_inflight)
         self.incoming = Incoming()
-        self.will: Will | None = None
         self.connection: Connection | None = None
         self.out: Outbox = Discard(runtime.statistics, "offline")
         self.sequence = 0
-        self._away_bytes = 0
-        """What is in flight to a client that is away: nothing else bounds how much that is, of all together."""
         self._resumed = False
         self._paying = False
         self._owed: dict[Delivery, int] | None = None
@@ -98,6 +99,7 @@ class Session:
     def identify(self, client: Client) -> None:
         """Take what is known of the client that now uses the session."""
         self.client = client
+        self.count_for(client.quota_key)
         self.receive_rights: dict[str, bool] | None = None
         """By topic: whether the client may receive it, where the only authorizer of deliveries said so for good."""
         self.version = client.protocol_version
@@ -123,6 +125,8 @@ class Session:
         """A connection begins to use the session; nothing goes to it before :meth:`resume` (MQTT-3.2.0-1)."""
         self.connection = connection
         self._count_away(0)
+        for _, delivery in self.outgoing:
+            self._flies(delivery)
         if isinstance(self.waiting, WaitingInStore):
             self.waiting.retrying = False
         self.outgoing.window = min(receive_maximum, self._runtime.limits.max_inflight)
@@ -142,13 +146,16 @@ class Session:
         self._owed = None
         self.out = Discard(self._runtime.statistics, "offline")
         if self.kept:
+            for _, delivery in self.outgoing:
+                self._landed(delivery)
+                delivery.publication.rest()
             self._count_away(self._inflight_bytes)
             self._shed()
 
     def end(self) -> None:
         """The session is over, and nothing waits for its client."""
-        self._count_away(0)
         self.waiting = self.waiting.end()
+        self.close_account()
         # Whoever still remembers this session must not keep its messages.
         self.outgoing.clear()
 
@@ -159,6 +166,7 @@ class Session:
         self.sequence = max(self.sequence, state.last_sequence)
         self.incoming.restore(state.inbound)
         self.outgoing.clear()
+        self._count_large(0)
         self._owed = None
         if isinstance(self.waiting, WaitingInStore):
             self.waiting.restore(state.sizes)
@@ -169,6 +177,8 @@ class Session:
             if inflight.stage is queue.Stage.RELEASED:
                 delivery.stage = Stage.PUBCOMP
             self.outgoing.restore(inflight.packet_id, delivery)
+            if self.connection is not None:
+                self._flies(delivery)
         if self.connection is None:
             self._count_away(self._inflight_bytes)
 
@@ -199,6 +209,35 @@ class Session:
         self.settled(delivery)
         return True
 
+    # In flight
+
+    def assign(self, delivery: Delivery) -> int:
+        """Put a delivery in flight; answers its packet identifier."""
+        publish = delivery.publication.publish
+        if len(publish.frame) > LARGE_BYTES or publish.properties is not NO_PROPERTIES:
+            self._flies(delivery)
+        return self.outgoing.assign(delivery)
+
+    def released(self, delivery: Delivery) -> None:
+        """PUBREC has come: of the message only its packet identifier is needed from here on."""
+        if delivery.large_bytes:
+            self._landed(delivery)
+            self.wants_pump()
+        delivery.publication = _NOTHING_LEFT
+
+    def _flies(self, delivery: Delivery) -> None:
+        """Count a delivery in flight to a client that is there, where it is a large one."""
+        size_bytes = delivery.size_bytes
+        if size_bytes > LARGE_BYTES:
+            delivery.large_bytes = size_bytes
+            self._count_large(self._large_bytes + size_bytes)
+
+    def _landed(self, delivery: Delivery) -> None:
+        """A delivery is no longer in flight, or nothing is left of it."""
+        if delivery.large_bytes:
+            self._count_large(self._large_bytes - delivery.large_bytes)
+            delivery.large_bytes = 0
+
     # Delivery
 
     def deliver(
@@ -220,7 +259,7 @@ class Session:
             if waits:
                 waiting.add(delivery, fate)
             else:
-                self.transmit(self.outgoing.assign(delivery), delivery)
+                self.transmit(self.assign(delivery), delivery)
             return True
         if isinstance(waiting, Ended):
             return True
@@ -231,7 +270,7 @@ class Session:
             self.wants_pump()
             return True
         delivery = Delivery(publication, qos, retain, identifiers, sequence, shared_filter)
-        packet_id = self.outgoing.assign(delivery)
+        packet_id = self.assign(delivery)
         waiting.cursor = sequence
         batch = self._runtime.turn.batch
         batch.queue.append(queue.Append(self.client.client_id, self.epoch, entry, packet_id))
@@ -278,20 +317,26 @@ class Session:
     def forget(self, write: Append) -> None:
         """A new message was not kept: it is not this session's."""
         if write.packet_id is None:
-            self.waiting.leaves(write.entry.message)
+            self.waiting.leaves(write.entry.size_bytes)
         else:
+            delivery = self.outgoing.flights.get(write.packet_id)
+            if delivery is not None:
+                self._landed(delivery)
             self.outgoing.forget(write.packet_id)
 
     def hand_on(self, packet_id: int, delivery: Delivery) -> None:
         """A delivery in flight goes to another member of its shared subscription: it is no longer this session's."""
         self.outgoing.forget(packet_id)
+        self._landed(delivery)
         if self._away_bytes:
-            self._count_away(max(0, self._away_bytes - delivery.publication.stored.size_bytes))
+            self._count_away(max(0, self._away_bytes - FLIGHT_BYTES - delivery.size_bytes))
         if self.kept:
             self._runtime.turn.batch.queue.append(queue.Remove(self.client_id, self.epoch, delivery.sequence))
 
     def settled(self, delivery: Delivery) -> None:
         """A delivery is over: forget it in the store, and send what waited for its place."""
+        if delivery.large_bytes:
+            self._landed(delivery)
         if self.kept:
             client_id = self.client.client_id
             self._runtime.turn.batch.queue.append(queue.Remove(client_id, self.epoch, delivery.sequence))
@@ -332,25 +377,20 @@ class Session:
 
     @property
     def _inflight_bytes(self) -> int:
-        return sum(delivery.publication.stored.size_bytes for _, delivery in self.outgoing)
-
-    def _count_away(self, size_bytes: int) -> None:
-        """Count what is in flight among what waits for all clients together, while the client is away."""
-        self._runtime.waiting.size_bytes += size_bytes - self._away_bytes
-        self._away_bytes = size_bytes
+        flying = sum(FLIGHT_BYTES + delivery.size_bytes for _, delivery in self.outgoing)
+        return flying + INBOUND_BYTES * len(self.incoming.packet_ids)
 
     def _shed(self) -> None:
-        """Where all clients together hold too much, what is in flight to one that leaves gives way, newest first."""
+        """Where its user, or all together, hold too much, what is in flight to who leaves gives way, newest first."""
         runtime = self._runtime
-        limit = runtime.limits.max_all_queued_bytes
-        if runtime.waiting.size_bytes <= limit:
+        if not self.waiting.all_hold_too_much:
             return
         for packet_id, delivery in reversed(list(self.outgoing)):
             if delivery.stage is Stage.PUBCOMP:
                 continue  # Nothing is left of its message.
             self.hand_on(packet_id, delivery)
             full_queue.drop(runtime, self, delivery.publication.message)
-            if runtime.waiting.size_bytes <= limit:
+            if not self.waiting.all_hold_too_much:
                 return
 
     def _pay(self) -> None:
@@ -370,7 +410,12 @@ class Session:
         connection = self.connection
         if connection is None or not self._resumed or connection.congested or self.waiting.retrying:
             return False
-        return self.outgoing.has_room
+        return self.outgoing.has_room and not (self._large_bytes and self._flies_too_much)
+
+    @property
+    def _flies_too_much(self) -> bool:
+        """Whether the next message must wait until large ones are acknowledged; one of those is sent in any case."""
+        return self._large_bytes >= self._runtime.limits.max_inflight_bytes or self.waiting.all_are_full
 
     @property
     def has_no_room(self) -> bool:

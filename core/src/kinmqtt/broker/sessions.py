@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred, DeferredList, DeferredLock
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kinmqtt.broker.accounts import Account
 from kinmqtt.broker.awaiting import pause, run, settle
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.redistribution import Redistribution
@@ -67,8 +68,8 @@ class Opening:
     """Topic aliases that the client takes, as far as the broker uses them."""
 
 
-class TooManySessions(Exception):
-    """A client wants a session that is kept, and there are as many as may be."""
+class NoRoom(Exception):
+    """A client asks for more than there is room for: a further persistent session, or one more will."""
 
 
 class Sessions:
@@ -156,8 +157,7 @@ class Sessions:
     async def _claimed(self, opening: Opening, claim: Claim) -> tuple[Session, bool]:
         runtime = self._runtime
         client = opening.client
-        if opening.expiry_s and claim.session is None and self._is_full:
-            raise TooManySessions
+        self._check_room(opening, claim)
         session = self.by_id.get(client.client_id)
         if session is not None and session.kept and claim.epoch > session.epoch:
             # Others have claimed it since: what is here is how it was, and stays until what is stored is read.
@@ -181,6 +181,8 @@ class Sessions:
         if session is not None and (opening.clean_start or expired or ended):
             await self._end_kept(session, expired)
             session = None
+        # Others may have come while this one waited.
+        self._check_room(opening, claim)
         present = session is not None
         if session is None:
             session = self._create(opening, claim.epoch)
@@ -208,11 +210,29 @@ class Sessions:
             will_due_at = now + stored.will.delay_s
         return expires_at, will_due_at
 
-    @property
-    def _is_full(self) -> bool:
+    def _check_room(self, opening: Opening, claim: Claim) -> None:
+        """Raise :class:`NoRoom` where a client asks for more than its user, or all together, may have."""
         runtime = self._runtime
-        coming = sum(isinstance(write, OpenSession) for write in runtime.turn.batch.sessions)
-        return runtime.stores.session.count() + coming >= runtime.limits.max_sessions
+        limits = runtime.limits
+        everybody = runtime.accounts.all
+        user = runtime.accounts.of(opening.client.quota_key) or Account("")
+        if opening.expiry_s and claim.session is None:
+            coming = sum(isinstance(write, OpenSession) for write in runtime.turn.batch.sessions)
+            if runtime.stores.session.count() + coming >= limits.max_sessions:
+                raise NoRoom("there are too many sessions (limits.max_sessions)")
+            if user.sessions >= limits.share_of(limits.max_sessions):
+                raise NoRoom("its user has too many sessions (limits.user_share of limits.max_sessions)")
+        if opening.will is None:
+            return
+        before = self.by_id.get(opening.client.client_id)
+        # The will of the connection before, or of the session that is resumed, makes room.
+        more_bytes = opening.will.message.size_bytes - (0 if before is None else before.will_bytes)
+        if more_bytes <= 0:
+            return
+        if everybody.will_bytes + more_bytes > limits.max_all_will_bytes:
+            raise NoRoom("all wills together take too much (limits.max_all_will_bytes)")
+        if user.will_bytes + more_bytes > limits.share_of(limits.max_all_will_bytes):
+            raise NoRoom("its user's wills take too much (limits.user_share of limits.max_all_will_bytes)")
 
     def _attach(self, session: Session, opening: Opening) -> None:
         """Give the session to its connection, while the claim still has the client id to itself."""
@@ -277,7 +297,7 @@ class Sessions:
                 text = "{client_id!r} gets nothing by its subscription to {filter!r}: {why}"
                 log.warn(text, client_id=stored.client_id, filter=subscription.full_filter, why=refusal.text)
                 continue
-            session.subscriptions[subscription.full_filter] = subscription
+            session.add_subscription(subscription)
             self._router.subscribe(stored.client_id, subscription)
         return session
 
@@ -708,7 +728,7 @@ def _with_held(state: QueueState, writes: Sequence[QueueWrite], epoch: int) -> Q
         if not isinstance(write, Append) or write.packet_id is not None or write.epoch != epoch:
             return None
         queued += 1
-        size_bytes += write.entry.message.size_bytes
+        size_bytes += write.entry.size_bytes
         last = max(last, write.entry.sequence)
     return evolve(state, sizes=evolve(state.sizes, queued=queued, queued_bytes=size_bytes), last_sequence=last)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -9,6 +10,7 @@ from attrs import evolve, fields, frozen
 
 from kinmqtt.mqtt.characters import disallowed_in
 from kinmqtt_spi.markers import NOTICE_LIMIT_S
+from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.queue import FullPolicy
 from kinmqtt_spi.settings import setting
 
@@ -98,10 +100,14 @@ class LimitSettings:
         minimum=1,
         maximum=65_535,
     )
-    max_queued_messages: int = setting(10_000, help="messages that wait for one client", minimum=1)
-    max_queued_bytes: int = setting(
-        64 << 20, help="their topics, payloads and properties", unit="bytes", minimum=1024
+    max_inflight_bytes: int = setting(
+        64 << 20,
+        help="what messages sent to a client and not acknowledged may take, where they are large (over 16 KiB)",
+        unit="bytes",
+        minimum=1024,
     )
+    max_queued_messages: int = setting(10_000, help="messages that wait for one client", minimum=1)
+    max_queued_bytes: int = setting(64 << 20, help="what they may take in memory, about", unit="bytes", minimum=1024)
     max_all_queued_bytes: int = setting(2 << 30, help="the same of all clients together", unit="bytes", minimum=1024)
     queue_full: FullPolicy = setting(
         FullPolicy.DROP_NEWEST, help="what gives way when a queue is full and no plugin decides"
@@ -156,10 +162,21 @@ class LimitSettings:
         minimum=0,
         maximum=NEVER_EXPIRES,
     )
-    max_client_id_bytes: int = setting(65_535, help="the longest client id", unit="bytes", minimum=23, maximum=65_535)
+    max_client_id_bytes: int = setting(1024, help="the longest client id", unit="bytes", minimum=23, maximum=65_535)
+    max_username_bytes: int = setting(
+        1024,
+        help="the longest user name, as the authenticator gives it or else as CONNECT does",
+        unit="bytes",
+        minimum=1,
+        maximum=65_535,
+    )
     max_topic_levels: int = setting(200, help="levels of a topic or filter", minimum=1)
     max_topic_bytes: int = setting(
-        65_535, help="the longest topic or filter", unit="bytes", minimum=1, maximum=65_535
+        4096,
+        help="the longest topic or filter, in UTF-8; $share/NAME/ counts with the filter behind it",
+        unit="bytes",
+        minimum=1,
+        maximum=65_535,
     )
     control_characters: ControlCharacters = setting(
         "refuse",
@@ -167,11 +184,37 @@ class LimitSettings:
         "a packet that has one is malformed, or is taken as it is",
     )
     max_subscriptions: int = setting(10_000, help="subscriptions of one client", minimum=1)
+    max_subscription_bytes: int = setting(
+        8 << 20, help="what they may take in memory, about", unit="bytes", minimum=1024
+    )
+    max_all_subscription_bytes: int = setting(
+        512 << 20, help="the same of all clients together", unit="bytes", minimum=1024
+    )
+    max_will_bytes: int = setting(
+        128 << 10, help="what the will of one client may take in memory, about", unit="bytes", minimum=0
+    )
+    max_all_will_bytes: int = setting(
+        256 << 20,
+        help="the same of all clients together, of those too that are gone and whose will is not due yet",
+        unit="bytes",
+        minimum=0,
+    )
     max_sessions: int = setting(
         1_000_000, help="sessions that outlive their connection, with or without one", minimum=0
     )
     max_retained_messages: int = setting(1_000_000, help="topics that hold a retained message", minimum=0)
-    max_retained_bytes: int = setting(1 << 30, help="their topics, payloads and properties", unit="bytes", minimum=0)
+    max_retained_bytes: int = setting(1 << 30, help="what they may take in memory, about", unit="bytes", minimum=0)
+    user_share: float = setting(
+        0.5,
+        help="how much of max_sessions, max_all_subscription_bytes, max_all_will_bytes and max_all_queued_bytes one "
+        "user may take, or one address of those without a user name that was checked; 1 for all of it",
+        minimum=0.001,
+        maximum=1,
+    )
+
+    def share_of(self, most: int) -> int:
+        """How much one user may take of something of which there is so much for all."""
+        return ceil(most * self.user_share)
 
     def problem_with(self, name: str) -> str | None:
         """What of a topic or filter is beyond its bounds, in words; ``None`` where nothing is."""
@@ -180,7 +223,21 @@ class LimitSettings:
             return problem
         if name.count("/") >= self.max_topic_levels:
             return "it has too many levels"
-        if len(name) * 3 > self.max_topic_bytes and len(name.encode("utf-8", "surrogatepass")) > self.max_topic_bytes:
+        return self.problem_with_length(name)
+
+    def problem_with_topics(self, topic: str, properties: Properties) -> str | None:
+        """The same of all topics of a message: its own, and the response topic."""
+        problem = self.problem_with(topic)
+        if problem is not None:
+            return f"the topic: {problem}"
+        response_topic = properties.response_topic
+        problem = None if response_topic is None else self.problem_with(response_topic)
+        return None if problem is None else f"the response topic: {problem}"
+
+    def problem_with_length(self, name: str) -> str | None:
+        """The same, of its length alone."""
+        # No character takes more than four bytes in UTF-8.
+        if len(name) * 4 > self.max_topic_bytes and len(name.encode("utf-8", "surrogatepass")) > self.max_topic_bytes:
             return "it is too long"
         return None
 

@@ -21,6 +21,14 @@ DROP_REASONS: Final = (
 """Why a message did not reach a client it was meant for: the words of the ``dropped`` hook and its metric."""
 
 
+SUBSCRIPTION_BOUNDS: Final = (
+    "max_subscriptions",
+    "max_subscription_bytes",
+    "max_all_subscription_bytes",
+    "user_share",
+)
+"""Settings in ``[limits]`` at which a subscription is refused."""
+
 COMMIT_SECONDS: Final[tuple[float, ...]] = (
     0.0002,
     0.0005,
@@ -56,6 +64,7 @@ class Statistics:
         "remote_errors",
         "sessions_expired",
         "sessions_taken_over",
+        "subscriptions_refused",
         "unrouted",
     )
 
@@ -71,6 +80,10 @@ class Statistics:
         self.remote_errors = metrics.counter("connections.remote_errors", "errors")
         self.sessions_expired = metrics.counter("sessions.expired", "sessions")
         self.sessions_taken_over = metrics.counter("sessions.taken_over", "sessions")
+        self.subscriptions_refused: dict[str, Counter] = {
+            bound: metrics.counter("subscriptions.refused", "subscriptions", {"bound": bound})
+            for bound in SUBSCRIPTION_BOUNDS
+        }
         self.commits = metrics.histogram("stores.commit", "seconds", COMMIT_SECONDS)
         self.unrouted = metrics.counter("messages.unrouted", "messages")
         self.dropped: dict[str, Counter] = {

@@ -148,7 +148,7 @@ async def _request(
     runtime = connection.broker.runtime
     try:
         group, filter = split_shared(request.filter)
-        _check_bounds(filter, runtime.limits)
+        _check_bounds(request.filter, filter, runtime.limits)
     except RemoteError as error:
         if connection.version != V5:
             raise
@@ -174,13 +174,49 @@ async def _request(
         return ReasonCode.UNSPECIFIED_ERROR
     if isinstance(changed, ReasonCode):
         return changed
-    full = len(session.subscriptions) >= runtime.limits.max_subscriptions
-    if full and changed.full_filter not in session.subscriptions:
+    bound = _bound_reached(session, changed, runtime)
+    if bound is not None:
+        _tell_bound_reached(connection, session, bound)
         return ReasonCode.QUOTA_EXCEEDED
     try:
         return changed, _make(connection, session, changed)
     except SubscriptionRefused as error:
         return _fitting(error.reason)
+
+
+def _bound_reached(session: Session, subscription: Subscription, runtime: Runtime) -> str | None:
+    """The setting that a new subscription would exceed; ``None`` for none, and for one that replaces another."""
+    if subscription.full_filter in session.subscriptions:
+        return None
+    limits = runtime.limits
+    size_bytes = subscription.size_bytes
+    if len(session.subscriptions) >= limits.max_subscriptions:
+        return "max_subscriptions"
+    if session.subscription_bytes + size_bytes > limits.max_subscription_bytes:
+        return "max_subscription_bytes"
+    most = limits.max_all_subscription_bytes
+    if runtime.accounts.all.subscription_bytes + size_bytes > most:
+        return "max_all_subscription_bytes"
+    if session.account.subscription_bytes + size_bytes > limits.share_of(most):
+        return "user_share"
+    return None
+
+
+def _tell_bound_reached(connection: Connection, session: Session, bound: str) -> None:
+    """Count it; with a line in the log, once for each connection and bound."""
+    runtime = connection.broker.runtime
+    runtime.statistics.subscriptions_refused[bound].value += 1
+    if connection.tells_first(f"limits.{bound}"):
+        log.info(
+            "{client}: a subscription is refused, for limits.{bound} is reached: the client has {count}, which take "
+            "{its} bytes; those of its user take {user}, and those of all clients {all}",
+            client=connection.name,
+            bound=bound,
+            count=len(session.subscriptions),
+            its=session.subscription_bytes,
+            user=session.account.subscription_bytes,
+            all=runtime.accounts.all.subscription_bytes,
+        )
 
 
 async def _intercepted(
@@ -205,9 +241,12 @@ async def _intercepted(
     return ReasonCode(subscription.qos) if isinstance(outcome, Drop) else _fitting(outcome.reason)
 
 
-def _check_bounds(filter: str, limits: LimitSettings) -> None:
-    """Raise :class:`RemoteError` with 0x8F for a filter that is too long or has too many levels."""
-    problem = limits.problem_with(filter)
+def _check_bounds(full_filter: str, filter: str, limits: LimitSettings) -> None:
+    """Raise :class:`RemoteError` with 0x8F for a filter that is too long or has too many levels.
+
+    The name of a group, which stands in ``full_filter`` alone, is no level and adds to the length.
+    """
+    problem = limits.problem_with(filter) or limits.problem_with_length(full_filter)
     if problem is not None:
         raise RemoteError(ReasonCode.TOPIC_FILTER_INVALID, f"the filter: {problem}")
 
@@ -217,7 +256,7 @@ def _check_subscription(subscription: Subscription, runtime: Runtime) -> None:
     group, filter = split_shared(subscription.full_filter)
     if (group, filter) != (subscription.share_group, subscription.filter):
         raise ValueError("a shared subscription has its group in share_group, and the rest in filter")
-    _check_bounds(filter, runtime.limits)
+    _check_bounds(subscription.full_filter, filter, runtime.limits)
     problem = runtime.limits.problem_with_characters(subscription.share_group or "")
     if problem is not None:
         raise ValueError(f"the share name: {problem}")
@@ -233,8 +272,7 @@ def _make(connection: Connection, session: Session, subscription: Subscription) 
     broker = connection.broker
     broker.router.subscribe(session.client_id, subscription)
     full_filter = subscription.full_filter
-    new = full_filter not in session.subscriptions
-    session.subscriptions[full_filter] = subscription
+    new = session.add_subscription(subscription)
     if session.kept:
         broker.runtime.turn.batch.sessions.append(
             SaveSubscriptions(session.client_id, session.epoch, (subscription,))
@@ -292,6 +330,9 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
         if connection.version != V5:
             raise
         return error.reason
+    if broker.runtime.limits.problem_with_length(filter) is not None and filter not in session.subscriptions:
+        # Nobody can have subscribed to it, and no plugin is asked about it. One from before the limit is given up.
+        return ReasonCode.TOPIC_FILTER_INVALID
     if hooks.unsubscribing.active:
         outcome: str | Drop | Reject | Disconnect = await settle(hooks.unsubscribing(session.client, filter))
         if session.connection is not connection:
@@ -303,7 +344,7 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
         if not isinstance(outcome, str):
             return fitting(outcome.reason, PacketType.UNSUBACK, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
         filter = outcome
-    subscription = session.subscriptions.pop(filter, None)
+    subscription = session.remove_subscription(filter)
     if subscription is None:
         return ReasonCode.NO_SUBSCRIPTION_EXISTED
     broker.router.unsubscribe(session.client_id, subscription)

@@ -50,7 +50,7 @@ class Waiting(ABC):
         self._session = session
         self.count = 0
         self.size_bytes = 0
-        """Their topics, payloads and properties."""
+        """What they count for."""
         self.retrying = False
         """Whether the store could not do something, and time is to pass before it is asked again."""
 
@@ -62,9 +62,9 @@ class Waiting(ABC):
         """What becomes of a newcomer; ``None`` where there is room for it."""
         return full_queue.decide(self._runtime, self._session, publication) if self.is_full else None
 
-    def leaves(self, message: Message) -> None:
-        """A message waits no longer."""
-        self._hold(max(0, self.count - 1), max(0, self.size_bytes - message.size_bytes))
+    def leaves(self, size_bytes: int) -> None:
+        """A message that counted for so much waits no longer."""
+        self._hold(max(0, self.count - 1), max(0, self.size_bytes - size_bytes))
 
     def end(self) -> Ended:
         """The session ends, and what waited with it; answers what stands in its place."""
@@ -72,9 +72,8 @@ class Waiting(ABC):
         return Ended(self._runtime)
 
     def _hold(self, count: int, size_bytes: int) -> None:
-        tally = self._runtime.waiting
-        tally.messages += count - self.count
-        tally.size_bytes += size_bytes - self.size_bytes
+        self._runtime.waiting.messages += count - self.count
+        self._session.count_queued(size_bytes - self.size_bytes)
         self.count = count
         self.size_bytes = size_bytes
 
@@ -85,21 +84,34 @@ class Waiting(ABC):
         return (
             self.count >= limits.max_queued_messages
             or self.size_bytes >= limits.max_queued_bytes
-            or self._runtime.waiting.size_bytes >= limits.max_all_queued_bytes
+            or self.all_are_full
         )
+
+    @property
+    def all_are_full(self) -> bool:
+        """Whether the queues of all clients, or those of this one's user, hold as much as they may."""
+        most = self._runtime.limits.max_all_queued_bytes
+        if self._runtime.waiting.size_bytes >= most:
+            return True
+        return self._session.account.queued_bytes >= self._runtime.limits.share_of(most)
+
+    @property
+    def all_hold_too_much(self) -> bool:
+        """Whether they hold more than that."""
+        most = self._runtime.limits.max_all_queued_bytes
+        if self._runtime.waiting.size_bytes > most:
+            return True
+        return self._session.account.queued_bytes > self._runtime.limits.share_of(most)
 
     @property
     def _is_over(self) -> bool:
         """Whether more waits than may; the newest stays, however large it is."""
         limits = self._runtime.limits
-        too_large = (
-            self.size_bytes > limits.max_queued_bytes
-            or self._runtime.waiting.size_bytes > limits.max_all_queued_bytes
-        )
+        too_large = self.size_bytes > limits.max_queued_bytes or self.all_hold_too_much
         return (too_large and self.count > 1) or self.count > limits.max_queued_messages
 
-    def _comes(self, message: Message) -> None:
-        self._hold(self.count + 1, self.size_bytes + message.size_bytes)
+    def _comes(self, size_bytes: int) -> None:
+        self._hold(self.count + 1, self.size_bytes + size_bytes)
 
     def _tell_queued(self, publication: Publication) -> None:
         if self._runtime.hooks.message_queued.active:
@@ -130,11 +142,21 @@ class Ended(Waiting):
     def pump(self) -> None:
         """See :meth:`Waiting.pump`."""
 
+    @property
+    def all_are_full(self) -> bool:
+        """See :meth:`Waiting.all_are_full`."""
+        return False
+
+    @property
+    def all_hold_too_much(self) -> bool:
+        """See :meth:`Waiting.all_hold_too_much`."""
+        return False
+
     def fate_of(self, publication: Publication) -> Fate:
         """See :meth:`Waiting.fate_of`: whatever is meant for the session comes too late."""
         return Fate.DROPPED
 
-    def leaves(self, message: Message) -> None:
+    def leaves(self, size_bytes: int) -> None:
         """See :meth:`Waiting.leaves`."""
 
     def end(self) -> Ended:
@@ -171,7 +193,7 @@ class WaitingHere(Waiting):
         """Have a message wait behind the others; with a ``fate`` that says who gives way for it."""
         publication = delivery.publication
         self.deliveries.append(delivery)
-        self._comes(publication.stored)
+        self._comes(delivery.size_bytes)
         expires_at = publication.expires_at
         if expires_at is not None and (self._expiring_at is None or expires_at < self._expiring_at):
             self._expiring_at = expires_at
@@ -182,7 +204,7 @@ class WaitingHere(Waiting):
     def take_out(self, delivery: Delivery) -> None:
         """Another takes a message over."""
         self.deliveries.remove(delivery)
-        self.leaves(delivery.publication.stored)
+        self.leaves(delivery.size_bytes)
 
     def pump(self) -> None:
         """See :meth:`Waiting.pump`."""
@@ -192,12 +214,13 @@ class WaitingHere(Waiting):
         guarded = self._runtime.hooks.authorize_receive.active
         while deliveries and session.can_send:
             delivery = deliveries.popleft()
-            message = delivery.publication.stored
-            self.leaves(message)
-            if message.has_expired(now):
-                self._expired(message)
-            elif not guarded or may_receive(self._runtime, session, message):
-                session.transmit(session.outgoing.assign(delivery), delivery)
+            publication = delivery.publication
+            self.leaves(delivery.size_bytes)
+            # A message is made of it only where somebody looks: it would hold the payload once more.
+            if publication.has_expired(now):
+                self._expired(publication.stored)
+            elif not guarded or may_receive(self._runtime, session, publication.stored):
+                session.transmit(session.assign(delivery), delivery)
 
     def _make_room(self, fate: Fate) -> None:
         deliveries = self.deliveries
@@ -206,10 +229,10 @@ class WaitingHere(Waiting):
             older = range(len(deliveries) - 1)
             same = (n for n in older if deliveries[n].publication.publish.topic == topic)
             position = 0 if topic is None else next(same, 0)
-            message = deliveries[position].publication.message
+            victim = deliveries[position]
             del deliveries[position]
-            self.leaves(message)
-            full_queue.drop(self._runtime, self._session, message)
+            self.leaves(victim.size_bytes)
+            full_queue.drop(self._runtime, self._session, victim.publication.message)
 
     def _forget_expired(self) -> None:
         """Make room of what has expired while it waited."""
@@ -218,10 +241,10 @@ class WaitingHere(Waiting):
             return
         good: deque[Delivery] = deque()
         for delivery in self.deliveries:
-            message = delivery.publication.stored
-            if message.has_expired(now):
-                self.leaves(message)
-                self._expired(message)
+            publication = delivery.publication
+            if publication.has_expired(now):
+                self.leaves(delivery.size_bytes)
+                self._expired(publication.stored)
             else:
                 good.append(delivery)
         self._deliveries = good
@@ -255,7 +278,7 @@ class WaitingInStore(Waiting):
         batch = self._runtime.turn.batch
         if fate is not None:
             self._full.append((fate, entry.sequence, publication.publish.topic))
-        self._comes(entry.message)
+        self._comes(entry.size_bytes)
         self._at_rest = False
         batch.queue.append(queue.Append(session.client_id, session.epoch, entry))
         batch.queued.append(session)
@@ -273,11 +296,11 @@ class WaitingInStore(Waiting):
     def expired_in_store(self, entry: Entry) -> None:
         """The store has removed an entry; one whose sending is on its way to the store has left already."""
         if entry.sequence > self.cursor and entry.sequence not in self._evicted:
-            self.leaves(entry.message)
+            self.leaves(entry.size_bytes)
 
     def take_out(self, entry: Entry) -> None:
         """Another takes a message over."""
-        self.leaves(entry.message)
+        self.leaves(entry.size_bytes)
         self._remove(entry)
 
     def pump(self) -> None:
@@ -300,7 +323,7 @@ class WaitingInStore(Waiting):
             self.cursor = entry.sequence
             if entry.sequence in self._evicted:
                 continue
-            self.leaves(entry.message)
+            self.leaves(entry.size_bytes)
             if entry.message.has_expired(now):
                 self._remove(entry)
                 self._expired(entry.message)
@@ -309,7 +332,7 @@ class WaitingInStore(Waiting):
                 self._remove(entry)
                 continue
             delivery = Delivery.of(entry)
-            packet_id = session.outgoing.assign(delivery)
+            packet_id = session.assign(delivery)
             batch.queue.append(queue.Send(session.client_id, session.epoch, entry.sequence, packet_id))
             batch.sends.append((session, packet_id, delivery))
         if entries and session.can_send:
@@ -334,7 +357,7 @@ class WaitingInStore(Waiting):
             if not position:
                 self.cursor = victim.sequence
             victims.add(victim.sequence)
-            self.leaves(victim.message)
+            self.leaves(victim.size_bytes)
             self._remove(victim)
             full_queue.drop(self._runtime, session, victim.message)
         if victims:

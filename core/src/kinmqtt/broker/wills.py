@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kinmqtt.broker.awaiting import pause, run, settle
 from kinmqtt.broker.naming import check_made_names
@@ -45,11 +46,17 @@ class Wills:
         if will is None:
             return
         work = self._of_kept(session, will) if session.kept else self._of_gone(session.client, will)
-        run(work).addErrback(
-            lambda failure: log.failure(
-                "the will of {client_id!r} could not be published", failure, client_id=session.client_id
-            )
-        )
+        # Until it is published it is somebody's still, though its session may be gone.
+        everybody = self._runtime.accounts.all
+        size_bytes = will.message.size_bytes
+        everybody.will_bytes += size_bytes
+
+        def over(result: object) -> None:
+            everybody.will_bytes -= size_bytes
+            if isinstance(result, Failure):
+                log.failure("the will of {client_id!r} could not be published", result, client_id=session.client_id)
+
+        run(work).addBoth(over)
 
     async def attempted(self, client_id: str) -> None:
         """Wait for a will that is being published. Raises :class:`NotKept` where it must be published again."""

@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any, Final
 
 from kinmqtt_spi.plain import from_plain, to_plain
-from kinmqtt_spi.services.queue import Entry
+from kinmqtt_spi.services.queue import Entry, entry_bytes
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import OpenSession, ResumeSession, StoredSession
 from kinmqtt_spi.values import Message, NodeIdentity, Subscription, Will
@@ -43,15 +43,14 @@ class Messages:
     """The messages of one pipeline, each written once however many queues share it."""
 
     def __init__(self) -> None:
-        self._written: dict[int, tuple[Message, str, str]] = {}
+        self._written: dict[int, tuple[Message, int, str]] = {}
 
-    def written(self, message: Message) -> tuple[Message, str, str]:
-        """A message, its size and expiry as they stand in front of an entry, and its JSON."""
+    def written(self, message: Message) -> tuple[Message, int, str]:
+        """A message, what it counts for, and its JSON."""
         known = self._written.get(id(message))
         if known is None:
-            head = f"{message.size_bytes} {expiry(message)} "
             # The message is held, so that its id names no other meanwhile.
-            known = self._written[id(message)] = (message, head, message_json(message))
+            known = self._written[id(message)] = (message, message.size_bytes, message_json(message))
         return known
 
 
@@ -79,9 +78,10 @@ def entry_json(entry: Entry, messages: Messages) -> str:
 
 
 def entry_blob(entry: Entry, messages: Messages) -> str:
-    """The same behind what scripts must know of it, as a client's hash holds it."""
-    _, head, json = messages.written(entry.message)
-    return head + _entry(entry, json)
+    """The same behind what scripts must know of it (its size and expiry), as a client's hash holds it."""
+    message, message_bytes, json = messages.written(entry.message)
+    size_bytes = entry_bytes(message_bytes, entry.identifiers, entry.shared_filter)
+    return f"{size_bytes} {expiry(message)} {_entry(entry, json)}"
 
 
 def _entry(entry: Entry, message: str) -> str:

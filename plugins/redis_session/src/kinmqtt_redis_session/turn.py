@@ -25,7 +25,7 @@ from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.services.plugin import Log
 from kinmqtt_spi.services.queue import InboundOpen
-from kinmqtt_spi.services.retain import RetainWrite
+from kinmqtt_spi.services.retain import RetainWrite, retained_bytes
 from kinmqtt_spi.services.session import DiscardSession
 from kinmqtt_spi.values import Commit
 
@@ -75,7 +75,7 @@ class Group:
         for kept in turn.retain:
             if kept.message.payload:
                 self.retained_count += 1
-                self.retained_bytes += kept.message.size_bytes
+                self.retained_bytes += retained_bytes(kept.message)
         self.writes += len(turn.clients) + len(turn.retain)
 
     def fail(self, touched: Touched, error: Exception) -> Group:
@@ -313,7 +313,7 @@ class Ledger:
             topic = codec.text(message.topic)
             json = codec.dumps(to_plain(message)) if message.payload else ""
             shards.setdefault(topic_shard(topic), []).extend(
-                (topic, codec.version_hex(write.version), message.size_bytes, codec.expiry(message), json)
+                (topic, codec.version_hex(write.version), retained_bytes(message), codec.expiry(message), json)
             )
         commands = [
             RETAIN(self.keys.retained(shard, *RETAIN_PARTS), forgotten_at, soon, *parts)

@@ -5,10 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutinefunction
+from typing import Final
 
 from kinmqtt_spi.errors import OffsetOutOfRange
 from kinmqtt_spi.reference._consumers import Group, Member, Report, Runner, only_synchronous
-from kinmqtt_spi.services.event import Event, EventLog, Handler, Recorded, Start
+from kinmqtt_spi.services.event import Event, EventKind, EventLog, EventVersion, Handler, Recorded, Start
+
+RETENTION: Final = 10_000
+"""Events that a log keeps by itself."""
+
+RETENTION_BYTES: Final = 16 << 20
+"""What these may take (:attr:`Event.size_bytes`): where that is less, there are fewer."""
 
 
 def _ignore(group: str, error: BaseException) -> None:
@@ -19,8 +26,14 @@ def _offset(recorded: Recorded) -> int:
     return recorded.offset
 
 
+_GONE: Final = Recorded(-1, Event(EventKind.CONNECT, "", EventVersion(0, 0), 0.0, {}))
+"""Stands where an event was that is gone, until the places of such are cut off."""
+
+
 class MemoryEventLog(EventLog):
-    """Keeps the newest ``retention`` events; each is kept when :meth:`append` returns.
+    """Keeps the newest ``retention`` events, as far as they take no more than ``retention_bytes`` in memory.
+
+    Each is kept when :meth:`append` returns. The newest is there however large it is.
 
     ``later(delay_s, call)`` makes every call of a handler, in a turn of its own: a handler never runs inside
     :meth:`append`. ``run(awaitable, done, failed)`` drives what asynchronous handlers answer; without it
@@ -34,7 +47,8 @@ class MemoryEventLog(EventLog):
         self,
         later: Callable[[float, Callable[[], object]], object],
         *,
-        retention: int = 10_000,
+        retention: int = RETENTION,
+        retention_bytes: int = RETENTION_BYTES,
         run: Runner = only_synchronous,
         report: Report = _ignore,
         records: Sequence[Recorded] = (),
@@ -47,9 +61,11 @@ class MemoryEventLog(EventLog):
         self._run = run
         self._report = report
         self._retention = retention
+        self._retention_bytes = retention_bytes
         self._records: list[Recorded] = []
+        self._bytes = 0
         self._gone = 0
-        """Records at the start of the list that count as gone: they are cut off when they are half."""
+        """Places at the start of the list whose events are gone: they are cut off when they are half."""
         self._next = 0
         self._groups: dict[str, Group] = {}
         self._on_commit = on_commit
@@ -60,9 +76,16 @@ class MemoryEventLog(EventLog):
         """Begin anew, where another log ended: with the events it had, and what its groups had committed."""
         self._records = list(records[-self._retention :])
         self._gone = 0
+        self._bytes = sum(each.event.size_bytes for each in self._records)
+        self._forget_oldest()
         if records:
             self._next = records[-1].offset + 1
         self._committed = dict(committed)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the events take in memory."""
+        return self._bytes
 
     @property
     def oldest(self) -> int:
@@ -74,14 +97,16 @@ class MemoryEventLog(EventLog):
         """The offset of the newest event; -1 before the first."""
         return self._next - 1
 
+    def count(self) -> int:
+        """How many events there are."""
+        return len(self._records) - self._gone
+
     def append(self, events: Sequence[Event]) -> None:
         for event in events:
             self._records.append(Recorded(self._next, event))
             self._next += 1
-        self._gone = max(self._gone, len(self._records) - self._retention)
-        if self._gone > self._retention:
-            del self._records[: self._gone]
-            self._gone = 0
+            self._bytes += event.size_bytes
+        self._forget_oldest()
         if events:
             for group in self._groups.values():
                 group.wake()
@@ -116,6 +141,20 @@ class MemoryEventLog(EventLog):
     def commits(self) -> Mapping[str, int]:
         """What each group has committed."""
         return self._committed
+
+    def _forget_oldest(self) -> None:
+        records = self._records
+        gone = self._gone
+        while len(records) - gone > 1 and (
+            len(records) - gone > self._retention or self._bytes > self._retention_bytes
+        ):
+            self._bytes -= records[gone].event.size_bytes
+            records[gone] = _GONE
+            gone += 1
+        if gone > len(records) - gone:
+            del records[:gone]
+            gone = 0
+        self._gone = gone
 
     def _group_commits(self, group: str, offset: int) -> None:
         self._committed[group] = offset

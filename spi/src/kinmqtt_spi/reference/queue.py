@@ -202,7 +202,7 @@ class MemoryQueueStore(QueueStore):
             return
         queue.queued[sequence] = entry
         message = entry.message
-        size = message.size_bytes
+        size = entry.size_bytes
         queue.bytes += size
         self._bytes += size
         self._queued += 1
@@ -234,7 +234,7 @@ class MemoryQueueStore(QueueStore):
         back = {number: entry for number, (_, entry) in queue.inflight.items() if entry is not None}
         for number, entry in back.items():
             del queue.inflight[number]
-            size = entry.message.size_bytes
+            size = entry.size_bytes
             queue.bytes += size
             self._bytes += size
             if entry.message.expires_at is not None:
@@ -270,7 +270,7 @@ class MemoryQueueStore(QueueStore):
         del queued[sequence]
         if not queued:
             queued.clear()  # gives back the table, which a dict keeps at its largest while keys go
-        size = entry.message.size_bytes
+        size = entry.size_bytes
         queue.bytes -= size
         self._bytes -= size
         self._queued -= 1

@@ -9,7 +9,14 @@ from typing import Final
 from attrs import frozen
 
 from kinmqtt_spi.reference._deadlines import Deadlines
-from kinmqtt_spi.services.retain import RetainContents, RetainPage, RetainStore, RetainVersion, RetainWrite
+from kinmqtt_spi.services.retain import (
+    RetainContents,
+    RetainPage,
+    RetainStore,
+    RetainVersion,
+    RetainWrite,
+    retained_bytes,
+)
 from kinmqtt_spi.values import Message
 
 VISITS: Final = 1000
@@ -228,16 +235,16 @@ class MemoryRetainStore(RetainStore):
                 node = node.grow(level) if child is None else child
             self._topics[topic] = node
         elif node.message is not None:
-            self._bytes -= node.message.size_bytes
+            self._bytes -= retained_bytes(node.message)
         node.message = message
         node.version = version
-        self._bytes += message.size_bytes
+        self._bytes += retained_bytes(message)
         self._expiry.set(topic, message.expires_at)
 
     def _remove(self, topic: str, node: _Node) -> None:
         del self._topics[topic]
         if node.message is not None:
-            self._bytes -= node.message.size_bytes
+            self._bytes -= retained_bytes(node.message)
         node.message = node.version = None
         self._expiry.set(topic, None)
         if node.children is None:

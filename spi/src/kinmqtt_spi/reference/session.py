@@ -78,6 +78,7 @@ class MemorySessionStore(SessionStore):
         """Serials in rising order, those of discarded sessions included until they are half."""
         self._by_serial: dict[int, str] = {}
         self._serial = 0
+        self._subscriptions = self._subscription_bytes = 0
         self._keep: Mapping[type[SessionWrite], _Keep] = {
             OpenSession: self._open,
             ResumeSession: self._resume,
@@ -162,6 +163,10 @@ class MemorySessionStore(SessionStore):
     def count(self) -> int:
         return len(self._by_serial)
 
+    def subscriptions(self) -> tuple[int, int]:
+        """How many subscriptions all sessions have, and the sum of what they count for."""
+        return self._subscriptions, self._subscription_bytes
+
     def raise_epoch(self, client_id: str, epoch: int) -> None:
         """Know that a stored session was claimed under that epoch, in another life of this store."""
         record = self._records.get(client_id)
@@ -185,7 +190,9 @@ class MemorySessionStore(SessionStore):
     def _open(self, record: _Record, write: OpenSession) -> None:
         session = write.session
         record.session = evolve(session, subscriptions=())
-        record.subscriptions = {each.full_filter: each for each in session.subscriptions}
+        self._remove_subscriptions(record, tuple(record.subscriptions))
+        record.subscriptions = {}
+        self._add_subscriptions(record, session.subscriptions)
         if not record.serial:
             self._serial += 1
             record.serial = self._serial
@@ -206,12 +213,26 @@ class MemorySessionStore(SessionStore):
 
     def _save(self, record: _Record, write: SaveSubscriptions) -> None:
         if record.session is not None:
-            record.subscriptions.update((each.full_filter, each) for each in write.subscriptions)
+            self._add_subscriptions(record, write.subscriptions)
 
     def _unsubscribe(self, record: _Record, write: RemoveSubscriptions) -> None:
         if record.session is not None:
-            for full_filter in write.filters:
-                record.subscriptions.pop(full_filter, None)
+            self._remove_subscriptions(record, write.filters)
+
+    def _add_subscriptions(self, record: _Record, subscriptions: Sequence[Subscription]) -> None:
+        for each in subscriptions:
+            full_filter = each.full_filter
+            if full_filter not in record.subscriptions:
+                self._subscriptions += 1
+                self._subscription_bytes += each.size_bytes
+            record.subscriptions[full_filter] = each
+
+    def _remove_subscriptions(self, record: _Record, full_filters: Sequence[str]) -> None:
+        for full_filter in full_filters:
+            gone = record.subscriptions.pop(full_filter, None)
+            if gone is not None:
+                self._subscriptions -= 1
+                self._subscription_bytes -= gone.size_bytes
 
     def _clear_will(self, record: _Record, write: ClearWill) -> None:
         if record.session is not None:
@@ -254,6 +275,7 @@ class MemorySessionStore(SessionStore):
 
     def _forget(self, record: _Record) -> None:
         record.session = None
+        self._remove_subscriptions(record, tuple(record.subscriptions))
         record.subscriptions = _NONE
         if record.serial:
             del self._by_serial[record.serial]

@@ -9,10 +9,14 @@ from typing import Final, TypeAlias
 
 from attrs import frozen
 
+from kinmqtt_spi.properties import BINARY_BYTES, NUMBER_BYTES, TEXT_BYTES, text_bytes
 from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit, Maybe
 
 EVENT_SCHEMA_VERSION: Final = 1
+
+EVENT_BYTES: Final = 550
+"""What an event takes in memory besides the texts and numbers in it: the objects, and its place in a log."""
 
 
 class EventKind(Enum):
@@ -46,6 +50,30 @@ class Event:
     """Seconds since the epoch, UTC."""
     data: Mapping[str, object]
     schema_version: int = EVENT_SCHEMA_VERSION
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the event takes in memory, which is what it counts for where bytes are bounded."""
+        return EVENT_BYTES + text_bytes(self.client_id) + _data_bytes(self.data)
+
+
+def _data_bytes(data: Mapping[str, object]) -> int:
+    size_bytes = 0
+    left: list[object] = list(data.values())
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            size_bytes += TEXT_BYTES + text_bytes(value)
+        elif isinstance(value, bytes):
+            size_bytes += BINARY_BYTES + len(value)
+        else:
+            size_bytes += NUMBER_BYTES
+            if isinstance(value, Mapping):
+                left += value.keys()
+                left += value.values()
+            elif isinstance(value, Sequence | set | frozenset):
+                left += value
+    return size_bytes
 
 
 @frozen(slots=True)

@@ -15,12 +15,28 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from attrs import frozen
 
+from kinmqtt_spi.properties import TEXT_BYTES, text_bytes
 from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Client, Commit, Maybe, Message
+
+ENTRY_BYTES: Final = 160
+"""What an entry of a queue takes in memory besides its message: the entry and its place in the queue."""
+
+_IDENTIFIER_BYTES: Final = 8
+
+
+def entry_bytes(message_bytes: int, identifiers: Sequence[int] = (), shared_filter: str | None = None) -> int:
+    """What an entry counts for, with a message of that size; see :attr:`Entry.size_bytes`."""
+    size_bytes = message_bytes + ENTRY_BYTES
+    if identifiers:
+        size_bytes += _IDENTIFIER_BYTES * len(identifiers)
+    if shared_filter is not None:
+        size_bytes += TEXT_BYTES + text_bytes(shared_filter)
+    return size_bytes
 
 
 class Stage(Enum):
@@ -45,6 +61,14 @@ class Entry(NamedTuple):
     shared_filter: str | None = None
     """The shared subscription that chose this client, as ``$share/group/filter``, where one did: another member may
     take its place."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About what the entry takes in memory, which is what it counts for where bytes are bounded.
+
+        The message counts in full, also where several queues share it.
+        """
+        return entry_bytes(self.message.size_bytes, self.identifiers, self.shared_filter)
 
 
 @frozen(slots=True)
@@ -130,7 +154,7 @@ class QueueSizes:
 
     queued: int = 0
     queued_bytes: int = 0
-    """Of topics, payloads and properties; a message shared by several queues counts in each."""
+    """The :attr:`Entry.size_bytes` of what is queued: a message shared by several queues counts in each."""
     inflight: int = 0
     inbound: int = 0
 

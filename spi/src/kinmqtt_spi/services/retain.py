@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Final
 
 from attrs import frozen
 
 from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit, Maybe, Message
+
+RETAINED_BYTES: Final = 200
+"""What a retained message takes in memory besides the message: its version, and its place among the topics."""
+
+RETAINED_LEVEL_BYTES: Final = 150
+"""What each further level of its topic takes: little where others share it, else about 280 bytes."""
+
+
+def retained_bytes(message: Message) -> int:
+    """About what a message takes in memory once it is retained, which is what it counts for where bytes are bounded.
+
+    Each level of its topic takes its own.
+    """
+    return message.size_bytes + RETAINED_BYTES + RETAINED_LEVEL_BYTES * message.topic.count("/")
 
 
 @frozen(slots=True, order=True)
@@ -76,7 +91,7 @@ class RetainStore(Store, ABC):
 
     @abstractmethod
     def size_bytes(self) -> int:
-        """Bytes of their topics, payloads and properties, without waiting."""
+        """The sum of what they count for (:func:`retained_bytes`), without waiting."""
 
     @abstractmethod
     def expire(self, now: float, limit: int) -> Maybe[Sequence[Message]]:

@@ -459,7 +459,7 @@ class QueueStoreContract(StoreContract):
 
         What is released is in flight still.
         """
-        size = entry(1).message.size_bytes
+        size = entry(1).size_bytes
         steps: list[tuple[QueueWrite, QueueSizes]] = [
             (Append("a", 1, entry(1)), QueueSizes(1, size, 0, 0)),
             (Append("a", 1, entry(2)), QueueSizes(2, 2 * size, 0, 0)),
@@ -489,7 +489,7 @@ class QueueStoreContract(StoreContract):
         for name in ("a", "b", "c"):
             self._apply(queue_store, drive, Append(name, 1, shared), InboundOpen(name, 1, 1))
         self._apply(queue_store, drive, Send("a", 1, 1, 1))
-        size = shared.message.size_bytes
+        size = shared.size_bytes
         assert queue_store.totals() == QueueSizes(2, 2 * size, 1, 3)
 
         self._apply(queue_store, drive, Purge("b", 1), Remove("a", 1, 1))
@@ -498,15 +498,15 @@ class QueueStoreContract(StoreContract):
         assert self._read(queue_store, drive, "c") == [shared]
 
     @behaviour("QUEUE-31")
-    def test_queue_31_bytes_are_those_of_the_message(self, queue_store: QueueStore, drive: Driver) -> None:
-        """The bytes of a queue are those of topics in UTF-8, payloads and properties: ``Message.size_bytes``."""
+    def test_queue_31_bytes_are_those_of_the_entries(self, queue_store: QueueStore, drive: Driver) -> None:
+        """The bytes of a queue are the sum of its entries' ``Entry.size_bytes``: more than the messages'."""
         heavy, light = whole_entry(1), entry(2, "t")
         self._apply(queue_store, drive, Append("a", 1, heavy), Append("a", 1, light))
-        assert queue_store.sizes("a").queued_bytes == heavy.message.size_bytes + light.message.size_bytes
+        assert queue_store.sizes("a").queued_bytes == heavy.size_bytes + light.size_bytes
 
         self._apply(queue_store, drive, Remove("a", 1, 1))
 
-        assert queue_store.sizes("a").queued_bytes == queue_store.totals().queued_bytes == light.message.size_bytes
+        assert queue_store.sizes("a").queued_bytes == queue_store.totals().queued_bytes == light.size_bytes
 
     # Expiry
 
@@ -528,7 +528,7 @@ class QueueStoreContract(StoreContract):
         for name in ("a", "b"):
             assert self._read(queue_store, drive, name) == [late, never]
             assert queue_store.sizes(name).queued == drive(queue_store.load(name)).sizes.queued == 2
-        assert queue_store.totals().queued_bytes == 2 * (late.message.size_bytes + never.message.size_bytes)
+        assert queue_store.totals().queued_bytes == 2 * (late.size_bytes + never.size_bytes)
 
     @behaviour("QUEUE-33")
     def test_queue_33_what_is_in_flight_does_not_expire(self, queue_store: QueueStore, drive: Driver) -> None:
@@ -798,7 +798,7 @@ class _Model:
     def sizes(self, name: str) -> QueueSizes:
         """What a queue's sizes must be."""
         queued = self._queued[name].values()
-        its_bytes = sum(each.message.size_bytes for each in queued)
+        its_bytes = sum(each.size_bytes for each in queued)
         return QueueSizes(len(queued), its_bytes, len(self._inflight[name]), len(self._inbound[name]))
 
     def compare(self, name: str, state: QueueState, waiting: Sequence[Entry]) -> None:

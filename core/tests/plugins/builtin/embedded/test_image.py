@@ -17,7 +17,7 @@ from kinmqtt.plugins.builtin.embedded.stores import Ledger
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reference.plugin import NODE, BareContext
-from kinmqtt_spi.services.event import Event, EventKind, EventVersion
+from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
 from kinmqtt_spi.services.queue import (
     Append,
     Entry,
@@ -433,6 +433,29 @@ def test_only_the_newest_events_come_back(monkeypatch: pytest.MonkeyPatch) -> No
     assert [each.offset for each in after.events.all()] == [19, 20, 21, 22, 23]
     assert after.events.all() == before.ledger.events.all()
     assert after.events.newest == 23
+
+
+@pytest.mark.parametrize("length", [0, 1000, 20_000])
+def test_events_that_come_back_take_no_more_than_they_may(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that was told of very many long events is read without having all of them in memory at any time."""
+    monkeypatch.setattr(image, "EVENTS_BYTES", 10_000)
+    monkeypatch.setattr(stores, "EVENTS_BYTES", 10_000)
+    several = [
+        Recorded(number, Event(EventKind.SUBSCRIBE, "c", EventVersion(1, number), 1.5, {"filter": "x" * length}))
+        for number in range(200)
+    ]
+    read = Image()
+    most = 0
+    for first in range(0, 200, 5):
+        read.take(pack(Group(events=several[first : first + 5])))
+        most = max(most, read._events_bytes)
+
+    newest = read.events
+
+    assert newest == several[-len(newest) :]
+    assert len(newest) == max(1, 10_000 // several[0].event.size_bytes)
+    assert most <= 20_000 + 5 * several[0].event.size_bytes
+    assert read._events_bytes == sum(each.event.size_bytes for each in read._events.values())
 
 
 def test_a_damaged_group_raises() -> None:

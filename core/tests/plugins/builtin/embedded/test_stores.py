@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kinmqtt.plugins.builtin.embedded import stores
-from kinmqtt.plugins.builtin.embedded.image import Image, everything
+from kinmqtt.plugins.builtin.embedded.image import EVENTS_BYTES, Image, everything
 from kinmqtt.plugins.builtin.embedded.records import Group, pack, unpack
 from kinmqtt.plugins.builtin.embedded.stores import Ledger
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
@@ -21,7 +22,7 @@ from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded,
 from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, Purge, QueueSizes
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession, StoredSession
-from kinmqtt_spi.values import Message
+from kinmqtt_spi.values import Message, Subscription
 
 
 def event(number: int = 1) -> Event:
@@ -426,6 +427,45 @@ def test_what_a_log_would_hold_is_weighed() -> None:
     assert weights == sorted(set(weights))
 
 
+@pytest.mark.parametrize("what", ["queued", "retained", "sessions", "subscriptions", "events"])
+def test_what_counts_is_about_what_a_log_would_hold(what: str) -> None:
+    """Compaction goes by it: for each kind it is near to what everything takes when it is written anew."""
+    ledger = begun([])
+    for number in range(400):
+        epoch = ledger.sessions.claim(f"c{number}", NODE).epoch if what == "sessions" else 1
+        if what == "queued":
+            ledger.queues.apply([Append("c", 1, Entry(1 + number, Message(f"a/{number}", b"%050d" % number), 1))])
+        elif what == "retained":
+            ledger.retained.put([retained(f"t/{number}", b"%050d" % number)])
+        elif what == "sessions":
+            ledger.sessions.apply([opened(f"c{number}", epoch)])
+        elif what == "events":
+            ledger.events.append([evolve(event(number), data={"filter": f"{number}" + "x" * 500})])
+    if what == "subscriptions":
+        several = tuple(Subscription(f"a/{number}" + "x" * 500) for number in range(400))
+        ledger.sessions.apply([evolve(opened("c", 1), session=StoredSession("c", 100, several))])
+    ledger.commit(all=True)
+
+    told = [pack(ledger.standing()), *map(pack, everything(ledger.sessions, ledger.queues, ledger.retained))]
+
+    assert 0.5 < ledger.live_bytes / sum(map(len, told)) < 4
+
+
+def test_events_that_are_gone_count_no_more() -> None:
+    """Long ones push each other out of the log, and what a log must hold does not grow with them."""
+    ledger = begun([])
+    sizes = []
+    for _ in range(3):
+        for number in range(5000):
+            ledger.events.append([evolve(event(number), data={"filter": "x" * 4000})])
+        ledger.commit(all=True)
+        sizes.append((ledger.live_bytes, ledger.events.size_bytes, len(pack(ledger.standing()))))
+
+    assert max(size for each in sizes for size in each) <= EVENTS_BYTES
+    assert len(set(sizes)) == 1
+    assert ledger.events.newest == 14_999
+
+
 def test_a_restored_ledger_writes_nothing_of_its_own() -> None:
     """To read a log is not to write it: what was restored is not gathered for the next turn."""
     log: list[bytes] = []
@@ -437,4 +477,4 @@ def test_a_restored_ledger_writes_nothing_of_its_own() -> None:
 
     assert not after.gathered
     assert after.gathered == Group()
-    assert after.queues.totals() == ledger.queues.totals() == QueueSizes(1, 6, 0, 1)
+    assert after.queues.totals() == ledger.queues.totals() == QueueSizes(1, appended("c", 1).entry.size_bytes, 0, 1)

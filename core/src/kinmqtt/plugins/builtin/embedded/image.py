@@ -22,10 +22,13 @@ from kinmqtt.plugins.builtin.embedded.records import (
     Group,
     Record,
     Unpacked,
+    logged_bytes,
     message_of,
     unpack,
 )
 from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.properties import text_bytes
+from kinmqtt_spi.reference.event import RETENTION, RETENTION_BYTES
 from kinmqtt_spi.reference.queue import MemoryQueueStore
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.reference.session import MemorySessionStore
@@ -34,8 +37,9 @@ from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, InflightEntry
 from kinmqtt_spi.services.session import OpenSession
 from kinmqtt_spi.values import Message, MessageId
 
-EVENTS: Final = 10_000
-"""Events that are kept; older ones are gone."""
+EVENTS: Final = RETENTION
+EVENTS_BYTES: Final = RETENTION_BYTES
+"""Events that are kept, and what they may take; older ones are gone."""
 
 
 @define(slots=True)
@@ -210,6 +214,7 @@ class Image:
         self.queues = QueueImage()
         self.retained = MemoryRetainStore()
         self._events: dict[int, Recorded] = {}
+        self._events_bytes = 0
         self.offsets: dict[str, int] = {}
         self.floor = 0
         self.groups = 0
@@ -235,16 +240,28 @@ class Image:
         if group.retain:
             self.retained.put(group.retain)
         for recorded in group.events:
+            before = self._events.get(recorded.offset)
             self._events[recorded.offset] = recorded
-        if len(self._events) > 2 * EVENTS:
+            self._events_bytes += recorded.event.size_bytes - (0 if before is None else before.event.size_bytes)
+        if len(self._events) > 2 * EVENTS or self._events_bytes > 2 * EVENTS_BYTES:
+            # A log may have been told of many more than are kept: they are never all in memory.
             self._events = {recorded.offset: recorded for recorded in self.events}
+            self._events_bytes = sum(recorded.event.size_bytes for recorded in self._events.values())
         self.offsets.update(group.offsets)
         self.floor = max(self.floor, group.floor)
 
     @property
     def events(self) -> list[Recorded]:
-        """The newest events, in order."""
-        return [self._events[offset] for offset in sorted(self._events)[-EVENTS:]]
+        """The newest events, in order: as many as a log keeps."""
+        newest: list[Recorded] = []
+        size_bytes = 0
+        for offset in sorted(self._events)[: -EVENTS - 1 : -1]:
+            recorded = self._events[offset]
+            size_bytes += recorded.event.size_bytes
+            if newest and size_bytes > EVENTS_BYTES:
+                break
+            newest.append(recorded)
+        return newest[::-1]
 
 
 SLICE_BYTES: Final = 128 << 10
@@ -252,6 +269,9 @@ SLICE_BYTES: Final = 128 << 10
 
 ENTRY_BYTES: Final = 100
 """What an entry takes besides its message, about."""
+
+FILTER_BYTES: Final = 100
+"""What a subscription takes besides its filter, about."""
 
 PASSING: Final = "$SYS/"
 """Retained topics that are not kept: what the broker says of itself, and says anew after a start."""
@@ -283,7 +303,7 @@ class _Slicer:
         """Count an entry that was added."""
         self._entries_bytes += ENTRY_BYTES
         if message is not None and id(message) not in self._messages:
-            self._bytes += message.size_bytes
+            self._bytes += logged_bytes(message)
             self._messages[id(message)] = message
 
     def has_room_for(self, message: Message | None) -> bool:
@@ -334,9 +354,9 @@ def _sessions(slicer: _Slicer, sessions: MemorySessionStore) -> Iterator[Group]:
         page = sessions.iterate(cursor, 1)
         for epoch, stored in page.sessions:
             slicer.group.sessions.append(OpenSession(epoch, stored))
-            slicer.weigh(100 * len(stored.subscriptions))
+            slicer.weigh(sum(FILTER_BYTES + text_bytes(each.full_filter) for each in stored.subscriptions))
             if stored.will is not None:
-                slicer.weigh(stored.will.message.size_bytes)
+                slicer.weigh(logged_bytes(stored.will.message))
         if slicer.is_full:
             yield slicer.take()
         cursor = page.cursor
@@ -384,7 +404,7 @@ def _retained(slicer: _Slicer, retained: MemoryRetainStore) -> Iterator[Group]:
             if write.message.topic.startswith(PASSING):
                 continue
             slicer.group.retain.append(write)
-            slicer.weigh(write.message.size_bytes)
+            slicer.weigh(logged_bytes(write.message))
             if slicer.is_full:
                 # What is written of the topic in the meantime is newer, and wins by its version.
                 yield slicer.take()

@@ -41,7 +41,7 @@ from kinmqtt_spi.services.session import (
     SessionWrite,
     StoredSession,
 )
-from kinmqtt_spi.values import Message, MessageId, Publisher, Subscription, Will
+from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, Subscription, Will
 
 FORMAT: Final = 1
 _MARSHAL: Final = 4
@@ -137,6 +137,11 @@ class _Messages:
                 message.expires_at,
             ))  # fmt: skip
         return place
+
+
+def logged_bytes(message: Message) -> int:
+    """About what a message takes in the log besides what every message does: topic, payload and properties."""
+    return message.size_bytes - MESSAGE_BYTES
 
 
 def message_of(record: Record) -> Message:

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kinmqtt.plugins.builtin.embedded.image import EVENTS, PASSING, Image
+from kinmqtt.plugins.builtin.embedded.image import EVENTS, EVENTS_BYTES, FILTER_BYTES, PASSING, Image
 from kinmqtt.plugins.builtin.embedded.records import Group, pack
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.reference.event import MemoryEventLog
 from kinmqtt_spi.reference.queue import MemoryQueueStore
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.reference.session import MemorySessionStore
-from kinmqtt_spi.services.event import Event, Recorded
-from kinmqtt_spi.services.queue import QueueWrite
-from kinmqtt_spi.services.retain import RetainWrite
+from kinmqtt_spi.services.event import EVENT_BYTES, Event, Recorded
+from kinmqtt_spi.services.queue import ENTRY_BYTES, QueueWrite
+from kinmqtt_spi.services.retain import RETAINED_BYTES, RetainWrite
 from kinmqtt_spi.services.session import Claim, SessionWrite
-from kinmqtt_spi.values import Commit, NodeIdentity
+from kinmqtt_spi.values import MESSAGE_BYTES, SUBSCRIPTION_BYTES, Commit, NodeIdentity
 
 EPOCHS_AHEAD: Final = 1_000_000
 """Epochs are set aside in such numbers, so that not every claim has to be kept."""
@@ -29,8 +29,14 @@ EPOCHS_AHEAD: Final = 1_000_000
 RECORD_BYTES: Final = 150
 """About what a message takes in the log besides its topic and payload."""
 
-SESSION_BYTES: Final = 500
-"""About what a stored session takes in the log."""
+SESSION_BYTES: Final = 100
+"""About what a stored session takes in the log besides its subscriptions."""
+
+_QUEUED_LESS: Final = MESSAGE_BYTES + ENTRY_BYTES - RECORD_BYTES
+_RETAINED_LESS: Final = MESSAGE_BYTES + RETAINED_BYTES - RECORD_BYTES
+_SUBSCRIPTION_LESS: Final = SUBSCRIPTION_BYTES - FILTER_BYTES
+_EVENT_LESS: Final = EVENT_BYTES - RECORD_BYTES
+"""By how much each of them takes less in the log than in memory, about; what is in them takes much the same."""
 
 
 class Ledger:
@@ -110,8 +116,11 @@ class Ledger:
     def live_bytes(self) -> int:
         """About what a log would hold that tells nothing twice."""
         totals = self.queues.totals()
-        entries = RECORD_BYTES * (totals.queued + totals.inflight + self.retained.count())
-        return totals.queued_bytes + entries + self.retained.size_bytes() + SESSION_BYTES * self.sessions.count()
+        queued = totals.queued_bytes - _QUEUED_LESS * totals.queued + RECORD_BYTES * totals.inflight
+        retained = self.retained.size_bytes() - _RETAINED_LESS * self.retained.count()
+        subscriptions, subscription_bytes = self.sessions.subscriptions()
+        sessions = SESSION_BYTES * self.sessions.count() + subscription_bytes - _SUBSCRIPTION_LESS * subscriptions
+        return queued + retained + sessions + self.events.size_bytes - _EVENT_LESS * self.events.count()
 
 
 class EmbeddedSessionStore(MemorySessionStore):
@@ -209,6 +218,7 @@ class EmbeddedEventLog(MemoryEventLog):
         super().__init__(
             context.clock.later,
             retention=EVENTS,
+            retention_bytes=EVENTS_BYTES,
             run=run_awaitable,
             report=reporter(context),
             on_commit=self._note,
