@@ -198,11 +198,17 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _check(parsed: argparse.Namespace) -> int:
+    from kinmqtt.net.remarks import remarks, warnings
     from kinmqtt.runner import build_assembly
 
     settings = _settings(parsed)
     assembly, listeners = build_assembly(settings, _reactor(settings))
     print("listen: " + ", ".join(listener.summary for listener in listeners))
+    for listener in listeners:
+        for line in remarks(listener):
+            print(line)
+        for line in warnings(listener):
+            print(f"warning: {line}")
     for family, plugin in assembly.providers.items():
         print(f"{family}: {plugin}")
     print("hooks run in this order: " + ", ".join(assembly.manager.active))

@@ -22,6 +22,7 @@ from kinmqtt.broker.broker import STOP_LIMIT_S, Broker
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.net.listeners import ListenerPort, close_all, open_all
 from kinmqtt.net.owned import log_errors, owning_loop
+from kinmqtt.net.remarks import remarks, warnings
 from kinmqtt_spi.errors import SpiError
 
 log = Logger("kinmqtt")
@@ -133,6 +134,11 @@ class BrokerService(Service):
         self._reload_on_hangup()
         for line in self._introduce(self.broker):
             log.info("{line}", line=line)
+        for listener in self._listeners:
+            for line in remarks(listener):
+                log.info("{line}", line=line)
+            for line in warnings(listener):
+                log.warn("{line}", line=line)
         # What is there now stays: later collections need not look at it.
         gc.collect()
         gc.freeze()
