@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 from attrs import evolve, fields, frozen
 
 from kinmqtt.networks import parse_network
+from kinmqtt.origins import check_origin
 from kinmqtt_spi.services.queue import FullPolicy
 from kinmqtt_spi.settings import setting
 
@@ -248,15 +249,16 @@ class WebSocketSettings:
 
     path: str | None = setting(None, help="the only path that is served; left out for any")
     origins: tuple[str, ...] | None = setting(
-        None, help="pages whose scripts may connect, such as https://example.org; left out for all"
+        None,
+        help="pages whose scripts may connect, such as https://example.org, or * for all; left out for those of the "
+        "host and port that they connect to. Clients that are no browsers need no origin",
     )
 
     def __attrs_post_init__(self) -> None:
         if self.path is not None and not self.path.startswith("/"):
             raise ValueError(f"path {self.path!r} does not begin with a slash")
         for origin in self.origins or ():
-            if "://" not in origin:
-                raise ValueError(f"origin {origin!r} has no scheme: write https://{origin}")
+            check_origin(origin)
 
 
 def _check_networks(settings: ListenerSettings, attribute: object, texts: tuple[str, ...] | None) -> None:

@@ -12,6 +12,17 @@ if TYPE_CHECKING:
 
 def remarks(port: ListenerPort) -> list[str]:
     """How a listener behaves where that may surprise."""
+    return [*_about_proxies(port), *_about_pages(port)]
+
+
+def _about_pages(port: ListenerPort) -> list[str]:
+    websocket = port.plan.settings.websocket
+    if websocket is None or websocket.origins is not None:
+        return []
+    return [f"{port.plan.name}: web pages may connect to the host and port they come from; origins names other pages"]
+
+
+def _about_proxies(port: ListenerPort) -> list[str]:
     settings = port.plan.settings
     if not settings.proxy_protocol or port.description.startswith("unix:"):
         return []
