@@ -207,7 +207,7 @@ def _check(parsed: argparse.Namespace) -> int:
     for listener in listeners:
         for line in remarks(listener):
             print(line)
-        for line in warnings(listener):
+        for line in warnings(listener, assembly.clock.now()):
             print(f"warning: {line}")
     for family, plugin in assembly.providers.items():
         print(f"{family}: {plugin}")

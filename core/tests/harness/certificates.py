@@ -22,29 +22,41 @@ def _name(common_name: str) -> x509.Name:
     )
 
 
+VALID = (timedelta(minutes=-5), timedelta(days=90))
+"""From when until when a certificate is valid, from now."""
+
+
 class Authority:
     """A certificate authority with its folder of files."""
 
-    def __init__(self, folder: Path, name: str = "authority") -> None:
+    def __init__(self, folder: Path, name: str = "authority", valid: tuple[timedelta, timedelta] = VALID) -> None:
+        """``valid`` says from when until when its own certificate is."""
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        self._certificate = self._sign(name, self._key.public_key(), authority=True)
+        self._certificate = self._sign(name, self._key.public_key(), valid, authority=True)
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._certificate.public_bytes(Encoding.PEM))
 
-    def issue(self, common_name: str, file: str | None = None) -> tuple[Path, Path]:
+    def issue(
+        self, common_name: str, file: str | None = None, valid: tuple[timedelta, timedelta] = VALID
+    ) -> tuple[Path, Path]:
         """A certificate and its key, as files."""
         key = ec.generate_private_key(ec.SECP256R1())
         stem = file or common_name
         certificate = self._folder / f"{stem}.pem"
         private = self._folder / f"{stem}.key"
-        certificate.write_bytes(self._sign(common_name, key.public_key()).public_bytes(Encoding.PEM))
+        certificate.write_bytes(self._sign(common_name, key.public_key(), valid).public_bytes(Encoding.PEM))
         private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return certificate, private
 
     def _sign(
-        self, common_name: str, public_key: ec.EllipticCurvePublicKey, *, authority: bool = False
+        self,
+        common_name: str,
+        public_key: ec.EllipticCurvePublicKey,
+        valid: tuple[timedelta, timedelta],
+        *,
+        authority: bool = False,
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = (
@@ -53,8 +65,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=5))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(now + valid[0])
+            .not_valid_after(now + valid[1])
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(
                 x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]),

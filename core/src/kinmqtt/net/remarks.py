@@ -31,9 +31,12 @@ def _about_proxies(port: ListenerPort) -> list[str]:
     return [f"{port.plan.name}: PROXY headers are believed from {networks}, and others are refused{hint}"]
 
 
-def warnings(port: ListenerPort) -> list[str]:
-    """What is probably not meant."""
+def warnings(port: ListenerPort, now: float) -> list[str]:
+    """What is probably not meant, at ``now`` (seconds since the epoch)."""
     settings = port.plan.settings
+    found = []
     if settings.proxy_protocol and any(not network.prefixlen for network in trusted_networks(settings)):
-        return [f"{port.plan.name}: PROXY headers are believed from everywhere: clients can say who they are"]
-    return []
+        found.append(f"{port.plan.name}: PROXY headers are believed from everywhere: clients can say who they are")
+    if port.tls is not None:
+        found += port.tls.problems(now)
+    return found
