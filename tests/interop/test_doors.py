@@ -49,6 +49,10 @@ tls = {{ certificate = "localhost.pem", private_key = "localhost.key" }}
 
 [listeners.ws]
 endpoint = "tcp:{ws}:interface=127.0.0.1"
+websocket = {{ origins = ["*"] }}
+
+[listeners.pages]
+endpoint = "tcp:{pages}:interface=127.0.0.1"
 websocket = {{}}
 
 [listeners.wss]
@@ -76,8 +80,8 @@ class Doors:
         self.authority = Authority(folder)
         self.authority.issue("localhost")
         self.ports: dict[str, int] = {}
-        while len(set(self.ports.values())) < 5:
-            self.ports = {name: free_port() for name in ("tcp", "tls", "ws", "wss", "proxied")}
+        while len(set(self.ports.values())) < 6:
+            self.ports = {name: free_port() for name in ("tcp", "tls", "ws", "pages", "wss", "proxied")}
         text = CONFIGURATION.format(**self.ports, banned=BANNED)
         (folder / "kinmqtt.toml").write_text(text, encoding="utf-8")
 
@@ -267,23 +271,80 @@ class Page(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.mark.parametrize("version", [4, 5])
-def test_a_browser(doors: Doors, tmp_path: Path, version: int) -> None:
-    """A page in a headless Chromium speaks MQTT over WebSocket."""
+@contextmanager
+def serving() -> Iterator[int]:
+    """A web server with the page, and its port."""
+    while not Page.told.empty():
+        Page.told.get()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _visit(folder: Path, port: int, broker_port: int, version: int) -> str:
+    """What a page that a headless Chromium loads from one port tells of the broker at another."""
     if shutil.which("chromium") is None and "ID=ubuntu" in Path("/etc/os-release").read_text().splitlines():
         pytest.skip("Ubuntu has no chromium package; Debian has, and there this runs")
     chromium = needed("chromium", "chromium")
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    page = f"http://127.0.0.1:{server.server_port}/?version={version}&url=ws://127.0.0.1:{doors.ports['ws']}/mqtt"
+    page = f"http://127.0.0.1:{port}/?version={version}&url=ws://127.0.0.1:{broker_port}/mqtt"
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-    browser = Process([chromium, *options, f"--user-data-dir={tmp_path}", page])
+    browser = Process([chromium, *options, f"--user-data-dir={folder}", page])
     try:
-        assert Page.told.get(timeout=3 * LIMIT_S) == "browser/page hello 2", browser.output
+        return Page.told.get(timeout=3 * LIMIT_S)
+    except queue.Empty:
+        raise AssertionError(browser.output) from None
     finally:
         browser.end()
-        server.shutdown()
-        server.server_close()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_browser(doors: Doors, tmp_path: Path, version: int) -> None:
+    """A page in a headless Chromium speaks MQTT over WebSocket, where the listener takes pages from everywhere."""
+    with serving() as port:
+        assert _visit(tmp_path, port, doors.ports["ws"], version) == "browser/page hello 2"
+
+
+def test_a_browser_on_a_page_of_another_host(doors: Doors, tmp_path: Path) -> None:
+    """Where the listener says nothing of origins, a page of another port is not spoken to (RFC 6455 section 10.2)."""
+    with serving() as port:
+        assert _visit(tmp_path, port, doors.ports["pages"], 5) == "closed"
+
+
+HTTP_PROXY = """\
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 30s
+    timeout server 30s
+    timeout tunnel 30s
+frontend web
+    bind 127.0.0.1:{front}
+    use_backend broker if {{ path /mqtt }}
+    default_backend pages
+backend broker
+    server broker 127.0.0.1:{back}
+backend pages
+    server pages 127.0.0.1:{pages}
+"""
+
+
+def test_a_browser_on_a_page_of_the_same_host(doors: Doors, tmp_path: Path) -> None:
+    """Behind a proxy that serves the page and hands /mqtt to the broker the page needs no setting."""
+    front = free_port()
+    with serving() as port:
+        configuration = tmp_path / "haproxy.cfg"
+        text = HTTP_PROXY.format(front=front, back=doors.ports["pages"], pages=port)
+        configuration.write_text(text, encoding="utf-8")
+        proxy = Process([needed("haproxy", "haproxy"), "-db", "-f", str(configuration)])
+        try:
+            _wait_for_port(front)
+            assert _visit(tmp_path, front, front, 5) == "browser/page hello 2"
+        finally:
+            proxy.end()
 
 
 # TLS by OpenSSL's own hand

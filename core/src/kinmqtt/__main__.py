@@ -199,6 +199,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 def _check(parsed: argparse.Namespace) -> int:
     from kinmqtt.broker.user_rules import notes_on_users
+    from kinmqtt.net.remarks import remarks, warnings
     from kinmqtt.runner import build_assembly
 
     settings = _settings(parsed)
@@ -206,6 +207,11 @@ def _check(parsed: argparse.Namespace) -> int:
     if assembly.writes_data_directory and (problems := settings.problems_with_data_directory()):
         raise SettingsError(problems)
     print("listen: " + ", ".join(listener.summary for listener in listeners))
+    for listener in listeners:
+        for line in remarks(listener):
+            print(line)
+        for line in warnings(listener, assembly.clock.now()):
+            print(f"warning: {line}")
     for family, plugin in assembly.providers.items():
         print(f"{family}: {plugin}")
     print("hooks run in this order: " + ", ".join(assembly.manager.active))

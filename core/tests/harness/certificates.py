@@ -22,6 +22,10 @@ def _name(common_name: str) -> x509.Name:
     )
 
 
+VALID = (timedelta(minutes=-5), timedelta(days=90))
+"""From when until when a certificate is valid, from now."""
+
+
 class Authority:
     """A certificate authority with its folder of files.
 
@@ -29,24 +33,37 @@ class Authority:
     ``identifiers`` it leaves out those of keys (sections 4.2.1.1 and 4.2.1.2), as many private authorities do.
     """
 
-    def __init__(self, folder: Path, name: str = "authority", *, identifiers: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "authority",
+        valid: tuple[timedelta, timedelta] = VALID,
+        *,
+        identifiers: bool = True,
+    ) -> None:
+        """``valid`` says from when until when its own certificate is."""
         self._folder = folder
         self._identifiers = identifiers
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        self._certificate = self._sign(name, self._key.public_key(), authority=True)
+        self._certificate = self._sign(name, self._key.public_key(), valid, authority=True)
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._certificate.public_bytes(Encoding.PEM))
 
     def issue(
-        self, common_name: str, file: str | None = None, *, subject: x509.Name | None = None
+        self,
+        common_name: str,
+        file: str | None = None,
+        valid: tuple[timedelta, timedelta] = VALID,
+        *,
+        subject: x509.Name | None = None,
     ) -> tuple[Path, Path]:
         """A certificate and its key, as files; ``subject`` takes the place of the usual one with a common name."""
         key = ec.generate_private_key(ec.SECP256R1())
         stem = file or common_name
         certificate = self._folder / f"{stem}.pem"
         private = self._folder / f"{stem}.key"
-        signed = self._sign(common_name, key.public_key(), subject=subject)
+        signed = self._sign(common_name, key.public_key(), valid, subject=subject)
         certificate.write_bytes(signed.public_bytes(Encoding.PEM))
         private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return certificate, private
@@ -55,6 +72,7 @@ class Authority:
         self,
         common_name: str,
         public_key: ec.EllipticCurvePublicKey,
+        valid: tuple[timedelta, timedelta],
         *,
         authority: bool = False,
         subject: x509.Name | None = None,
@@ -66,8 +84,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=5))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(now + valid[0])
+            .not_valid_after(now + valid[1])
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(_use(signs_certificates=authority), critical=True)
         )

@@ -268,18 +268,24 @@ class Door:
     def __init__(self, kind: str, whose: str) -> None:
         limits = ListenerLimitSettings(connect_time_limit_s=5, max_connections=2 if whose == "listener" else None)
         tls = TlsSettings(certificate=Path("none.pem"), private_key=Path("none.pem")) if kind == "TLS" else None
-        settings = ListenerSettings(endpoint="1883", proxy_protocol=kind == "PROXY", tls=tls, limits=limits)
+        settings = ListenerSettings(
+            endpoint="1883",
+            proxy_protocol=kind == "PROXY",
+            proxy_trusted=("192.0.2.0/24",) if kind == "PROXY" else None,
+            tls=tls,
+            limits=limits,
+        )
         more = {"max_connections": 2} if whose == "broker" else {}
         self.house = House(listeners={"door": settings}, **more)
         self.listener = self.house.broker.listeners["door"]
         factory = MqttFactory(self.house.broker, self.listener, settings)
-        self._factory: Any = ProxyFactory(factory) if kind == "PROXY" else factory  # type: ignore[no-untyped-call]
+        self._factory: Any = ProxyFactory(factory, factory) if kind == "PROXY" else factory
         self._kind = kind
 
     def come(self) -> tuple[Any, BufferTransport]:
         """Somebody who has said nothing yet."""
         transport = BufferTransport()
-        protocol = self._factory.buildProtocol(None)
+        protocol = self._factory.buildProtocol(transport.peer)
         protocol.makeConnection(transport)
         return protocol, transport
 

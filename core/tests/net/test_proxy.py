@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from harness import House
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import environment, free_port, run_command, running_broker
 from transports import CONNACK, CONNECT, BufferTransport
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 
 from kinmqtt.broker.settings import ListenerLimitSettings, ListenerSettings
 from kinmqtt.net.protocol import MqttFactory
 from kinmqtt.net.proxy import ProxyFactory
+from kinmqtt.networks import is_within, parse_network
 
 V1 = b"PROXY TCP4 198.51.100.22 203.0.113.7 35646 1883\r\n"
 V1_6 = b"PROXY TCP6 2001:db8::1 2001:db8::2 35646 1883\r\n"
@@ -33,14 +42,15 @@ V2_LOCAL = _v2(0, 0x00, b"")
 
 def _behind_a_proxy() -> tuple[House, BufferTransport, Any]:
     settings = ListenerSettings(
-        endpoint="1883", proxy_protocol=True, limits=ListenerLimitSettings(connect_time_limit_s=5)
+        endpoint="1883",
+        proxy_protocol=True,
+        proxy_trusted=("192.0.2.7",),
+        limits=ListenerLimitSettings(connect_time_limit_s=5),
     )
     house = House(listeners={"proxied": settings})
-    factory = ProxyFactory(  # type: ignore[no-untyped-call]
-        MqttFactory(house.broker, house.broker.listeners["proxied"], settings)
-    )
+    plain = MqttFactory(house.broker, house.broker.listeners["proxied"], settings)
     transport = BufferTransport()
-    protocol = factory.buildProtocol(None)
+    protocol = ProxyFactory(plain, plain).buildProtocol(BufferTransport.peer)
     protocol.makeConnection(transport)
     return house, transport, protocol
 
@@ -161,3 +171,165 @@ def test_a_header_that_does_not_come_is_not_waited_for() -> None:
 
     assert "abort" in transport.calls
     assert house.broker.connections == set()
+
+
+# Who is believed
+
+LISTENER = ListenerSettings(endpoint="1883", proxy_protocol=True)
+
+
+def _come(addr: Any, trusted: tuple[str, ...] | None) -> tuple[House, Any]:
+    settings = evolve(LISTENER, proxy_trusted=trusted)
+    house = House(listeners={"proxied": settings})
+    plain = MqttFactory(house.broker, house.broker.listeners["proxied"], settings)
+    return house, ProxyFactory(plain, plain).buildProtocol(addr)
+
+
+def _from(host: str) -> Any:
+    return (IPv6Address if ":" in host else IPv4Address)("TCP", host, 4711)
+
+
+@pytest.mark.parametrize(
+    ("host", "trusted", "believed"),
+    [
+        ("127.0.0.1", None, True),
+        ("127.9.9.9", None, True),
+        ("::1", None, True),
+        ("::ffff:127.0.0.1", None, True),
+        ("192.0.2.7", None, False),
+        ("::ffff:192.0.2.7", None, False),
+        ("fe80::1%eth0", None, False),
+        ("10.1.2.3", ("10.0.0.0/8",), True),
+        ("::ffff:10.1.2.3", ("10.0.0.0/8",), True),
+        ("10.1.2.3", ("::ffff:10.0.0.0/104",), True),
+        ("11.1.2.3", ("10.0.0.0/8",), False),
+        ("127.0.0.1", ("10.0.0.0/8",), False),
+        ("2001:db8::7", ("2001:db8::/32", "10.0.0.1"), True),
+        ("fe80::1%eth0", ("fe80::/10",), True),
+        ("10.0.0.1", ("2001:db8::/32", "10.0.0.1"), True),
+        ("10.0.0.2", ("2001:db8::/32", "10.0.0.1"), False),
+        ("127.0.0.1", (), False),
+        ("203.0.113.5", ("0.0.0.0/0",), True),
+        ("not an address", ("0.0.0.0/0", "::/0"), False),
+    ],
+)
+def test_a_header_is_believed_from_those_who_are_named(
+    host: str, trusted: tuple[str, ...] | None, believed: bool
+) -> None:
+    """From loopback where nobody is; whoever connects from elsewhere is counted as refused, and gets no protocol."""
+    house, protocol = _come(_from(host), trusted)
+
+    assert (protocol is not None) is believed
+    assert house.broker.runtime.statistics.connections_refused.value == (0 if believed else 1)
+
+
+@pytest.mark.parametrize("trusted", [None, (), ("10.0.0.0/8",)])
+def test_a_unix_socket_is_always_believed(trusted: tuple[str, ...] | None) -> None:
+    """The rights of its file say who may use it."""
+    _, protocol = _come(UNIXAddress("/run/mqtt.sock"), trusted)
+
+    assert protocol is not None
+
+
+def test_where_nobody_can_tell_who_connects_nobody_is_believed() -> None:
+    """A transport of a plugin's may have no address."""
+    _, protocol = _come(None, ("0.0.0.0/0", "::/0"))
+
+    assert protocol is None
+
+
+@given(
+    host=st.ip_addresses().map(str),
+    networks=st.lists(st.ip_addresses(network="10.0.0.0/24") | st.ip_addresses(v=6), max_size=3),
+    bits=st.integers(0, 32),
+)
+def test_an_address_is_within_a_network_as_its_bits_say(host: str, networks: list[Any], bits: int) -> None:
+    """Compared with counting bits by hand, IPv4 addresses in either of their two forms."""
+    texts = [f"{network}/{bits}" for network in networks]
+    address = ip_address(host)
+    wanted = any(
+        network.version == address.version and int(network) >> (size - bits) == int(address) >> (size - bits)
+        for network in networks
+        for size in [network.max_prefixlen]
+    )
+    mapped = f"::ffff:{host}" if address.version == 4 else host
+
+    found = [is_within(each, [parse_network(text) for text in texts]) for each in (host, mapped)]
+
+    if address.version == 4 or address.ipv4_mapped is None:
+        assert found == [wanted, wanted]
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/33", "example.org", "", "10.0.0", "*"])
+def test_what_is_no_network_is_refused_by_the_settings(text: str) -> None:
+    """And what it should look like is said."""
+    with pytest.raises(ValueError, match=r"no address or network, as 192\.0\.2\.7 or 10\.0\.0\.0/8 are"):
+        evolve(LISTENER, proxy_trusted=(text,))
+
+
+def test_trust_without_a_proxy_is_refused_by_the_settings() -> None:
+    """Whoever writes it believes that headers are read."""
+    with pytest.raises(ValueError, match="needs proxy_protocol"):
+        ListenerSettings(endpoint="1883", proxy_trusted=("10.0.0.0/8",))
+
+
+SETTINGS = """\
+[broker]
+allow_anonymous = true
+data = "memory"
+
+[listeners.trusting]
+endpoint = "tcp:{trusting}:interface=127.0.0.1"
+proxy_protocol = true
+
+[listeners.wary]
+endpoint = "tcp:{wary}:interface=127.0.0.1"
+proxy_protocol = true
+proxy_trusted = ["192.0.2.1", "10.0.0.0/8"]
+
+[listeners.local]
+endpoint = "unix:mqtt.sock"
+proxy_protocol = true
+proxy_trusted = []
+
+[listeners.open]
+endpoint = "tcp:{open}:interface=127.0.0.1"
+proxy_protocol = true
+proxy_trusted = ["0.0.0.0/0"]
+"""
+
+
+def _talk(connection: socket.socket) -> bytes:
+    with connection:
+        connection.settimeout(10)
+        try:
+            connection.sendall(V1 + CONNECT)
+            return connection.recv(100)
+        except OSError:
+            return b""
+
+
+@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+def test_a_running_broker_refuses_whom_it_does_not_believe(tmp_path: Path, event_loop: str) -> None:
+    """Before a byte is read; the log and `kinmqtt check` say who is believed."""
+    ports = dict(zip(("trusting", "wary", "open"), (free_port() for _ in range(3)), strict=True))
+    (tmp_path / "k.toml").write_text(SETTINGS.format(**ports), encoding="utf-8")
+    env = environment(KINMQTT__BROKER__EVENT_LOOP=event_loop)
+    said = run_command("check", "-c", "k.toml", cwd=tmp_path, env=env).stdout
+
+    command = [sys.executable, "-m", "kinmqtt", "run", "-c", "k.toml"]
+    with running_broker(command=lambda port: command, cwd=tmp_path, env=env) as broker:
+        answers = {name: _talk(socket.create_connection(("127.0.0.1", port), 10)) for name, port in ports.items()}
+        with socket.socket(socket.AF_UNIX) as unix:
+            unix.connect(str(tmp_path / "mqtt.sock"))
+            answers["local"] = _talk(unix)
+        broker.wait_for_line("a connection to wary is refused: it comes from 127.0.0.1")
+    log = broker.output
+
+    assert answers == {"trusting": CONNACK, "wary": b"", "open": CONNACK, "local": CONNACK}
+    for text in (said, log):
+        assert "trusting: PROXY headers are believed from 127.0.0.0/8, ::1/128, and others are refused" in text
+        assert "proxy_trusted names other proxies" in text
+        assert "wary: PROXY headers are believed from 192.0.2.1/32, 10.0.0.0/8, and others are refused\n" in text
+        assert "open: PROXY headers are believed from everywhere" in text
+        assert "local: PROXY" not in text

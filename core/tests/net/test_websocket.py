@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
 from transports import CONNACK, CONNECT, PING, PONG, BufferTransport
+from twisted.logger import formatEvent, globalLogPublisher
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Pong, RejectConnection, Request
 from wsproto.events import Ping as WsPing
@@ -338,6 +340,55 @@ def test_pages_of_other_origins_may_be_refused() -> None:
     assert isinstance(none, AcceptConnection)
     assert isinstance(other, RejectConnection)
     assert other.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "origins", "status"),
+    [
+        (None, None, None),
+        ("https://localhost", None, None),
+        ("http://localhost", None, None),
+        ("http://localhost:3000", None, 403),
+        ("https://evil.example", None, 403),
+        ("null", None, 403),
+        ("https://evil.example", ("*",), None),
+        ("https://localhost", ("https://example.org",), 403),
+    ],
+)
+def test_a_page_may_connect_to_the_host_it_comes_from(
+    origin: str | None, origins: tuple[str, ...] | None, status: int | None
+) -> None:
+    """Where the settings say nothing; a client that says no origin is no browser (RFC 6455 section 10.2)."""
+    browser = Browser(WebSocketSettings(origins=origins))
+
+    event, *_ = browser.shake(**({} if origin is None else {"origin": origin}))
+
+    assert isinstance(event, AcceptConnection if status is None else RejectConnection)
+    assert status is None or (isinstance(event, RejectConnection) and event.status_code == status)
+
+
+def test_two_origins_are_as_none_that_may() -> None:
+    """Whoever adds one to a browser's can't choose which counts."""
+    browser = Browser()
+    extra = b"Origin: http://x\r\nOrigin: http://evil.example\r\n"
+    browser.protocol.dataReceived(UPGRADE.replace(b"Host: x\r\n", b"Host: x\r\n" + extra))
+
+    assert browser.transport.written.startswith(b"HTTP/1.1 403 ")
+
+
+def test_the_log_says_why_a_page_is_refused() -> None:
+    """With its origin, the host it asked for, and the setting that would let it in."""
+    lines: list[str] = []
+    observer: Any = lambda event: lines.append(formatEvent(event))  # noqa: E731
+    globalLogPublisher.addObserver(observer)
+    try:
+        Browser().shake(origin="https://evil.example")
+    finally:
+        globalLogPublisher.removeObserver(observer)
+
+    [line] = [line for line in lines if "is refused" in line]
+    assert "403 Forbidden: a page of 'https://evil.example' is not of the host 'localhost'" in line
+    assert "websocket.origins" in line
 
 
 @pytest.mark.parametrize(

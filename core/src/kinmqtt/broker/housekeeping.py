@@ -44,9 +44,10 @@ class Housekeeping:
             self._timer.cancel()
             self._timer = None
 
-    def every(self, interval_s: float, call: Callable[[], object]) -> None:
-        """Make a call at each interval, and once when housekeeping begins."""
-        self._intervals.append((interval_s, self._clock.monotonic(), call))
+    def every(self, interval_s: float, call: Callable[[], object], *, at_once: bool = True) -> None:
+        """Make a call at each interval, and ``at_once`` when housekeeping begins."""
+        first = self._clock.monotonic() + (0.0 if at_once else interval_s)
+        self._intervals.append((interval_s, first, call))
 
     def _tick(self) -> None:
         self._timer = self._clock.later(INTERVAL_S, self._tick)

@@ -9,6 +9,8 @@ from typing import Final, Literal, TypeAlias
 from attrs import evolve, fields, frozen
 
 from kinmqtt.mqtt.characters import disallowed_in
+from kinmqtt.networks import parse_network
+from kinmqtt.origins import check_origin
 from kinmqtt_spi.markers import NOTICE_LIMIT_S
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.queue import FullPolicy
@@ -333,15 +335,26 @@ class WebSocketSettings:
 
     path: str | None = setting(None, help="the only path that is served; left out for any")
     origins: tuple[str, ...] | None = setting(
-        None, help="pages whose scripts may connect, such as https://example.org; left out for all"
+        None,
+        help="pages whose scripts may connect, such as https://example.org, or * for all; left out for those of the "
+        "host and port that they connect to. Clients that are no browsers need no origin",
     )
 
     def __attrs_post_init__(self) -> None:
         if self.path is not None and not self.path.startswith("/"):
             raise ValueError(f"path {self.path!r} does not begin with a slash")
         for origin in self.origins or ():
-            if "://" not in origin:
-                raise ValueError(f"origin {origin!r} has no scheme: write https://{origin}")
+            check_origin(origin)
+
+
+def _check_networks(settings: ListenerSettings, attribute: object, texts: tuple[str, ...] | None) -> None:
+    for text in texts or ():
+        try:
+            parse_network(text)
+        except ValueError as error:
+            raise ValueError(
+                f"proxy_trusted: {text!r} is no address or network, as 192.0.2.7 or 10.0.0.0/8 are: {error}"
+            ) from None
 
 
 @frozen(slots=True)
@@ -351,6 +364,12 @@ class ListenerSettings:
     endpoint: str = setting(help="a Twisted endpoint string, or a port or host:port for TCP")
     proxy_protocol: bool = setting(
         False, help="whether a proxy stands in front and says, by PROXY v1 or v2, who connects"
+    )
+    proxy_trusted: tuple[str, ...] | None = setting(
+        None,
+        help="with proxy_protocol: the addresses and networks of proxies that are believed, such as 10.0.0.0/8; left "
+        "out for loopback. Who connects from elsewhere is refused; Unix sockets are always believed",
+        validator=_check_networks,
     )
     authenticators: tuple[str, ...] | None = setting(
         None, help="the plugins that are asked here, in this order; left out for all"
@@ -362,6 +381,8 @@ class ListenerSettings:
     def __attrs_post_init__(self) -> None:
         if self.authenticators is not None and not self.authenticators:
             raise ValueError('authenticators is empty: name plugins, or "anonymous" to let everybody in')
+        if self.proxy_trusted is not None and not self.proxy_protocol:
+            raise ValueError("proxy_trusted needs proxy_protocol = true")
 
 
 def from_text(text: str) -> tuple[str, ListenerSettings]:

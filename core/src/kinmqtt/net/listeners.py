@@ -162,7 +162,7 @@ def factory_for(broker: Broker, port: ListenerPort) -> MqttFactory:
 def wrapped(factory: MqttFactory, port: ListenerPort) -> Any:
     """The factory with what lies between its protocols and the transport."""
     layered: Any = factory if port.tls is None else port.tls.wrap(factory)
-    return ProxyFactory(layered) if port.plan.settings.proxy_protocol else layered  # type: ignore[no-untyped-call]
+    return ProxyFactory(layered, factory) if port.plan.settings.proxy_protocol else layered
 
 
 async def open_all(

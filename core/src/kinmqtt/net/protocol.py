@@ -239,7 +239,7 @@ class MqttFactory(Factory):
     def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings) -> None:
         self._broker = broker
         self._listener = listener
-        self._settings = settings
+        self.settings = settings
         self.rate = AcceptRate(settings.limits.connections_per_s, broker.runtime.clock)
 
     def stopFactory(self) -> None:
@@ -249,7 +249,13 @@ class MqttFactory(Factory):
     def buildProtocol(self, addr: IAddress | None) -> MqttProtocol:
         """A new connection."""
         self.rate.count()
-        return self.protocol_class(self._broker, self._listener, self._settings)
+        return self.protocol_class(self._broker, self._listener, self.settings)
+
+    def refuse(self, who: str) -> None:
+        """A connection is closed before anything is read from it; ``who`` says why, for the log."""
+        self.rate.count()
+        self._broker.runtime.statistics.connections_refused.value += 1
+        log.info("a connection to {listener} is refused: it comes from {who}", listener=self._listener.name, who=who)
 
 
 def _address(peer: Any) -> Address:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from twisted.internet.address import IPv4Address as TcpAddress4
+from twisted.internet.address import IPv6Address as TcpAddress6
+from twisted.internet.address import UNIXAddress
 from twisted.protocols.haproxy._wrapper import HAProxyProtocolWrapper, HAProxyWrappingFactory
+
+from kinmqtt.networks import LOOPBACK, Network, is_within, parse_network
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IAddress
+
+    from kinmqtt.broker.settings import ListenerSettings
+    from kinmqtt.net.protocol import MqttFactory
 
 V1_PREFIX: Final = b"PROXY "
 V2_PREFIX: Final = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -73,7 +85,40 @@ def _is_v1(data: bytes) -> bool:
 
 
 class ProxyFactory(HAProxyWrappingFactory):
-    """Puts the header's reader in front of each protocol."""
+    """Puts the header's reader in front of each protocol, where a proxy connects that is believed."""
 
     noisy = False
     protocol = ProxyProtocol  # type: ignore[assignment]
+
+    def __init__(self, wrapped: Any, factory: MqttFactory) -> None:
+        """``factory`` is the listener's own, ``wrapped`` the same with what lies between them, if anything does."""
+        super().__init__(wrapped)  # type: ignore[no-untyped-call]
+        self._factory = factory
+        self._trusted = trusted_networks(factory.settings)
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """A new connection; nothing is read from one whose header could say what it likes."""
+        if not is_trusted(addr, self._trusted):
+            self._factory.refuse(
+                f"{_named(addr)}, which is none of its proxies ({', '.join(map(str, self._trusted)) or 'none'}); "
+                "proxy_trusted names those that are believed"
+            )
+            return None
+        return super().buildProtocol(addr)
+
+
+def trusted_networks(settings: ListenerSettings) -> tuple[Network, ...]:
+    """Where proxies are that a listener believes, besides Unix sockets."""
+    texts = LOOPBACK if settings.proxy_trusted is None else settings.proxy_trusted
+    return tuple(parse_network(text) for text in texts)
+
+
+def is_trusted(addr: object, networks: Sequence[Network]) -> bool:
+    """Whether what comes from an address is believed: from a Unix socket, whose file says who may use it, always."""
+    if isinstance(addr, UNIXAddress):
+        return True
+    return isinstance(addr, TcpAddress4 | TcpAddress6) and is_within(addr.host, networks)
+
+
+def _named(addr: object) -> str:
+    return addr.host if isinstance(addr, TcpAddress4 | TcpAddress6) else "an unknown address"

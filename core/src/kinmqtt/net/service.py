@@ -8,7 +8,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from attrs import frozen
 from twisted.application.service import Service
@@ -22,9 +22,13 @@ from kinmqtt.broker.broker import STOP_LIMIT_S, Broker
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.net.listeners import ListenerPort, close_all, open_all
 from kinmqtt.net.owned import log_errors, owning_loop
+from kinmqtt.net.remarks import remarks, warnings
 from kinmqtt_spi.errors import SpiError
 
 log = Logger("kinmqtt")
+
+LOOK_AT_CERTIFICATES_S: Final = 86_400.0
+"""How often a running broker looks whether its certificates are valid."""
 
 
 def next_turn(reactor: Any) -> Callable[[Callable[[], object]], object]:
@@ -93,6 +97,7 @@ class BrokerService(Service):
             log.error("reload: the settings have mistakes; the old ones stay in force")
             return
         left += [*self._reload_certificates(), *new.left]
+        self._look_at_certificates()
         for line in left:
             log.warn("reload: {line}", line=line)
         what = "all else is" if left else "plugins, limits and certificates are"
@@ -108,6 +113,17 @@ class BrokerService(Service):
             except SpiError as error:
                 left.append(f"{error}; the old certificate stays in force")
         return left
+
+    def _look_at_certificates(self) -> None:
+        """Warn of those in use that are not valid, or soon will not be."""
+        for listener in self._listeners:
+            if listener.tls is not None:
+                for line in listener.tls.problems(self._now):
+                    log.warn("{line}", line=line)
+
+    @property
+    def _now(self) -> float:
+        return self.broker.runtime.clock.now()
 
     def _reload_on_hangup(self) -> None:
         """SIGHUP asks for a reload, where the reactor's thread is the process's first."""
@@ -133,6 +149,12 @@ class BrokerService(Service):
         self._reload_on_hangup()
         for line in self._introduce(self.broker):
             log.info("{line}", line=line)
+        for listener in self._listeners:
+            for line in remarks(listener):
+                log.info("{line}", line=line)
+            for line in warnings(listener, self._now):
+                log.warn("{line}", line=line)
+        self.broker.housekeeping.every(LOOK_AT_CERTIFICATES_S, self._look_at_certificates, at_once=False)
         # What is there now stays: later collections need not look at it.
         gc.collect()
         gc.freeze()

@@ -19,6 +19,7 @@ from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
+from kinmqtt.net.validity import Validities, lines, of_authorities, of_chain
 from kinmqtt_spi.errors import AssemblyError
 
 if TYPE_CHECKING:
@@ -55,7 +56,16 @@ class TlsContext:
         self._settings = settings
         self._place = place
         self._protocol = protocol.encode()
+        self._validities: list[tuple[str, Validities]] = []
         self._context = self._load()
+
+    def problems(self, now: float) -> list[str]:
+        """A line for each certificate in use that is not valid at ``now``, or soon will not be.
+
+        The broker's own, those between it and the root, and the authorities of clients; ``now`` is in seconds since
+        the epoch.
+        """
+        return lines(self._validities, now)
 
     def reload(self) -> None:
         """Read the files again; raises :class:`AssemblyError`, and goes on with the old ones, if they are no good."""
@@ -86,6 +96,10 @@ class TlsContext:
             self._attempt("client_ca", settings.client_ca, lambda path: _announce(context, path))
         context.set_verify(_VERIFY[settings.client_certificates])
         context.set_alpn_select_callback(self._choose_protocol)
+        validities = [(f"{self._place}.certificate", of_chain(settings.certificate))]
+        if settings.client_ca is not None:
+            validities.append((f"{self._place}.client_ca", of_authorities(settings.client_ca)))
+        self._validities = validities
         return context
 
     def _attempt(self, key: str, value: Any, use: Any) -> None:

@@ -18,6 +18,7 @@ from wsproto.utilities import RemoteProtocolError
 
 from kinmqtt.broker.settings import WebSocketSettings
 from kinmqtt.net.protocol import MqttFactory, MqttProtocol, log
+from kinmqtt.origins import refusal
 
 if TYPE_CHECKING:
     from kinmqtt.broker.broker import Broker
@@ -277,33 +278,34 @@ class WebSocketMqttProtocol(MqttProtocol):
             self._reject(b"400 Bad Request")
             return b""
         refused = self._refused(request)
+        if refused is not None:
+            self._reject(*refused)
+            return b""
         chosen = next((name for name in SUBPROTOCOLS if name in request.subprotocols), None)
-        if refused is not None or chosen is None:
-            # A client that offers no subprotocol of MQTT wants to speak something else [MQTT-6.0.0-3].
-            self._reject(refused or b"400 Bad Request")
+        if chosen is None:
+            # Such a client wants to speak something else [MQTT-6.0.0-3].
+            self._reject(b"400 Bad Request", "it offers no subprotocol of MQTT")
             return b""
         super().write(handshake.send(AcceptConnection(subprotocol=chosen)))
         self._handshake = None
         return rest
 
-    def _refused(self, request: Request) -> bytes | None:
-        """Why the listener does not serve this request; ``None`` where it does."""
+    def _refused(self, request: Request) -> tuple[bytes, str] | None:
+        """How and why the listener does not serve this request; ``None`` where it does."""
         path = self._websocket.path
         if path is not None and request.target.partition("?")[0] != path:
-            return b"404 Not Found"
-        origins = self._websocket.origins
-        if origins is not None:
-            origin = dict(request.extra_headers).get(b"origin")
-            if origin is not None and origin.decode("latin-1") not in origins:
-                return b"403 Forbidden"
-        return None
+            return b"404 Not Found", f"only {path} is served"
+        found = [value.decode("latin-1") for name, value in request.extra_headers if name.lower() == b"origin"]
+        why = refusal(self._websocket.origins, found, request.host)
+        return None if why is None else (b"403 Forbidden", why)
 
-    def _reject(self, status: bytes) -> None:
+    def _reject(self, status: bytes, why: str = "") -> None:
         log.info(
-            "a request of {address} to {listener} is refused: {status}",
+            "a request of {address} to {listener} is refused: {status}{why}",
             address=self.address,
             listener=self.listener.name,
             status=status.decode(),
+            why=f": {why}" if why else "",
         )
         super().write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         self._close_sent = True

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from kinmqtt.networks import Network, is_within, parse_network
 from kinmqtt_spi import Decision, Reject, deny, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.settings import setting
@@ -37,7 +37,7 @@ def _check_moment(instance: object, attribute: Any, value: str | None) -> None:
 
 def _check_network(instance: object, attribute: Any, value: str | None) -> None:
     if value is not None:
-        ipaddress.ip_network(value, strict=False)
+        parse_network(value)
 
 
 @frozen(slots=True)
@@ -70,7 +70,7 @@ class BansSettings:
 class _Ban:
     client_id: str | None
     username: str | None
-    network: ipaddress.IPv4Network | ipaddress.IPv6Network | None = field(default=None)
+    network: Network | None = field(default=None)
     until: float | None = None
     why: str = "banned"
 
@@ -81,30 +81,11 @@ class _Ban:
             return False
         if self.username is not None and self.username != username:
             return False
-        return self.network is None or _within(host, self.network)
+        return self.network is None or is_within(host, (self.network,))
 
     @property
     def of_address_only(self) -> bool:
         return self.client_id is None and self.username is None
-
-
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    """A network; one of IPv4 addresses as IPv6 writes them is that of the IPv4 addresses."""
-    network = ipaddress.ip_network(text, strict=False)
-    if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= 96:
-        mapped = network.network_address.ipv4_mapped
-        if mapped is not None:
-            return ipaddress.ip_network((int(mapped), network.prefixlen - 96))
-    return network
-
-
-def _within(host: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address) in network
 
 
 class Bans:
@@ -169,7 +150,7 @@ class Bans:
             _Ban(
                 entry.client_id,
                 entry.username,
-                None if entry.address is None else _network(entry.address),
+                None if entry.address is None else parse_network(entry.address),
                 None if entry.until is None else _moment(entry.until),
                 entry.why,
             )
