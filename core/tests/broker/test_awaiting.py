@@ -306,6 +306,26 @@ def test_a_deferred_that_waits_for_another_has_its_limit() -> None:
     assert cancelled == [inner]
 
 
+@pytest.mark.parametrize("how", ["too late", "abandoned"])
+def test_a_canceller_that_raises_stops_nobody(how: str) -> None:
+    """It is a plugin's, and who waits for the answer has its end all the same."""
+
+    def broken(_: Any) -> None:
+        raise ValueError("broken")
+
+    clock = TurnableClock()
+    waiting = limited(Deferred(broken), clock, 5)
+    found = outcome(waiting)
+
+    if how == "abandoned":
+        waiting.cancel()
+    else:
+        clock.advance(5)
+
+    assert [type(error) for error in found] == [CallAbandoned if how == "abandoned" else TimeLimitExceeded]
+    assert clock.pending() == 0
+
+
 def test_whoever_stops_waiting_cancels_what_was_waited_for() -> None:
     """The waiting side learns that it was its own doing, and the timer is given back."""
     clock = TurnableClock()

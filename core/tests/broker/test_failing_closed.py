@@ -87,3 +87,20 @@ def test_only_hooks_that_fail_open_can_be_marked(hook: str) -> None:
     """A mark that changes nothing would be believed."""
     with pytest.raises(AssemblyError, match=f"plugin 'eager' marks its hook {hook} fails_closed"):
         House(plugins={"eager": plugin(closed=True, **{hook: broken})})
+
+
+@pytest.mark.parametrize("hook", ["connack_sending", "initial_subscriptions"])
+@pytest.mark.parametrize("expiry_s", [0, 60])
+def test_a_client_that_a_failure_refuses_may_come_again(hook: str, expiry_s: int) -> None:
+    """Its session was opened by then: it ends, or waits for its client, as if the connection had been lost."""
+    fails = [True]
+    house = House(plugins={"strict": plugin(closed=True, **{hook: lambda *_: broken() if fails.pop() else None})})
+    fails.insert(0, False)
+
+    refused = house.connect("c", V5, expiry_s=expiry_s)
+    left = set(house.broker.sessions.by_id)
+    peer = house.connect("c", V5, clean_start=False, expiry_s=expiry_s)
+
+    assert refused.closed and refused.connack.reason.is_failure
+    assert left == ({"c"} if expiry_s else set())
+    assert (peer.connack.reason, peer.connack.session_present) == (ReasonCode.SUCCESS, bool(expiry_s))

@@ -67,7 +67,7 @@ def test_time_heals() -> None:
     before = back_off.pause_s("a")
     clock.advance(1)
 
-    assert (before, back_off.pause_s("a"), back_off.has_failed("a")) == (2.0, 0.0, False)
+    assert (before, back_off.pause_s("a"), back_off.has_failed("a"), len(back_off)) == (2.0, 0.0, False, 0)
     assert back_off.failed("a") == 1
 
 

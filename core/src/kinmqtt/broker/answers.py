@@ -107,17 +107,17 @@ def shown(answer: object) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-# What is wrong with answers of the right type
+# What is wrong with answers of the right type. What their fields hold is not known: plugins need not be typed.
 
 
-def _refusal(reason: object) -> str | None:
+def _refusal(reason: Any) -> str | None:
     """A refusal whose reason says success would be taken for one."""
     if not isinstance(reason, ReasonCode):
         return f"its reason is {shown(reason)}, not a ReasonCode"
     return None if reason >= 0x80 else f"it refuses with the reason 0x{reason:02X}, which says success"
 
 
-def _decision(decision: Decision) -> str | None:
+def _decision(decision: Any) -> str | None:
     verdict = decision.verdict
     if verdict is Verdict.ALLOW:
         return _identity(decision) if isinstance(decision, Authenticated) else None
@@ -126,7 +126,7 @@ def _decision(decision: Decision) -> str | None:
     return None if verdict is Verdict.ABSTAIN else f"its verdict is {shown(verdict)}, not a Verdict"
 
 
-def _identity(decision: Authenticated) -> str | None:
+def _identity(decision: Any) -> str | None:
     identity = decision.identity
     if not isinstance(identity, Identity):
         return f"its identity is {shown(identity)}, not an Identity"
@@ -199,7 +199,7 @@ def _redirect(redirect: Redirect) -> str | None:
     return _fields(redirect, server_reference=str)
 
 
-def _limit(decision: LimitDecision) -> str | None:
+def _limit(decision: Any) -> str | None:
     verdict = decision.verdict
     if verdict is LimitVerdict.ALLOW:
         return None
@@ -212,7 +212,7 @@ def _limit(decision: LimitDecision) -> str | None:
     return _refusal(decision.reason)
 
 
-def _limiter_needs(needs: LimiterNeeds) -> str | None:
+def _limiter_needs(needs: Any) -> str | None:
     for name in ("kinds", "releases"):
         kinds = getattr(needs, name)
         if not isinstance(kinds, Set) or not all(isinstance(kind, ResourceKind) for kind in kinds):
@@ -224,7 +224,7 @@ def _health(health: Health) -> str | None:
     return _fields(health, state=HealthState, text=str)
 
 
-def _sys_topic(topic: SysTopic) -> str | None:
+def _sys_topic(topic: Any) -> str | None:
     return _fields(topic, topic=str) or (None if callable(topic.read) else "its read can't be called")
 
 

@@ -12,12 +12,15 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar, cast
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 from kinmqtt_spi.errors import CallAbandoned
 from kinmqtt_spi.services.plugin import Clock
 from kinmqtt_spi.values import Maybe
 
 T = TypeVar("T")
+
+log = Logger("kinmqtt.hooks")
 
 
 class TimeLimitExceeded(Exception):
@@ -65,6 +68,14 @@ def has_result(deferred: Deferred[Any]) -> bool:
     return bool(deferred.called and not deferred.paused)
 
 
+def cancel(deferred: Deferred[Any]) -> None:
+    """Cancel a Deferred of a plugin's making, whose canceller may raise."""
+    try:
+        deferred.cancel()
+    except Exception:
+        log.failure("what a plugin waited for could not be cancelled")
+
+
 def limited(deferred: Deferred[T], clock: Clock, limit_s: float | None) -> Deferred[T]:
     """Fail with :class:`TimeLimitExceeded` where the Deferred has no result within ``limit_s`` seconds.
 
@@ -97,13 +108,13 @@ def limited(deferred: Deferred[T], clock: Clock, limit_s: float | None) -> Defer
 def _abandon(deferred: Deferred[T], result: Deferred[T]) -> None:
     # First of all: what the cancelled Deferred fails with is nobody's answer.
     result.errback(CallAbandoned("nobody waits for the answer any more"))
-    deferred.cancel()
+    cancel(deferred)
 
 
 def _expire(deferred: Deferred[T], result: Deferred[T], limit_s: float) -> None:
     if not result.called:
         result.errback(TimeLimitExceeded(f"no answer within {limit_s:g} s"))
-    deferred.cancel()
+    cancel(deferred)
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from attrs import define, evolve
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker import connection_log, events
@@ -179,9 +180,11 @@ async def _while_there(connection: Connection, answer: Maybe[T]) -> T:
     """Plugins' answer about a client. Where it goes meanwhile what is waited for is cancelled: nobody needs it."""
     if not isinstance(answer, Awaitable):
         return answer
-    asked = connection.asked = as_deferred(answer)
+    asked: Deferred[T] = as_deferred(answer)
+    connection.asked = asked
     try:
-        return await asked
+        result: T = await asked
+        return result
     finally:
         connection.asked = None
 

@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kinmqtt.broker.awaiting import has_result
+from kinmqtt.broker.awaiting import cancel, has_result
 from kinmqtt.broker.calls import (
     CACHED_TOPIC_LENGTH,
     CACHED_TOPICS,
@@ -176,14 +176,15 @@ class _Awaited:
         """Cancel it, and do not wait for its end."""
         self._was_cut_off = True
         self._go_on()
-        self._answer.cancel()
+        cancel(self._answer)
 
     def _done(self, _: Any) -> None:
         self._over()
 
     def _failed(self, failure: Failure) -> None:
         if not self._was_cut_off:
-            self.call.failed(failure.value)
+            error: Any = failure.value
+            self.call.failed(error)
         self._over()
 
     def _over(self) -> None:
@@ -199,7 +200,7 @@ class _Awaited:
         self._listener.timed_out.value += 1
         self._box.is_overdue(self.call, limit_s)
         self._timer = self._clock.later(CANCEL_LIMIT_S, self._leave)
-        self._answer.cancel()
+        cancel(self._answer)
 
     def _leave(self) -> None:
         """It did not end although it was cancelled."""

@@ -112,6 +112,7 @@ class AuthFile:
             self._problem = "; ".join(error.problems)
             raise
         self._verified.bound(settings.cache_entries, settings.cache_s)
+        assert self._line is not None
         self._line.resize(*_bounds(settings))
         self._settings, self._files, self._watch = settings, files, watch
         self._take(contents)

@@ -38,7 +38,8 @@ class BackOff:
         """By address, the one whose last failure is the oldest first."""
 
     def __len__(self) -> int:
-        """How many addresses are remembered."""
+        """How many addresses have failures that are not healed."""
+        self._forget(self._clock.monotonic())
         return len(self._failures)
 
     def bound(self, longest_s: float) -> None:
