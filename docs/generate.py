@@ -1,4 +1,4 @@
-"""Writes what the documentation takes from the code: hooks, settings, state tables, metrics.
+"""Writes what the documentation takes from the code: hooks, settings, state tables, metrics, answers to mistakes.
 
     python docs/generate.py            rewrites the parts between `<!-- generated: NAME -->` and `<!-- end -->`
     python docs/generate.py --check    says which pages are stale, and changes nothing
@@ -30,6 +30,7 @@ from kinmqtt.broker.statistics import Statistics
 from kinmqtt.config import PluginSettings, ServiceSettings
 from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, State
 from kinmqtt.mqtt.packets import PacketType
+from kinmqtt.mqtt.reasons import connack_code, has_connack_code
 from kinmqtt.mqtt.session import OUTGOING, Stage
 from kinmqtt.plugins.builtin.auto_subscriptions import TemplateSettings
 from kinmqtt.plugins.builtin.bans import BanSettings
@@ -314,6 +315,50 @@ def metrics() -> str:
     return table(("counter", "labels", "unit"), rows)
 
 
+def mistakes() -> str:
+    """What a broker answers to each mistake: each is made before one in memory."""
+    made = _mistakes()
+    rows: dict[str, list[str]] = {}
+    for site in made.sites():
+        seen = [each for each in made.observed() if site.fits(each.text)]
+        if seen and site.text not in rows:
+            packets = sorted({each.packet for each in seen})
+            rows[site.text] = [
+                site.text,
+                ", ".join(packets) if len(packets) < 8 else "any",
+                ", ".join(sorted({each.clause for each in seen} - {""})) or "–",
+                _answers(each.answer for each in seen if each.version == 5),
+                _answers(each.answer for each in seen if each.version < 5),
+            ]
+    return table(("what is wrong", "in", "clause", "MQTT 5", "MQTT 3.1 and 3.1.1"), rows.values())
+
+
+def _answers(answers: Iterable[str]) -> str:
+    return ", ".join(sorted(set(answers))) or "–"
+
+
+def closes() -> str:
+    """Why else a connection is closed or refused, with the code of MQTT 5 and the return code of CONNACK before."""
+    rows = {}
+    for close in _mistakes().closes():
+        if close.reason is not None and close.text != "…":
+            code = f"0x{close.reason:02X} {close.reason.name.lower().replace('_', ' ')}"
+            old = "closed"
+            if close.refuses and has_connack_code(close.reason, 4):
+                old = f"CONNACK {connack_code(close.reason, 4)}"
+            rows[close.text] = [close.text, code, old]
+    return table(("why", "MQTT 5", "MQTT 3.1 and 3.1.1"), sorted(rows.values(), key=lambda row: row[1:]))
+
+
+def _mistakes() -> Any:
+    """The module that makes them, which is a part of the tests."""
+    for folder in ("core/tests/corpus", "tests"):
+        path = str(DOCS.parent / folder)
+        if path not in sys.path:
+            sys.path.insert(0, path)
+    return import_module("mistakes")
+
+
 TYPES: dict[str, Sequence[type[Any]]] = {
     "authentication": (
         authentication.ConnectRequest,
@@ -367,6 +412,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "transitions": transitions,
     "outgoing": outgoing,
     "metrics": metrics,
+    "mistakes": mistakes,
+    "closes": closes,
 }
 
 

@@ -61,6 +61,20 @@ class BufferTransport:
         self.calls.append("abort")
 
 
+class HalfClosingTransport(BufferTransport):
+    """A transport that can end what it sends and read on."""
+
+    def loseWriteConnection(self) -> None:
+        self.calls.append("end")
+
+
+class EncryptingTransport(BufferTransport):
+    """A transport that speaks TLS."""
+
+    def getPeerCertificate(self) -> None:
+        """Nobody has shown one."""
+
+
 class SocketTransport(BufferTransport):
     """A transport over a socket that takes ``room`` bytes at once, at most ``step`` of them in one call."""
 

@@ -58,7 +58,7 @@ def test_auth_is_reserved_before_mqtt_5(version: int) -> None:
 
 
 def test_type_0_is_reserved() -> None:
-    """Packet type 0 is malformed in every state [MQTT-2.1.3-1]."""
+    """Packet type 0 is malformed in every state (section 2.1.2)."""
     assert isinstance(violation(State.CONNECTED, 0, V5), MalformedPacket)
 
 

@@ -250,6 +250,49 @@ def test_half_closed(ends: Ends) -> None:
     assert (end, ends.protocol.got) == (b"", b"more")
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_half_closed_early(ends: Ends, paused: bool) -> None:
+    """Before the loop has the socket: what was written comes first, and nothing comes behind it."""
+    if paused:
+        ends.transport.pauseProducing()
+    ends.transport.write(b"last words")
+    ends.transport.loseWriteConnection()
+    ends.transport.write(b"forgotten")
+    ends.transport.loseWriteConnection()
+
+    assert ends.read(100) == b"last words"
+    assert ends.protocol.ended == []
+
+
+def test_what_is_written_behind_the_end_is_forgotten(ends: Ends) -> None:
+    """It is no error of the protocol's, which may not know yet."""
+    ends.transport.write(b"x")
+    ends.read(1)
+
+    ends.transport.loseWriteConnection()
+    ends.transport.write(b"y")
+
+    assert ends.read(1) == b""
+
+
+@pytest.mark.parametrize("begin", ["resumeProducing", "loseConnection", "abortConnection", "loseWriteConnection"])
+def test_a_socket_that_is_paused_from_the_beginning_is_left_alone(ends: Ends, begin: str) -> None:
+    """Until something is wanted of it: the loop reads a piece of any socket that it is given."""
+    ends.transport.pauseProducing()
+    ends.peer.send(b"in")
+    turns = iter(range(10))
+    ends.run(lambda: next(turns) == 9)
+    before = (ends.transport._transport, ends.protocol.got)
+
+    getattr(ends.transport, begin)()
+
+    if begin == "loseWriteConnection":
+        ends.transport.resumeProducing()
+    ends.run(lambda: ends.protocol.ended or ends.protocol.got)
+    assert before == (None, b"")
+    assert bool(ends.protocol.ended) == (begin in ("loseConnection", "abortConnection"))
+
+
 def test_options_of_tcp(ends: Ends) -> None:
     """Are those of the socket."""
     for enabled in (True, False):

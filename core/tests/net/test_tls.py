@@ -127,6 +127,7 @@ def test_an_encrypted_key_is_refused(authority: Authority) -> None:
 CONFIGURATION = """\
 [broker]
 allow_anonymous = true
+event_loop = "{event_loop}"
 
 [listeners.secure]
 endpoint = "tcp:{port}:interface=127.0.0.1"
@@ -140,11 +141,11 @@ private_key = "localhost.key"
 
 
 @contextmanager
-def _broker(folder: Path, tls: str = "", listener: str = "") -> Iterator[BrokerProcess]:
+def _broker(folder: Path, tls: str = "", listener: str = "", event_loop: str = "auto") -> Iterator[BrokerProcess]:
     """A broker with one listener that speaks TLS, in the folder of the certificates."""
 
     def command(port: int, *arguments: str) -> list[str]:
-        text = CONFIGURATION.format(port=port, tls=tls, listener=listener)
+        text = CONFIGURATION.format(port=port, tls=tls, listener=listener, event_loop=event_loop)
         (folder / "kinmqtt.toml").write_text(text, encoding="utf-8")
         return [sys.executable, "-m", "kinmqtt", "run", "-c", "kinmqtt.toml"]
 
@@ -262,6 +263,25 @@ def test_certificates_are_renewed_in_place(authority: Authority, tmp_path: Path)
     assert after is not None
     assert before["serialNumber"] != after["serialNumber"]
     assert still == after
+
+
+@pytest.mark.parametrize("event_loop", ["uvloop", "asyncio"])
+def test_a_client_that_has_said_goodbye_gives_its_place_back(
+    authority: Authority, tmp_path: Path, event_loop: str
+) -> None:
+    """Though its connection stands until TLS has ended, too; the DISCONNECT is answered by TLS's own end."""
+    authority.issue("localhost")
+    listener = "limits = { max_connections = 1 }"
+
+    with _broker(tmp_path, listener=listener, event_loop=event_loop) as broker:
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", broker.port), 20) as plain:
+                with _client(authority).wrap_socket(plain, server_hostname="localhost") as secure:
+                    secure.sendall(CONNECT)
+                    assert secure.recv(4) == CONNACK
+                    secure.sendall(b"\xe0\x00")
+                    assert secure.recv(1) == b""
+                    _talk(broker.port, _client(authority))
 
 
 def test_a_handshake_that_does_not_come_is_not_waited_for(authority: Authority, tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ class Link(Protocol):
     def resume_reading(self) -> None:
         """Read on."""
 
-    def close(self) -> None:
-        """Close when everything written has gone out."""
+    def close(self, linger: bool = False) -> None:
+        """Close when everything written has gone out; to ``linger``, let the client read that before."""
 
 
 class Connection:
@@ -458,7 +458,7 @@ class Connection:
             if hooks.disconnected.active:
                 hooks.disconnected(session.client, False, reason)
             self._record_end(session, "broker", reason)
-        self._close_now()
+        self._close_now(linger=True)
 
     def refuse(self, error: RemoteError) -> None:
         """Close because the peer broke a rule."""
@@ -495,7 +495,7 @@ class Connection:
         if self.broker.runtime.log_lines.may("closed"):
             log.info("{client} closed: {text}", client=self.name, text=text)
         self._end(will_stands=self._is_let_in)
-        self._close_now()
+        self._close_now(linger=True)
 
     def taken_over(self, by: Client | None) -> None:
         """Another connection has this client id now (MQTT-3.1.4-3)."""
@@ -783,7 +783,8 @@ class Connection:
         if asked is not None:
             asked.cancel()
 
-    def _close_now(self) -> None:
+    def _close_now(self, linger: bool = False) -> None:
+        """Close; a client that has said who it is may still be writing, and has our last words to read then."""
         if self.state is not State.CLOSED:
             self.enter(State.CLOSED)
         # What this turn has for the client goes out before the close.
@@ -792,7 +793,7 @@ class Connection:
         if self._waiting:
             self.link.write(b"".join(self._waiting))
             self._waiting = None
-        self.link.close()
+        self.link.close(linger and self.version > 0)
 
     def _log_end(self, reason: ReasonCode, text: str, line: str) -> None:
         """A line about a connection that the broker ends."""

@@ -30,4 +30,4 @@ def check_characters(*names: str | None) -> None:
     for name in names:
         found = None if name is None else disallowed_in(name)
         if found is not None:
-            raise MalformedPacket(f"{found} in a name: a control character or a non-character (section 1.5.4)")
+            raise MalformedPacket(f"{found} in a name: a control character or a non-character", "section 1.5.4")

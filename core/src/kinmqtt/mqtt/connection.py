@@ -93,17 +93,18 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
 def violation(state: State, packet_type: int, version: int) -> RemoteError:
     """The error of a peer that sends a packet its state does not allow."""
     if packet_type == 0:
-        return MalformedPacket("packet type 0 is reserved", "MQTT-2.1.3-1")
+        return MalformedPacket("packet type 0 is reserved", "section 2.1.2")
     name = PacketType(packet_type).name
-    if packet_type == PacketType.AUTH and version < V5:
-        return MalformedPacket("packet type 15 is reserved before MQTT 5", "MQTT-2.2.2-1")
+    # Before CONNECT, where the version is 0, nobody knows which it is.
+    if packet_type == PacketType.AUTH and 0 < version < V5:
+        return MalformedPacket("packet type 15 is reserved before MQTT 5.0", "section 2.2.1 (3.1.1)")
     if state is State.AWAITING_CONNECT:
         return ProtocolError(f"the first packet was {name}, not CONNECT", "MQTT-3.1.0-1")
     if packet_type == PacketType.CONNECT:
         return ProtocolError("a second CONNECT", "MQTT-3.1.0-2")
     if state is State.AUTHENTICATING:
         return ProtocolError(f"{name} during authentication", "MQTT-3.1.2-30")
-    return ProtocolError(f"{name} is not for a server to receive")
+    return ProtocolError(f"{name} is not for a server to receive", "section 2.1.2")
 
 
 def check_first_byte(first_byte: int, state: State, version: int) -> None:

@@ -5,7 +5,7 @@ ours: a packet was put together that MQTT cannot express. Nothing that a peer se
 :class:`RemoteError`.
 
 Clauses are the statement numbers of MQTT 5.0. A rule that only older versions have is numbered as in MQTT
-3.1.1 and says so: ``"MQTT-3.1.2-22 (3.1.1)"``.
+3.1.1 and says so: ``"MQTT-3.1.2-22 (3.1.1)"``. A rule without a number names its section: ``"section 2.2.2.2"``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RemoteError(MqttError):
     """The peer broke a rule of MQTT; the network connection cannot go on (MQTT 5.0 section 4.13).
 
     ``reason`` is the code to answer with, ``text`` a sentence for the log or a Reason String, ``clause`` the
-    normative statement (``"MQTT-3.3.1-4"``), empty where the rule has no number.
+    normative statement (``"MQTT-3.3.1-4"``) or its section, empty where the rule is this broker's own.
     """
 
     def __init__(self, reason: ReasonCode, text: str, clause: str = "") -> None:

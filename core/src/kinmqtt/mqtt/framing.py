@@ -141,7 +141,7 @@ class Framer:
                     return 0, 0
                 return offset + 1, length
         if len(data) - start >= _LARGEST_HEADER:
-            self._refuse(MalformedPacket("the Remaining Length takes more than four bytes"))
+            self._refuse(MalformedPacket("the Remaining Length takes more than four bytes", "section 2.1.4"))
         return 0, 0
 
     def _refuse(self, error: RemoteError) -> None:

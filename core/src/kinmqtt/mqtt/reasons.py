@@ -122,7 +122,7 @@ def connack_reason(code: int, version: int) -> ReasonCode:
     if version == V5:
         return reason_of(code, PacketType.CONNACK)
     if code >= len(_CONNACK_REASONS):
-        raise ProtocolError(f"CONNACK return code {code} is reserved")
+        raise ProtocolError(f"CONNACK return code {code} is reserved", "section 3.2.2.3 (3.1.1)")
     return _CONNACK_REASONS[code]
 
 

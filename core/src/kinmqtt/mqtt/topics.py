@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from kinmqtt.mqtt.errors import RemoteError
@@ -22,9 +23,7 @@ def check_topic_name(topic: str, max_levels: int | None = None) -> None:
     """
     if "+" in topic or "#" in topic:
         raise _bad_name("a Topic Name must not contain wildcard characters", "MQTT-3.3.2-2")
-    problem = _common_problem(topic, max_levels)
-    if problem is not None:
-        raise _bad_name(*problem)
+    _check_common(topic, max_levels, _bad_name)
 
 
 def check_topic_filter(filter: str, max_levels: int | None = None) -> None:
@@ -33,9 +32,7 @@ def check_topic_filter(filter: str, max_levels: int | None = None) -> None:
     A Shared Subscription is taken apart by :func:`split_shared` first: to this function, ``$share`` is a
     level like any other.
     """
-    problem = _common_problem(filter, max_levels)
-    if problem is not None:
-        raise _bad_filter(*problem)
+    _check_common(filter, max_levels, _bad_filter)
     if "#" not in filter and "+" not in filter:
         return
     levels = filter.split("/")
@@ -82,17 +79,16 @@ def matches(filter: str, topic: str) -> bool:
     return len(wanted) == len(levels)
 
 
-def _common_problem(text: str, max_levels: int | None) -> tuple[str, str] | None:
-    """What is wrong with a name or a filter alike: (text, clause)."""
+def _check_common(text: str, max_levels: int | None, bad: Callable[[str, str], RemoteError]) -> None:
+    """Raise what ``bad`` makes of it, where something is wrong with a name or a filter alike."""
     if not text:
-        return "a Topic Name or Topic Filter is at least one character long", "MQTT-4.7.3-1"
+        raise bad("a Topic Name or Topic Filter is at least one character long", "MQTT-4.7.3-1")
     if "\0" in text:
-        return "a Topic Name or Topic Filter must not contain U+0000", "MQTT-4.7.3-2"
+        raise bad("a Topic Name or Topic Filter must not contain U+0000", "MQTT-4.7.3-2")
     if len(text) * 4 > MAX_TOPIC_BYTES and len(text.encode("utf-8", "surrogatepass")) > MAX_TOPIC_BYTES:
-        return f"a Topic Name or Topic Filter takes at most {MAX_TOPIC_BYTES} bytes", "MQTT-4.7.3-3"
+        raise bad(f"a Topic Name or Topic Filter takes at most {MAX_TOPIC_BYTES} bytes", "MQTT-4.7.3-3")
     if max_levels is not None and text.count("/") >= max_levels:
-        return f"a Topic Name or Topic Filter has at most {max_levels} levels here", ""
-    return None
+        raise bad(f"a Topic Name or Topic Filter has at most {max_levels} levels here", "")
 
 
 def _bad_name(text: str, clause: str) -> RemoteError:

@@ -22,7 +22,7 @@ from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.listener import ListenerPlan
 from kinmqtt.broker.settings import ListenerSettings
 from kinmqtt.net.owned import own_sockets
-from kinmqtt.net.protocol import MqttFactory
+from kinmqtt.net.protocol import MqttFactory, SharedBounds
 from kinmqtt.net.proxy import ProxyFactory
 from kinmqtt_spi.errors import AssemblyError
 
@@ -148,15 +148,15 @@ def _need(place: str, what: str, module: str, extra: str) -> None:
         raise AssemblyError(f"{place}: {what} needs a library: pip install 'kinmqtt-core[{extra}]'")
 
 
-def factory_for(broker: Broker, port: ListenerPort) -> MqttFactory:
-    """What makes the protocols of a listener."""
+def factory_for(broker: Broker, port: ListenerPort, bounds: SharedBounds | None = None) -> MqttFactory:
+    """What makes the protocols of a listener; ``bounds`` are shared with others."""
     settings = port.plan.settings
     listener = broker.listeners[port.plan.name]
     if settings.websocket is None:
-        return MqttFactory(broker, listener, settings)
+        return MqttFactory(broker, listener, settings, bounds)
     from kinmqtt.net.websocket import WebSocketMqttFactory
 
-    return WebSocketMqttFactory(broker, listener, settings)
+    return WebSocketMqttFactory(broker, listener, settings, bounds)
 
 
 def wrapped(factory: MqttFactory, port: ListenerPort) -> Any:
@@ -166,15 +166,19 @@ def wrapped(factory: MqttFactory, port: ListenerPort) -> Any:
 
 
 async def open_all(
-    broker: Broker, ports: Sequence[ListenerPort], loop: AbstractEventLoop | None = None
+    broker: Broker,
+    ports: Sequence[ListenerPort],
+    loop: AbstractEventLoop | None = None,
+    bounds: SharedBounds | None = None,
 ) -> list[IListeningPort]:
     """Open all listeners, or none: those already open are closed before :class:`AssemblyError` is raised.
 
-    Where there is a ``loop``, the sockets of their connections are the loop's.
+    Where there is a ``loop``, the sockets of their connections are the loop's. ``bounds`` are the broker's; ``None``
+    for bounds of each listener's own.
     """
     opened: list[IListeningPort] = []
     for port in ports:
-        factory = factory_for(broker, port)
+        factory = factory_for(broker, port, bounds)
         try:
             listening = await port.endpoint.listen(wrapped(factory, port))
         except Exception as error:  # again, endpoints may be anybody's

@@ -8,7 +8,7 @@ stay Twisted's: this face on asyncio's own loop would be slower.
 from __future__ import annotations
 
 import socket
-from asyncio import AbstractEventLoop, BaseTransport, Protocol, Transport
+from asyncio import AbstractEventLoop, BaseTransport, Future, Protocol, Transport
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -68,12 +68,14 @@ class OwnedTransport(Protocol):
         "_aborted",
         "_client",
         "_early",
+        "_ended",
         "_paused",
         "_port",
         "_producer",
         "_protocol",
         "_socket",
         "_transport",
+        "_wanted",
         "data_received",
         "disconnecting",
     )
@@ -90,7 +92,11 @@ class OwnedTransport(Protocol):
         self._producer: Any = None
         self._early: list[bytes] | None = None
         """What was written before the loop had the socket."""
+        self._wanted: Future[None] | None = None
+        """Fires when the loop must have the socket, where it need not have it yet."""
         self._paused = False
+        self._ended = False
+        """Whether nothing more is sent."""
         self._aborted = False
         self.disconnecting = False
         # The loop looks this up once: no call of ours stands between it and the protocol.
@@ -98,6 +104,14 @@ class OwnedTransport(Protocol):
         loop.create_task(self._hand_over(loop))
 
     async def _hand_over(self, loop: AbstractEventLoop) -> None:
+        while self._is_left_alone():
+            # It may not come in yet, or not at all: until then not a byte is read.
+            self._wanted = loop.create_future()
+            await self._wanted
+        if self._aborted:
+            self._socket.close()
+            self.connection_lost(None)
+            return
         try:
             transport, _ = await loop.connect_accepted_socket(lambda: self, self._socket)
         except OSError as error:
@@ -107,6 +121,15 @@ class OwnedTransport(Protocol):
         # Not earlier: uvloop begins to read behind connection_made, whatever was asked for there.
         if self._paused and not transport.is_closing():
             transport.pause_reading()
+
+    def _is_left_alone(self) -> bool:
+        """Whether the protocol has paused the socket, and wants nothing of it so far."""
+        return self._paused and self._early is None and not self._ended and not self.disconnecting
+
+    def _want(self) -> None:
+        """Have the loop take the socket, should it have been left alone."""
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
 
     # From the loop
 
@@ -119,6 +142,8 @@ class OwnedTransport(Protocol):
             return
         if early:
             owned.write(b"".join(early))
+        if self._ended:
+            owned.write_eof()
         if self.disconnecting:
             owned.close()
 
@@ -152,12 +177,15 @@ class OwnedTransport(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes; what comes behind the end is forgotten."""
+        if self._ended:
+            return
         if self._transport is not None:
             self._transport.write(data)
         elif self._protocol is not None and not self._aborted:
             if self._early is None:
                 self._early = []
             self._early.append(data)
+            self._want()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
         """Send bytes that lie in pieces."""
@@ -166,12 +194,23 @@ class OwnedTransport(Protocol):
     def loseConnection(self) -> None:
         """Close when everything written has gone out."""
         self.disconnecting = True
+        self._want()
         if self._transport is not None:
             self._transport.close()
+
+    def loseWriteConnection(self) -> None:
+        """Send nothing more than what is written, and read on."""
+        if self._ended:
+            return
+        self._ended = True
+        self._want()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write_eof()
 
     def abortConnection(self) -> None:
         """Close now."""
         self.disconnecting = self._aborted = True
+        self._want()
         if self._transport is not None:
             self._transport.abort()
 
@@ -184,6 +223,7 @@ class OwnedTransport(Protocol):
     def resumeProducing(self) -> None:
         """Read on."""
         self._paused = False
+        self._want()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -218,11 +258,6 @@ class OwnedTcpTransport(OwnedTransport):
     """One connection over TCP."""
 
     __slots__ = ()
-
-    def loseWriteConnection(self) -> None:
-        """Send nothing more, and read on."""
-        if self._transport is not None:
-            self._transport.write_eof()
 
     def getTcpNoDelay(self) -> bool:
         """Whether small packets are sent at once."""

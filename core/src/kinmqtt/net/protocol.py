@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from attrs import frozen
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IHandshakeListener, IPullProducer, IPushProducer
 from twisted.internet.protocol import Factory, Protocol
@@ -19,6 +20,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kinmqtt.mqtt.errors import LocalError
+from kinmqtt.net.admission import Admission
+from kinmqtt.net.lingering import LINGER_LIMIT_S, Lingering
 from kinmqtt.net.rate import AcceptRate
 from kinmqtt_spi.values import Address
 
@@ -29,12 +32,25 @@ if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.listener import Listener
     from kinmqtt.broker.settings import ListenerSettings
-    from kinmqtt_spi.services.plugin import Timer
+    from kinmqtt_spi.services.plugin import Clock, Timer
 
 log = Logger("kinmqtt.net")
 
 CLOSE_LIMIT_S: Final = 10.0
 """How long a peer may take to read the last words written to it, before the connection is cut."""
+
+
+@frozen(slots=True)
+class SharedBounds:
+    """What the listeners of a broker share: who waits to come in, and who has not quite left."""
+
+    admission: Admission
+    lingering: Lingering
+
+    @classmethod
+    def of(cls, clock: Clock) -> SharedBounds:
+        """Bounds within which nobody is yet."""
+        return cls(Admission(clock), Lingering(clock))
 
 
 @implementer(IPullProducer, IPushProducer, IHandshakeListener)
@@ -47,9 +63,10 @@ class MqttProtocol(Protocol):
 
     connection: Connection | None = None
 
-    def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings) -> None:
+    def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings, bounds: SharedBounds) -> None:
         self._broker = broker
         self._settings = settings
+        self._bounds = bounds
         self.listener = listener
         self.address = Address("")
         self.certificate_subject: str | None = None
@@ -58,6 +75,9 @@ class MqttProtocol(Protocol):
         self.ready = False
         self._patience: Timer | None = None
         self._closing = False
+        self._encrypts = False
+        self._left_bytes: int | None = None
+        """How much more is read and forgotten; ``None`` while the connection is not closed, or does not linger."""
         self._paused = False
         self._write_some: Callable[[bytes], Any] | None = None
         self._cut: Timer | None = None
@@ -76,9 +96,29 @@ class MqttProtocol(Protocol):
         # As a pull producer it is asked for more exactly when all that was written has gone out. To TLS that would
         # mean to be asked in every turn, for ever: there a push producer is told when to pause.
         transport.registerProducer(self, self._write_some is None)
+        self._encrypts = hasattr(transport, "getPeerCertificate")
+        if not self.has_place and self._bounds.admission.wait(self):
+            self.pause_reading()
+        else:
+            self._arrive()
+
+    @property
+    def has_place(self) -> bool:
+        """Whether one more connection may come in by this listener."""
+        return not (self._broker.is_full or self.listener.is_full)
+
+    def come_in(self) -> None:
+        """A place is free, or none has become free for long enough."""
+        # A transport that reads though it was paused may have brought the first bytes by now.
+        if self.connection is None and not self._closing:
+            self.resume_reading()
+            self._arrive()
+
+    def _arrive(self) -> None:
+        """The broker meets the connection, or waits until it is known who is there."""
         if self._settings.tls is None and not self._settings.proxy_protocol:
             self._introduce()
-        elif self._broker.is_full or self.listener.is_full:
+        elif not self.has_place:
             self._broker.runtime.statistics.connections_refused.value += 1
             log.info("a connection to {listener} is refused: there are too many", listener=self.listener.name)
             self.abort()
@@ -91,6 +131,8 @@ class MqttProtocol(Protocol):
         """Count, or count no longer, among those of whom it is not known yet who is there."""
         self._broker.arriving += by
         self.listener.arriving += by
+        if by < 0:
+            self._bounds.admission.place_is_free()
 
     def handshakeCompleted(self) -> None:
         """TLS stands, and a client's certificate is verified."""
@@ -98,11 +140,26 @@ class MqttProtocol(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes arrived."""
-        self.introduced().receive(data)
+        connection = self.connection
+        if connection is not None:
+            connection.receive(data)
+        elif self._left_bytes is not None:
+            self.forget(data)
+        else:
+            self.introduced().receive(data)
+
+    def forget(self, data: bytes) -> None:
+        """Bytes arrived behind the end: as many as a packet may have, no more."""
+        if self._left_bytes is not None:
+            self._left_bytes -= len(data)
+            if self._left_bytes < 0:
+                log.debug("{address} was cut off: it did not stop sending", address=self.address)
+                self.abort()
 
     def introduced(self) -> Connection:
         """The broker's side of this connection; who is there is known by now."""
         if self.connection is None and not self._closing:
+            self._bounds.admission.leave(self)
             self._introduce()
         connection = self.connection
         if connection is None:
@@ -140,6 +197,9 @@ class MqttProtocol(Protocol):
         self.ready = False
         self._closing = True
         self._write_some = None
+        bounds = self._bounds
+        bounds.admission.leave(self)
+        bounds.lingering.leave(self)
         if self._cut is not None:
             self._cut.cancel()
         if self._patience is not None:
@@ -147,10 +207,8 @@ class MqttProtocol(Protocol):
             self._patience = None
             self._arrives(-1)
         if self.connection is not None:
-            # Each holds the other, and a circle of references stays in memory for long.
-            connection, self.connection = self.connection, None
-            connection.lost(reason.getErrorMessage())
-        else:
+            self._finish(reason.getErrorMessage())
+        elif self._left_bytes is None:
             log.info(
                 "a connection to {listener} ended before it was known who is there: {why}",
                 listener=self.listener.name,
@@ -164,6 +222,14 @@ class MqttProtocol(Protocol):
         from kinmqtt.net.tls import handshake_failure
 
         return handshake_failure(reason.value)
+
+    def _finish(self, why: str = "the broker closed it") -> None:
+        """The broker has done with the connection, whether the transport has or not."""
+        # Each holds the other, and a circle of references stays in memory for long.
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.lost(why)
+            self._bounds.admission.place_is_free()
 
     def resumeProducing(self) -> None:
         """Everything written has gone out."""
@@ -184,6 +250,8 @@ class MqttProtocol(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes, at once if the socket takes them."""
+        if self._closing:
+            return
         transport: Any = self.transport
         if self.ready and self._write_some is not None:
             sent = self._write_some(data)
@@ -212,15 +280,40 @@ class MqttProtocol(Protocol):
             transport: Any = self.transport
             transport.resumeProducing()
 
-    def close(self) -> None:
-        """Close when everything written has gone out, or when that takes too long."""
-        if not self._closing:
-            self._closing = True
-            transport: Any = self.transport
-            transport.unregisterProducer()
+    def close(self, linger: bool = False) -> None:
+        """Close when everything written has gone out, or when that takes too long.
+
+        A connection that lingers is read from until the client has closed, too; the broker has done with it. TLS ends
+        in an exchange, so that there every connection lingers.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        transport: Any = self.transport
+        transport.unregisterProducer()
+        may_linger = self._encrypts or (linger and hasattr(transport, "loseWriteConnection"))
+        if may_linger and self._bounds.lingering.has_room:
+            self._linger(transport)
+            return
+        if self._paused and self._encrypts:
+            # Who does not read never learns that the client has closed.
+            transport.resumeProducing()
+        transport.loseConnection()
+        if not self.ready or self._write_some is None:
+            self._cut = self._broker.runtime.clock.later(CLOSE_LIMIT_S, self.abort)
+
+    def _linger(self, transport: Any) -> None:
+        """End the sending side, behind what is written; read on."""
+        connection = self.connection
+        self._left_bytes = 0 if connection is None else connection.framer.max_packet_bytes
+        if self._paused:
+            transport.resumeProducing()
+        if self._encrypts:
             transport.loseConnection()
-            if not self.ready or self._write_some is None:
-                self._cut = self._broker.runtime.clock.later(CLOSE_LIMIT_S, self.abort)
+        else:
+            transport.loseWriteConnection()
+        self._bounds.lingering.begin(self, LINGER_LIMIT_S if self.ready else CLOSE_LIMIT_S)
+        self._broker.runtime.clock.later(0, self._finish)
 
     def abort(self) -> None:
         """Close now."""
@@ -236,10 +329,14 @@ class MqttFactory(Factory):
 
     protocol_class: type[MqttProtocol] = MqttProtocol
 
-    def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings) -> None:
+    def __init__(
+        self, broker: Broker, listener: Listener, settings: ListenerSettings, bounds: SharedBounds | None = None
+    ) -> None:
+        """``bounds`` are shared with the broker's other listeners; ``None`` for bounds of its own."""
         self._broker = broker
         self._listener = listener
         self.settings = settings
+        self._bounds = bounds or SharedBounds.of(broker.runtime.clock)
         self.rate = AcceptRate(settings.limits.connections_per_s, broker.runtime.clock)
 
     def stopFactory(self) -> None:
@@ -249,7 +346,7 @@ class MqttFactory(Factory):
     def buildProtocol(self, addr: IAddress | None) -> MqttProtocol:
         """A new connection."""
         self.rate.count()
-        return self.protocol_class(self._broker, self._listener, self.settings)
+        return self.protocol_class(self._broker, self._listener, self.settings, self._bounds)
 
     def refuse(self, who: str) -> None:
         """A connection is closed before anything is read from it; ``who`` says why, for the log."""

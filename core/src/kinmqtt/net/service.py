@@ -22,6 +22,7 @@ from kinmqtt.broker.broker import STOP_LIMIT_S, Broker
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.net.listeners import ListenerPort, close_all, open_all
 from kinmqtt.net.owned import log_errors, owning_loop
+from kinmqtt.net.protocol import SharedBounds
 from kinmqtt.net.remarks import remarks, warnings
 from kinmqtt_spi.errors import SpiError
 
@@ -72,6 +73,7 @@ class BrokerService(Service):
         self._ports: list[IListeningPort] = []
         self._starting: Deferred[None] | None = None
         self.broker = Broker(assembly, next_turn(reactor), secrets.token_hex, version)
+        self._bounds = SharedBounds.of(self.broker.runtime.clock)
         self.failed: str | None = None
         """Why the broker could not start."""
 
@@ -141,7 +143,7 @@ class BrokerService(Service):
             loop = owning_loop(self._reactor)
             if loop is not None:
                 log_errors(loop)
-            self._ports = await open_all(self.broker, self._listeners, loop)
+            self._ports = await open_all(self.broker, self._listeners, loop, self._bounds)
         except BaseException:
             await self.broker.stop()
             raise
@@ -176,5 +178,8 @@ class BrokerService(Service):
             await limited(self._starting, self.broker.runtime.clock, STOP_LIMIT_S)
         await close_all(self._ports)
         self._ports = []
+        # Whom the broker closes from now on it waits for itself, until the last words have gone out.
+        self._bounds.admission.stop()
+        self._bounds.lingering.stop()
         if self.failed is None:
             await self.broker.stop()

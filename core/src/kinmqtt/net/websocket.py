@@ -17,7 +17,7 @@ from wsproto.handshake import H11Handshake
 from wsproto.utilities import RemoteProtocolError
 
 from kinmqtt.broker.settings import WebSocketSettings
-from kinmqtt.net.protocol import MqttFactory, MqttProtocol, log
+from kinmqtt.net.protocol import MqttFactory, MqttProtocol, SharedBounds, log
 from kinmqtt.origins import refusal
 
 if TYPE_CHECKING:
@@ -196,8 +196,8 @@ class FrameReader:
 class WebSocketMqttProtocol(MqttProtocol):
     """One network connection that speaks MQTT inside WebSocket."""
 
-    def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings) -> None:
-        super().__init__(broker, listener, settings)
+    def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings, bounds: SharedBounds) -> None:
+        super().__init__(broker, listener, settings, bounds)
         self._websocket = settings.websocket or WebSocketSettings()
         self._handshake: H11Handshake | None = H11Handshake(ConnectionType.SERVER)
         self._head = b""
@@ -208,9 +208,10 @@ class WebSocketMqttProtocol(MqttProtocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes arrived: of the handshake, then of frames."""
-        connection = self.introduced()
         if self._close_sent:
+            self.forget(data)
             return
+        connection = self.introduced()
         if self._handshake is not None:
             data = self._shake_hands(self._handshake, data)
             if not data:
@@ -221,10 +222,10 @@ class WebSocketMqttProtocol(MqttProtocol):
             elif opcode is Opcode.PING:
                 self._answer(payload)
             elif opcode is Opcode.CLOSE:
-                self._part(_answer_to_close(payload))
+                self._part(_answer_to_close(payload), linger=False)
                 return
         if self._reader.error is not None:
-            self._part(self._reader.error.code)
+            self._part(self._reader.error.code, linger=True)
 
     def _answer(self, ping: bytes) -> None:
         """Answer a PING now, or, where the client does not read, the last of them when it does (section 5.5.3)."""
@@ -245,20 +246,20 @@ class WebSocketMqttProtocol(MqttProtocol):
         if self._handshake is None:
             self._send(Opcode.BINARY, data)
 
-    def close(self) -> None:
+    def close(self, linger: bool = False) -> None:
         """Close when everything written has gone out."""
-        self._part(CloseCode.NORMAL)
+        self._part(CloseCode.NORMAL, linger)
 
     def _send(self, opcode: Opcode, payload: bytes) -> None:
         if not self._close_sent:
             super().write(frame_header(opcode, len(payload)) + payload)
 
-    def _part(self, code: CloseCode) -> None:
+    def _part(self, code: CloseCode, linger: bool) -> None:
         """Say goodbye in WebSocket's own way, and close (RFC 6455 section 7.1.2)."""
         if self._handshake is None:
             self._send(Opcode.CLOSE, code.to_bytes(2, "big"))
         self._close_sent = True
-        super().close()
+        super().close(linger)
 
     def _shake_hands(self, handshake: H11Handshake, data: bytes) -> bytes:
         """Answer the upgrade request; what came behind it is the first of the frames."""
@@ -309,7 +310,7 @@ class WebSocketMqttProtocol(MqttProtocol):
         )
         super().write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         self._close_sent = True
-        super().close()
+        super().close(linger=True)
 
 
 def _is_sound(head: bytes) -> bool:

@@ -74,6 +74,8 @@ class MemoryLink:
         self.written = bytearray()
         self.reading = True
         self.closed = False
+        self.lingered = False
+        """Whether the broker wants its last words to be read before the connection ends."""
         self.lingers = False
         """Set by a test: once closed, the connection is not gone until the test says so."""
         self.blocked = False
@@ -92,8 +94,9 @@ class MemoryLink:
     def resume_reading(self) -> None:
         self.reading = True
 
-    def close(self) -> None:
+    def close(self, linger: bool = False) -> None:
         self.closed = True
+        self.lingered = linger
 
     def abort(self) -> None:
         self.closed = True

@@ -43,7 +43,7 @@ def encode(packet: Packet, version: int) -> bytes:
 
 
 def _decode_reserved(frame: bytes, body: int, version: int) -> NoReturn:
-    raise MalformedPacket("packet type 0 is reserved")
+    raise MalformedPacket("packet type 0 is reserved", "section 2.1.2")
 
 
 _DECODERS: Final[tuple[Callable[[bytes, int, int], Packet], ...]] = (

@@ -82,7 +82,7 @@ def _fields(frame: bytes, body: int, version: int, packet_type: PacketType) -> t
     if size == _SHORT:
         return checked_packet_id(frame[body] << 8 | frame[body + 1]), _SUCCESS, NO_PROPERTIES
     if version != V5:
-        raise MalformedPacket(f"{packet_type.name} has a body of {size} bytes, not 2")
+        raise MalformedPacket(f"{packet_type.name} has a body of {size} bytes, not 2", "section 4.13.1")
     reader = Reader(frame, body)
     packet_id = reader.packet_id()
     reason = reason_of(reader.u8(), packet_type)

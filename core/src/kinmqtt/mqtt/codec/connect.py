@@ -159,7 +159,7 @@ def _has(reader: Reader, flag: int, level: int) -> bool:
 def _check_empty_client_id(level: int, clean_start: bool) -> None:
     invalid = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
     if level == V31:
-        raise RemoteError(invalid, "MQTT 3.1 needs a Client Identifier")
+        raise RemoteError(invalid, "MQTT 3.1 needs a Client Identifier", "section 3.1 (3.1)")
     if level == V311 and not clean_start:
         raise RemoteError(invalid, "a session that is kept needs a Client Identifier", "MQTT-3.1.3-8 (3.1.1)")
 

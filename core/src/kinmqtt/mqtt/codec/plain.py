@@ -56,7 +56,7 @@ def decode_auth(frame: bytes, body: int, version: int) -> Auth:
     """
     check_flags(frame[0], version)
     if version != V5:
-        raise MalformedPacket("packet type 15 is reserved before MQTT 5.0")
+        raise MalformedPacket("packet type 15 is reserved before MQTT 5.0", "section 2.2.1 (3.1.1)")
     reader = Reader(frame, body)
     if reader.end == body:
         return Auth()
@@ -64,7 +64,7 @@ def decode_auth(frame: bytes, body: int, version: int) -> Auth:
     properties = read_properties(reader, PacketType.AUTH)
     reader.finish()
     if properties.authentication_method is None:
-        raise ProtocolError("AUTH without an Authentication Method")
+        raise ProtocolError("AUTH without an Authentication Method", "section 3.15.2.2.2")
     return Auth(reason, properties)
 
 

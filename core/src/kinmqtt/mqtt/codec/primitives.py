@@ -25,7 +25,7 @@ class Reader:
         start = self.pos
         self.pos = start + size
         if self.pos > self.end:
-            raise MalformedPacket("a field runs past the end of its packet or property list")
+            raise MalformedPacket("a field runs past the end of its packet or property list", "section 4.13.1")
         return self.data[start : self.pos]
 
     def u8(self) -> int:
@@ -50,7 +50,7 @@ class Reader:
                 if not byte and shift:
                     raise MalformedPacket("a Variable Byte Integer uses more bytes than it needs", "MQTT-1.5.5-1")
                 return value
-        raise MalformedPacket("a Variable Byte Integer takes more than four bytes")
+        raise MalformedPacket("a Variable Byte Integer takes more than four bytes", "section 1.5.5")
 
     def binary(self) -> bytes:
         """Binary Data (section 1.5.6)."""
@@ -71,7 +71,8 @@ class Reader:
     def finish(self) -> None:
         """Raise if anything is left over."""
         if self.pos != self.end:
-            raise MalformedPacket(f"{self.end - self.pos} bytes are left over at the end of the packet")
+            text = f"{self.end - self.pos} bytes are left over at the end of the packet"
+            raise MalformedPacket(text, "section 4.13.1")
 
 
 def text_of(raw: bytes) -> str:

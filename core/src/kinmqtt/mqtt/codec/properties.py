@@ -33,6 +33,9 @@ from kinmqtt_spi.reasons import ReasonCode
 WILL: Final = 0
 """Stands beside the packet types for the Will Properties of a CONNECT (section 3.1.3.2)."""
 
+_SECTION: Final = "section 2.2.2.2"
+"""The table of the properties; what its text, and those that it leads to, say of their values has no number."""
+
 _ANYTHING: Final = "any value"
 _NOT_ZERO: Final = "not zero"
 _BOOLEAN: Final = "0 or 1"
@@ -80,10 +83,10 @@ class PropertyRule:
         """Raise if the property's section forbids this ``value``."""
         if self.values is _BOOLEAN:
             if value > 1:
-                raise ProtocolError(f"{self.name} is {value}; 0 and 1 are its values")
+                raise ProtocolError(f"{self.name} is {value}; 0 and 1 are its values", _SECTION)
         elif self.values is _NOT_ZERO:
             if not value:
-                raise ProtocolError(f"{self.name} must not be 0")
+                raise ProtocolError(f"{self.name} must not be 0", _SECTION)
         elif self.values is _ALIAS:
             if not value:
                 raise RemoteError(ReasonCode.TOPIC_ALIAS_INVALID, "a Topic Alias of 0", "MQTT-3.3.2-8")
@@ -159,7 +162,7 @@ def read_properties(reader: Reader, owner: int) -> Properties:
     outer_end = reader.end
     reader.end = reader.pos + length
     if reader.end > outer_end:
-        raise MalformedPacket("the Property Length runs past the end of the packet")
+        raise MalformedPacket("the Property Length runs past the end of the packet", "section 2.2.2.1")
     if length > MAX_PROPERTIES_BYTES:
         raise PacketTooLarge(f"properties of {length} bytes; at most {MAX_PROPERTIES_BYTES} are accepted")
     rules = _BY_IDENTIFIER[owner]
@@ -168,7 +171,7 @@ def read_properties(reader: Reader, owner: int) -> Properties:
         identifier = reader.varint()
         rule = rules.get(identifier)
         if rule is None:
-            raise MalformedPacket(f"property 0x{identifier:02X} does not belong in this packet")
+            raise MalformedPacket(f"property 0x{identifier:02X} does not belong in this packet", _SECTION)
         value = rule.kind.read(reader)
         rule.check(value)
         _keep(present, rule, value, owner)
@@ -178,7 +181,7 @@ def read_properties(reader: Reader, owner: int) -> Properties:
         if isinstance(value, list):
             present[name] = tuple(value)
     if "authentication_data" in present and "authentication_method" not in present:
-        raise ProtocolError("Authentication Data without an Authentication Method")
+        raise ProtocolError("Authentication Data without an Authentication Method", "section 3.1.2.11.10")
     return Properties.from_wire(present)
 
 
@@ -190,7 +193,7 @@ def write_properties(properties: Properties, owner: int) -> bytes:
     for name, value in properties.present.items():
         rule = _BY_NAME[name]
         if owner not in rule.owners:
-            raise LocalError(f"{name} does not belong in this packet")
+            raise LocalError(f"{name} does not belong in this packet", _SECTION)
         values = value if rule.is_tuple else (value,)
         if len(values) > 1 and owner not in rule.repeats_in:
             raise LocalError(f"{name} may be given once")
@@ -204,11 +207,11 @@ def write_properties(properties: Properties, owner: int) -> bytes:
 def _keep(present: dict[str, Any], rule: PropertyRule, value: Any, owner: int) -> None:
     if not rule.is_tuple:
         if rule.name in present:
-            raise ProtocolError(f"{rule.name} is given twice")
+            raise ProtocolError(f"{rule.name} is given twice", _SECTION)
         present[rule.name] = value
     elif rule.name in present:
         if owner not in rule.repeats_in:
-            raise ProtocolError(f"{rule.name} is given twice")
+            raise ProtocolError(f"{rule.name} is given twice", _SECTION)
         present[rule.name].append(value)
     else:
         present[rule.name] = [value]

@@ -48,7 +48,7 @@ def decode_publish(frame: bytes, body: int, version: int) -> Publish:
         qos = checked_qos(flags)
         position += 2
         if position > size:
-            raise MalformedPacket("a PUBLISH without its Packet Identifier")
+            raise MalformedPacket("a PUBLISH without its Packet Identifier", "section 3.3.2.2")
         packet_id = frame[topic_end] << 8 | frame[topic_end + 1]
         if not packet_id:
             raise ProtocolError("the Packet Identifier is 0", "MQTT-2.2.1-3")

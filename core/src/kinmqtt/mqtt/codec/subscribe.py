@@ -170,7 +170,7 @@ def _request(filter: str, options: int, version: int) -> SubscribeRequest:
     qos = options & 0x03
     retain_handling = options >> 4
     if qos == 3 or retain_handling == 3:
-        raise ProtocolError("a Maximum QoS or Retain Handling of 3")
+        raise ProtocolError("a Maximum QoS or Retain Handling of 3", "section 3.8.3.1")
     no_local = bool(options & 0x04)
     if no_local and filter.startswith("$share/"):
         raise ProtocolError("No Local on a Shared Subscription", "MQTT-3.8.3-4")
