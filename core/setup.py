@@ -26,6 +26,7 @@ SPI = HERE.parent / "spi" / "src"
 COMPILED = (
     "kinmqtt/broker/batch.py",
     "kinmqtt/broker/broker.py",
+    "kinmqtt/broker/buffers.py",
     "kinmqtt/broker/connection.py",
     "kinmqtt/broker/delivery.py",
     "kinmqtt/broker/fanout.py",
@@ -33,6 +34,7 @@ COMPILED = (
     "kinmqtt/broker/inbound.py",
     "kinmqtt/broker/limiting.py",
     "kinmqtt/broker/overload.py",
+    "kinmqtt/broker/patience.py",
     "kinmqtt/broker/publication.py",
     "kinmqtt/broker/publishing.py",
     "kinmqtt/broker/receiving.py",
@@ -41,6 +43,7 @@ COMPILED = (
     "kinmqtt/broker/session.py",
     "kinmqtt/broker/statistics.py",
     "kinmqtt/broker/turn.py",
+    "kinmqtt/broker/unsent.py",
     "kinmqtt/broker/waiting.py",
     "kinmqtt/broker/wheel.py",
     "kinmqtt/mqtt/codec/publish.py",

@@ -8,12 +8,14 @@ import socket
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as distribution_version
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.threads import deferToThread
 
 from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
+from kinmqtt.broker.defaults import size_in_words
+from kinmqtt.broker.machine import raise_open_file_limit, this_machine
 from kinmqtt.config import Settings
 from kinmqtt.net.clock import ReactorClock
 from kinmqtt.net.listeners import ListenerPort, parse_listeners
@@ -24,6 +26,10 @@ from kinmqtt.plugins.discovery import builtin_candidates, installed_candidates
 from kinmqtt.plugins.manager import PluginManager
 from kinmqtt.plugins.selection import choose
 from kinmqtt_spi.values import NodeIdentity
+
+
+SELECT: Final = "SelectReactor"
+"""The reactor that can't have files whose numbers are above 1,024."""
 
 
 def version() -> str:
@@ -51,12 +57,15 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
     Raises :class:`~kinmqtt_spi.errors.AssemblyError` or :class:`~kinmqtt_spi.errors.SettingsError`.
     """
     listeners = parse_listeners(reactor, settings.listeners)
+    if reactor_kind(reactor) != SELECT:
+        raise_open_file_limit()
     node = NodeIdentity(settings.broker.node_name or socket.gethostname(), secrets.randbits(64))
     surroundings = Surroundings(
         node,
         ReactorClock(reactor),
         lambda call: deferToThread(call),
         [listener.plan for listener in listeners],
+        machine=this_machine,
     )
     manager = build_manager(settings, reactor)
     assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, surroundings)
@@ -79,7 +88,7 @@ def build_service(settings: Settings, reactor: Any) -> BrokerService:
 
 
 def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor: Any) -> list[str]:
-    """Three lines that say what the broker is and what it lets pass."""
+    """Four lines that say what the broker is and what it lets pass."""
     where = ", ".join(listener.summary for listener in listeners)
     anonymous = "anonymous" in assembly.manager.active
     who = "anonymous clients are let in" if anonymous else "clients must authenticate"
@@ -87,8 +96,21 @@ def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor:
         f"kinmqtt {version()} on {platform.python_implementation()} {platform.python_version()}, "
         f"{reactor_kind(reactor)} reactor{' on uvloop' if owning_loop(reactor) else ''}",
         f"listening on {where}; {who}",
+        limits_in_words(assembly),
         _kept(assembly),
     ]
+
+
+def limits_in_words(assembly: Assembly) -> str:
+    """What holds of the limits that follow from the machine, and what they follow from."""
+    machine = assembly.machine()
+    memory = "unknown memory" if machine.memory_bytes is None else f"{size_in_words(machine.memory_bytes)} of memory"
+    files = "any number of" if machine.open_files is None else machine.open_files
+    limits = ", ".join(
+        f"{name} {size_in_words(value) if name.endswith('_bytes') and value else value}"
+        for name, value in assembly.limits.of_machine.items()
+    )
+    return f"limits with {memory} and {files} open files: {limits}"
 
 
 def _kept(assembly: Assembly) -> str:

@@ -7,15 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from attrs import define
+from attrs import define, field
 from twisted.logger import Logger
 
+from kinmqtt.broker.allocator import trimmer
 from kinmqtt.broker.asyncio_services import on_asyncio
 from kinmqtt.broker.awaiting import is_pending
 from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.listener import ListenerPlan
+from kinmqtt.broker.machine import Machine
 from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
@@ -52,6 +54,10 @@ class Surroundings:
     listeners: Sequence[ListenerPlan]
     memory_bytes: Callable[[], int | None] = resident_bytes
     """The memory of this process."""
+    machine: Callable[[], Machine] = Machine
+    """What the machine lets this process have; by itself nothing is known of it."""
+    trim: Callable[[], object] = field(factory=trimmer)
+    """Gives memory that is free back to the system."""
 
 
 @define(slots=True)
@@ -76,6 +82,8 @@ class Assembly:
     """Exclusive family to the plugin that serves it."""
     listeners: tuple[ListenerPlan, ...]
     memory_bytes: Callable[[], int | None]
+    machine: Callable[[], Machine]
+    trim: Callable[[], object]
     default_authenticators: tuple[str, ...] | None
     """Who is asked at listeners that name nobody; ``None`` for everybody."""
 
@@ -107,7 +115,7 @@ def assemble(
     )
     return Assembly(
         settings,
-        limits,
+        limits.resolved(surroundings.machine()),
         surroundings.node,
         surroundings.clock,
         metrics,
@@ -122,6 +130,8 @@ def assemble(
         provided.by,
         tuple(surroundings.listeners),
         surroundings.memory_bytes,
+        surroundings.machine,
+        surroundings.trim,
         default_authenticators,
     )
 

@@ -11,6 +11,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, limited, run, settle
+from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.connection import Connection, Link
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.dispatch import Call
@@ -27,6 +28,7 @@ from kinmqtt.broker.sessions import Sessions
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.broker.traffic import TrafficLedger, TrafficSampling
+from kinmqtt.broker.trimming import Trimming
 from kinmqtt.broker.turn import Turn
 from kinmqtt.broker.wheel import Wheel
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
@@ -72,6 +74,7 @@ class Broker:
             random_hex,
         )
         self.connections: set[Connection] = set()
+        self.buffers = Buffers(assembly.limits, self.connections, call_soon, assembly.statistics.connections_cut)
         self.arriving = 0
         """Connections of which it is not known yet who is there: in a TLS handshake, or before a proxy's header."""
         self.listeners = {
@@ -92,7 +95,19 @@ class Broker:
         turn.when_fenced(self.sessions.fenced)
         assembly.stores.session.when_taken(self._taken)
         turn.when_unkept(self.sessions.unkept, self.sessions.unopened)
-        self.overload = Overload(lambda: self.runtime.limits, assembly.memory_bytes, self.router.invalidate)
+        self.overload = Overload(
+            lambda: self.runtime.limits,
+            assembly.memory_bytes,
+            self._level_changed,
+            self.buffers,
+            assembly.statistics.bytes_received,
+            assembly.trim,
+            call_soon,
+            assembly.clock.later,
+        )
+        trimming = Trimming(
+            self.buffers, self.runtime.waiting, self.overload, assembly.clock.monotonic, assembly.trim
+        )
         self.housekeeping = Housekeeping(
             assembly.clock,
             self.wheel,
@@ -102,6 +117,8 @@ class Broker:
                 "queues": self.sessions.expire_messages,
                 "retained": self.retained.expire,
                 "overload": self.overload.look,
+                "buffers": self.buffers.look,
+                "trimming": trimming.look,
                 "stores": self._retry,
             },
         )
@@ -177,9 +194,11 @@ class Broker:
         if problems:
             raise SettingsError(problems)
         if limits is not None:
+            limits = limits.resolved(self.assembly.machine())
             self.runtime.limits = limits
             for listener in self.listeners.values():
                 listener.limit(limits)
+            self.buffers.limit(limits)
         left: list[str] = []
         for call in calls:
             try:
@@ -250,7 +269,7 @@ class Broker:
     def is_full(self) -> bool:
         """Whether no further connection may come in, by whichever listener."""
         limit = self.runtime.limits.max_connections
-        return limit is not None and len(self.connections) + self.arriving >= limit
+        return bool(limit) and len(self.connections) + self.arriving >= limit
 
     # For plugins
 
@@ -336,6 +355,11 @@ class Broker:
             await there
         await self.publishing.publish_until_kept(message, along, pending)
 
+    def _level_changed(self) -> None:
+        """Memory is at another level: what the router and the sessions remember of the one before holds no more."""
+        self.runtime.refuses = self.overload.refuses
+        self.router.invalidate()
+
     async def _retry(self, now: float) -> None:
         """Hand over again what a store could not keep."""
         self.runtime.turn.retry()
@@ -417,6 +441,9 @@ class Broker:
         stores = self.runtime.stores
         metrics.gauge("clients.connected", "clients", lambda: self.sessions.connected)
         metrics.gauge("overload.level", "level", lambda: self.overload.level)
+        metrics.gauge("buffers.inbound", "bytes", lambda: self.buffers.inbound)
+        metrics.gauge("buffers.outbound", "bytes", lambda: self.buffers.outbound)
+        metrics.gauge("buffers.waiting", "connections", lambda: len(self.buffers.waiting))
         metrics.gauge("connections.open", "connections", lambda: len(self.connections))
         for listener in self.listeners.values():
             metrics.gauge(

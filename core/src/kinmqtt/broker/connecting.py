@@ -13,7 +13,7 @@ from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.denials import DENIALS, applicant
 from kinmqtt.broker.dispatch import Ruling
 from kinmqtt.broker.publication import KEPT_PREFIX
-from kinmqtt.broker.sessions import Opening, TooManySessions
+from kinmqtt.broker.sessions import MemoryShort, Opening, TooManySessions
 from kinmqtt.broker.settings import NEVER_EXPIRES
 from kinmqtt.broker.subscribing import subscribe_initially
 from kinmqtt.broker.turn import NotKept
@@ -395,6 +395,8 @@ async def _open_session(
         session, present = await broker.sessions.open(opening)
     except NotKept as error:
         raise Refused(error.reason, "what the session before has left could not be kept") from error
+    except MemoryShort as error:
+        raise Refused(ReasonCode.SERVER_BUSY, "memory is short") from error
     except TooManySessions as error:
         raise Refused(ReasonCode.QUOTA_EXCEEDED, "there are too many sessions") from error
     if connection.is_closed():

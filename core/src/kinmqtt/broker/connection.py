@@ -17,8 +17,11 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker import events
 from kinmqtt.broker.actions import HANDLERS, over_limit
+from kinmqtt.broker.buffers import FLOOR_BYTES
 from kinmqtt.broker.outbox import CLOSED, Discard, Outbox
-from kinmqtt.broker.overload import SLOWED_BY_S, Level
+from kinmqtt.broker.overload import SLOWED_BY_S
+from kinmqtt.broker.patience import PacketPatience
+from kinmqtt.broker.unsent import Unsent, size_of, without_qos_0
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection import TRANSITIONS, State
 from kinmqtt.mqtt.errors import LocalError, RemoteError
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.connection")
 
 _NOBODY: Final = CLOSED
+
+FRAME_BYTES: Final = 100
+"""What a packet takes besides its bytes while it waits: a flood of the smallest is no small thing to hold."""
 
 Frame = tuple[bytes, int]
 
@@ -91,11 +97,16 @@ class Link(Protocol):
     def close(self) -> None:
         """Close when everything written has gone out."""
 
+    def abort(self) -> None:
+        """Close now, and forget what has not gone out."""
+
 
 class Connection:
     """The broker's side of one network connection."""
 
     __slots__ = (
+        "_aborts",
+        "_awaits_capacity",
         "_beyond",
         "_due",
         "_goodbye",
@@ -104,19 +115,25 @@ class Connection:
         "_impatience",
         "_lasting_grants",
         "_packet_grant",
+        "_packet_patience",
         "_pauses",
+        "_pending_bytes",
         "_read_grant",
         "_rest",
-        "_waiting",
+        "_unsent",
         "_waits",
+        "accepted",
         "aliases",
         "authentication",
+        "beneath_bytes",
         "broker",
         "congested",
         "expiry_asked_s",
         "framer",
         "good_until",
+        "handed_bytes",
         "heard",
+        "inbound_bytes",
         "keep_alive_s",
         "limited_by",
         "limited_to",
@@ -149,7 +166,22 @@ class Connection:
         self.congested = False
         """Whether so much waits for the socket that nothing may be added but answers."""
         self.waiting_bytes = 0
-        self._waiting: list[bytes] | None = None
+        """Bytes that wait for the socket, here and in the transport."""
+        self.handed_bytes = 0
+        """Those among them that the transport has."""
+        self._unsent: Unsent | None = None
+        self.inbound_bytes = 0
+        """Bytes that have come and are not carried out: as much as is counted among those of all connections."""
+        self.beneath_bytes = 0
+        """Those that a layer below holds: of a WebSocket's handshake."""
+        self.accepted = False
+        """Whether the client has its CONNACK, or had it."""
+        self._aborts = False
+        """Whether the end of the connection does not wait until everything has gone out."""
+        self._awaits_capacity = False
+        self._pending_bytes = 0
+        """The packet whose answer is waited for."""
+        self._packet_patience: PacketPatience | None = None
         self._held: list[Frame] | None = None
         self._beyond: list[Frame] | None = None
         """Packets that came with CONNECT and were too large for a client that was not let in."""
@@ -196,8 +228,9 @@ class Connection:
         broker = self.broker
         link = self.link
         full = "there are too many connections" if broker.is_full or link.listener.is_full else None
-        if broker.overload.level >= Level.REFUSE:
+        if broker.overload.refuses:
             full = "memory is short"
+            broker.runtime.statistics.overload_refused["connection"].value += 1
         broker.connections.add(self)
         link.listener.connections += 1
         if full is not None:
@@ -222,30 +255,34 @@ class Connection:
             return
         broker = self.broker
         broker.runtime.turn.touch()
-        frames = self.framer.feed(data)
+        framer = self.framer
+        frames = framer.feed(data)
         if frames:
             self.heard = broker.wheel.now
         statistics = broker.runtime.statistics
         statistics.bytes_received.value += len(data)
         statistics.packets_received.value += len(frames)
-        if broker.overload.slows and any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames):
+        overload = broker.overload
+        if overload.slows and (framer.buffered_bytes or _has_publish(frames)):
             self.pause_for(SLOWED_BY_S)
+        if statistics.bytes_received.value > overload.look_at:
+            overload.look_soon()
         if self._held is not None:
             self._held.extend(frames)
         elif frames:
             self._take_in(frames)
-        elif self.framer.error is not None:
-            self.refuse(self.framer.error)
+        elif framer.error is not None:
+            self.refuse(framer.error)
+        if framer.buffered_bytes or self.inbound_bytes or self._held is not None:
+            self._count_inbound(bool(frames))
 
     def drained(self) -> None:
         """The transport has sent everything."""
         self.broker.runtime.turn.touch()
-        if self._waiting:
-            data = b"".join(self._waiting)
-            self._waiting = None
-            self.waiting_bytes = 0
-            self.link.write(data)
-        if self.congested:
+        self._is_taken()
+        if self._unsent:
+            self._send_on()
+        if self.congested and self.waiting_bytes <= self._outbound_limit:
             self._relieve()
         if self.waits_for_room and self.link.ready:
             self._tell_room()
@@ -259,9 +296,9 @@ class Connection:
             self._end(will_stands=self._is_let_in)
             if self.session is not None:
                 self._tell_lost(self.session, text)
-        self._waiting = None
+        self._release_inbound()
+        self._release_outbound()
         self._held = None
-        self._rest = None
         self.out = CLOSED
         self.broker.lost(self)
         self._packet_is_done()
@@ -306,8 +343,9 @@ class Connection:
         dues = [] if patience_s is None else [wheel.now + patience_s]
         if self.good_until is not None:
             dues.append(self.good_until)
-        if dues:
-            self._due = wheel.add(self, min(dues))
+        if self._packet_patience is not None:
+            dues.append(self._packet_patience.due)
+        self._due = wheel.add(self, min(dues)) if dues else 0
 
     def time_is_over(self, now: int) -> None:
         """The wheel's question: is the client still there, and still who it was? (MQTT-3.1.2-22)"""
@@ -317,12 +355,14 @@ class Connection:
             self.fail(ReasonCode.MAXIMUM_CONNECT_TIME, "the client took too long to connect")
         elif self.good_until is not None and now >= self.good_until:
             self.fail(ReasonCode.NOT_AUTHORIZED, "the client's identity has expired")
+        elif not self._packet_comes(now):
+            self.fail(ReasonCode.QUOTA_EXCEEDED, "a packet took too long to arrive")
         elif not self.keep_alive_s:
             self.watch(None)
         else:
             silent_s = now - self.heard
             # Where nothing is read, it is the broker that does not listen.
-            listening = self._held is None and not self._pauses and not self.congested
+            listening = self._is_listening and not self._awaits_capacity
             if silent_s < self.patience_s:
                 self.watch(self.patience_s - silent_s)
             elif listening:
@@ -379,19 +419,18 @@ class Connection:
         out = self.out
         if out is _NOBODY:
             return
+        size = size_of(out)
+        self.broker.runtime.statistics.bytes_sent.value += size
+        link = self.link
+        if not link.ready or size > self.broker.buffers.at_once:
+            self._send_later(out, size)
+            return
         data = b"".join(out)
         out.clear()
-        self.broker.runtime.statistics.bytes_sent.value += len(data)
-        if self.link.ready:
-            self.link.write(data)
-            return
-        if self._waiting is None:
-            self._waiting = []
-        self._waiting.append(data)
-        self.waiting_bytes += len(data)
-        too_much = self.waiting_bytes > self.limits.outbound_buffer_bytes
-        if too_much and not self.congested and self.state is not State.CLOSED:
-            self._congest()
+        link.write(data)
+        if not link.ready:
+            self._is_handed(size)
+            self._check_congestion()
 
     def room(self, messages: int) -> Deferred[None]:
         """Fires when the client can take about that many messages more, or is gone."""
@@ -514,6 +553,8 @@ class Connection:
 
     def let_in(self) -> None:
         """The client is let in: packets may be larger from here on."""
+        self.accepted = True
+        self.broker.buffers.accept(self.inbound_bytes)
         self._beyond = self.framer.allow(self.limits.max_packet_bytes) or None
 
     def enter(self, state: State) -> None:
@@ -595,6 +636,7 @@ class Connection:
                 if handlers[frame[0] >> 4](self, frame, body):
                     if self._held is not None:
                         self._rest = read.after(list(remaining))
+                        self._pending_bytes = len(frame)
                     return False
                 if counts_packets:
                     self._packet_is_done()
@@ -619,6 +661,7 @@ class Connection:
         if self._waits:
             return
         self._packet_is_done()
+        self._pending_bytes = 0
         held, self._held = [*(self._held or ()), *(self._beyond or ())], None
         self._beyond = None
         rest, self._rest = self._rest, None
@@ -629,8 +672,10 @@ class Connection:
             held = [*rest.frames, *held]
         elif rest is not None and not self._carry_out(rest):
             self._hold(held)
+            self._count_inbound(False)
             return
         self._take_in(held)
+        self._count_inbound(False)
         self._read_on()
 
     def _hold(self, frames: list[Frame]) -> None:
@@ -654,8 +699,181 @@ class Connection:
         self._read_on()
 
     def _read_on(self) -> None:
-        if not self._pauses and self._held is None and not self.congested and self.state is not State.CLOSED:
+        if self._is_listening and not self._awaits_capacity and self.state is not State.CLOSED:
             self.link.resume_reading()
+
+    @property
+    def _is_listening(self) -> bool:
+        """Whether nothing but a lack of capacity can keep the broker from reading what the client sends."""
+        return self._held is None and not self._pauses and not self.congested
+
+    # What is held of what comes in
+
+    def await_capacity(self) -> None:
+        """Read nothing until there is capacity for more."""
+        if not self._awaits_capacity:
+            self._awaits_capacity = True
+            self.link.pause_reading()
+        self.broker.buffers.wait(self)
+
+    def capacity_found(self) -> None:
+        """Read on: there is capacity."""
+        self._awaits_capacity = False
+        self._read_on()
+
+    def held_beneath(self, size_bytes: int) -> None:
+        """A layer below holds so much of what has come: count it with the rest."""
+        if self.state is not State.CLOSED:
+            self.beneath_bytes = size_bytes
+            self._count_inbound(False)
+
+    def cut(self) -> None:
+        """Disconnect at once, for the sake of what is held for the client; what waits for its socket is forgotten."""
+        # In the middle of a packet there is no place for a DISCONNECT.
+        self._aborts = not self.link.ready
+        if self._aborts and self._unsent is not None:
+            self._unsent.clear()
+            self.waiting_bytes = self.handed_bytes
+        if self.state is State.CLOSED:
+            self.link.abort()
+        else:
+            self.fail(ReasonCode.QUOTA_EXCEEDED, "memory is short, and this client holds much of it")
+
+    def _count_inbound(self, completed: bool) -> None:
+        """Count anew what is held of what comes in; ``completed`` says that packets have arrived in full."""
+        if self.state is State.CLOSED:
+            return
+        framer = self.framer
+        partial = framer.buffered_bytes
+        held = framer.held_bytes + self.beneath_bytes + self._pending_bytes
+        if self._held or self._rest is not None or self._beyond:
+            held += _frame_bytes(self._held) + _frame_bytes(self._beyond)
+            held += 0 if self._rest is None else _frame_bytes(self._rest.frames)
+        buffers = self.broker.buffers
+        more = held - self.inbound_bytes
+        self.inbound_bytes = held
+        if self.accepted:
+            self._expect_packet(partial > 0, completed)
+        if more:
+            buffers.hold_inbound(more, self.accepted)
+        granted = buffers.granted is self
+        if granted and (completed or not partial):
+            buffers.leave(self)
+            granted = False
+        if held <= buffers.inbound_share(self.accepted) or granted:
+            if self._awaits_capacity:
+                buffers.leave(self)
+                self.capacity_found()
+        elif self.inbound_bytes:  # Else it has just been disconnected for what it held.
+            self.await_capacity()
+
+    def _expect_packet(self, partial: bool, completed: bool) -> None:
+        """See to it that a packet which has begun to arrive does not take too long."""
+        wheel = self.broker.wheel
+        patience = self._packet_patience
+        if not partial:
+            if patience is not None:
+                patience.is_over()
+        elif patience is not None:
+            patience.goes_on(wheel.now, completed)
+        else:
+            self._packet_patience = patience = PacketPatience(wheel.now, self.limits.packet_time_limit_s)
+            if self._due <= wheel.now or patience.due < self._due:
+                wheel.remove(self, self._due)
+                self._due = wheel.add(self, patience.due)
+
+    def _packet_comes(self, now: int) -> bool:
+        """Whether the packet that is arriving may take longer, if there is one."""
+        patience = self._packet_patience
+        if patience is None or now < patience.due:
+            return True
+        partial = self.framer.buffered_bytes
+        if not partial:
+            self._packet_patience = None
+            return True
+        return patience.may_go_on(now, partial, self._is_listening)
+
+    def _release_inbound(self) -> None:
+        """Nothing that has come is carried out any more."""
+        self._rest = None
+        self._beyond = None
+        self.framer.forget()
+        held, self.inbound_bytes = self.inbound_bytes, 0
+        buffers = self.broker.buffers
+        if held:
+            buffers.hold_inbound(-held, self.accepted)
+        buffers.leave(self)
+
+    # What waits for the socket
+
+    def _send_later(self, pieces: Outbox, size: int) -> None:
+        """Have a turn's packets wait for the socket, and send as many of them as it takes now."""
+        limit = self._outbound_limit
+        if size > FLOOR_BYTES and self.waiting_bytes + size > limit and not self.link.ready:
+            # What one turn brings must not go far beyond the limit either.
+            kept, dropped = without_qos_0(pieces)
+            statistics = self.broker.runtime.statistics
+            statistics.dropped["outbound_buffer_full"].value += dropped
+            statistics.messages_sent.value -= dropped
+            statistics.bytes_sent.value -= size
+            size = size_of(kept)
+            statistics.bytes_sent.value += size
+            self._unsent_pieces().add(kept)
+            self.waiting_bytes += size
+            pieces.clear()
+            if not self.congested and self.state is not State.CLOSED:
+                self._congest()
+            return
+        self._unsent_pieces().add(pieces)
+        self.waiting_bytes += size
+        pieces.clear()
+        self._send_on()
+        self._check_congestion()
+
+    def _unsent_pieces(self) -> Unsent:
+        if self._unsent is None:
+            self._unsent = Unsent(self.broker.buffers)
+        return self._unsent
+
+    def _send_on(self) -> None:
+        """Hand on what waits, a little at a time, for as long as the socket takes it."""
+        unsent = self._unsent
+        link = self.link
+        while unsent and link.ready:
+            data = unsent.take(self.broker.buffers.at_once)
+            self.waiting_bytes -= len(data)
+            link.write(data)
+            if not link.ready:
+                self._is_handed(len(data))
+
+    def _is_handed(self, size: int) -> None:
+        """The transport has bytes that its socket does not take yet."""
+        self.handed_bytes += size
+        self.waiting_bytes += size
+        self.broker.buffers.hold_outbound(size)
+
+    def _is_taken(self) -> None:
+        """The socket has taken what the transport had."""
+        handed, self.handed_bytes = self.handed_bytes, 0
+        if handed:
+            self.waiting_bytes -= handed
+            self.broker.buffers.hold_outbound(-handed)
+
+    def _release_outbound(self) -> None:
+        """Nothing waits any more: the transport is gone."""
+        self._is_taken()
+        if self._unsent is not None:
+            self._unsent.clear()
+        self.waiting_bytes = 0
+
+    @property
+    def _outbound_limit(self) -> int:
+        """How much may wait before the client counts as one that takes too little."""
+        return min(self.limits.outbound_buffer_bytes, self.broker.buffers.outbound_share())
+
+    def _check_congestion(self) -> None:
+        if not self.congested and self.state is not State.CLOSED and self.waiting_bytes > self._outbound_limit:
+            self._congest()
 
     def _refusal_of(self, resource: Resource, publishes: int) -> LimitDecision | None:
         """Ask once for all PUBLISH packets of a read; ``None`` where they may all go on."""
@@ -715,6 +933,7 @@ class Connection:
 
     def _end(self, will_stands: bool) -> None:
         self.enter(State.CLOSED)
+        self._release_inbound()
         if self._impatience is not None:
             self._impatience.cancel()
         session = self.session
@@ -727,12 +946,17 @@ class Connection:
     def _close_now(self) -> None:
         if self.state is not State.CLOSED:
             self.enter(State.CLOSED)
+        if self._aborts:
+            self.out.clear()
+            self.link.abort()
+            return
         # What this turn has for the client goes out before the close.
         if self.out:
             self.flush()
-        if self._waiting:
-            self.link.write(b"".join(self._waiting))
-            self._waiting = None
+        if self._unsent:
+            # It goes on to count here: the transport has the same pieces until it is gone.
+            for piece in self._unsent.rest():
+                self.link.write(piece)
         self.link.close()
 
     def _tell_lost(self, session: Session, text: str) -> None:
@@ -754,6 +978,17 @@ class Connection:
 
 _PUBREC: Final = PacketType.PUBREC << 4
 _PUBREL: Final = PacketType.PUBREL << 4 | 2
+
+
+def _has_publish(frames: list[Frame]) -> bool:
+    return any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
+
+
+def _frame_bytes(frames: list[Frame] | None) -> int:
+    """What packets take that wait."""
+    if not frames:
+        return 0
+    return sum(len(frame) for frame, _ in frames) + FRAME_BYTES * len(frames)
 
 
 def _fitting(reason: ReasonCode, packet_type: PacketType) -> ReasonCode:

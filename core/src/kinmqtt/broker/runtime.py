@@ -34,6 +34,7 @@ class Runtime:
         "limits",
         "node",
         "random_hex",
+        "refuses",
         "settings",
         "statistics",
         "stores",
@@ -72,6 +73,8 @@ class Runtime:
         self.tells_delivered = hooks.delivered.active
         self.tells_published = hooks.published.active
         self.waiting = Tally()
+        self.refuses = False
+        """Whether memory is so short that nothing new is accepted: no subscription, no persistent session."""
         self._counter = count(1).__next__
 
     def now(self) -> float:

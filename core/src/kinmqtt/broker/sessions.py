@@ -65,6 +65,10 @@ class Opening:
     """Topic aliases that the client takes, as far as the broker uses them."""
 
 
+class MemoryShort(Exception):
+    """Memory is short, and the client asks for a session of which something would remain."""
+
+
 class TooManySessions(Exception):
     """A client wants a session that is kept, and there are as many as may be."""
 
@@ -152,6 +156,9 @@ class Sessions:
     async def _claimed(self, opening: Opening, claim: Claim) -> tuple[Session, bool]:
         runtime = self._runtime
         client = opening.client
+        if opening.expiry_s and claim.session is None and runtime.refuses:
+            runtime.statistics.overload_refused["session"].value += 1
+            raise MemoryShort
         if opening.expiry_s and claim.session is None and self._is_full:
             raise TooManySessions
         session = self.by_id.get(client.client_id)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from attrs import evolve, fields, frozen
 
+from kinmqtt.broker.defaults import FileShare, MachineDefault, MemoryShare
+from kinmqtt.broker.machine import Machine
 from kinmqtt_spi.services.queue import FullPolicy
 from kinmqtt_spi.settings import setting
 
@@ -20,6 +22,14 @@ MEMORY: Final = "memory"
 
 WEBSOCKET_PREFIX: Final = "ws:"
 """Stands before an endpoint over which MQTT goes in WebSocket, where a listener is written as one string."""
+
+
+WATERMARKS: Final = ("memory_slow_bytes", "memory_drop_bytes", "memory_refuse_bytes")
+"""The memory watermarks, the lowest first."""
+
+REFUSE_SHARE: Final = 0.85
+"""The part of the memory limit above which nobody more is accepted, by default. What is left is for what is on its way
+at that moment, for the kernel's socket buffers, which a container's limit counts too, and for the stores' files."""
 
 
 EventLoop: TypeAlias = Literal["auto", "uvloop", "asyncio"]
@@ -73,17 +83,30 @@ class BrokerSettings:
 class LimitSettings:
     """``[limits]``: how much of everything one client may have. docs/limits.md says what happens at each bound."""
 
-    max_connections: int | None = setting(
-        None, help="connections at one time, by all listeners together; left out for no limit", minimum=1
+    max_connections: int = setting(
+        FileShare(), help="connections at one time, by all listeners together; 0 for no limit", minimum=0
     )
     max_packet_bytes: int = setting(
         8 << 20, help="the largest packet taken from a client", unit="bytes", minimum=64, maximum=268_435_460
     )
     max_connect_bytes: int = setting(
-        256 << 10, help="the largest packet taken before a client is let in", unit="bytes", minimum=64
+        64 << 10, help="the largest packet taken before a client is let in", unit="bytes", minimum=64
     )
     connect_time_limit_s: float = setting(
         10.0, help="how long a connection may take until it is accepted", unit="s", minimum=0.1
+    )
+    packet_time_limit_s: float = setting(
+        60.0,
+        help="how long a client may take over one packet; one of which 64 KiB arrive in each such time may take longer",
+        unit="s",
+        minimum=1,
+    )
+    max_all_inbound_bytes: int = setting(
+        MemoryShare(0.1, 256 << 20),
+        help="of all clients together, bytes of packets that have not arrived in full, or that wait for an answer to "
+        "an earlier one",
+        unit="bytes",
+        minimum=1024,
     )
     receive_maximum: int = setting(
         1024, help="QoS 1 and 2 messages a client may have unacknowledged", minimum=1, maximum=65_535
@@ -99,7 +122,9 @@ class LimitSettings:
     max_queued_bytes: int = setting(
         64 << 20, help="their topics, payloads and properties", unit="bytes", minimum=1024
     )
-    max_all_queued_bytes: int = setting(2 << 30, help="the same of all clients together", unit="bytes", minimum=1024)
+    max_all_queued_bytes: int = setting(
+        MemoryShare(0.2, 2 << 30), help="the same of all clients together", unit="bytes", minimum=1024
+    )
     queue_full: FullPolicy = setting(
         FullPolicy.DROP_NEWEST, help="what gives way when a queue is full and no plugin decides"
     )
@@ -112,18 +137,31 @@ class LimitSettings:
     outbound_time_limit_s: float = setting(
         300.0, help="how long so much may wait for a client's socket before it is disconnected", unit="s", minimum=1
     )
-    max_filters: int = setting(10_000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
-    memory_slow_bytes: int | None = setting(
-        None,
-        help="resident memory above which publishers are read from slowly; left out for never",
+    max_all_outbound_bytes: int = setting(
+        MemoryShare(0.1, 512 << 20),
+        help="bytes that wait for the sockets of all clients together",
         unit="bytes",
-        minimum=1,
+        minimum=1024,
     )
-    memory_drop_bytes: int | None = setting(
-        None, help="resident memory above which messages of QoS 0 are dropped", unit="bytes", minimum=1
+    max_filters: int = setting(10_000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
+    memory_slow_bytes: int = setting(
+        MemoryShare(0.6),
+        help="resident memory above which publishers are read from slowly; 0 for never",
+        unit="bytes",
+        minimum=0,
     )
-    memory_refuse_bytes: int | None = setting(
-        None, help="resident memory above which new connections are refused", unit="bytes", minimum=1
+    memory_drop_bytes: int = setting(
+        MemoryShare(0.75),
+        help="resident memory above which messages of QoS 0 are dropped; 0 for never",
+        unit="bytes",
+        minimum=0,
+    )
+    memory_refuse_bytes: int = setting(
+        MemoryShare(REFUSE_SHARE),
+        help="resident memory above which new connections, subscriptions and persistent sessions are refused, and the "
+        "connections that hold the most are disconnected; 0 for never",
+        unit="bytes",
+        minimum=0,
     )
     topic_alias_maximum: int = setting(64, help="topic aliases a client may use", minimum=0, maximum=65_535)
     topic_aliases_used: int = setting(
@@ -157,7 +195,38 @@ class LimitSettings:
         1_000_000, help="sessions that outlive their connection, with or without one", minimum=0
     )
     max_retained_messages: int = setting(1_000_000, help="topics that hold a retained message", minimum=0)
-    max_retained_bytes: int = setting(1 << 30, help="their topics, payloads and properties", unit="bytes", minimum=0)
+    max_retained_bytes: int = setting(
+        MemoryShare(0.1, 1 << 30), help="their topics, payloads and properties", unit="bytes", minimum=0
+    )
+
+    def resolved(self, machine: Machine) -> LimitSettings:
+        """These limits with plain numbers for what was left out and follows from the machine.
+
+        Where ``memory_refuse_bytes`` is set, and says that the broker is to have less than there is, shares are of
+        that.
+        """
+        most = self.memory_refuse_bytes
+        if most and not isinstance(most, MachineDefault):
+            meant = int(most / REFUSE_SHARE)
+            machine = evolve(machine, memory_bytes=min(meant, machine.memory_bytes or meant))
+        found = {name: value.on(machine) for name, value in self._left_out}
+        for position, name in enumerate(WATERMARKS):
+            if found.get(name):
+                given = [0 if each in found else getattr(self, each) for each in WATERMARKS]
+                above = [each for each in given[position:] if each]
+                found[name] = min([max(found[name], *given[: position + 1]), *above])
+        changes: dict[str, Any] = dict(found)
+        return evolve(self, **changes)
+
+    @property
+    def of_machine(self) -> dict[str, int]:
+        """The limits that follow from the machine where they are left out, by name."""
+        names = (each.name for each in fields(LimitSettings) if isinstance(each.default, MachineDefault))
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def _left_out(self) -> list[tuple[str, MachineDefault]]:
+        return [(name, value) for name, value in self.of_machine.items() if isinstance(value, MachineDefault)]
 
     def problem_with(self, name: str) -> str | None:
         """What of a topic or filter is beyond its bounds, in words; ``None`` where nothing is."""
@@ -168,8 +237,7 @@ class LimitSettings:
         return None
 
     def __attrs_post_init__(self) -> None:
-        watermarks = (self.memory_slow_bytes, self.memory_drop_bytes, self.memory_refuse_bytes)
-        given = [watermark for watermark in watermarks if watermark is not None]
+        given = [watermark for name in WATERMARKS if (watermark := getattr(self, name))]
         if given != sorted(given):
             raise ValueError(
                 "the watermarks must rise: memory_slow_bytes, then memory_drop_bytes, then memory_refuse_bytes"

@@ -174,7 +174,9 @@ async def _request(
     if isinstance(changed, ReasonCode):
         return changed
     full = len(session.subscriptions) >= runtime.limits.max_subscriptions
-    if full and changed.full_filter not in session.subscriptions:
+    if (full or runtime.refuses) and changed.full_filter not in session.subscriptions:
+        if runtime.refuses:
+            runtime.statistics.overload_refused["subscription"].value += 1
         return ReasonCode.QUOTA_EXCEEDED
     try:
         return changed, _make(connection, session, changed)
