@@ -46,6 +46,7 @@ COMPILED = (
     "kinmqtt/broker/unsent.py",
     "kinmqtt/broker/waiting.py",
     "kinmqtt/broker/wheel.py",
+    "kinmqtt/broker/window.py",
     "kinmqtt/mqtt/codec/publish.py",
     "kinmqtt/mqtt/connection.py",
     "kinmqtt/mqtt/framing.py",

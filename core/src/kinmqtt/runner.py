@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from twisted.internet.threads import deferToThread
 
+from kinmqtt.broker import allocator
 from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.defaults import size_in_words
@@ -75,6 +76,7 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
 
 def build_service(settings: Settings, reactor: Any) -> BrokerService:
     """The service that runs the broker; raises what :func:`build_assembly` does."""
+    allocator.tune()
     assembly, listeners = build_assembly(settings, reactor)
 
     def introduce(broker: Broker) -> Sequence[str]:

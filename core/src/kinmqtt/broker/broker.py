@@ -62,6 +62,8 @@ class Broker:
         hooks = assembly.hooks
         turn = Turn(assembly.stores, call_soon)
         self.assembly = assembly
+        self.connections: set[Connection] = set()
+        self.buffers = Buffers(assembly.limits, self.connections, call_soon, assembly.statistics.connections_cut)
         self.runtime = Runtime(
             assembly.settings,
             assembly.limits,
@@ -71,10 +73,9 @@ class Broker:
             assembly.statistics,
             assembly.stores,
             turn,
+            self.buffers,
             random_hex,
         )
-        self.connections: set[Connection] = set()
-        self.buffers = Buffers(assembly.limits, self.connections, call_soon, assembly.statistics.connections_cut)
         self.arriving = 0
         """Connections of which it is not known yet who is there: in a TLS handshake, or before a proxy's header."""
         self.listeners = {
@@ -443,6 +444,7 @@ class Broker:
         metrics.gauge("overload.level", "level", lambda: self.overload.level)
         metrics.gauge("buffers.inbound", "bytes", lambda: self.buffers.inbound)
         metrics.gauge("buffers.outbound", "bytes", lambda: self.buffers.outbound)
+        metrics.gauge("buffers.inflight", "bytes", lambda: self.buffers.inflight)
         metrics.gauge("buffers.waiting", "connections", lambda: len(self.buffers.waiting))
         metrics.gauge("connections.open", "connections", lambda: len(self.connections))
         for listener in self.listeners.values():

@@ -72,6 +72,7 @@ class Buffers:
         "at_once",
         "granted",
         "inbound",
+        "inflight",
         "look_at",
         "outbound",
         "peak",
@@ -96,12 +97,14 @@ class Buffers:
         """Those of clients that are not accepted yet, among them."""
         self.outbound = 0
         """Bytes that wait for sockets."""
+        self.inflight = 0
+        """Bytes of messages that are sent and not acknowledged; what is in flight to many counts once."""
         self.peak = 0
-        """The most that was held in both directions since somebody set this anew."""
+        """The most that was held in all since somebody set this anew."""
         self.allowance = UNLIMITED
-        """How much may be held in both directions for memory to stay below the highest watermark."""
+        """How much may be held in all for memory to stay below the highest watermark."""
         self.look_at = UNLIMITED
-        """When so much is held in both directions memory is to be looked at."""
+        """When so much is held in all memory is to be looked at."""
         self.at_once = MOST_AT_ONCE_BYTES
         """How much output may be handed to one transport at a time."""
         self._pieces: dict[int, int] = {}
@@ -130,8 +133,8 @@ class Buffers:
 
     @property
     def total(self) -> int:
-        """What is held in both directions."""
-        return self.inbound + self.outbound
+        """What is held in all."""
+        return self.inbound + self.outbound + self.inflight
 
     def allow(self, allowance: int, look_at: int) -> None:
         """Memory has been looked at: how much may be held, and when it is to be looked at again."""
@@ -143,7 +146,7 @@ class Buffers:
 
     def inbound_share(self, accepted: bool) -> int:
         """How much a connection may hold now before it is not read from."""
-        free = min(self._inbound_bound - self.inbound, self.allowance - self.inbound - self.outbound)
+        free = min(self._inbound_bound - self.inbound, self.allowance - self.total)
         if accepted:
             return max(free, FLOOR_BYTES)
         return max(min(free, self._arriving_bound - self.arriving), ARRIVING_FLOOR_BYTES)
@@ -226,14 +229,20 @@ class Buffers:
     # Outbound
 
     def outbound_share(self) -> int:
-        """How much may wait for one client's socket before it is congested."""
-        free = min(self._outbound_bound - self.outbound, self.allowance - self.inbound - self.outbound)
+        """How much may wait for one client's socket before it is congested, or be in flight to it."""
+        free = min(self._outbound_bound - self.outbound - self.inflight, self.allowance - self.total)
         return max(free, FLOOR_BYTES)
 
     def hold_outbound(self, more: int) -> None:
         """So much more waits for sockets, or less where it is below 0."""
         self.outbound += more
         self._fit()
+        if more > 0:
+            self._grown()
+
+    def hold_inflight(self, more: int) -> None:
+        """So much more is in flight, or less where it is below 0."""
+        self.inflight += more
         if more > 0:
             self._grown()
 
@@ -260,7 +269,7 @@ class Buffers:
 
     def cut(self, excess: int) -> int:
         """Disconnect those that hold most, until so much less is held; answers how much less that is."""
-        holders = [each for each in self._connections if each.inbound_bytes + each.waiting_bytes > FLOOR_BYTES]
+        holders = [each for each in self._connections if each.held_bytes > FLOOR_BYTES]
         holders.sort(key=_held, reverse=True)
         before = self.total
         number = handed = released = 0
@@ -299,7 +308,7 @@ class Buffers:
             )
 
     def _grown(self) -> None:
-        total = self.inbound + self.outbound
+        total = self.inbound + self.outbound + self.inflight
         if total > self.peak:
             self.peak = total
         if total > self.look_at:
@@ -311,7 +320,7 @@ class Buffers:
 
 
 def _held(connection: Connection) -> int:
-    return connection.inbound_bytes + connection.waiting_bytes
+    return connection.held_bytes
 
 
 def _held_inbound(connection: Connection) -> int:

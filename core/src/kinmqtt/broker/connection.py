@@ -709,6 +709,16 @@ class Connection:
 
     # What is held of what comes in
 
+    @property
+    def held_bytes(self) -> int:
+        """What would be free if the connection ended: what has come, what waits, and what is in flight to a session
+        that ends with it."""
+        session = self.session
+        held = self.inbound_bytes + self.waiting_bytes
+        if session is not None and session.connection is self and not session.kept:
+            held += session.outgoing.size_bytes
+        return held
+
     def await_capacity(self) -> None:
         """Read nothing until there is capacity for more."""
         if not self._awaits_capacity:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import count
 
 from kinmqtt.broker.batch import Stores
+from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
@@ -29,6 +30,7 @@ class Runtime:
 
     __slots__ = (
         "_counter",
+        "buffers",
         "clock",
         "hooks",
         "limits",
@@ -55,6 +57,7 @@ class Runtime:
         statistics: Statistics,
         stores: Stores,
         turn: Turn,
+        buffers: Buffers,
         random_hex: Callable[[int], str],
     ) -> None:
         """``random_hex`` answers that many random bytes, in hexadecimal."""
@@ -66,6 +69,7 @@ class Runtime:
         self.statistics = statistics
         self.stores = stores
         self.turn = turn
+        self.buffers = buffers
         self.random_hex = random_hex
         # Which plugins listen is settled when hooks are bound; here it is asked for each message.
         self.tells_acknowledged = hooks.acknowledged.active
