@@ -132,7 +132,7 @@ def test_plugins_says_who_and_why(surroundings: Surroundings) -> None:
 
 
 def test_the_broker_introduces_itself(tmp_path: Path) -> None:
-    """A broker with nothing configured says in four lines what it is, where it listens, its limits and what it keeps."""
+    """A broker with nothing configured says what it is, where it listens, its limits, and where state is kept."""
     with running_broker("--log-level", "info", cwd=tmp_path) as broker:
         broker.wait_for_line("state is kept in memory")
         lines = [line.partition("[kinmqtt#info] ")[2] for line in broker.lines if "[kinmqtt#info]" in line]

@@ -28,7 +28,6 @@ from kinmqtt.plugins.manager import PluginManager
 from kinmqtt.plugins.selection import choose
 from kinmqtt_spi.values import NodeIdentity
 
-
 SELECT: Final = "SelectReactor"
 """The reactor that can't have files whose numbers are above 1,024."""
 

@@ -6,8 +6,8 @@ bound, no number of clients fills it, and what is free is there for whoever come
 switches that share memory among their ports; Choudhury and Hahne 1998). Where memory watermarks are set, what is left
 below the highest counts as free, if that is less.
 
-Inbound a connection above its share is not read from until there is capacity. Then nobody might ever be able to finish
-a packet: so one at a time may, whatever the others hold, for as long as its packet keeps coming.
+Inbound a connection above its share is not read from until there is capacity. Then nobody might ever be able to
+finish a packet: so some may, whatever the others hold, for as long as their packets keep coming.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kinmqtt.broker.settings import LimitSettings
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
+    from kinmqtt.broker.intake import Intake
     from kinmqtt_spi.services.metric import Counter
 
 log = Logger("kinmqtt.buffers")
@@ -39,7 +40,7 @@ READ_BYTES: Final = 256 << 10
 """As much may come with one read: so much is set aside for each connection that is read from again."""
 
 PROGRESS_BYTES: Final = 16 << 10
-"""How much must come each second of the packet that may be finished whatever the others hold."""
+"""How much must come each second of a packet that may be finished whatever the others hold."""
 
 SHARED_BYTES: Final = 16 << 10
 """A piece of output of this size or more is not copied for each connection, and counts once for all of them."""
@@ -59,9 +60,9 @@ class Buffers:
         "_call_soon",
         "_connections",
         "_cut_total",
-        "_granted_bytes",
         "_hard_bound",
         "_inbound_bound",
+        "_largest_packet",
         "_on_growth",
         "_outbound_bound",
         "_pieces",
@@ -109,11 +110,11 @@ class Buffers:
         """How much output may be handed to one transport at a time."""
         self._pieces: dict[int, int] = {}
         """Large pieces of output by identity: by how many connections each is held."""
-        self.waiting: dict[Connection, None] = {}
+        self.waiting: dict[Intake, None] = {}
         """Those that are not read from until there is capacity, in the order of their coming."""
-        self.granted: Connection | None = None
-        """The one that may finish its packet whatever the others hold."""
-        self._granted_bytes = 0
+        self.granted: dict[Intake, int] = {}
+        """Those that may finish a packet whatever the others hold, with what they held when that was looked at."""
+        self._largest_packet = 0
         self._released = 0
         self._scheduled = False
         self.limit(limits)
@@ -121,8 +122,9 @@ class Buffers:
     def limit(self, limits: LimitSettings) -> None:
         """Take other bounds."""
         self._inbound_bound = bound = limits.max_all_inbound_bytes
+        self._largest_packet = limits.max_packet_bytes
         self._arriving_bound = bound // ARRIVING_PART
-        # What a read brings is known when it is there. One packet may always be finished.
+        # What a read brings is known when it is there. And a packet may always be finished.
         self._hard_bound = bound + max(bound // 4, limits.max_packet_bytes)
         self._outbound_bound = limits.max_all_outbound_bytes
         self._fit()
@@ -170,28 +172,32 @@ class Buffers:
         """A client is accepted that holds so much."""
         self.arriving -= held
 
-    def wait(self, connection: Connection) -> None:
+    def wait(self, connection: Intake) -> None:
         """A connection that is not read from waits for capacity."""
         self.waiting[connection] = None
-        if self.granted is None:
-            self._admit_later(FLOOR_BYTES)
+        self._admit_later(FLOOR_BYTES)
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Intake) -> None:
         """A connection waits no longer, and needs no grant."""
         self.waiting.pop(connection, None)
-        if self.granted is connection:
-            self.granted = None
+        self.needs_no_grant(connection)
+
+    def needs_no_grant(self, connection: Intake) -> None:
+        """A packet is complete, or given up: another may be finished."""
+        if connection in self.granted:
+            del self.granted[connection]
             self._admit_later(FLOOR_BYTES)
 
     async def look(self, now: float) -> None:
-        """Once a second: take the grant from a packet that does not come, and let in whoever fits."""
-        granted = self.granted
-        if granted is not None:
-            come = granted.inbound_bytes - self._granted_bytes
-            self._granted_bytes = granted.inbound_bytes
-            if come < PROGRESS_BYTES:
-                self.granted = None
-                granted.await_capacity()
+        """Once a second: take the grant from packets that do not come, and read again from whoever fits."""
+        for connection, before in list(self.granted.items()):
+            come = connection.inbound_bytes - before
+            if come >= PROGRESS_BYTES and connection.may_go_on:
+                self.granted[connection] = connection.inbound_bytes
+                continue
+            del self.granted[connection]
+            connection.stalled = connection.may_go_on
+            connection.await_capacity()
         if self.waiting:
             self._admit()
 
@@ -214,17 +220,24 @@ class Buffers:
                 del self.waiting[connection]
                 set_aside += READ_BYTES
                 connection.capacity_found()
-        if self.granted is None:
-            self._grant()
+        self._grant()
 
     def _grant(self) -> None:
-        for connection in self.waiting:
-            if connection.accepted:
-                del self.waiting[connection]
-                self.granted = connection
-                self._granted_bytes = connection.inbound_bytes
-                connection.capacity_found()
+        """Let packets be finished whatever the others hold: those with the least missing first, and before those that
+        were let before and did not come; of all together no more is missing than the largest packet has.
+        """
+        missing = sum(connection.framer.missing_bytes for connection in self.granted)
+        while True:
+            candidates = [each for each in self.waiting if each.accepted and each.may_go_on]
+            if not candidates:
                 return
+            chosen = min(candidates, key=_missing)
+            missing += chosen.framer.missing_bytes
+            if self.granted and missing > self._largest_packet:
+                return
+            del self.waiting[chosen]
+            self.granted[chosen] = chosen.inbound_bytes
+            chosen.capacity_found()
 
     # Outbound
 
@@ -321,6 +334,10 @@ class Buffers:
 
 def _held(connection: Connection) -> int:
     return connection.held_bytes
+
+
+def _missing(connection: Intake) -> tuple[bool, int]:
+    return connection.stalled, connection.framer.missing_bytes
 
 
 def _held_inbound(connection: Connection) -> int:

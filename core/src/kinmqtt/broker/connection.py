@@ -8,7 +8,7 @@ next waits too, in order, and its socket is not read.
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from attrs import evolve
 from twisted.internet.defer import Deferred
@@ -17,28 +17,25 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker import events
 from kinmqtt.broker.actions import HANDLERS, over_limit
-from kinmqtt.broker.buffers import FLOOR_BYTES
+from kinmqtt.broker.intake import Frame, Intake, PendingRead
+from kinmqtt.broker.link import Link
 from kinmqtt.broker.outbox import CLOSED, Discard, Outbox
 from kinmqtt.broker.overload import SLOWED_BY_S
-from kinmqtt.broker.patience import PacketPatience
-from kinmqtt.broker.unsent import Unsent, size_of, without_qos_0
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection import TRANSITIONS, State
 from kinmqtt.mqtt.errors import LocalError, RemoteError
-from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Packet, PacketType
 from kinmqtt.mqtt.reasons import fitting, has_connack_code
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
-from kinmqtt_spi.values import Address, Client
+from kinmqtt_spi.values import Client
 
 if TYPE_CHECKING:
     from kinmqtt.broker.broker import Broker
     from kinmqtt.broker.connecting import Authentication
     from kinmqtt.broker.inbound import Route
-    from kinmqtt.broker.listener import Listener
     from kinmqtt.broker.session import Session
     from kinmqtt_spi.services.plugin import Timer
 
@@ -46,99 +43,30 @@ log = Logger("kinmqtt.connection")
 
 _NOBODY: Final = CLOSED
 
-FRAME_BYTES: Final = 100
-"""What a packet takes besides its bytes while it waits: a flood of the smallest is no small thing to hold."""
-
-Frame = tuple[bytes, int]
-
-
-class PendingRead:
-    """Packets of a read that are still to be carried out, and what limiters said of its PUBLISH packets."""
-
-    __slots__ = ("frames", "refusal", "was_asked")
-
-    def __init__(self, frames: list[Frame], refusal: LimitDecision | None, was_asked: bool) -> None:
-        self.frames = frames
-        self.refusal = refusal
-        """Why its PUBLISH packets are refused; ``None`` where they are not."""
-        self.was_asked = was_asked
-        """Whether limiters were asked at all: they are not asked twice for one packet."""
-
-    def after(self, frames: list[Frame]) -> PendingRead:
-        """The same read, of which these are left."""
-        return PendingRead(frames, self.refusal, self.was_asked)
-
-
 Grant = tuple[Resource, int]
 """What limiters granted, and want to be told the end of."""
 
 
-class Link(Protocol):
-    """The little that the broker asks of a transport."""
-
-    ready: bool
-    """Whether what is written now goes out without piling up; ``Connection.drained`` says when it does again."""
-    address: Address
-    listener: Listener
-    certificate_subject: str | None
-    """The subject of the client's certificate, as RFC 4514 writes it, where there is one that was verified."""
-    certificate_username: str | None
-    """What the listener makes a user name of, from that certificate."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes, at once where the transport can."""
-
-    def pause_reading(self) -> None:
-        """Read nothing more until told."""
-
-    def resume_reading(self) -> None:
-        """Read on."""
-
-    def close(self) -> None:
-        """Close when everything written has gone out."""
-
-    def abort(self) -> None:
-        """Close now, and forget what has not gone out."""
-
-
-class Connection:
+class Connection(Intake):
     """The broker's side of one network connection."""
 
     __slots__ = (
         "_aborts",
-        "_awaits_capacity",
-        "_beyond",
-        "_due",
         "_goodbye",
         "_handlers",
-        "_held",
         "_impatience",
         "_lasting_grants",
         "_packet_grant",
-        "_packet_patience",
-        "_pauses",
-        "_pending_bytes",
         "_read_grant",
-        "_rest",
-        "_unsent",
         "_waits",
-        "accepted",
         "aliases",
         "authentication",
-        "beneath_bytes",
-        "broker",
-        "congested",
         "expiry_asked_s",
-        "framer",
         "good_until",
-        "handed_bytes",
         "heard",
-        "inbound_bytes",
         "keep_alive_s",
         "limited_by",
         "limited_to",
-        "limits",
-        "link",
         "max_packet_bytes",
         "out",
         "receive_maximum",
@@ -147,46 +75,20 @@ class Connection:
         "state",
         "unacknowledged",
         "version",
-        "waiting_bytes",
         "waits_for_room",
         "wants_problems",
     )
 
     def __init__(self, broker: Broker, link: Link) -> None:
-        self.broker = broker
-        self.link = link
+        super().__init__(broker, link)
         self.state = State.AWAITING_CONNECT
         self._handlers = HANDLERS[State.AWAITING_CONNECT]
-        self.limits = link.listener.limits
-        self.framer = Framer(self.limits.max_connect_bytes)
         self.version = 0
         """The protocol version; 0 until a CONNECT has named it."""
         self.session: Session | None = None
         self.out = Outbox(self)
-        self.congested = False
-        """Whether so much waits for the socket that nothing may be added but answers."""
-        self.waiting_bytes = 0
-        """Bytes that wait for the socket, here and in the transport."""
-        self.handed_bytes = 0
-        """Those among them that the transport has."""
-        self._unsent: Unsent | None = None
-        self.inbound_bytes = 0
-        """Bytes that have come and are not carried out: as much as is counted among those of all connections."""
-        self.beneath_bytes = 0
-        """Those that a layer below holds: of a WebSocket's handshake."""
-        self.accepted = False
-        """Whether the client has its CONNACK, or had it."""
         self._aborts = False
         """Whether the end of the connection does not wait until everything has gone out."""
-        self._awaits_capacity = False
-        self._pending_bytes = 0
-        """The packet whose answer is waited for."""
-        self._packet_patience: PacketPatience | None = None
-        self._held: list[Frame] | None = None
-        self._beyond: list[Frame] | None = None
-        """Packets that came with CONNECT and were too large for a client that was not let in."""
-        self._rest: PendingRead | None = None
-        """What is left of the read whose packet is waited for; it goes before what is held."""
         self._lasting_grants: list[Grant] | None = None
         """Until the connection is gone: the connection itself, and its CONNECT."""
         self._read_grant: Grant | None = None
@@ -195,7 +97,6 @@ class Connection:
         """Until the packet in hand is carried out: packets are carried out one by one."""
         self._waits = 0
         """How many things are waited for before the client's next packet."""
-        self._pauses = 0
         self._goodbye: ReasonCode | None = None
         self._impatience: Timer | None = None
         self.waits_for_room: list[tuple[int, Deferred[None]]] | None = None
@@ -206,7 +107,6 @@ class Connection:
         """The session expiry interval of CONNECT, whatever was made of it."""
         self.good_until: int | None = None
         """The wheel's second from which the client's identity no longer holds."""
-        self._due = 0
         self.unacknowledged = 0
         """QoS 1 and 2 messages taken from the client and not answered."""
         self.receive_maximum = self.limits.receive_maximum
@@ -297,7 +197,8 @@ class Connection:
             if self.session is not None:
                 self._tell_lost(self.session, text)
         self._release_inbound()
-        self._release_outbound()
+        self._is_taken()
+        self._forget_unsent()
         self._held = None
         self.out = CLOSED
         self.broker.lost(self)
@@ -362,7 +263,7 @@ class Connection:
         else:
             silent_s = now - self.heard
             # Where nothing is read, it is the broker that does not listen.
-            listening = self._is_listening and not self._awaits_capacity
+            listening = self.is_listening and not self._awaits_capacity
             if silent_s < self.patience_s:
                 self.watch(self.patience_s - silent_s)
             elif listening:
@@ -419,18 +320,7 @@ class Connection:
         out = self.out
         if out is _NOBODY:
             return
-        size = size_of(out)
-        self.broker.runtime.statistics.bytes_sent.value += size
-        link = self.link
-        if not link.ready or size > self.broker.buffers.at_once:
-            self._send_later(out, size)
-            return
-        data = b"".join(out)
-        out.clear()
-        link.write(data)
-        if not link.ready:
-            self._is_handed(size)
-            self._check_congestion()
+        self._send_out(out)
 
     def room(self, messages: int) -> Deferred[None]:
         """Fires when the client can take about that many messages more, or is gone."""
@@ -553,8 +443,7 @@ class Connection:
 
     def let_in(self) -> None:
         """The client is let in: packets may be larger from here on."""
-        self.accepted = True
-        self.broker.buffers.accept(self.inbound_bytes)
+        self._is_accepted()
         self._beyond = self.framer.allow(self.limits.max_packet_bytes) or None
 
     def enter(self, state: State) -> None:
@@ -694,196 +583,35 @@ class Connection:
             reason = ReasonCode.UNSPECIFIED_ERROR
         self.fail(reason, "the request could not be carried out")
 
-    def _unpause(self) -> None:
-        self._pauses -= 1
-        self._read_on()
-
-    def _read_on(self) -> None:
-        if self._is_listening and not self._awaits_capacity and self.state is not State.CLOSED:
-            self.link.resume_reading()
-
-    @property
-    def _is_listening(self) -> bool:
-        """Whether nothing but a lack of capacity can keep the broker from reading what the client sends."""
-        return self._held is None and not self._pauses and not self.congested
-
-    # What is held of what comes in
-
     @property
     def held_bytes(self) -> int:
         """What would be free if the connection ended: what has come, what waits, and what is in flight to a session
-        that ends with it."""
+        that ends with it.
+        """
         session = self.session
         held = self.inbound_bytes + self.waiting_bytes
         if session is not None and session.connection is self and not session.kept:
             held += session.outgoing.size_bytes
         return held
 
-    def await_capacity(self) -> None:
-        """Read nothing until there is capacity for more."""
-        if not self._awaits_capacity:
-            self._awaits_capacity = True
-            self.link.pause_reading()
-        self.broker.buffers.wait(self)
-
-    def capacity_found(self) -> None:
-        """Read on: there is capacity."""
-        self._awaits_capacity = False
-        self._read_on()
-
-    def held_beneath(self, size_bytes: int) -> None:
-        """A layer below holds so much of what has come: count it with the rest."""
-        if self.state is not State.CLOSED:
-            self.beneath_bytes = size_bytes
-            self._count_inbound(False)
-
     def cut(self) -> None:
         """Disconnect at once, for the sake of what is held for the client; what waits for its socket is forgotten."""
         # In the middle of a packet there is no place for a DISCONNECT.
         self._aborts = not self.link.ready
-        if self._aborts and self._unsent is not None:
-            self._unsent.clear()
-            self.waiting_bytes = self.handed_bytes
+        if self._aborts:
+            self._forget_unsent()
         if self.state is State.CLOSED:
             self.link.abort()
         else:
             self.fail(ReasonCode.QUOTA_EXCEEDED, "memory is short, and this client holds much of it")
 
-    def _count_inbound(self, completed: bool) -> None:
-        """Count anew what is held of what comes in; ``completed`` says that packets have arrived in full."""
-        if self.state is State.CLOSED:
-            return
-        framer = self.framer
-        partial = framer.buffered_bytes
-        held = framer.held_bytes + self.beneath_bytes + self._pending_bytes
-        if self._held or self._rest is not None or self._beyond:
-            held += _frame_bytes(self._held) + _frame_bytes(self._beyond)
-            held += 0 if self._rest is None else _frame_bytes(self._rest.frames)
-        buffers = self.broker.buffers
-        more = held - self.inbound_bytes
-        self.inbound_bytes = held
-        if self.accepted:
-            self._expect_packet(partial > 0, completed)
-        if more:
-            buffers.hold_inbound(more, self.accepted)
-        granted = buffers.granted is self
-        if granted and (completed or not partial):
-            buffers.leave(self)
-            granted = False
-        if held <= buffers.inbound_share(self.accepted) or granted:
-            if self._awaits_capacity:
-                buffers.leave(self)
-                self.capacity_found()
-        elif self.inbound_bytes:  # Else it has just been disconnected for what it held.
-            self.await_capacity()
+    def _unpause(self) -> None:
+        self._pauses -= 1
+        self._read_on()
 
-    def _expect_packet(self, partial: bool, completed: bool) -> None:
-        """See to it that a packet which has begun to arrive does not take too long."""
-        wheel = self.broker.wheel
-        patience = self._packet_patience
-        if not partial:
-            if patience is not None:
-                patience.is_over()
-        elif patience is not None:
-            patience.goes_on(wheel.now, completed)
-        else:
-            self._packet_patience = patience = PacketPatience(wheel.now, self.limits.packet_time_limit_s)
-            if self._due <= wheel.now or patience.due < self._due:
-                wheel.remove(self, self._due)
-                self._due = wheel.add(self, patience.due)
-
-    def _packet_comes(self, now: int) -> bool:
-        """Whether the packet that is arriving may take longer, if there is one."""
-        patience = self._packet_patience
-        if patience is None or now < patience.due:
-            return True
-        partial = self.framer.buffered_bytes
-        if not partial:
-            self._packet_patience = None
-            return True
-        return patience.may_go_on(now, partial, self._is_listening)
-
-    def _release_inbound(self) -> None:
-        """Nothing that has come is carried out any more."""
-        self._rest = None
-        self._beyond = None
-        self.framer.forget()
-        held, self.inbound_bytes = self.inbound_bytes, 0
-        buffers = self.broker.buffers
-        if held:
-            buffers.hold_inbound(-held, self.accepted)
-        buffers.leave(self)
-
-    # What waits for the socket
-
-    def _send_later(self, pieces: Outbox, size: int) -> None:
-        """Have a turn's packets wait for the socket, and send as many of them as it takes now."""
-        limit = self._outbound_limit
-        if size > FLOOR_BYTES and self.waiting_bytes + size > limit and not self.link.ready:
-            # What one turn brings must not go far beyond the limit either.
-            kept, dropped = without_qos_0(pieces)
-            statistics = self.broker.runtime.statistics
-            statistics.dropped["outbound_buffer_full"].value += dropped
-            statistics.messages_sent.value -= dropped
-            statistics.bytes_sent.value -= size
-            size = size_of(kept)
-            statistics.bytes_sent.value += size
-            self._unsent_pieces().add(kept)
-            self.waiting_bytes += size
-            pieces.clear()
-            if not self.congested and self.state is not State.CLOSED:
-                self._congest()
-            return
-        self._unsent_pieces().add(pieces)
-        self.waiting_bytes += size
-        pieces.clear()
-        self._send_on()
-        self._check_congestion()
-
-    def _unsent_pieces(self) -> Unsent:
-        if self._unsent is None:
-            self._unsent = Unsent(self.broker.buffers)
-        return self._unsent
-
-    def _send_on(self) -> None:
-        """Hand on what waits, a little at a time, for as long as the socket takes it."""
-        unsent = self._unsent
-        link = self.link
-        while unsent and link.ready:
-            data = unsent.take(self.broker.buffers.at_once)
-            self.waiting_bytes -= len(data)
-            link.write(data)
-            if not link.ready:
-                self._is_handed(len(data))
-
-    def _is_handed(self, size: int) -> None:
-        """The transport has bytes that its socket does not take yet."""
-        self.handed_bytes += size
-        self.waiting_bytes += size
-        self.broker.buffers.hold_outbound(size)
-
-    def _is_taken(self) -> None:
-        """The socket has taken what the transport had."""
-        handed, self.handed_bytes = self.handed_bytes, 0
-        if handed:
-            self.waiting_bytes -= handed
-            self.broker.buffers.hold_outbound(-handed)
-
-    def _release_outbound(self) -> None:
-        """Nothing waits any more: the transport is gone."""
-        self._is_taken()
-        if self._unsent is not None:
-            self._unsent.clear()
-        self.waiting_bytes = 0
-
-    @property
-    def _outbound_limit(self) -> int:
-        """How much may wait before the client counts as one that takes too little."""
-        return min(self.limits.outbound_buffer_bytes, self.broker.buffers.outbound_share())
-
-    def _check_congestion(self) -> None:
-        if not self.congested and self.state is not State.CLOSED and self.waiting_bytes > self._outbound_limit:
-            self._congest()
+    def _read_on(self) -> None:
+        if self.is_listening and not self._awaits_capacity and self.state is not State.CLOSED:
+            self.link.resume_reading()
 
     def _refusal_of(self, resource: Resource, publishes: int) -> LimitDecision | None:
         """Ask once for all PUBLISH packets of a read; ``None`` where they may all go on."""
@@ -963,10 +691,7 @@ class Connection:
         # What this turn has for the client goes out before the close.
         if self.out:
             self.flush()
-        if self._unsent:
-            # It goes on to count here: the transport has the same pieces until it is gone.
-            for piece in self._unsent.rest():
-                self.link.write(piece)
+        self._send_rest()
         self.link.close()
 
     def _tell_lost(self, session: Session, text: str) -> None:
@@ -992,13 +717,6 @@ _PUBREL: Final = PacketType.PUBREL << 4 | 2
 
 def _has_publish(frames: list[Frame]) -> bool:
     return any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
-
-
-def _frame_bytes(frames: list[Frame] | None) -> int:
-    """What packets take that wait."""
-    if not frames:
-        return 0
-    return sum(len(frame) for frame, _ in frames) + FRAME_BYTES * len(frames)
 
 
 def _fitting(reason: ReasonCode, packet_type: PacketType) -> ReasonCode:

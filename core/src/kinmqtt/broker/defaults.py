@@ -1,8 +1,8 @@
 """Defaults of limits that follow from the machine: shares of its memory, and of the files that may be open.
 
-A limit that is left out of the settings holds such a default. :meth:`LimitSettings.resolved` puts a plain number in its
-place, so that whoever looks at a limit sees an ``int``. Until then it is a number too: what holds where nothing is
-known of the machine.
+A limit that is left out of the settings holds such a default. :meth:`LimitSettings.resolved` puts a plain number in
+its place, so that whoever looks at a limit sees an ``int``. Until then it is a number too: what holds where nothing
+is known of the machine.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 from kinmqtt.broker.machine import Machine
 
 RESERVED_FILES: Final = 256
-"""Files that are no client's: the stores' segments, listeners, logs, plugins' connections, and clients that are closed
-as soon as they are accepted. A quarter of the limit where that is less."""
+"""Files that are no client's: the stores' segments, listeners, logs, plugins' connections, and clients that are
+closed as soon as they have come. A quarter of the limit where that is less."""
 
 
 class MachineDefault(int):

@@ -392,7 +392,7 @@ class Session:
     def _encode(
         self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
     ) -> tuple[bytes, bytes, bytes]:
-        """What stands before the packet identifier, what behind it, and a payload that is not copied for one client."""
+        """What stands before the packet identifier, what behind it, and a payload that is not copied for a client."""
         aliases = self._aliases
         if aliases is None and (self.version != V5 or (not identifiers and publication.expires_at is None)):
             head, tail = publication.parts(self.version, qos, retain)
@@ -403,9 +403,7 @@ class Session:
         if used is not None:
             topic, extra["topic_alias"] = used
         properties = Properties(**extra) if extra else NO_PROPERTIES
-        head, tail = publication.encode_start(
-            self.version, qos, retain, properties, self._runtime.clock.now(), topic
-        )
+        head, tail = publication.encode_start(self.version, qos, retain, properties, self._runtime.clock.now(), topic)
         payload = publication.payload
         return (head, tail, payload) if len(payload) >= SHARED_BYTES else (head, tail + payload, b"")
 

@@ -28,8 +28,8 @@ WATERMARKS: Final = ("memory_slow_bytes", "memory_drop_bytes", "memory_refuse_by
 """The memory watermarks, the lowest first."""
 
 REFUSE_SHARE: Final = 0.85
-"""The part of the memory limit above which nobody more is accepted, by default. What is left is for what is on its way
-at that moment, for the kernel's socket buffers, which a container's limit counts too, and for the stores' files."""
+"""The part of the memory limit above which nobody more is accepted, by default. What is left is for what is on its
+way at that moment, for the kernel's socket buffers, which a container's limit counts too, and for stores' files."""
 
 
 EventLoop: TypeAlias = Literal["auto", "uvloop", "asyncio"]
@@ -97,7 +97,7 @@ class LimitSettings:
     )
     packet_time_limit_s: float = setting(
         60.0,
-        help="how long a client may take over one packet; one of which 64 KiB arrive in each such time may take longer",
+        help="how long a client may take over one packet; longer while 64 KiB of it arrive in each such time",
         unit="s",
         minimum=1,
     )
@@ -158,8 +158,8 @@ class LimitSettings:
     )
     memory_refuse_bytes: int = setting(
         MemoryShare(REFUSE_SHARE),
-        help="resident memory above which new connections, subscriptions and persistent sessions are refused, and the "
-        "connections that hold the most are disconnected; 0 for never",
+        help="resident memory above which new connections, subscriptions and persistent sessions are refused, and "
+        "the connections that hold the most are disconnected; 0 for never",
         unit="bytes",
         minimum=0,
     )

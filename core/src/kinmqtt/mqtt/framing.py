@@ -53,6 +53,11 @@ class Framer:
         return 0 if self._held is None else len(self._held)
 
     @property
+    def missing_bytes(self) -> int:
+        """How many bytes are missing of the packet that is arriving, as far as its length is known."""
+        return 0 if self._held is None else max(0, self._wanted - len(self._held))
+
+    @property
     def held_bytes(self) -> int:
         """How many bytes are held in all: those, and what began with a packet that was too large."""
         held = 0 if self._held is None else len(self._held)
