@@ -153,12 +153,12 @@ def test_plugins_says_who_and_why(surroundings: Surroundings) -> None:
 
 
 def test_the_broker_introduces_itself(tmp_path: Path) -> None:
-    """A broker with nothing configured says in three lines what it is, where it listens and what it keeps."""
+    """A broker with nothing configured says what it is, where it listens, its limits, and where state is kept."""
     with running_broker("--log-level", "info", cwd=tmp_path) as broker:
         broker.wait_for_line("state is kept in memory")
         lines = [line.partition("[kinmqtt#info] ")[2] for line in broker.lines if "[kinmqtt#info]" in line]
 
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert re.fullmatch(r"kinmqtt \S+ on \S+ \S+, asyncio reactor on uvloop", lines[0])
     assert lines[1].startswith(f"listening on tcp:{broker.port}:interface=127.0.0.1")
     assert lines[1].endswith("; anonymous clients are let in")

@@ -90,7 +90,7 @@ def test_anybody_or_not_is_told(installed: dict[str, Any]) -> None:
 
     installed["guard"] = Guard()
     lines = told()
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert runner.version() in lines[0] and "MemoryReactorClock reactor" in lines[0]
     assert lines[1].startswith("listening on tcp:1:interface=127.0.0.1")
     assert lines[1].endswith("; clients must authenticate")

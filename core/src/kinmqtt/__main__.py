@@ -200,7 +200,7 @@ def _run(parsed: argparse.Namespace) -> int:
 def _check(parsed: argparse.Namespace) -> int:
     from kinmqtt.broker.user_rules import notes_on_users
     from kinmqtt.net.remarks import remarks, warnings
-    from kinmqtt.runner import build_assembly
+    from kinmqtt.runner import build_assembly, limits_in_words
 
     settings = _settings(parsed)
     assembly, listeners = build_assembly(settings, _reactor(settings))
@@ -215,6 +215,7 @@ def _check(parsed: argparse.Namespace) -> int:
     for family, plugin in assembly.providers.items():
         print(f"{family}: {plugin}")
     print("hooks run in this order: " + ", ".join(assembly.manager.active))
+    print(limits_in_words(assembly))
     if not any(assembly.manager.implementations(hook) for hook in ("authenticate", "exchange")):
         print("nobody authenticates: no client will be let in; install an authenticator, or allow anonymous clients")
     unused = {choice.candidate.name: choice.why for choice in assembly.manager.choices if not choice.active}

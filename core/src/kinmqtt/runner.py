@@ -8,12 +8,15 @@ import socket
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as distribution_version
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.threads import deferToThread
 
+from kinmqtt.broker import allocator
 from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
+from kinmqtt.broker.defaults import size_in_words
+from kinmqtt.broker.machine import raise_open_file_limit, this_machine
 from kinmqtt.broker.user_rules import notes_on_users
 from kinmqtt.config import Settings
 from kinmqtt.net.clock import ReactorClock
@@ -25,6 +28,9 @@ from kinmqtt.plugins.discovery import builtin_candidates, installed_candidates
 from kinmqtt.plugins.manager import PluginManager
 from kinmqtt.plugins.selection import choose
 from kinmqtt_spi.values import NodeIdentity
+
+SELECT: Final = "SelectReactor"
+"""The reactor that can't have files whose numbers are above 1,024."""
 
 
 def version() -> str:
@@ -52,12 +58,15 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
     Raises :class:`~kinmqtt_spi.errors.AssemblyError` or :class:`~kinmqtt_spi.errors.SettingsError`.
     """
     listeners = parse_listeners(reactor, settings.listeners)
+    if reactor_kind(reactor) != SELECT:
+        raise_open_file_limit()
     node = NodeIdentity(settings.broker.node_name or socket.gethostname(), secrets.randbits(64))
     surroundings = Surroundings(
         node,
         ReactorClock(reactor),
         lambda call: deferToThread(call),
         [listener.plan for listener in listeners],
+        machine=this_machine,
     )
     manager = build_manager(settings, reactor)
     assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, surroundings)
@@ -67,6 +76,7 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
 
 def build_service(settings: Settings, reactor: Any) -> BrokerService:
     """The service that runs the broker; raises what :func:`build_assembly` does."""
+    allocator.tune()
     assembly, listeners = build_assembly(settings, reactor)
 
     def introduce(broker: Broker) -> Sequence[str]:
@@ -88,9 +98,22 @@ def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor:
         f"kinmqtt {version()} on {platform.python_implementation()} {platform.python_version()}, "
         f"{reactor_kind(reactor)} reactor{' on uvloop' if owning_loop(reactor) else ''}",
         f"listening on {where}; {who}",
+        limits_in_words(assembly),
         _kept(assembly),
         *notes_on_users(assembly),
     ]
+
+
+def limits_in_words(assembly: Assembly) -> str:
+    """What holds of the limits that follow from the machine, and what they follow from."""
+    machine = assembly.machine()
+    memory = "unknown memory" if machine.memory_bytes is None else f"{size_in_words(machine.memory_bytes)} of memory"
+    files = "any number of" if machine.open_files is None else machine.open_files
+    limits = ", ".join(
+        f"{name} {size_in_words(value) if name.endswith('_bytes') and value else value}"
+        for name, value in assembly.limits.of_machine.items()
+    )
+    return f"limits with {memory} and {files} open files: {limits}"
 
 
 def _kept(assembly: Assembly) -> str:

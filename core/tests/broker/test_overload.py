@@ -76,7 +76,7 @@ def test_nobody_more_is_let_in() -> None:
 
 def test_one_watermark_alone() -> None:
     """The others are never reached."""
-    house = House(memory_refuse_bytes=300)
+    house = House(memory_refuse_bytes=300, memory_slow_bytes=0, memory_drop_bytes=0)
 
     assert [_at(house, memory) for memory in (299, 300)] == [0, 3]
 

@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from attrs import define
+from attrs import define, field
 from twisted.logger import Logger
 
+from kinmqtt.broker.allocator import trimmer
 from kinmqtt.broker.answers import EXPECTED, WrongAnswer
 from kinmqtt.broker.asyncio_services import on_asyncio
 from kinmqtt.broker.awaiting import is_pending
@@ -17,6 +18,7 @@ from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.listener import ListenerPlan
+from kinmqtt.broker.machine import Machine
 from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
@@ -54,6 +56,10 @@ class Surroundings:
     listeners: Sequence[ListenerPlan]
     memory_bytes: Callable[[], int | None] = resident_bytes
     """The memory of this process."""
+    machine: Callable[[], Machine] = Machine
+    """What the machine lets this process have; by itself nothing is known of it."""
+    trim: Callable[[], object] = field(factory=trimmer)
+    """Gives memory that is free back to the system."""
 
 
 @define(slots=True)
@@ -78,6 +84,8 @@ class Assembly:
     """Exclusive family to the plugin that serves it."""
     listeners: tuple[ListenerPlan, ...]
     memory_bytes: Callable[[], int | None]
+    machine: Callable[[], Machine]
+    trim: Callable[[], object]
     default_authenticators: tuple[str, ...] | None
     """Who is asked at listeners that name nobody; ``None`` for everybody."""
     spaces: TopicSpaces
@@ -117,7 +125,7 @@ def assemble(
     )
     return Assembly(
         settings,
-        limits,
+        limits.resolved(surroundings.machine()),
         surroundings.node,
         surroundings.clock,
         metrics,
@@ -132,6 +140,8 @@ def assemble(
         provided.by,
         tuple(surroundings.listeners),
         surroundings.memory_bytes,
+        surroundings.machine,
+        surroundings.trim,
         default_authenticators,
         claims.settled(manager.active),
     )

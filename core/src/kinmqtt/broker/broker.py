@@ -12,12 +12,14 @@ from twisted.logger import Logger
 from kinmqtt.broker.answers import WrongAnswer
 from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, limited, run, settle
+from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.calls import Call
-from kinmqtt.broker.connection import Connection, Link
+from kinmqtt.broker.connection import Connection
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.due import Due
 from kinmqtt.broker.housekeeping import Housekeeping
 from kinmqtt.broker.limiting import Limiting
+from kinmqtt.broker.link import Link
 from kinmqtt.broker.listener import Listener
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.publication import Publication, check_message
@@ -30,6 +32,7 @@ from kinmqtt.broker.sessions import Sessions
 from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.broker.traffic import TrafficLedger, TrafficSampling
+from kinmqtt.broker.trimming import Trimming
 from kinmqtt.broker.turn import Turn
 from kinmqtt.broker.wheel import Wheel
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
@@ -64,6 +67,8 @@ class Broker:
         hooks.limit_notices(assembly.limits.notice_time_limit_s)
         turn = Turn(assembly.stores, call_soon)
         self.assembly = assembly
+        self.connections: set[Connection] = set()
+        self.buffers = Buffers(assembly.limits, self.connections, call_soon, assembly.statistics.connections_cut)
         self.runtime = Runtime(
             assembly.settings,
             assembly.limits,
@@ -73,10 +78,10 @@ class Broker:
             assembly.statistics,
             assembly.stores,
             turn,
+            self.buffers,
             random_hex,
             Rights(hooks, assembly.spaces),
         )
-        self.connections: set[Connection] = set()
         self.arriving = 0
         """Connections of which it is not known yet who is there: in a TLS handshake, or before a proxy's header."""
         self.listeners = {
@@ -98,7 +103,19 @@ class Broker:
         turn.when_fenced(self.sessions.fenced)
         assembly.stores.session.when_taken(self._taken)
         turn.when_unkept(self.sessions.unkept, self.sessions.unopened)
-        self.overload = Overload(lambda: self.runtime.limits, assembly.memory_bytes, self.router.invalidate)
+        self.overload = Overload(
+            lambda: self.runtime.limits,
+            assembly.memory_bytes,
+            self._level_changed,
+            self.buffers,
+            assembly.statistics.bytes_received,
+            assembly.trim,
+            call_soon,
+            assembly.clock.later,
+        )
+        trimming = Trimming(
+            self.buffers, self.runtime.waiting, self.overload, assembly.clock.monotonic, assembly.trim
+        )
         self.housekeeping = Housekeeping(
             assembly.clock,
             self.wheel,
@@ -108,6 +125,8 @@ class Broker:
                 "queues": self.sessions.expire_messages,
                 "retained": self.retained.expire,
                 "overload": self.overload.look,
+                "buffers": self.buffers.look,
+                "trimming": trimming.look,
                 "stores": self._retry,
             },
         )
@@ -183,10 +202,12 @@ class Broker:
         if problems:
             raise SettingsError(problems)
         if limits is not None:
+            limits = limits.resolved(self.assembly.machine())
             self.runtime.limits = limits
             self.runtime.hooks.limit_notices(limits.notice_time_limit_s)
             for listener in self.listeners.values():
                 listener.limit(limits)
+            self.buffers.limit(limits)
         left: list[str] = []
         for call in calls:
             try:
@@ -265,7 +286,7 @@ class Broker:
     def is_full(self) -> bool:
         """Whether no further connection may come in, by whichever listener."""
         limit = self.runtime.limits.max_connections
-        return limit is not None and len(self.connections) + self.arriving >= limit
+        return bool(limit) and len(self.connections) + self.arriving >= limit
 
     # For plugins
 
@@ -363,6 +384,11 @@ class Broker:
         else:
             await self.due.publish(client, message, along, pending)
 
+    def _level_changed(self) -> None:
+        """Memory is at another level: what the router and the sessions remember of the one before holds no more."""
+        self.runtime.refuses = self.overload.refuses
+        self.router.invalidate()
+
     async def _retry(self, now: float) -> None:
         """Hand over again what a store could not keep."""
         self.runtime.turn.retry()
@@ -444,6 +470,10 @@ class Broker:
         stores = self.runtime.stores
         metrics.gauge("clients.connected", "clients", lambda: self.sessions.connected)
         metrics.gauge("overload.level", "level", lambda: self.overload.level)
+        metrics.gauge("buffers.inbound", "bytes", lambda: self.buffers.inbound)
+        metrics.gauge("buffers.outbound", "bytes", lambda: self.buffers.outbound)
+        metrics.gauge("buffers.inflight", "bytes", lambda: self.buffers.inflight)
+        metrics.gauge("buffers.waiting", "connections", lambda: len(self.buffers.waiting))
         metrics.gauge("connections.open", "connections", lambda: len(self.connections))
         for listener in self.listeners.values():
             metrics.gauge(

@@ -16,7 +16,7 @@ from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.denials import applicant
 from kinmqtt.broker.dispatch import FailedClosed, Ruling
 from kinmqtt.broker.naming import check_names
-from kinmqtt.broker.sessions import NoRoom, Opening
+from kinmqtt.broker.sessions import MemoryShort, NoRoom, Opening
 from kinmqtt.broker.settings import NEVER_EXPIRES, LimitSettings
 from kinmqtt.broker.subscribing import subscribe_initially
 from kinmqtt.broker.turn import NotKept
@@ -457,6 +457,8 @@ async def _open_session(
         session, present = await broker.sessions.open(opening)
     except NotKept as error:
         raise Refused(error.reason, "what the session before has left could not be kept") from error
+    except MemoryShort as error:
+        raise Refused(ReasonCode.SERVER_BUSY, "memory is short") from error
     except NoRoom as error:
         raise Refused(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
     if connection.is_closed():

@@ -8,7 +8,7 @@ next waits too, in order, and its socket is not read.
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
 from twisted.internet.defer import Deferred
@@ -18,25 +18,25 @@ from twisted.python.failure import Failure
 from kinmqtt.broker import connection_log, events
 from kinmqtt.broker.actions import HANDLERS, over_limit
 from kinmqtt.broker.denials import shown
+from kinmqtt.broker.intake import Frame, Intake, PendingRead
+from kinmqtt.broker.link import Link
 from kinmqtt.broker.outbox import CLOSED, Discard, Outbox
-from kinmqtt.broker.overload import SLOWED_BY_S, Level
+from kinmqtt.broker.overload import SLOWED_BY_S
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection import TRANSITIONS, State, check_first_byte
 from kinmqtt.mqtt.errors import LocalError, RemoteError
-from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Packet, PacketType
 from kinmqtt.mqtt.reasons import fitting, has_connack_code
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
-from kinmqtt_spi.values import Address, Client
+from kinmqtt_spi.values import Client
 
 if TYPE_CHECKING:
     from kinmqtt.broker.broker import Broker
     from kinmqtt.broker.connecting import Authentication
     from kinmqtt.broker.inbound import Route
-    from kinmqtt.broker.listener import Listener
     from kinmqtt.broker.session import Session
     from kinmqtt_spi.services.plugin import Timer
 
@@ -47,90 +47,33 @@ READ_AHEAD_BYTES: Final = 65_536
 
 _NOBODY: Final = CLOSED
 
-Frame = tuple[bytes, int]
-
-
-class PendingRead:
-    """Packets of a read that are still to be carried out, and what limiters said of its PUBLISH packets."""
-
-    __slots__ = ("frames", "refusal", "was_asked")
-
-    def __init__(self, frames: list[Frame], refusal: LimitDecision | None, was_asked: bool) -> None:
-        self.frames = frames
-        self.refusal = refusal
-        """Why its PUBLISH packets are refused; ``None`` where they are not."""
-        self.was_asked = was_asked
-        """Whether limiters were asked at all: they are not asked twice for one packet."""
-
-    def after(self, frames: list[Frame]) -> PendingRead:
-        """The same read, of which these are left."""
-        return PendingRead(frames, self.refusal, self.was_asked)
-
-
 Grant = tuple[Resource, int]
 """What limiters granted, and want to be told the end of."""
 
 
-class Link(Protocol):
-    """The little that the broker asks of a transport."""
-
-    ready: bool
-    """Whether what is written now goes out without piling up; ``Connection.drained`` says when it does again."""
-    address: Address
-    listener: Listener
-    certificate_subject: str | None
-    """The subject of the client's certificate, as RFC 4514 writes it, where there is one that was verified."""
-    certificate_username: str | None
-    """What the listener makes a user name of, from that certificate."""
-    certificate_problem: str | None
-    """Why the listener can't take a user name from that certificate, where it is to: its client is refused."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes, at once where the transport can."""
-
-    def pause_reading(self) -> None:
-        """Read nothing more until told."""
-
-    def resume_reading(self) -> None:
-        """Read on."""
-
-    def close(self, linger: bool = False) -> None:
-        """Close when everything written has gone out; to ``linger``, let the client read that before."""
-
-
-class Connection:
+class Connection(Intake):
     """The broker's side of one network connection."""
 
     __slots__ = (
-        "_beyond",
-        "_due",
+        "_aborts",
         "_goodbye",
         "_handlers",
-        "_held",
         "_impatience",
         "_lasting_grants",
         "_packet_grant",
-        "_pauses",
         "_read_ahead_bytes",
         "_read_grant",
-        "_rest",
-        "_waiting",
         "_waits",
         "accepted_at",
         "aliases",
         "asked",
         "authentication",
-        "broker",
-        "congested",
         "expiry_asked_s",
-        "framer",
         "good_until",
         "heard",
         "keep_alive_s",
         "limited_by",
         "limited_to",
-        "limits",
-        "link",
         "max_packet_bytes",
         "out",
         "receive_maximum",
@@ -139,31 +82,20 @@ class Connection:
         "state",
         "unacknowledged",
         "version",
-        "waiting_bytes",
         "waits_for_room",
         "wants_problems",
     )
 
     def __init__(self, broker: Broker, link: Link) -> None:
-        self.broker = broker
-        self.link = link
+        super().__init__(broker, link)
         self.state = State.AWAITING_CONNECT
         self._handlers = HANDLERS[State.AWAITING_CONNECT]
-        self.limits = link.listener.limits
-        self.framer = Framer(self.limits.max_connect_bytes)
         self.version = 0
         """The protocol version; 0 until a CONNECT has named it."""
         self.session: Session | None = None
         self.out = Outbox(self)
-        self.congested = False
-        """Whether so much waits for the socket that nothing may be added but answers."""
-        self.waiting_bytes = 0
-        self._waiting: list[bytes] | None = None
-        self._held: list[Frame] | None = None
-        self._beyond: list[Frame] | None = None
-        """Packets that came with CONNECT and were too large for a client that was not let in."""
-        self._rest: PendingRead | None = None
-        """What is left of the read whose packet is waited for; it goes before what is held."""
+        self._aborts = False
+        """Whether the end of the connection does not wait until everything has gone out."""
         self._lasting_grants: list[Grant] | None = None
         """Until the connection is gone: the connection itself, and its CONNECT."""
         self._read_grant: Grant | None = None
@@ -176,7 +108,6 @@ class Connection:
         """What was read while a plugin was asked about a client that is not accepted yet."""
         self.asked: Deferred[Any] | None = None
         """A plugin's answer about a client that is not accepted yet; it is cancelled when the connection is gone."""
-        self._pauses = 0
         self._goodbye: ReasonCode | None = None
         self._impatience: Timer | None = None
         self.waits_for_room: list[tuple[int, Deferred[None]]] | None = None
@@ -189,7 +120,6 @@ class Connection:
         """The session expiry interval of CONNECT, whatever was made of it."""
         self.good_until: int | None = None
         """The wheel's second from which the client's identity no longer holds."""
-        self._due = 0
         self.unacknowledged = 0
         """QoS 1 and 2 messages taken from the client and not answered."""
         self.receive_maximum = self.limits.receive_maximum
@@ -211,8 +141,9 @@ class Connection:
         broker = self.broker
         link = self.link
         full = "there are too many connections" if broker.is_full or link.listener.is_full else None
-        if broker.overload.level >= Level.REFUSE:
+        if broker.overload.refuses:
             full = "memory is short"
+            broker.runtime.statistics.overload_refused["connection"].value += 1
         broker.connections.add(self)
         link.listener.connections += 1
         if full is not None:
@@ -237,14 +168,18 @@ class Connection:
             return
         broker = self.broker
         broker.runtime.turn.touch()
-        frames = self.framer.feed(data)
+        framer = self.framer
+        frames = framer.feed(data)
         if frames:
             self.heard = broker.wheel.now
         statistics = broker.runtime.statistics
         statistics.bytes_received.value += len(data)
         statistics.packets_received.value += len(frames)
-        if broker.overload.slows and any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames):
+        overload = broker.overload
+        if overload.slows and (framer.buffered_bytes or _has_publish(frames)):
             self.pause_for(SLOWED_BY_S)
+        if statistics.bytes_received.value > overload.look_at:
+            overload.look_soon()
         if self._held is not None:
             self._held.extend(frames)
             self._read_ahead_bytes += len(data)
@@ -254,16 +189,16 @@ class Connection:
             self._take_in(frames)
         else:
             self._look_at_rest()
+        if framer.buffered_bytes or self.inbound_bytes or self._held is not None:
+            self._count_inbound(bool(frames))
 
     def drained(self) -> None:
         """The transport has sent everything."""
         self.broker.runtime.turn.touch()
-        if self._waiting:
-            data = b"".join(self._waiting)
-            self._waiting = None
-            self.waiting_bytes = 0
-            self.link.write(data)
-        if self.congested:
+        self._is_taken()
+        if self._unsent:
+            self._send_on()
+        if self.congested and self.waiting_bytes <= self._outbound_limit:
             self._relieve()
         if self.waits_for_room and self.link.ready:
             self._tell_room()
@@ -277,9 +212,10 @@ class Connection:
             self._end(will_stands=self._is_let_in)
             if self.session is not None:
                 self._tell_lost(self.session, text)
-        self._waiting = None
+        self._release_inbound()
+        self._is_taken()
+        self._forget_unsent()
         self._held = None
-        self._rest = None
         self.out = CLOSED
         self.broker.lost(self)
         self._packet_is_done()
@@ -324,8 +260,9 @@ class Connection:
         dues = [] if patience_s is None else [wheel.now + patience_s]
         if self.good_until is not None:
             dues.append(self.good_until)
-        if dues:
-            self._due = wheel.add(self, min(dues))
+        if self._packet_patience is not None:
+            dues.append(self._packet_patience.due)
+        self._due = wheel.add(self, min(dues)) if dues else 0
 
     def time_is_over(self, now: int) -> None:
         """The wheel's question: is the client still there, and still who it was? (MQTT-3.1.2-22)"""
@@ -335,12 +272,14 @@ class Connection:
             self.fail(ReasonCode.MAXIMUM_CONNECT_TIME, "the client took too long to connect")
         elif self.good_until is not None and now >= self.good_until:
             self.fail(ReasonCode.NOT_AUTHORIZED, "the client's identity has expired")
+        elif not self._packet_comes(now):
+            self.fail(ReasonCode.QUOTA_EXCEEDED, "a packet took too long to arrive")
         elif not self.keep_alive_s:
             self.watch(None)
         else:
             silent_s = now - self.heard
             # Where nothing is read, it is the broker that does not listen.
-            listening = self._held is None and not self._pauses and not self.congested
+            listening = self.is_listening and not self._awaits_capacity
             if silent_s < self.patience_s:
                 self.watch(self.patience_s - silent_s)
             elif listening:
@@ -397,19 +336,7 @@ class Connection:
         out = self.out
         if out is _NOBODY:
             return
-        data = b"".join(out)
-        out.clear()
-        self.broker.runtime.statistics.bytes_sent.value += len(data)
-        if self.link.ready:
-            self.link.write(data)
-            return
-        if self._waiting is None:
-            self._waiting = []
-        self._waiting.append(data)
-        self.waiting_bytes += len(data)
-        too_much = self.waiting_bytes > self.limits.outbound_buffer_bytes
-        if too_much and not self.congested and self.state is not State.CLOSED:
-            self._congest()
+        self._send_out(out)
 
     def room(self, messages: int) -> Deferred[None]:
         """Fires when the client can take about that many messages more, or is gone."""
@@ -530,6 +457,7 @@ class Connection:
     def let_in(self) -> None:
         """The client is let in: packets may be larger from here on."""
         self.accepted_at = self.broker.wheel.now
+        self._is_accepted()
         self._beyond = self.framer.allow(self.limits.max_packet_bytes) or None
 
     def enter(self, state: State) -> None:
@@ -648,6 +576,7 @@ class Connection:
                 if handlers[frame[0] >> 4](self, frame, body):
                     if self._held is not None:
                         self._rest = read.after(list(remaining))
+                        self._pending_bytes = len(frame)
                     return False
                 if counts_packets:
                     self._packet_is_done()
@@ -672,6 +601,7 @@ class Connection:
         if self._waits:
             return
         self._packet_is_done()
+        self._pending_bytes = 0
         held, self._held = [*(self._held or ()), *(self._beyond or ())], None
         self._beyond = None
         rest, self._rest = self._rest, None
@@ -682,8 +612,10 @@ class Connection:
             held = [*rest.frames, *held]
         elif rest is not None and not self._carry_out(rest):
             self._hold(held)
+            self._count_inbound(False)
             return
         self._take_in(held)
+        self._count_inbound(False)
         self._read_on()
 
     def _hold(self, frames: list[Frame]) -> None:
@@ -702,12 +634,34 @@ class Connection:
             reason = ReasonCode.UNSPECIFIED_ERROR
         self.fail(reason, "the request could not be carried out")
 
+    @property
+    def held_bytes(self) -> int:
+        """What would be free if the connection ended: what has come, what waits, and what is in flight to a session
+        that ends with it.
+        """
+        session = self.session
+        held = self.inbound_bytes + self.waiting_bytes
+        if session is not None and session.connection is self and not session.kept:
+            held += session.outgoing.size_bytes
+        return held
+
+    def cut(self) -> None:
+        """Disconnect at once, for the sake of what is held for the client; what waits for its socket is forgotten."""
+        # In the middle of a packet there is no place for a DISCONNECT.
+        self._aborts = not self.link.ready
+        if self._aborts:
+            self._forget_unsent()
+        if self.state is State.CLOSED:
+            self.link.abort()
+        else:
+            self.fail(ReasonCode.QUOTA_EXCEEDED, "memory is short, and this client holds much of it")
+
     def _unpause(self) -> None:
         self._pauses -= 1
         self._read_on()
 
     def _read_on(self) -> None:
-        if not self._pauses and self._held is None and not self.congested and self.state is not State.CLOSED:
+        if self.is_listening and not self._awaits_capacity and self.state is not State.CLOSED:
             self.link.resume_reading()
 
     def _refusal_of(self, resource: Resource, publishes: int) -> LimitDecision | None:
@@ -771,6 +725,7 @@ class Connection:
 
     def _end(self, will_stands: bool) -> None:
         self.enter(State.CLOSED)
+        self._release_inbound()
         if self._impatience is not None:
             self._impatience.cancel()
         session = self.session
@@ -787,12 +742,14 @@ class Connection:
         """Close; a client that has said who it is may still be writing, and has our last words to read then."""
         if self.state is not State.CLOSED:
             self.enter(State.CLOSED)
+        if self._aborts:
+            self.out.clear()
+            self.link.abort()
+            return
         # What this turn has for the client goes out before the close.
         if self.out:
             self.flush()
-        if self._waiting:
-            self.link.write(b"".join(self._waiting))
-            self._waiting = None
+        self._send_rest()
         self.link.close(linger and self.version > 0)
 
     def _log_end(self, reason: ReasonCode, text: str, line: str) -> None:
@@ -829,6 +786,10 @@ class Connection:
 
 _PUBREC: Final = PacketType.PUBREC << 4
 _PUBREL: Final = PacketType.PUBREL << 4 | 2
+
+
+def _has_publish(frames: list[Frame]) -> bool:
+    return any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
 
 
 def _fitting(reason: ReasonCode, packet_type: PacketType) -> ReasonCode:

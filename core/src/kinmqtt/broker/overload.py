@@ -1,5 +1,9 @@
-"""Memory watermarks: above the first publishers are slowed, above the second QoS 0 is dropped, above the third nobody
-more is let in. Each gives way again only when memory has fallen well below it, so that the broker does not swing.
+"""Memory watermarks: above the first clients that send much are slowed, above the second QoS 0 is dropped, above the
+third nothing new is accepted and those that hold most are disconnected. Each gives way again only when memory has
+fallen well below it, so that the broker does not swing.
+
+Memory is looked at once a second, and as often as much has come in: what is left below the highest watermark bounds
+what connections may hold until the next look (:class:`kinmqtt.broker.buffers.Buffers`).
 """
 
 from __future__ import annotations
@@ -7,12 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from enum import IntEnum
-from pathlib import Path
 from typing import Final
 
 from twisted.logger import Logger
 
+from kinmqtt.broker.buffers import UNLIMITED, Buffers
 from kinmqtt.broker.settings import LimitSettings
+from kinmqtt_spi.services.metric import Counter
 
 log = Logger("kinmqtt.overload")
 
@@ -22,7 +27,17 @@ RECOVERS_BELOW: Final = 0.9
 SLOWED_BY_S: Final = 0.1
 """How long a connection that publishes is not read from after each read, while publishers are slowed."""
 
-_STATM: Final = Path("/proc/self/statm")
+LOOKS_AFTER_BYTES: Final = 1 << 20
+"""Memory is looked at again when so much has come, or a sixteenth of what is left below the highest watermark."""
+
+WORTH_CUTTING: Final = 8
+"""Connections are disconnected for what they hold only while all hold more than such a part of the third watermark:
+where memory is short for another reason, what they hold is not what makes it so."""
+
+SETTLES_S: Final = 0.2
+"""How long it takes until memory that was let go is free. Nobody else is disconnected before."""
+
+_STATM: Final = "/proc/self/statm"
 
 
 class Level(IntEnum):
@@ -30,65 +45,148 @@ class Level(IntEnum):
 
     NORMAL = 0
     SLOW = 1
-    """Publishers are read from slowly."""
+    """Publishers, and clients with packets that have not arrived in full, are read from slowly."""
     DROP = 2
     """Messages of QoS 0 are dropped."""
     REFUSE = 3
-    """New connections are refused."""
+    """New connections, subscriptions and persistent sessions are refused, and the largest buffers are cut."""
 
 
 def resident_bytes() -> int | None:
     """The memory of this process; ``None`` where the system does not tell."""
     try:
-        return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        # Half the time of a file object's: this is asked for often when memory is short.
+        descriptor = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            line = os.read(descriptor, 256)
+        finally:
+            os.close(descriptor)
+        return int(line.split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return None
 
 
 class Overload:
-    """The present level, looked at once a second."""
+    """The present level."""
 
-    __slots__ = ("_changed", "_limits", "_measure", "drops", "level", "slows")
+    __slots__ = (
+        "_buffers",
+        "_call_soon",
+        "_changed",
+        "_later",
+        "_limits",
+        "_measure",
+        "_received",
+        "_scheduled",
+        "_settling",
+        "_trim",
+        "drops",
+        "level",
+        "look_at",
+        "recovered",
+        "slows",
+    )
 
     def __init__(
-        self, limits: Callable[[], LimitSettings], measure: Callable[[], int | None], changed: Callable[[], None]
+        self,
+        limits: Callable[[], LimitSettings],
+        measure: Callable[[], int | None],
+        changed: Callable[[], None],
+        buffers: Buffers,
+        received: Counter,
+        trim: Callable[[], object],
+        call_soon: Callable[[Callable[[], object]], object],
+        later: Callable[[float, Callable[[], object]], object],
     ) -> None:
-        """``measure`` tells the memory in bytes; ``changed`` is called when the level is another."""
+        """``measure`` tells the memory in bytes; ``changed`` is called when the level is another.
+
+        ``received`` counts the bytes that have come in; ``trim`` gives free memory back to the system; ``call_soon``
+        makes a call in the next reactor turn, ``later`` after so many seconds.
+        """
         self._limits = limits
         self._measure = measure
         self._changed = changed
+        self._buffers = buffers
+        self._received = received
+        self._trim = trim
+        self._call_soon = call_soon
+        self._later = later
+        self._scheduled = False
+        self._settling = False
         self.level = Level.NORMAL
         self.slows = False
-        """Whether publishers are read from slowly."""
+        """Whether clients that send much are read from slowly."""
         self.drops = False
         """Whether messages of QoS 0 are dropped."""
+        self.recovered = False
+        """Whether the level has fallen since somebody set this back."""
+        self.look_at = UNLIMITED
+        """When so many bytes have come in since the start memory is to be looked at."""
+        buffers.when_grown(self.look_soon)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether nothing new is accepted."""
+        return self.level >= Level.REFUSE
 
     async def look(self, now: float) -> None:
-        """Measure, and set the level."""
+        """Measure, and set the level: once a second."""
+        self._look()
+
+    def look_soon(self) -> None:
+        """Do so in the next reactor turn: much has come in, or much is held."""
+        self.look_at = self._buffers.look_at = UNLIMITED
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self._look)
+
+    def _look(self) -> None:
+        self._scheduled = False
         limits = self._limits()
         watermarks = (limits.memory_slow_bytes, limits.memory_drop_bytes, limits.memory_refuse_bytes)
-        if all(watermark is None for watermark in watermarks):
-            self._set(Level.NORMAL, 0)
-            return
-        memory = self._measure()
-        if memory is None:
+        highest = max(watermarks)
+        memory = self._measure() if highest else 0
+        if not highest or memory is None:
+            # Where nobody tells the memory the level stays.
+            self.look_at = UNLIMITED
+            self._buffers.allow(UNLIMITED, UNLIMITED)
+            if not highest:
+                self._set(Level.NORMAL, 0)
             return
         level = Level.NORMAL
         for candidate, watermark in zip((Level.SLOW, Level.DROP, Level.REFUSE), watermarks, strict=True):
-            if watermark is None:
-                continue
             holds = watermark * RECOVERS_BELOW if self.level >= candidate else watermark
-            if memory >= holds:
+            if watermark and memory >= holds:
                 level = candidate
+        left = highest - memory
+        step = max(LOOKS_AFTER_BYTES, left // 16)
+        held = self._buffers.total
+        self.look_at = self._received.value + step
+        self._buffers.allow(held + left, held + step)
         self._set(level, memory)
+        if level is Level.REFUSE:
+            self._cut(memory, limits.memory_refuse_bytes)
 
     def _set(self, level: Level, memory: int) -> None:
         if level is self.level:
             return
         worse = level > self.level
+        self.recovered |= not worse
         self.level = level
         self.slows = level >= Level.SLOW
         self.drops = level >= Level.DROP
         tell = log.warn if worse else log.info
         tell("memory is at {memory} bytes: {grade}", memory=memory, grade=level.name.lower())
         self._changed()
+
+    def _cut(self, memory: int, watermark: int) -> None:
+        """Disconnect those that hold most, until memory is to be expected where the watermark is over."""
+        excess = min(memory - int(watermark * RECOVERS_BELOW), self._buffers.total - watermark // WORTH_CUTTING)
+        if excess > 0 and not self._settling and self._buffers.cut(excess):
+            self._settling = True
+            self._later(SETTLES_S, self._settled)
+
+    def _settled(self) -> None:
+        self._settling = False
+        self._trim()
+        self._look()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Final
 
-from kinmqtt.mqtt.codec.publish import publish_parts
+from kinmqtt.mqtt.codec.publish import publish_parts, publish_without_payload
 from kinmqtt.mqtt.errors import LocalError, RemoteError
 from kinmqtt.mqtt.packets import V5, Publish
 from kinmqtt.mqtt.topics import check_topic_name
@@ -51,8 +51,10 @@ class Publication:
         "_parts",
         "_parts_key",
         "_parts_others",
+        "_payload",
         "expires_at",
         "frame_version",
+        "in_flight",
         "publish",
         "publisher",
         "received_at",
@@ -72,10 +74,13 @@ class Publication:
         self.publisher = publisher
         self.received_at = received_at
         self.expires_at: float | None = None
+        self.in_flight = 0
+        """To how many clients it is in flight."""
         self._mint = mint
         self._message: Message | None = None
         self._parts: tuple[bytes, bytes] | None = None
         self._parts_key = 0
+        self._payload: bytes | None = None
         self._parts_others: dict[int, tuple[bytes, bytes]] | None = None
         """What a second sort of subscribers takes: of most messages there is none."""
         if publish.properties is not NO_PROPERTIES:
@@ -97,6 +102,7 @@ class Publication:
         publication = cls(publish, 0, message.publisher, message.received_at, lambda: message.id)
         publication.expires_at = message.expires_at
         publication._message = message
+        publication._payload = message.payload
         return publication
 
     @property
@@ -138,12 +144,19 @@ class Publication:
         self.frame_version = 0
         self._parts = self._parts_others = None
 
+    @property
+    def payload(self) -> bytes:
+        """The payload, cut out of the packet once for all who want it."""
+        if self._payload is None:
+            self._payload = self.publish.payload
+        return self._payload
+
     def _made(self, frame: bytes | None, frame_version: int) -> Message:
         publish = self.publish
         properties = publish.properties
         return message_made(
             publish.topic,
-            publish.payload,
+            self.payload,
             publish.qos,
             publish.retain,
             properties if properties is NO_PROPERTIES else properties.without(*NOT_FORWARDED),
@@ -189,12 +202,25 @@ class Publication:
 
         ``topic`` stands in place of the message's own: empty where ``extra`` has an alias for it.
         """
+        head, written = self.encode_start(version, qos, retain, extra, now, topic)
+        return head, written + self.payload
+
+    def encode_start(
+        self,
+        version: int,
+        qos: int,
+        retain: bool,
+        extra: Properties,
+        now: float | None = None,
+        topic: str | None = None,
+    ) -> tuple[bytes, bytes]:
+        """The same, but for the payload, which comes last and is the same for everybody."""
         properties = NO_PROPERTIES
         if version == V5:
             properties = self._properties(now)
             if extra:
                 properties = properties.replace(**extra.present)
-        return publish_parts(self.publish, version, qos, retain, properties, topic=topic)
+        return publish_without_payload(self.publish, version, qos, retain, properties, topic=topic)
 
     def _properties(self, now: float | None) -> Properties:
         properties = self.publish.properties
@@ -222,4 +248,6 @@ class Publication:
         cut = publish.topic_end
         first_byte = 0x30 | qos << 1 | retain
         head = frame[:cut] if frame[0] == first_byte else bytes((first_byte,)) + frame[1:cut]
+        if version != V5:
+            return head, self.payload  # Before 5.0 nothing else stands behind the packet identifier.
         return head, frame[cut + 2 :] if qos else frame[cut:]

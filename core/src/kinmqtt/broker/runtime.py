@@ -7,6 +7,7 @@ from itertools import count
 
 from kinmqtt.broker.accounts import Accounts
 from kinmqtt.broker.batch import Stores
+from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.connection_log import SlowConsumers
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.log_lines import LogLines
@@ -34,12 +35,14 @@ class Runtime:
     __slots__ = (
         "_counter",
         "accounts",
+        "buffers",
         "clock",
         "hooks",
         "limits",
         "log_lines",
         "node",
         "random_hex",
+        "refuses",
         "rights",
         "settings",
         "slow_consumers",
@@ -62,6 +65,7 @@ class Runtime:
         statistics: Statistics,
         stores: Stores,
         turn: Turn,
+        buffers: Buffers,
         random_hex: Callable[[int], str],
         rights: Rights,
     ) -> None:
@@ -74,6 +78,7 @@ class Runtime:
         self.statistics = statistics
         self.stores = stores
         self.turn = turn
+        self.buffers = buffers
         self.random_hex = random_hex
         self.rights = rights
         # Which plugins listen is settled when hooks are bound; here it is asked for each message.
@@ -85,6 +90,8 @@ class Runtime:
         self.log_lines = LogLines(clock)
         self.slow_consumers = SlowConsumers(self)
         self.accounts = Accounts()
+        self.refuses = False
+        """Whether memory is so short that nothing new is accepted: no subscription, no persistent session."""
         self._counter = count(1).__next__
 
     def now(self) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kinmqtt.broker import full_queue
+from kinmqtt.broker.buffers import SHARED_BYTES
 from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.holder import Holder
@@ -18,9 +19,10 @@ from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import may_receive
 from kinmqtt.broker.settings import NEVER_EXPIRES
 from kinmqtt.broker.waiting import Ended, WaitingHere, WaitingInStore
+from kinmqtt.broker.window import Window
 from kinmqtt.mqtt.aliases import OutgoingAliases
 from kinmqtt.mqtt.packets import V5
-from kinmqtt.mqtt.session import Incoming, Outgoing, Stage
+from kinmqtt.mqtt.session import Incoming, Stage
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState
@@ -83,7 +85,8 @@ class Session(Holder):
             WaitingInStore(runtime, self) if self.kept else WaitingHere(runtime, self)
         )
         self.created_at = runtime.clock.now()
-        self.outgoing: Outgoing[Delivery] = Outgoing(runtime.limits.max_inflight)
+        limits = runtime.limits
+        self.outgoing = Window(runtime.buffers, limits.max_inflight, limits.max_queued_bytes)
         self.incoming = Incoming()
         self.connection: Connection | None = None
         self.out: Outbox = Discard(runtime.statistics, "offline")
@@ -130,6 +133,7 @@ class Session(Holder):
         if isinstance(self.waiting, WaitingInStore):
             self.waiting.retrying = False
         self.outgoing.window = min(receive_maximum, self._runtime.limits.max_inflight)
+        self.outgoing.most_bytes = self._runtime.limits.max_queued_bytes
         self.max_packet_bytes = max_packet_bytes
         self._aliases = OutgoingAliases(topic_aliases) if topic_aliases else None
 
@@ -285,11 +289,14 @@ class Session(Holder):
         if self.connection is not None and self.connection.congested:
             self._runtime.drop(self.client_id, publication.message, "outbound_buffer_full")
             return
-        head, tail = self._encode(publication, 0, retain, identifiers)
-        if not self._fits(publication, len(head) + len(tail)):
+        head, tail, payload = self._encode(publication, 0, retain, identifiers)
+        if not self._fits(publication, len(head) + len(tail) + len(payload)):
             self._runtime.drop(self.client_id, publication.message, "packet_too_large")
             return
-        self._send_now(head + tail)
+        if payload:
+            self._send_now(head + tail, payload)
+        else:
+            self._send_now(head, tail)
         self._runtime.statistics.messages_sent.value += 1
         self._tell_delivered(publication)
 
@@ -300,10 +307,12 @@ class Session(Holder):
         if connection is None or not self._resumed or self.outgoing.flights.get(packet_id) is not delivery:
             return
         publication = delivery.publication
-        head, tail = self._encode(publication, delivery.qos, delivery.retain, delivery.identifiers)
-        if self.max_packet_bytes is not None and not self._fits(publication, len(head) + len(tail) + 2):
-            self._too_large(packet_id, delivery)
-            return
+        head, tail, payload = self._encode(publication, delivery.qos, delivery.retain, delivery.identifiers)
+        if self.max_packet_bytes is not None:
+            size = len(head) + len(tail) + len(payload) + 2
+            if not self._fits(publication, size):
+                self._too_large(packet_id, delivery)
+                return
         if delivery.sent:
             head = bytes((head[0] | DUP,)) + head[1:]
         delivery.sent = True
@@ -311,6 +320,8 @@ class Session(Holder):
         if not out:
             self._runtime.turn.dirty.append(out)
         out.extend((head, packet_id.to_bytes(2, "big"), tail))
+        if payload:
+            out.append(payload)
         self._runtime.statistics.messages_sent.value += 1
         self._tell_delivered(publication)
 
@@ -425,17 +436,21 @@ class Session(Holder):
 
     def _encode(
         self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
-    ) -> tuple[bytes, bytes]:
+    ) -> tuple[bytes, bytes, bytes]:
+        """What stands before the packet identifier, what behind it, and a payload that is not copied for a client."""
         aliases = self._aliases
         if aliases is None and (self.version != V5 or (not identifiers and publication.expires_at is None)):
-            return publication.parts(self.version, qos, retain)
+            head, tail = publication.parts(self.version, qos, retain)
+            return head, tail, b""
         extra: dict[str, Any] = {"subscription_identifier": identifiers} if identifiers else {}
         topic = None
         used = None if aliases is None else aliases.use(publication.publish.topic)
         if used is not None:
             topic, extra["topic_alias"] = used
         properties = Properties(**extra) if extra else NO_PROPERTIES
-        return publication.encode(self.version, qos, retain, properties, self._runtime.clock.now(), topic)
+        head, tail = publication.encode_start(self.version, qos, retain, properties, self._runtime.clock.now(), topic)
+        payload = publication.payload
+        return (head, tail, payload) if len(payload) >= SHARED_BYTES else (head, tail + payload, b"")
 
     def _fits(self, publication: Publication, size_bytes: int) -> bool:
         fits = self.max_packet_bytes is None or size_bytes <= self.max_packet_bytes
@@ -449,11 +464,16 @@ class Session(Holder):
         self._runtime.drop(self.client_id, delivery.publication.message, "packet_too_large")
         self.settled(delivery)
 
-    def _send_now(self, packet: bytes) -> None:
+    def _send_now(self, start: bytes, end: bytes) -> None:
+        """Send a packet; where its end is large it may be in many outboxes, and is not copied for this one."""
         out = self.out
         if not out:
             self._runtime.turn.dirty.append(out)
-        out.append(packet)
+        if len(end) >= SHARED_BYTES:
+            out.append(start)
+            out.append(end)
+        else:
+            out.append(start + end)
 
     def _tell_delivered(self, publication: Publication) -> None:
         if self._runtime.tells_delivered:

@@ -72,6 +72,10 @@ class NoRoom(Exception):
     """A client asks for more than there is room for: a further persistent session, or one more will."""
 
 
+class MemoryShort(Exception):
+    """Memory is short, and the client asks for a session of which something would remain."""
+
+
 class Sessions:
     """The sessions this node owns."""
 
@@ -157,6 +161,9 @@ class Sessions:
     async def _claimed(self, opening: Opening, claim: Claim) -> tuple[Session, bool]:
         runtime = self._runtime
         client = opening.client
+        if opening.expiry_s and claim.session is None and runtime.refuses:
+            runtime.statistics.overload_refused["session"].value += 1
+            raise MemoryShort
         self._check_room(opening, claim)
         session = self.by_id.get(client.client_id)
         if session is not None and session.kept and claim.epoch > session.epoch:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from math import ceil
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from attrs import evolve, fields, frozen
 
+from kinmqtt.broker.defaults import FileShare, MachineDefault, MemoryShare
+from kinmqtt.broker.machine import Machine
 from kinmqtt.mqtt.characters import disallowed_in
 from kinmqtt.networks import parse_network
 from kinmqtt.origins import check_origin
@@ -29,6 +31,14 @@ WEBSOCKET_PREFIX: Final = "ws:"
 
 
 ControlCharacters: TypeAlias = Literal["refuse", "allow"]
+WATERMARKS: Final = ("memory_slow_bytes", "memory_drop_bytes", "memory_refuse_bytes")
+"""The memory watermarks, the lowest first."""
+
+REFUSE_SHARE: Final = 0.85
+"""The part of the memory limit above which nobody more is accepted, by default. What is left is for what is on its
+way at that moment, for the kernel's socket buffers, which a container's limit counts too, and for stores' files."""
+
+
 EventLoop: TypeAlias = Literal["auto", "uvloop", "asyncio"]
 
 
@@ -80,17 +90,30 @@ class BrokerSettings:
 class LimitSettings:
     """``[limits]``: how much of everything one client may have. docs/limits.md says what happens at each bound."""
 
-    max_connections: int | None = setting(
-        None, help="connections at one time, by all listeners together; left out for no limit", minimum=1
+    max_connections: int = setting(
+        FileShare(), help="connections at one time, by all listeners together; 0 for no limit", minimum=0
     )
     max_packet_bytes: int = setting(
         8 << 20, help="the largest packet taken from a client", unit="bytes", minimum=64, maximum=268_435_460
     )
     max_connect_bytes: int = setting(
-        256 << 10, help="the largest packet taken before a client is let in", unit="bytes", minimum=64
+        64 << 10, help="the largest packet taken before a client is let in", unit="bytes", minimum=64
     )
     connect_time_limit_s: float = setting(
         10.0, help="how long a connection may take until it is accepted", unit="s", minimum=0.1
+    )
+    packet_time_limit_s: float = setting(
+        60.0,
+        help="how long a client may take over one packet; longer while 64 KiB of it arrive in each such time",
+        unit="s",
+        minimum=1,
+    )
+    max_all_inbound_bytes: int = setting(
+        MemoryShare(0.1, 256 << 20),
+        help="of all clients together, bytes of packets that have not arrived in full, or that wait for an answer to "
+        "an earlier one",
+        unit="bytes",
+        minimum=1024,
     )
     receive_maximum: int = setting(
         1024, help="QoS 1 and 2 messages a client may have unacknowledged", minimum=1, maximum=65_535
@@ -110,7 +133,9 @@ class LimitSettings:
     )
     max_queued_messages: int = setting(10_000, help="messages that wait for one client", minimum=1)
     max_queued_bytes: int = setting(64 << 20, help="what they may take in memory, about", unit="bytes", minimum=1024)
-    max_all_queued_bytes: int = setting(2 << 30, help="the same of all clients together", unit="bytes", minimum=1024)
+    max_all_queued_bytes: int = setting(
+        MemoryShare(0.2, 2 << 30), help="the same of all clients together", unit="bytes", minimum=1024
+    )
     queue_full: FullPolicy = setting(
         FullPolicy.DROP_NEWEST, help="what gives way when a queue is full and no plugin decides"
     )
@@ -129,18 +154,31 @@ class LimitSettings:
         unit="s",
         minimum=0.1,
     )
-    max_filters: int = setting(10_000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
-    memory_slow_bytes: int | None = setting(
-        None,
-        help="resident memory above which publishers are read from slowly; left out for never",
+    max_all_outbound_bytes: int = setting(
+        MemoryShare(0.1, 512 << 20),
+        help="bytes that wait for the sockets of all clients together",
         unit="bytes",
-        minimum=1,
+        minimum=1024,
     )
-    memory_drop_bytes: int | None = setting(
-        None, help="resident memory above which messages of QoS 0 are dropped", unit="bytes", minimum=1
+    max_filters: int = setting(10_000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
+    memory_slow_bytes: int = setting(
+        MemoryShare(0.6),
+        help="resident memory above which publishers are read from slowly; 0 for never",
+        unit="bytes",
+        minimum=0,
     )
-    memory_refuse_bytes: int | None = setting(
-        None, help="resident memory above which new connections are refused", unit="bytes", minimum=1
+    memory_drop_bytes: int = setting(
+        MemoryShare(0.75),
+        help="resident memory above which messages of QoS 0 are dropped; 0 for never",
+        unit="bytes",
+        minimum=0,
+    )
+    memory_refuse_bytes: int = setting(
+        MemoryShare(REFUSE_SHARE),
+        help="resident memory above which new connections, subscriptions and persistent sessions are refused, and "
+        "the connections that hold the most are disconnected; 0 for never",
+        unit="bytes",
+        minimum=0,
     )
     topic_alias_maximum: int = setting(64, help="topic aliases a client may use", minimum=0, maximum=65_535)
     topic_aliases_used: int = setting(
@@ -190,13 +228,13 @@ class LimitSettings:
         8 << 20, help="what they may take in memory, about", unit="bytes", minimum=1024
     )
     max_all_subscription_bytes: int = setting(
-        512 << 20, help="the same of all clients together", unit="bytes", minimum=1024
+        MemoryShare(0.1, 512 << 20), help="the same of all clients together", unit="bytes", minimum=1024
     )
     max_will_bytes: int = setting(
         128 << 10, help="what the will of one client may take in memory, about", unit="bytes", minimum=0
     )
     max_all_will_bytes: int = setting(
-        256 << 20,
+        MemoryShare(0.05, 256 << 20),
         help="the same of all clients together, of those too that are gone and whose will is not due yet",
         unit="bytes",
         minimum=0,
@@ -205,7 +243,10 @@ class LimitSettings:
         1_000_000, help="sessions that outlive their connection, with or without one", minimum=0
     )
     max_retained_messages: int = setting(1_000_000, help="topics that hold a retained message", minimum=0)
-    max_retained_bytes: int = setting(1 << 30, help="what they may take in memory, about", unit="bytes", minimum=0)
+    max_retained_bytes: int = setting(
+        MemoryShare(0.1, 1 << 30), help="what they may take in memory, about", unit="bytes", minimum=0
+    )
+
     user_share: float = setting(
         0.5,
         help="how much of max_sessions, max_all_subscription_bytes, max_all_will_bytes and max_all_queued_bytes one "
@@ -217,6 +258,35 @@ class LimitSettings:
     def share_of(self, most: int) -> int:
         """How much one user may take of something of which there is so much for all."""
         return ceil(most * self.user_share)
+
+    def resolved(self, machine: Machine) -> LimitSettings:
+        """These limits with plain numbers for what was left out and follows from the machine.
+
+        Where ``memory_refuse_bytes`` is set, and says that the broker is to have less than there is, shares are of
+        that.
+        """
+        most = self.memory_refuse_bytes
+        if most and not isinstance(most, MachineDefault):
+            meant = int(most / REFUSE_SHARE)
+            machine = evolve(machine, memory_bytes=min(meant, machine.memory_bytes or meant))
+        found = {name: value.on(machine) for name, value in self._left_out}
+        for position, name in enumerate(WATERMARKS):
+            if found.get(name):
+                given = [0 if each in found else getattr(self, each) for each in WATERMARKS]
+                above = [each for each in given[position:] if each]
+                found[name] = min([max(found[name], *given[: position + 1]), *above])
+        changes: dict[str, Any] = dict(found)
+        return evolve(self, **changes)
+
+    @property
+    def of_machine(self) -> dict[str, int]:
+        """The limits that follow from the machine where they are left out, by name."""
+        names = (each.name for each in fields(LimitSettings) if isinstance(each.default, MachineDefault))
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def _left_out(self) -> list[tuple[str, MachineDefault]]:
+        return [(name, value) for name, value in self.of_machine.items() if isinstance(value, MachineDefault)]
 
     def problem_with(self, name: str) -> str | None:
         """What of a topic or filter is beyond its bounds, in words; ``None`` where nothing is."""
@@ -254,8 +324,7 @@ class LimitSettings:
         return None if found is None else f"it has {found} in it, a control character or a non-character"
 
     def __attrs_post_init__(self) -> None:
-        watermarks = (self.memory_slow_bytes, self.memory_drop_bytes, self.memory_refuse_bytes)
-        given = [watermark for watermark in watermarks if watermark is not None]
+        given = [watermark for name in WATERMARKS if (watermark := getattr(self, name))]
         if given != sorted(given):
             raise ValueError(
                 "the watermarks must rise: memory_slow_bytes, then memory_drop_bytes, then memory_refuse_bytes"

@@ -47,6 +47,10 @@ COMMIT_SECONDS: Final[tuple[float, ...]] = (
 """Bounds of how long acknowledgements wait for the stores."""
 
 
+REFUSED_WHAT: Final = ("connection", "session", "subscription")
+"""What is refused while memory is short."""
+
+
 class Statistics:
     """What is counted on the message path. ``packets`` are MQTT packets of every type, ``messages`` PUBLISH only."""
 
@@ -55,10 +59,12 @@ class Statistics:
         "bytes_sent",
         "commits",
         "connections_accepted",
+        "connections_cut",
         "connections_refused",
         "dropped",
         "messages_received",
         "messages_sent",
+        "overload_refused",
         "packets_received",
         "packets_sent",
         "remote_errors",
@@ -77,6 +83,10 @@ class Statistics:
         self.messages_sent = metrics.counter("messages.sent", "messages")
         self.connections_accepted = metrics.counter("connections.accepted", "connections")
         self.connections_refused = metrics.counter("connections.refused", "connections")
+        self.connections_cut = metrics.counter("connections.cut", "connections")
+        self.overload_refused = {
+            what: metrics.counter("overload.refused", "requests", {"what": what}) for what in REFUSED_WHAT
+        }
         self.remote_errors = metrics.counter("connections.remote_errors", "errors")
         self.sessions_expired = metrics.counter("sessions.expired", "sessions")
         self.sessions_taken_over = metrics.counter("sessions.taken_over", "sessions")

@@ -174,6 +174,9 @@ async def _request(
         return ReasonCode.UNSPECIFIED_ERROR
     if isinstance(changed, ReasonCode):
         return changed
+    if runtime.refuses and changed.full_filter not in session.subscriptions:
+        runtime.statistics.overload_refused["subscription"].value += 1
+        return ReasonCode.QUOTA_EXCEEDED
     bound = _bound_reached(session, changed, runtime)
     if bound is not None:
         _tell_bound_reached(connection, session, bound)

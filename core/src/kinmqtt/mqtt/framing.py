@@ -58,6 +58,23 @@ class Framer:
         """How many bytes of an incomplete packet are held."""
         return 0 if self._held is None else len(self._held)
 
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes are missing of the packet that is arriving, as far as its length is known."""
+        return 0 if self._held is None else max(0, self._wanted - len(self._held))
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes are held in all: those, and what began with a packet that was too large."""
+        held = 0 if self._held is None else len(self._held)
+        return held if self._beyond is None else held + len(self._beyond)
+
+    def forget(self) -> None:
+        """Hold nothing any more: nobody wants to know what comes of it."""
+        self._held = None
+        self._wanted = 0
+        self._beyond = None
+
     def feed(self, data: bytes) -> list[tuple[bytes, int]]:
         """The packets that ``data`` completes, in order, each with the offset of its body (2 to 5).
 

@@ -136,6 +136,8 @@ class OwnedTransport(Protocol):
     def connection_made(self, transport: BaseTransport) -> None:
         """The loop has the socket."""
         owned = self._transport = cast("Transport", transport)
+        # Whatever the socket does not take counts among what waits for it.
+        owned.set_write_buffer_limits(0)
         early, self._early = self._early, None
         if self._aborted:
             owned.abort()

@@ -118,14 +118,26 @@ class MqttProtocol(Protocol):
         """The broker meets the connection, or waits until it is known who is there."""
         if self._settings.tls is None and not self._settings.proxy_protocol:
             self._introduce()
-        elif not self.has_place:
-            self._broker.runtime.statistics.connections_refused.value += 1
-            log.info("a connection to {listener} is refused: there are too many", listener=self.listener.name)
+        elif (why := self._why_not()) is not None:
+            log.info("a connection to {listener} is refused: {why}", listener=self.listener.name, why=why)
             self.abort()
         else:
             self._arrives(1)
             limit_s = self.listener.limits.connect_time_limit_s
             self._patience = self._broker.runtime.clock.later(limit_s, self.abort)
+
+    def _why_not(self) -> str | None:
+        """Why nobody more may come in, before it is known who; ``None`` where they may."""
+        broker = self._broker
+        if broker.overload.refuses:
+            why = "memory is short"
+            broker.runtime.statistics.overload_refused["connection"].value += 1
+        elif broker.is_full or self.listener.is_full:
+            why = "there are too many connections"
+        else:
+            return None
+        broker.runtime.statistics.connections_refused.value += 1
+        return why
 
     def _arrives(self, by: int) -> None:
         """Count, or count no longer, among those of whom it is not known yet who is there."""

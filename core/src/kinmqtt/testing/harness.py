@@ -26,6 +26,7 @@ from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.connection import Connection
 from kinmqtt.broker.listener import Listener, ListenerPlan
+from kinmqtt.broker.machine import Machine
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings, ListenerSettings
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
@@ -245,18 +246,23 @@ class BrokerHarness:
         order: tuple[str, ...] = (),
         listeners: Mapping[str, ListenerSettings] | None = None,
         sys_interval_s: int = 0,
+        machine: Machine = Machine(),  # noqa: B008 - it never changes
         **limits: Any,
     ) -> None:
         """``plugins`` by name stand before the built-ins; ``limits`` are fields of :class:`LimitSettings`.
 
         A plugin's settings are an instance of its settings class in ``plugin_settings``, or a section of
         ``config``, which is TOML as in a settings file and holds ``[plugins.NAME]`` only. ``$SYS`` topics and
-        snapshots of the metrics come every ``sys_interval_s`` seconds; with 0 never. Raises what assembling a
-        broker raises.
+        snapshots of the metrics come every ``sys_interval_s`` seconds; with 0 never. Limits that follow from the
+        ``machine`` are those of an unknown one, by itself. Raises what assembling a broker raises.
         """
         self.clock = clock or TurnableClock()
         self.memory_bytes: int | None = 0
         """What the broker is told of its memory."""
+        self.trims = 0
+        """How often the broker has given free memory back to the system."""
+        self.machine = machine
+        """What the broker is told of the machine, at the start and at a reload."""
         self.peers: list[HarnessClient] = []
         self._soon: deque[Callable[[], object]] = deque()
         self._hex = count(1)
@@ -267,7 +273,13 @@ class BrokerHarness:
         named = listeners or {"tcp:1883": ListenerSettings(endpoint="127.0.0.1:1883")}
         plans = [ListenerPlan(name, True, plan) for name, plan in named.items()]
         surroundings = Surroundings(
-            NodeIdentity("test", 7), self.clock, lambda call: succeed(call()), plans, lambda: self.memory_bytes
+            NodeIdentity("test", 7),
+            self.clock,
+            lambda call: succeed(call()),
+            plans,
+            lambda: self.memory_bytes,
+            lambda: self.machine,
+            lambda: setattr(self, "trims", self.trims + 1),
         )
         parsed = dict(plugin_settings or {})
         document = Document.parse(config, "the harness's config")

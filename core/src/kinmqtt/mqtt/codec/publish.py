@@ -104,6 +104,21 @@ def publish_parts(
     the message's own, with ``""`` where ``properties`` carry a Topic Alias. Raises :class:`LocalError` like
     :func:`encode_publish`.
     """
+    head, written = publish_without_payload(publish, version, qos, retain, properties, topic=topic, dup=dup)
+    return head, written + publish.payload
+
+
+def publish_without_payload(
+    publish: Publish,
+    version: int,
+    qos: int,
+    retain: bool,
+    properties: Properties,
+    *,
+    topic: str | None = None,
+    dup: bool = False,
+) -> tuple[bytes, bytes]:
+    """The same, but for the payload, which ends the packet: a large one need not be copied for each subscriber."""
     if not 0 <= qos <= 2 or (dup and not qos):
         raise LocalError(f"a PUBLISH of QoS {qos} with DUP {int(dup)}")
     topic = publish.topic if topic is None else topic
@@ -112,12 +127,10 @@ def publish_parts(
     if not topic and (version != V5 or properties.topic_alias is None):
         raise LocalError("an empty Topic Name needs a Topic Alias")
     name = write_utf8(topic)
-    tail = publish.payload
-    if version == V5:
-        tail = write_properties(properties, _OWNER) + tail
-    length = len(name) + len(tail) + (2 if qos else 0)
+    written = write_properties(properties, _OWNER) if version == V5 else b""
+    length = len(name) + len(written) + publish.payload_size + (2 if qos else 0)
     first_byte = 0x30 | dup << 3 | qos << 1 | retain
-    return bytes((first_byte,)) + write_varint(length) + name, tail
+    return bytes((first_byte,)) + write_varint(length) + name, written
 
 
 def _new_topic(raw: bytes) -> str:

@@ -1,0 +1,132 @@
+"""The output of one connection: what its socket does not take waits, is counted, and goes out a little at a time.
+
+A turn's packets go to the transport in one write where it takes them. Where it does not, or where there are very
+many, they wait as they are: a message to many is not copied for each. What waits counts here and in the transport,
+and the client is congested when that is more than its limit, or more than is free of what all connections may hold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt.broker.buffers import FLOOR_BYTES
+from kinmqtt.broker.link import Link
+from kinmqtt.broker.outbox import Outbox
+from kinmqtt.broker.unsent import Unsent, size_of, without_qos_0
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.broker import Broker
+
+
+class Output:
+    """What waits for one client's socket."""
+
+    __slots__ = ("_unsent", "broker", "congested", "handed_bytes", "limits", "link", "waiting_bytes")
+
+    def __init__(self, broker: Broker, link: Link) -> None:
+        self.broker = broker
+        self.link = link
+        self.limits = link.listener.limits
+        self.congested = False
+        """Whether so much waits for the socket that nothing may be added but answers."""
+        self.waiting_bytes = 0
+        """Bytes that wait for the socket, here and in the transport."""
+        self.handed_bytes = 0
+        """Those among them that the transport has."""
+        self._unsent: Unsent | None = None
+
+    def is_closed(self) -> bool:
+        """Whether the connection has ended."""
+        raise NotImplementedError
+
+    def _congest(self) -> None:
+        """The client takes too little."""
+        raise NotImplementedError
+
+    @property
+    def _outbound_limit(self) -> int:
+        """How much may wait before the client counts as one that takes too little."""
+        return min(self.limits.outbound_buffer_bytes, self.broker.buffers.outbound_share())
+
+    def _send_out(self, out: Outbox) -> None:
+        """Hand a turn's packets to the transport, or keep them while it is busy."""
+        size = size_of(out)
+        self.broker.runtime.statistics.bytes_sent.value += size
+        link = self.link
+        if not link.ready or size > self.broker.buffers.at_once:
+            self._send_later(out, size)
+            return
+        data = b"".join(out)
+        out.clear()
+        link.write(data)
+        if not link.ready:
+            self._is_handed(size)
+            self._check_congestion()
+
+    def _send_later(self, out: Outbox, size: int) -> None:
+        """Have a turn's packets wait for the socket, and send as many of them as it takes now."""
+        unsent = self._unsent
+        if unsent is None:
+            self._unsent = unsent = Unsent(self.broker.buffers)
+        if size <= FLOOR_BYTES or self.link.ready or self.waiting_bytes + size <= self._outbound_limit:
+            unsent.add(out)
+            self.waiting_bytes += size
+            out.clear()
+            self._send_on()
+            self._check_congestion()
+            return
+        # What one turn brings must not go far beyond the limit either.
+        kept, dropped = without_qos_0(out)
+        kept_size = size_of(kept)
+        statistics = self.broker.runtime.statistics
+        statistics.dropped["outbound_buffer_full"].value += dropped
+        statistics.messages_sent.value -= dropped
+        statistics.bytes_sent.value -= size - kept_size
+        unsent.add(kept)
+        self.waiting_bytes += kept_size
+        out.clear()
+        if not self.congested and not self.is_closed():
+            self._congest()
+
+    def _send_on(self) -> None:
+        """Hand on what waits, a little at a time, for as long as the socket takes it."""
+        unsent = self._unsent
+        link = self.link
+        while unsent and link.ready:
+            data = unsent.take(self.broker.buffers.at_once)
+            self.waiting_bytes -= len(data)
+            link.write(data)
+            if not link.ready:
+                self._is_handed(len(data))
+
+    def _send_rest(self) -> None:
+        """Hand on all that waits, though the socket does not take it: the connection is about to be closed.
+
+        It goes on to count here: the transport has the same pieces until it is gone.
+        """
+        if self._unsent:
+            for piece in self._unsent.rest():
+                self.link.write(piece)
+
+    def _forget_unsent(self) -> None:
+        """Forget what waits and the transport does not have."""
+        if self._unsent is not None:
+            self._unsent.clear()
+        self.waiting_bytes = self.handed_bytes
+
+    def _is_handed(self, size: int) -> None:
+        """The transport has bytes that its socket does not take yet."""
+        self.handed_bytes += size
+        self.waiting_bytes += size
+        self.broker.buffers.hold_outbound(size)
+
+    def _is_taken(self) -> None:
+        """The socket has taken what the transport had, or is gone."""
+        handed, self.handed_bytes = self.handed_bytes, 0
+        if handed:
+            self.waiting_bytes -= handed
+            self.broker.buffers.hold_outbound(-handed)
+
+    def _check_congestion(self) -> None:
+        if not self.congested and self.waiting_bytes > self._outbound_limit and not self.is_closed():
+            self._congest()

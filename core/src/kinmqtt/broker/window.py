@@ -1,0 +1,83 @@
+"""What is in flight to one client: bounded by its receive maximum, and in bytes.
+
+A client that reads everything and acknowledges nothing would else make the broker hold a thousand of the largest
+messages for it. A message that is in flight to many clients is there once, and counts once for all of them.
+"""
+
+from __future__ import annotations
+
+from kinmqtt.broker.buffers import FLOOR_BYTES, Buffers
+from kinmqtt.broker.delivery import Delivery
+from kinmqtt.mqtt.packets import PacketType
+from kinmqtt.mqtt.session import Effect, Outgoing
+
+
+class Window(Outgoing[Delivery]):
+    """Messages in flight, with their bytes."""
+
+    __slots__ = ("_buffers", "most_bytes", "size_bytes")
+
+    def __init__(self, buffers: Buffers, window: int, most_bytes: int) -> None:
+        """``most_bytes`` may be in flight, and the rest of a message that goes beyond."""
+        super().__init__(window)
+        self._buffers = buffers
+        self.most_bytes = most_bytes
+        self.size_bytes = 0
+        """Of the packets of all messages in flight."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another message may be sent now (MQTT-4.9.0-2)."""
+        if len(self.flights) >= self.window:
+            return False
+        size = self.size_bytes
+        return size < FLOOR_BYTES or size < min(self.most_bytes, self._buffers.outbound_share())
+
+    def assign(self, flight: Delivery) -> int:
+        """See :meth:`Outgoing.assign`."""
+        packet_id = super().assign(flight)
+        self._holds(flight)
+        return packet_id
+
+    def restore(self, packet_id: int, flight: Delivery) -> None:
+        """See :meth:`Outgoing.restore`."""
+        self.forget(packet_id)
+        super().restore(packet_id, flight)
+        self._holds(flight)
+
+    def clear(self) -> None:
+        """See :meth:`Outgoing.clear`."""
+        for flight in self.flights.values():
+            self._releases(flight)
+        super().clear()
+
+    def acknowledge(self, packet_id: int, packet_type: PacketType, reason: int) -> tuple[Delivery | None, Effect]:
+        """See :meth:`Outgoing.acknowledge`."""
+        flight, effect = super().acknowledge(packet_id, packet_type, reason)
+        if flight is not None and (effect is Effect.COMPLETE or effect is Effect.REFUSED):
+            self._releases(flight)
+        return flight, effect
+
+    def forget(self, packet_id: int) -> None:
+        """See :meth:`Outgoing.forget`."""
+        flight = self.flights.get(packet_id)
+        if flight is not None:
+            self._releases(flight)
+            super().forget(packet_id)
+
+    def _holds(self, flight: Delivery) -> None:
+        publication = flight.publication
+        size = len(publication.publish.frame)
+        self.size_bytes += size
+        holders = publication.in_flight
+        publication.in_flight = holders + 1
+        if not holders:
+            self._buffers.hold_inflight(size)
+
+    def _releases(self, flight: Delivery) -> None:
+        publication = flight.publication
+        size = len(publication.publish.frame)
+        self.size_bytes -= size
+        publication.in_flight -= 1
+        if not publication.in_flight:
+            self._buffers.hold_inflight(-size)
