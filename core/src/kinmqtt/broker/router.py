@@ -192,8 +192,8 @@ class Router:
     ) -> bool:
         """Deliver to one of some members; where its queue is full or refuses, another is asked.
 
-        ``False`` if a queue refused. What none of them may receive is one drop, of the member whose turn it was, where
-        the message is ``ours`` to drop; else ``False``, too.
+        ``False`` if a queue refused. What none of them may receive is one drop, of the member whose turn it was, if the
+        message is ``ours`` to drop; else ``False``, too.
         """
         rights: Rights = {} if self._runtime.hooks.authorize_receive.active else None
         refused = False
