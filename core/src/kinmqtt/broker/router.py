@@ -192,8 +192,8 @@ class Router:
     ) -> bool:
         """Deliver to one of some members; where its queue is full or refuses, another is asked.
 
-        ``False`` if a queue refused. What none of them may receive is one drop, of the member whose turn it was, if the
-        message is ``ours`` to drop; else ``False``, too.
+        ``False`` if a queue refused. If none of them may receive the message and it is ``ours`` to drop, that is one
+        drop, of the member whose turn it was; if it is not ours, ``False``, too.
         """
         rights: Rights = {} if self._runtime.hooks.authorize_receive.active else None
         refused = False
