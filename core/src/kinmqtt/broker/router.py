@@ -163,8 +163,7 @@ class Router:
         else:
             fanout.best_effort(publication)
         for group in fanout.groups:
-            rights: Rights = {} if runtime.hooks.authorize_receive.active else None
-            accepted &= self._to_member(group, group.members, publication, when_kept, rights)
+            accepted &= self._to_member(group, group.members, publication, when_kept, True)
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
     def to_another_member(
@@ -175,7 +174,6 @@ class Router:
         Only members that may receive the message count, and with ``connected`` those that are connected. One that is
         no member any more gives nothing, unless it is ``gone`` since. It is given when this turn's writes are kept.
         """
-        rights: Rights = {} if self._runtime.hooks.authorize_receive.active else None
         for group in self.fanout(publication.publish.topic).groups:
             is_it = f"$share/{group.name}/{group.filter}" == shared_filter
             if not is_it or not (gone or any(member.client_id == client_id for member in group.members)):
@@ -186,19 +184,19 @@ class Router:
                 if member.client_id != client_id
                 and not self._is_ending(member.client_id)
                 and (not connected or self._is_connected(member.client_id))
-                and (rights is None or self._may_receive(member, publication, rights))
             )
-            return self._to_member(group, others, publication, True, rights) if others else False
+            return self._to_member(group, others, publication, True, False) if others else False
         return False
 
     def _to_member(
-        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, when_kept: bool, rights: Rights
+        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, when_kept: bool, ours: bool
     ) -> bool:
         """Deliver to one of some members; where its queue is full or refuses, another is asked.
 
-        ``False`` if a queue refused. What none of them may receive is one drop, of the member whose turn it was.
+        ``False`` if a queue refused. If none of them may receive the message and it is ``ours`` to drop, that is one
+        drop, of the member whose turn it was; if it is not ours, ``False``, too.
         """
-        give = deliver_when_kept if when_kept else deliver
+        rights: Rights = {} if self._runtime.hooks.authorize_receive.active else None
         refused = False
         passed_over: Target | None = None
         while members:
@@ -210,18 +208,26 @@ class Router:
                 target = group.target(member, session)
                 if session.ending or (publication.publish.qos and session.has_no_room):
                     passed_over = target
-                elif give(self._runtime, target, publication, permitted=True):
+                elif self._give(target, publication, when_kept):
                     return True
                 else:
                     refused = True
             members = tuple(other for other in members if other.client_id != member.client_id)
         if passed_over is not None:
             # The last one's queue decides what becomes of a message that nobody has room for.
-            return give(self._runtime, passed_over, publication, permitted=True)
-        if rights and not refused and False in rights.values():
+            return self._give(passed_over, publication, when_kept)
+        if refused or not rights or False not in rights.values():
+            return not refused
+        if ours:
             denied = next(client_id for client_id, right in rights.items() if not right)
             self._runtime.drop(denied, publication.message, "not_authorized")
-        return not refused
+        return ours
+
+    def _give(self, target: Target, publication: Publication, when_kept: bool) -> bool:
+        """Deliver to a member that may have the message; ``False`` if its queue refused."""
+        if when_kept:
+            return deliver_when_kept(self._runtime, target, publication, True)
+        return deliver(self._runtime, target, publication, False, True)
 
     def _choose(
         self, group: Group, members: tuple[Subscriber, ...], publication: Publication, rights: Rights

@@ -64,7 +64,8 @@ def delivering(client: Client, message: Message, subscription: Subscription) -> 
 def will_publishing(client: Client, message: Message) -> Maybe[Outcome[Message]]:
     """A will is due: change it, or drop it.
 
-    Called: when the will's delay has passed or its session ends, before routing.
+    Called: when the will's delay has passed or its session ends, before routing; not where the authorizers deny the
+    will by then.
     Combines: a fold in the order of the settings; ``Reject`` and ``Drop`` both drop it.
     If it raises: the will is dropped.
     Threading: reactor thread; may be awaited.
