@@ -130,6 +130,18 @@ def test_an_unknown_release_is_answered(version: int, reason: int) -> None:
 
 
 @pytest.mark.parametrize(("version", "reason"), [(V31, 0), (V311, 0), (V5, 0x92)])
+def test_a_release_that_comes_again_is_answered_as_unknown(version: int, reason: int) -> None:
+    """The identifier is free by then: a client whose PUBCOMP was lost reads 0x92, and goes on [MQTT-4.3.3-11]."""
+    client = House().connect("c", version, silent=True)
+    client.publish("a", qos=2, packet_id=9).send(Pubrel(9))
+
+    client.send(Pubrel(9)).publish("a", qos=2, packet_id=9).send(Pubrel(9))
+
+    assert reasons(client.of(Pubcomp)) == [(9, 0), (9, reason), (9, 0)]
+    assert not client.closed
+
+
+@pytest.mark.parametrize(("version", "reason"), [(V31, 0), (V311, 0), (V5, 0x92)])
 def test_an_unknown_pubrec_is_answered(version: int, reason: int) -> None:
     """PUBREC for an unknown identifier gets PUBREL, in MQTT 5 with 0x92 [MQTT-4.3.3-4]."""
     client = House().connect("c", version, silent=True)

@@ -237,11 +237,15 @@ endpoint = "tcp:{port}:interface=127.0.0.1"
 endpoint = "unix:mqtt.sock"
 
 [listeners.web]
-endpoint = "tcp:{web}:interface=127.0.0.1"
+endpoint = "tcp:{websocket}:interface=127.0.0.1"
 websocket = {{}}
 
+[listeners.proxied]
+endpoint = "tcp:{proxied}:interface=127.0.0.1"
+proxy_protocol = true
+
 [listeners.secure]
-endpoint = "tcp:{secure}:interface=127.0.0.1"
+endpoint = "tcp:{tls}:interface=127.0.0.1"
 tls = {{ certificate = "localhost.pem", private_key = "localhost.key" }}
 """
 
@@ -249,11 +253,9 @@ tls = {{ certificate = "localhost.pem", private_key = "localhost.key" }}
 class Running:
     """A running broker, and ways to connect to it."""
 
-    def __init__(self, process: BrokerProcess, folder: Path, web: int, secure: int) -> None:
-        self.process = process
+    def __init__(self, process: BrokerProcess, folder: Path, ports: dict[str, int]) -> None:
         self._folder = folder
-        self._web = web
-        self._secure = secure
+        self._ports = {"tcp": process.port, **ports}
 
     def open(self, kind: str) -> socket.socket:
         """A connection."""
@@ -262,8 +264,9 @@ class Running:
             local.settimeout(20)
             local.connect(str(self._folder / "mqtt.sock"))
             return local
-        port = {"tcp": self.process.port, "websocket": self._web, "tls": self._secure}[kind]
-        plain = socket.create_connection(("127.0.0.1", port), 20)
+        plain = socket.create_connection(("127.0.0.1", self._ports[kind]), 20)
+        if kind == "proxied":
+            plain.sendall(b"PROXY TCP4 198.51.100.22 203.0.113.7 35646 1883\r\n")
         if kind == "tls":
             context = ssl.create_default_context(cafile=str(self._folder / "authority.pem"))
             return context.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
@@ -284,15 +287,15 @@ def site(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
     """A broker with listeners of all kinds, with sockets of either sort."""
     folder = tmp_path_factory.mktemp("lingering")
     Authority(folder).issue("localhost")
-    web, secure = free_port(), free_port()
+    ports = {kind: free_port() for kind in ("websocket", "tls", "proxied")}
 
     def command(port: int, *arguments: str) -> list[str]:
-        text = SETTINGS.format(loop=request.param, port=port, web=web, secure=secure)
+        text = SETTINGS.format(loop=request.param, port=port, **ports)
         (folder / "kinmqtt.toml").write_text(text, encoding="utf-8")
         return [sys.executable, "-m", "kinmqtt", "run", "-c", "kinmqtt.toml"]
 
     with running_broker(command=command, cwd=folder, env=environment()) as process:
-        yield Running(process, folder, web, secure)
+        yield Running(process, folder, ports)
 
 
 @contextmanager
@@ -335,7 +338,7 @@ def rest(peer: socket.socket) -> bytes:
     return data
 
 
-KINDS = ["tcp", "unix", "websocket", "tls"]
+KINDS = ["tcp", "unix", "proxied", "websocket", "tls"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
