@@ -14,7 +14,7 @@ from processes import environment, free_port
 
 MUTATED = Path(__file__).with_name("mutated_broker.py")
 LIMIT_S = 60.0
-"""How long the clients may take to settle when the broker is left alone."""
+"""How long clients may take to come back, and to settle when the broker is left alone."""
 
 
 class Run:
@@ -27,7 +27,10 @@ class Run:
         self.kills = 0
         self.life_s = 0.3
         """The longest that the broker lives under traffic."""
+        self.lives_until: Callable[[], bool] = lambda: True
+        """What must have come about before it is killed, however long that takes."""
         self.patience_s = LIMIT_S if mutation == "none" else 5.0
+        """How long the clients may take to settle: what a broken promise has cost them does not come."""
         self._command = [
             sys.executable, str(MUTATED), mutation, "run", "--listen", f"tcp:{self.port}:interface=127.0.0.1",
             "--data", str(data), "--log-level", "warn",
@@ -54,6 +57,7 @@ class Run:
         for _ in range(kills):
             before = [client.connections for client in self.clients]
             await asyncio.sleep(0.02 + self.life_s * self.chance.random())
+            await self._until(self.lives_until)
             await self._die()
             await self._start()
             await self._until(partial(self._are_back, before))
@@ -66,8 +70,8 @@ class Run:
         for publisher in self.publishers:
             publisher.stopping = True
         try:
-            await self._until(lambda: all(publisher.is_idle for publisher in self.publishers))
-            await self._until(self._has_come)
+            await self._until(lambda: all(publisher.is_idle for publisher in self.publishers), self.patience_s)
+            await self._until(self._has_come, self.patience_s)
         except TimeoutError:
             self.notes.problems.append("the clients did not come to rest")
         for client in self.clients:
@@ -102,8 +106,8 @@ class Run:
         await self._broker.wait()
         self.kills += 1
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(self.patience_s):
+    async def _until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+        async with asyncio.timeout(limit_s):
             while not condition():
                 await asyncio.sleep(0.01)
 

@@ -52,13 +52,14 @@ def test_a_disk_that_fails_loses_nothing(tmp_path: Path, fault: str, durability:
     run = Run(tmp_path / "data", seed=11, durability=durability, mutation=fault)
     run.patience_s = LIMIT_S
     run.life_s = 4.0 if fault == "slow-fsync" else 0.3
+    if fault != "slow-fsync":
+        # Each broker has failed before it is killed, on a machine that has much to do as well.
+        run.lives_until = lambda: said(tmp_path / "data").count("can't keep anything") > run.kills
 
     asyncio.run(run.kill(3))
 
     assert list(run.notes.violations()) == [], said(tmp_path / "data")
     assert all(run.notes.promised.values())
-    if fault != "slow-fsync":
-        assert "the embedded store" in said(tmp_path / "data")
 
 
 @pytest.mark.soak
