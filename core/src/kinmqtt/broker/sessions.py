@@ -188,6 +188,10 @@ class Sessions:
         if session is not None and (opening.clean_start or expired or ended):
             await self._end_kept(session, expired)
             session = None
+            if not opening.expiry_s:
+                # With what was stored the store has forgotten who holds the client id: another user could claim it.
+                claim = await self._claim(opening)
+                await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
         present = session is not None
         if session is None:
             session = self._create(opening, claim.epoch)
