@@ -70,6 +70,7 @@ class Session(Holder):
         "outgoing",
         "receive_rights",
         "sequence",
+        "username_unverified",
         "version",
         "waiting",
     )
@@ -103,6 +104,8 @@ class Session(Holder):
         """Take what is known of the client that now uses the session."""
         self.client = client
         self.count_for(client.quota_key)
+        self.username_unverified = False
+        """Whether the user name is what CONNECT said when the session was stored: see ``StoredSession``."""
         self.receive_rights: dict[str, bool] | None = None
         """By topic: whether the client may receive it, where the only authorizer of deliveries said so for good."""
         self.version = client.protocol_version
