@@ -20,6 +20,7 @@ from kinmqtt_spi import Message, Properties
 from kinmqtt_spi.reference.event import MemoryEventLog
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion
+from kinmqtt_spi.services.metric import GaugeSample
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import MessageId, Publisher
 
@@ -293,3 +294,24 @@ def test_events(kind: EventKind, data: dict[str, Any]) -> None:
     held = traced(fill)
 
     agree(log.size_bytes, held, CLOSE)
+
+
+# Delayed messages
+
+
+@pytest.mark.parametrize("payload", [b"", b"x" * 1000])
+def test_delayed_messages(house: BrokerHarness, payload: bytes) -> None:
+    """Each is held as it will be published, and with the retained messages as it is kept."""
+
+    def size_bytes() -> int:
+        samples = house.assembly.metrics.snapshot(0.0, "n").samples
+        mine = [each for each in samples if each.labels.get("plugin") == "delayed" and each.name == "size"]
+        [value] = [each.value for each in mine if isinstance(each, GaugeSample)]
+        return int(value)
+
+    work = publish(house, "$delayed/1000/t", payload, 300)
+    before = size_bytes()
+
+    held = traced(work)
+
+    agree(size_bytes() - before, held, CLOSE)
