@@ -383,14 +383,14 @@ class Session(Holder):
     def _shed(self) -> None:
         """Where its user, or all together, hold too much, what is in flight to who leaves gives way, newest first."""
         runtime = self._runtime
-        if not self.waiting.all_hold_too_much:
+        if not self.waiting.all_hold_too_much():
             return
         for packet_id, delivery in reversed(list(self.outgoing)):
             if delivery.stage is Stage.PUBCOMP:
                 continue  # Nothing is left of its message.
             self.hand_on(packet_id, delivery)
             full_queue.drop(runtime, self, delivery.publication.message)
-            if not self.waiting.all_hold_too_much:
+            if not self.waiting.all_hold_too_much():
                 return
 
     def _pay(self) -> None:
@@ -415,7 +415,7 @@ class Session(Holder):
     @property
     def _flies_too_much(self) -> bool:
         """Whether the next message must wait until large ones are acknowledged; one of those is sent in any case."""
-        return self._large_bytes >= self._runtime.limits.max_inflight_bytes or self.waiting.all_are_full
+        return self._large_bytes >= self._runtime.limits.max_inflight_bytes or self.waiting.all_are_full()
 
     @property
     def has_no_room(self) -> bool:
