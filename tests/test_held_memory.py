@@ -97,12 +97,11 @@ def test_messages_with_many_user_properties(pair: tuple[str, str], number: int) 
 )
 @pytest.mark.parametrize("payload", [b"", b"x" * 100, b"x" * 5000])
 def test_messages(properties: Properties, payload: bytes) -> None:
-    """To short topics, which the decoder knows already."""
-    topics = [f"{number}" for number in range(500)]
-    messages = [received(topic, payload, properties) for topic in topics]
-    messages.clear()
+    """To a topic that the decoder knows already."""
+    messages = [received("t", payload, properties)]
 
-    held = traced(lambda: messages.extend(received(topic, payload, properties) for topic in topics))
+    held = traced(lambda: messages.extend(received("t", payload, properties) for _ in range(500)))
+    del messages[0]
 
     agree(sum(each.size_bytes for each in messages), held, CLOSE)
 

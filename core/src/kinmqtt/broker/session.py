@@ -40,6 +40,9 @@ _NOTHING_LEFT: Final = Publication.of(_RELEASED)
 LARGE_BYTES: Final = 16 << 10
 """In flight a message that counts for more is counted: the window bounds how much the others are."""
 
+_LIGHT_BYTES: Final = 1024
+"""A packet that is no larger is no large message: its properties take at most 13 times what they do on the wire."""
+
 FLIGHT_BYTES: Final = 300
 """What a message in flight takes besides what it counts for where it waits: it is known here and in the store."""
 
@@ -213,8 +216,8 @@ class Session(Holder):
 
     def assign(self, delivery: Delivery) -> int:
         """Put a delivery in flight; answers its packet identifier."""
-        publish = delivery.publication.publish
-        if len(publish.frame) > LARGE_BYTES or publish.properties is not NO_PROPERTIES:
+        publication = delivery.publication
+        if not publication.frame_version or len(publication.publish.frame) > _LIGHT_BYTES:
             self._flies(delivery)
         return self.outgoing.assign(delivery)
 
