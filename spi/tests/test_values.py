@@ -86,6 +86,22 @@ def test_a_subscription_counts_for_its_filter_and_group(filter: str, group: str 
     assert Subscription(filter, share_group="g").size_bytes > Subscription(filter).size_bytes
 
 
+@pytest.mark.parametrize(
+    ("client", "counts_for"),
+    [
+        (Client("c", "u", Address("192.0.2.1", 5)), "user u"),
+        (Client("d", "u", Address("192.0.2.2", 6)), "user u"),
+        (Client("c", None, Address("192.0.2.1", 5)), "address 192.0.2.1"),
+        (Client("d", "made up", Address("192.0.2.1", 6), anonymous=True), "address 192.0.2.1"),
+        (Client("c", "address 192.0.2.1"), "user address 192.0.2.1"),
+        (Client("c"), "address "),
+    ],
+)
+def test_a_client_counts_for_its_user_or_its_address(client: Client, counts_for: str) -> None:
+    """Neither another client id nor, where nobody has checked it, another user name makes another of it."""
+    assert client.quota_key == counts_for
+
+
 @pytest.mark.parametrize(("now", "expired"), [(9.9, False), (10.0, True), (10.1, True)])
 def test_a_message_expires_at_its_time(now: float, expired: bool) -> None:
     """From the end of its interval on a message is not delivered any more (MQTT-3.3.2-5)."""

@@ -23,6 +23,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.services.queue import Entry
+from kinmqtt_spi.services.retain import retained_bytes
 
 QUOTA = 0x97
 ONE = Subscription("0").size_bytes
@@ -397,6 +398,62 @@ def test_identifiers_that_a_client_keeps_count_while_it_is_away() -> None:
 
     assert held == 100 * INBOUND_BYTES
     assert house.broker.runtime.waiting.size_bytes == 0
+
+
+# Retained messages
+
+
+def retains(peer: Peer, *messages: tuple[str, bytes]) -> list[int]:
+    """What a publisher is told of messages to retain, one after the other; that nobody wants them is a success."""
+    before = len(peer.of(Puback))
+    for topic, payload in messages:
+        peer.publish(topic, payload, qos=1, retain=True)
+    return [0 if packet.reason == 0x10 else int(packet.reason) for packet in peer.of(Puback)[before:]]
+
+
+def test_what_one_user_retains_leaves_room_for_others() -> None:
+    """Under whatever client ids it has its share of the topics; one that it has may get another message."""
+    house = House(plugins={"users": Users()}, max_retained_messages=8)
+    one = [house.connect(f"g{number}", V5, username="greedy") for number in range(3)]
+    taken = [retains(peer, (f"{number}/a", b"x"), (f"{number}/b", b"x")) for number, peer in enumerate(one)]
+
+    again = retains(one[2], ("0/a", b"y"))
+    other = retains(house.connect("o", V5, username="other"), ("o/a", b"x"))
+    freed = retains(one[0], ("0/b", b""), ("2/a", b"x"), ("2/b", b"x"))
+
+    assert taken == [[0, 0], [0, 0], [QUOTA, QUOTA]]
+    assert (again, other, freed) == ([0], [0], [0, 0, QUOTA])
+
+
+def test_the_bytes_of_what_one_user_retains_leave_room_for_others() -> None:
+    """One that is larger is refused, one that is not is taken."""
+    one_bytes = retained_bytes(Message("a", b"x" * 1000))
+    house = House(plugins={"users": Users()}, max_retained_bytes=4 * one_bytes)
+    greedy = house.connect("g", V5, username="greedy")
+
+    taken = retains(greedy, *((topic, b"x" * 1000) for topic in "abc"), ("a", b"x" * 1001), ("a", b"x" * 999))
+    other = retains(house.connect("o", V5, username="other"), ("o", b"x" * 1000))
+
+    assert (taken, other) == ([0, 0, QUOTA, QUOTA, 0], [0])
+
+
+def test_one_read_can_not_step_over_the_share_of_what_is_retained() -> None:
+    """What comes in one turn counts before the store has it, for each user by itself."""
+    house = House(plugins={"users": Users()}, max_retained_messages=8)
+    greedy = house.connect("g", V5, username="greedy")
+    packets = [Publish.build(topic, b"x", qos=1, packet_id=n, retain=True) for n, topic in enumerate("abcdef", 1)]
+
+    greedy.send_bytes(b"".join(encode(packet, V5) for packet in packets))
+
+    assert [int(packet.reason) for packet in greedy.of(Puback)] == [0x10] * 4 + [QUOTA] * 2
+    assert house.broker.runtime.stores.retain.count() == 4
+
+
+def test_what_is_retained_without_a_user_name_has_the_room_there_is() -> None:
+    """Of such messages no store knows whose they are."""
+    house = House(max_retained_messages=8)
+
+    assert retains(house.connect("c", V5), *((f"{number}", b"x") for number in range(9))) == [0] * 8 + [QUOTA]
 
 
 # Large messages in flight

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from harness import House, Peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,3 +143,22 @@ def test_properties_go_on_in_the_order_in_which_they_came() -> None:
     house.connect("p", V5).publish("t", b"x", 1, properties=Properties(user_property=pairs))
 
     assert [sub.of(Publish)[0].properties.user_property for sub in subs] == [pairs, pairs]
+
+
+@pytest.mark.parametrize("properties", [Properties(), Properties(topic_alias=3, user_property=(("k", "v" * 500),))])
+def test_a_publication_counts_the_same_whatever_is_made_of_it(properties: Properties) -> None:
+    """Before and after a message is made, and once it rests: else what is taken off is not what was put on."""
+    publish = received(encode(Publish.build("t", b"x" * 1000, 1, packet_id=7, properties=properties), V5), V5)
+    publication = Publication(publish, V5, Publisher("c"), 1.0, lambda: MessageId(1, 1))
+    parts = publication.parts(V5, 1, False)
+
+    sizes = [publication.size_bytes]
+    message = publication.stored
+    sizes.append(publication.size_bytes)
+    publication.rest()
+    sizes.append(publication.size_bytes)
+
+    assert len(set(sizes)) == 1
+    assert 0 <= sizes[0] - message.size_bytes <= 32
+    assert publication.publish.frame is message.payload
+    assert publication.parts(V5, 1, False) == parts

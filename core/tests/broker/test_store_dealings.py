@@ -856,11 +856,14 @@ def test_members_that_end_together_give_to_one_that_stays(late: bool) -> None:
     assert sorted(payloads(back(house, "c"))) == [b"%d" % number for number in range(9)]
 
 
-def test_what_clean_members_held_while_a_store_fails_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits in memory for the store: not more than so many messages, the others are counted."""
-    monkeypatch.setattr(redistribution, "MAX_OWED", 5)
+@pytest.mark.parametrize("bound", ["messages", "bytes"])
+def test_what_clean_members_held_while_a_store_fails_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits in memory for the store: not more than so many messages or bytes, the others are counted."""
+    monkeypatch.setattr(redistribution, "MAX_OWED", 5 if bound == "messages" else 10_000)
     queues, drops = Failing(), Drops()
-    house = House(plugins={"queues": queues, "drops": drops})
+    most = 5 * Entry(1, Message("t", b"1-1"), 1, shared_filter=SHARE).size_bytes
+    limits = {} if bound == "messages" else {"max_all_queued_bytes": most, "user_share": 1}
+    house = House(plugins={"queues": queues, "drops": drops}, **limits)
     house.connect("off", V5, expiry_s=600).subscribe(SHARE, qos=1).drop()
     pub = house.connect("pub", V5)
     queues.refuses = everything
@@ -881,6 +884,7 @@ def test_what_clean_members_held_while_a_store_fails_is_bounded(monkeypatch: pyt
         ("c2", b"2-2", "store_failed"),
     ]
     assert house.broker.runtime.statistics.dropped["store_failed"].value >= 2
+    assert house.broker.runtime.waiting.size_bytes == 0
 
 
 # Clocks

@@ -29,11 +29,14 @@ It fails with :class:`~kinmqtt_spi.errors.Fenced` or :class:`~kinmqtt_spi.errors
 MESSAGE_BYTES: Final = 300
 """What a message takes besides its topic's characters, its payload and its properties: the objects themselves."""
 
-LEVEL_BYTES: Final = 130
+LEVEL_BYTES: Final = 170
 """What each further level of a filter takes in an index that goes level by level.
 
-One that other filters share takes little, and one of its own about 250 bytes: this is in between.
+One that other filters share takes little, and one of its own about 300 bytes: this is in between.
 """
+
+WILD_LEVEL_BYTES: Final = 70
+"""The same of a level that is a ``+``, which has its place beside the others."""
 
 SUBSCRIPTION_BYTES: Final = 700
 """What a subscription takes besides its filter: in its session, in the session store and in the index."""
@@ -263,6 +266,7 @@ class Subscription:
         filter = self.filter
         filter_bytes = text_bytes(filter)
         size_bytes = SUBSCRIPTION_BYTES + 2 * filter_bytes + LEVEL_BYTES * filter.count("/")
+        size_bytes -= (LEVEL_BYTES - WILD_LEVEL_BYTES) * filter.count("/+")
         if self.share_group is None:
             return size_bytes
         return size_bytes + SHARE_BYTES + TEXT_BYTES + filter_bytes + 2 * text_bytes(self.share_group)

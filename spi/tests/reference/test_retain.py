@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.reference.retain import VISITS, MemoryRetainStore
+from kinmqtt_spi.reference.retain import TOMBSTONE_BYTES, VISITS, MemoryRetainStore
 from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite, retained_bytes
 from kinmqtt_spi.values import Message
@@ -305,3 +305,30 @@ def test_a_retain_store_weighs_the_properties_of_its_messages() -> None:
     store.put([RetainWrite(message, RetainVersion(1.0, 0, 0))])
 
     assert store.size_bytes() == retained_bytes(message) > 30_000
+
+
+def test_deletions_of_long_topics_are_remembered_in_so_many_bytes() -> None:
+    """However long the topics are, what is remembered of them has a bound; the oldest goes first."""
+    store = MemoryRetainStore()
+    number = 3 * TOMBSTONE_BYTES // 4000
+
+    for each in range(number):
+        store.put([write(f"{each:05}".ljust(4000, "x"), b"", at=2.0)])
+    remembered = sum(map(len, store._tombstones))
+    store.put([write(f"{each:05}".ljust(4000, "x"), at=1.0) for each in (0, number - 1)])
+
+    assert TOMBSTONE_BYTES - 4000 <= remembered <= TOMBSTONE_BYTES
+    assert [topic[:5] for topic in found(store, "#")] == ["00000"]
+    store.forget_deletions()
+    assert (store._tombstone_bytes, len(store._tombstones)) == (0, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.booleans()), max_size=30))
+def test_remembered_deletions_are_counted_right(steps: list[tuple[str, bool]]) -> None:
+    """Whatever comes and goes, the bytes are those of the topics that are remembered."""
+    store = MemoryRetainStore(tombstones=2)
+
+    for at, (topic, deletes) in enumerate(steps, 1):
+        store.put([write(topic * 3, b"" if deletes else b"x", at=float(at))])
+
+    assert store._tombstone_bytes == sum(map(len, store._tombstones))

@@ -495,3 +495,31 @@ class TestRETAIN_30_ForgetsDeletions(_Broken):
     class double(MemoryRetainStore):
         def newest(self) -> float:
             return max((node.version.received_at for node in self._topics.values() if node.message), default=0.0)
+
+
+class TestRETAIN_31_CountsWhatWasReplaced(_Broken):
+    class double(MemoryRetainStore):
+        def _count(self, message: Message, sign: int) -> None:
+            before = dict(self._by_user)
+            super()._count(message, sign)
+            if sign < 0:
+                self._by_user = before
+
+
+class TestRETAIN_31_CountsForWhoeverWroteLast(_Broken):
+    class double(MemoryRetainStore):
+        """Takes off what is replaced from who replaces it."""
+
+        def _hold(self, topic: str, node: Any, message: Message, version: RetainVersion) -> None:
+            if node is not None and node.message is not None:
+                node.message = evolve(node.message, publisher=message.publisher)
+            super()._hold(topic, node, message, version)
+
+
+class TestRETAIN_31_LeavesWhatHasExpired(_Broken):
+    class double(MemoryRetainStore):
+        def expire(self, now: float, limit: int) -> Sequence[Message]:
+            before = dict(self._by_user)
+            removed = super().expire(now, limit)
+            self._by_user = before
+            return removed

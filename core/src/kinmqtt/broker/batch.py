@@ -65,6 +65,7 @@ class Batch:
         "refused",
         "retain",
         "retain_bytes",
+        "retain_users",
         "sends",
         "sessions",
         "tied",
@@ -77,6 +78,8 @@ class Batch:
         self.retain: list[RetainWrite] = []
         self.retain_bytes = 0
         """What these count for: each that comes is asked whether there is room for it behind the others."""
+        self.retain_users: dict[str, tuple[int, int]] = {}
+        """How many of them are of each user, and what these count for."""
         self.events: list[Event] = []
         self.began_at = 0.0
         """When it was handed over to the stores, by a clock that never goes back."""

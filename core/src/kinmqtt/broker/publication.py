@@ -123,13 +123,13 @@ class Publication:
 
     @property
     def size_bytes(self) -> int:
-        """What its message counts for (:attr:`Message.size_bytes`), without making one where that can be told."""
-        if self._message is not None:
-            return self._message.size_bytes
+        """What its message counts for (:attr:`Message.size_bytes`), without making one; it never changes.
+
+        A topic alias that it came by counts too.
+        """
         publish = self.publish
-        if publish.properties is not NO_PROPERTIES:
-            return self.stored.size_bytes
-        return MESSAGE_BYTES + text_bytes(publish.topic) + publish.payload_size
+        size_bytes = MESSAGE_BYTES + text_bytes(publish.topic) + publish.payload_size
+        return size_bytes if publish.properties is NO_PROPERTIES else size_bytes + publish.properties.size_bytes
 
     def has_expired(self, now: float) -> bool:
         """Whether the message must no longer be delivered at ``now`` (seconds since the epoch)."""
@@ -137,9 +137,11 @@ class Publication:
 
     def rest(self) -> None:
         """Hold the message once, for it waits: neither the packet it came in nor what was encoded of it."""
-        message = self.stored
+        publish = self.publish
+        payload = self.stored.payload
+        packet_id = 1 if publish.qos else 0
         self.publish = Publish.build(
-            message.topic, message.payload, message.qos, message.retain, False, 1, message.properties
+            publish.topic, payload, publish.qos, publish.retain, False, packet_id, publish.properties
         )
         self.frame_version = 0
         self._parts = self._parts_others = None

@@ -61,15 +61,20 @@ class Redistribution:
         return bool(given)
 
     def _again_later(self, session: Session, given: list[Delivery], ends: bool) -> None:
-        if self._owed + len(given) > MAX_OWED:
+        runtime = self._runtime
+        size_bytes = sum(delivery.size_bytes for delivery in given)
+        too_much = runtime.waiting.size_bytes + size_bytes > runtime.limits.max_all_queued_bytes
+        if too_much or self._owed + len(given) > MAX_OWED:
             for delivery in given:
                 self._runtime.drop(session.client_id, delivery.publication.message, "store_failed")
             return
         self._owed += len(given)
-        self._runtime.clock.later(RETRY_S, partial(self._again, session, given, ends))
+        runtime.waiting.size_bytes += size_bytes
+        runtime.clock.later(RETRY_S, partial(self._again, session, given, ends))
 
     def _again(self, session: Session, given: list[Delivery], ends: bool) -> None:
         self._owed -= len(given)
+        self._runtime.waiting.size_bytes -= sum(delivery.size_bytes for delivery in given)
         turn = self._runtime.turn
         turn.touch()
         taken = [

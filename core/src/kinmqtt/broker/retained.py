@@ -81,14 +81,27 @@ class Retained:
         limits = runtime.limits
         store = runtime.stores.retain
         coming = runtime.turn.batch
+        more_bytes = retained_bytes(publication.stored)
         many = store.count() + len(coming.retain) >= limits.max_retained_messages
-        size_bytes = store.size_bytes() + coming.retain_bytes + retained_bytes(publication.stored)
+        size_bytes = store.size_bytes() + coming.retain_bytes + more_bytes
         if not many and size_bytes <= limits.max_retained_bytes:
-            return False
+            if not self._takes_too_much(publication.publisher.username, more_bytes):
+                return False
         page = store.match(publish.topic, None, 1)
         if isinstance(page, Awaitable):
             return self._replaces_none(page, publication)
         return _is_larger(publication, page)
+
+    def _takes_too_much(self, username: str | None, more_bytes: int) -> bool:
+        """Whether a user has its share of what is retained, with what is on its way to the store."""
+        held = None if username is None else self._runtime.stores.retain.held_by(username)
+        if held is None or username is None:
+            return False
+        limits = self._runtime.limits
+        messages, size_bytes = self._runtime.turn.batch.retain_users.get(username, (0, 0))
+        if held[0] + messages >= limits.share_of(limits.max_retained_messages):
+            return True
+        return held[1] + size_bytes + more_bytes > limits.share_of(limits.max_retained_bytes)
 
     @staticmethod
     async def _replaces_none(pending: Awaitable[RetainPage], publication: Publication) -> bool:
@@ -136,7 +149,12 @@ class Retained:
         version = RetainVersion(self._latest, message.id.node, message.id.counter)
         batch = self._runtime.turn.batch
         batch.retain.append(RetainWrite(message, version))
-        batch.retain_bytes += retained_bytes(message)
+        size_bytes = retained_bytes(message)
+        batch.retain_bytes += size_bytes
+        username = message.publisher.username
+        if username is not None:
+            messages, its_bytes = batch.retain_users.get(username, (0, 0))
+            batch.retain_users[username] = (messages + 1, its_bytes + size_bytes)
 
     def _write(self, message: Message) -> None:
         runtime = self._runtime

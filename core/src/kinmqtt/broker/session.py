@@ -42,6 +42,9 @@ _NOTHING_LEFT: Final = Publication.of(_RELEASED)
 LARGE_BYTES: Final = 16 << 10
 """In flight a message that counts for more is counted: the window bounds how much the others are."""
 
+_LIGHT_BYTES: Final = 1024
+"""A packet that is no larger is no large message: its properties take at most 13 times what they do on the wire."""
+
 FLIGHT_BYTES: Final = 300
 """What a message in flight takes besides what it counts for where it waits: it is known here and in the store."""
 
@@ -220,8 +223,8 @@ class Session(Holder):
 
     def assign(self, delivery: Delivery) -> int:
         """Put a delivery in flight; answers its packet identifier."""
-        publish = delivery.publication.publish
-        if len(publish.frame) > LARGE_BYTES or publish.properties is not NO_PROPERTIES:
+        publication = delivery.publication
+        if not publication.frame_version or len(publication.publish.frame) > _LIGHT_BYTES:
             self._flies(delivery)
         return self.outgoing.assign(delivery)
 
@@ -397,14 +400,14 @@ class Session(Holder):
     def _shed(self) -> None:
         """Where its user, or all together, hold too much, what is in flight to who leaves gives way, newest first."""
         runtime = self._runtime
-        if not self.waiting.all_hold_too_much:
+        if not self.waiting.all_hold_too_much():
             return
         for packet_id, delivery in reversed(list(self.outgoing)):
             if delivery.stage is Stage.PUBCOMP:
                 continue  # Nothing is left of its message.
             self.hand_on(packet_id, delivery)
             full_queue.drop(runtime, self, delivery.publication.message)
-            if not self.waiting.all_hold_too_much:
+            if not self.waiting.all_hold_too_much():
                 return
 
     def _pay(self) -> None:
@@ -429,7 +432,7 @@ class Session(Holder):
     @property
     def _flies_too_much(self) -> bool:
         """Whether the next message must wait until large ones are acknowledged; one of those is sent in any case."""
-        return self._large_bytes >= self._runtime.limits.max_inflight_bytes or self.waiting.all_are_full
+        return self._large_bytes >= self._runtime.limits.max_inflight_bytes or self.waiting.all_are_full()
 
     @property
     def has_no_room(self) -> bool:

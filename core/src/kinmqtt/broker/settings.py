@@ -256,8 +256,9 @@ class LimitSettings:
 
     user_share: float = setting(
         0.5,
-        help="how much of max_sessions, max_all_subscription_bytes, max_all_will_bytes and max_all_queued_bytes one "
-        "user may take, or one address of those without a user name that was checked; 1 for all of it",
+        help="how much of max_sessions, max_all_subscription_bytes, max_all_will_bytes, max_all_queued_bytes, "
+        "max_retained_messages and max_retained_bytes one user may take, or (but for what is retained) one address "
+        "of those without a user name that was checked; 1 for all of it",
         minimum=0.001,
         maximum=1,
     )

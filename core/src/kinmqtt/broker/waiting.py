@@ -84,10 +84,9 @@ class Waiting(ABC):
         return (
             self.count >= limits.max_queued_messages
             or self.size_bytes >= limits.max_queued_bytes
-            or self.all_are_full
+            or self.all_are_full()
         )
 
-    @property
     def all_are_full(self) -> bool:
         """Whether the queues of all clients, or those of this one's user, hold as much as they may."""
         most = self._runtime.limits.max_all_queued_bytes
@@ -95,7 +94,6 @@ class Waiting(ABC):
             return True
         return self._session.account.queued_bytes >= self._runtime.limits.share_of(most)
 
-    @property
     def all_hold_too_much(self) -> bool:
         """Whether they hold more than that."""
         most = self._runtime.limits.max_all_queued_bytes
@@ -107,7 +105,7 @@ class Waiting(ABC):
     def _is_over(self) -> bool:
         """Whether more waits than may; the newest stays, however large it is."""
         limits = self._runtime.limits
-        too_large = self.size_bytes > limits.max_queued_bytes or self.all_hold_too_much
+        too_large = self.size_bytes > limits.max_queued_bytes or self.all_hold_too_much()
         return (too_large and self.count > 1) or self.count > limits.max_queued_messages
 
     def _comes(self, size_bytes: int) -> None:
@@ -142,12 +140,10 @@ class Ended(Waiting):
     def pump(self) -> None:
         """See :meth:`Waiting.pump`."""
 
-    @property
     def all_are_full(self) -> bool:
         """See :meth:`Waiting.all_are_full`."""
         return False
 
-    @property
     def all_hold_too_much(self) -> bool:
         """See :meth:`Waiting.all_hold_too_much`."""
         return False

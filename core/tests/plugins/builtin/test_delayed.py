@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import House
+from harness import House, Trusting
 from stores import FailingRetaineds, Retaineds
 from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent, globalLogPublisher
 
+from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.packets import V5, Puback, Publish, Will
 from kinmqtt.plugins.builtin.delayed import DelayedSettings
 from kinmqtt_spi import ALLOW, Decision, Message, Properties, deny, hookimpl
@@ -20,6 +22,8 @@ from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.metric import GaugeSample
+from kinmqtt_spi.services.plugin import Context
 from kinmqtt_spi.values import Publisher
 
 
@@ -161,16 +165,170 @@ def test_a_will_may_be_delayed() -> None:
     assert sub.messages == [("a", b"x", 0)]
 
 
-@pytest.mark.parametrize("bound", [DelayedSettings(max_messages=2), DelayedSettings(max_bytes=4)])
-def test_what_waits_is_bounded(bound: DelayedSettings) -> None:
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"max_messages": 2},
+        {"max_bytes": 7000},
+        {"max_messages_per_client": 2},
+        {"max_bytes_per_client": 7000},
+        {"max_messages": 4, "user_share": 0.5},
+        {"max_bytes": 14_000, "user_share": 0.5},
+    ],
+    ids=str,
+)
+def test_what_waits_is_bounded(bound: dict[str, Any]) -> None:
     """The excess is refused with 0x97, and what is published makes room."""
-    house = _house(delayed=bound)
+    house = _house(delayed=DelayedSettings(**{"user_share": 1, **bound}))
+    pub = house.connect("p", V5)
 
-    reasons = [_reasons(house, "$delayed/1/a") for _ in range(3)]
+    for _ in range(3):
+        pub.publish("$delayed/1/a", b"x" * 500, qos=1)
     house.advance(1)
-    again = _reasons(house, "$delayed/1/a")
+    pub.publish("$delayed/1/a", b"x" * 500, qos=1)
 
-    assert (reasons, again) == ([0, 0, 0x97], 0)
+    assert [int(packet.reason) for packet in pub.of(Puback)] == [0, 0, 0x97, 0]
+
+
+class Users:
+    """Vouches for everybody, by whatever user name."""
+
+    @hookimpl
+    def authenticate(self, request: ConnectRequest) -> Decision:
+        return ALLOW
+
+
+def _delays(house: House, client_id: str, number: int, **more: Any) -> int:
+    """How many messages a client may delay, of so many that it wants to."""
+    pub = house.connect(client_id, V5, **more)
+    for _ in range(number):
+        pub.publish("$delayed/1000/a", b"x", qos=1)
+    return sum(not packet.reason.is_failure for packet in pub.of(Puback))
+
+
+def _held(house: House) -> dict[str, float]:
+    """What the plugin says that it holds."""
+    plugin: Any = house.assembly.manager._pm.get_plugin("delayed")
+    assert plugin._users.messages == plugin._clients.messages
+    assert plugin._users.size_bytes == plugin._clients.size_bytes
+    samples = house.assembly.metrics.snapshot(0.0, "n").samples
+    return {
+        each.name: each.value
+        for each in samples
+        if each.labels.get("plugin") == "delayed" and isinstance(each, GaugeSample)
+    }
+
+
+def test_one_client_leaves_room_for_others() -> None:
+    """It fills its share, and whoever else is there may delay as before, also under the same user name."""
+    bounds = DelayedSettings(max_messages=40, max_messages_per_client=5)
+    house = _house(delayed=bounds, plugins={"users": Users()})
+
+    taken = [_delays(house, name, 10, username="one") for name in ("a", "b")]
+    other = _delays(house, "c", 10, username="other")
+
+    assert (taken, other) == ([5, 5], 5)
+
+
+def test_one_user_leaves_room_for_others() -> None:
+    """Under ever new client ids a client has its user's share, and all together have what there is."""
+    bounds = DelayedSettings(max_messages=20, max_messages_per_client=4)
+    house = _house(delayed=bounds, plugins={"users": Users()})
+
+    taken = [_delays(house, f"a{number}", 4, username="one") for number in range(5)]
+    others = [_delays(house, f"b{number}", 4, username=f"other{number}") for number in range(4)]
+
+    assert taken == [4, 4, 2, 0, 0]
+    assert others == [4, 4, 2, 0]
+
+
+def test_who_is_anonymous_delays_by_its_address() -> None:
+    """Whatever client ids and user names it makes up."""
+    house = _house(delayed=DelayedSettings(max_messages=20, max_messages_per_client=4))
+
+    here = [_delays(house, f"a{number}", 4, username=f"u{number}") for number in range(4)]
+    there = _delays(house, "b", 4, host="198.51.100.1")
+
+    assert (here, there) == ([4, 4, 2, 0], 4)
+
+
+def test_the_longest_delays_of_one_client_take_delaying_from_nobody() -> None:
+    """By the defaults: what ten thousand messages that wait for more than a year did once."""
+    house = _house()
+
+    taken = _delays(house, "greedy", 1100)
+    other = _delays(house, "other", 10)
+
+    assert (taken, other) == (1000, 10)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["as it is kept", "as it was kept before"])
+def test_what_waits_over_a_restart_counts(old: bool, tmp_path: Path) -> None:
+    """For its client, its user and in all, and as much as before."""
+    bounds = DelayedSettings(max_messages=6, max_messages_per_client=2)
+    broker = BrokerSettings(sys_interval_s=0, data=str(tmp_path))
+    house = _house(delayed=bounds, plugins={"users": Users()}, settings=broker)
+    _delays(house, "a", 2, username="one")
+    before = _held(house)
+    if old:
+        context = house.assembly.contexts["delayed"]
+        for key, value in dict(house.result(_all(context))).items():
+            known = json.loads(value)
+            client = known.pop("client")
+            known["message"]["publisher"] = {"client_id": client["client_id"], "username": client["username"]}
+            context.keep(key, json.dumps(known).encode())
+        house.settle()
+    clock = TurnableClock(house.clock.now())
+    _kill(house)
+
+    house = _house(delayed=bounds, plugins={"users": Users()}, settings=broker, clock=clock)
+    after = _held(house)
+    same = _delays(house, "a", 2, username="two")
+    user = _delays(house, "b", 2, username="one")
+    other = _delays(house, "c", 9, username="three")
+    house.advance(1000)
+
+    assert after["count"] == 2
+    assert old or after == before
+    assert (same, user, other) == (0, 1, 2)
+    assert set(_held(house).values()) == {0}
+    _kill(house)
+
+
+async def _all(context: Context) -> Mapping[str, bytes]:
+    return await context.kept()
+
+
+def _kill(house: House) -> None:
+    plugin: Any = house.assembly.manager._pm.get_plugin("embedded")
+    plugin._journal.abandon()
+    plugin._directory.close()
+
+
+def test_what_could_not_be_kept_counts_no_more() -> None:
+    """Its publisher is told that it was not, and sends it again."""
+    retaineds = FailingRetaineds()
+    house = _house(plugins={"retaineds": retaineds})
+    retaineds.refuses = lambda write: True
+
+    pub = house.connect("p", V5).publish("$delayed/5/a", b"x", qos=1)
+
+    assert pub.closed
+    assert set(_held(house).values()) == {0}
+
+
+def test_a_message_that_waits_counts_with_what_is_kept_of_it() -> None:
+    """It is held twice: as it is published, and as it is kept."""
+    house = _house()
+
+    _delays(house, "a", 1)
+    small = _held(house)["size"]
+    house.connect("b", V5).publish("$delayed/5/a", b"x" * 3000, qos=1)
+    large = _held(house)["size"] - small
+
+    kept = house.broker.runtime.stores.retain.size_bytes()
+    assert kept < small + large < kept + 10_000
+    assert large - small > 3000 + 3000 * 4 // 3 - 10
 
 
 def test_a_reload_changes_the_bounds() -> None:
@@ -263,7 +421,7 @@ def _topics(house: House) -> list[str]:
 def test_who_may_not_publish_any_more_has_nothing_published(there: bool) -> None:
     """Whether its publisher is connected or gone, a message is dropped when it is due: counted, told and logged."""
     rules = Rules()
-    house = _house(plugins={"rules": rules})
+    house = _house(plugins={"rules": rules, "trusting": Trusting()})
     everybody = house.connect("s").subscribe("#")
     publisher = house.connect("pub", username="ann").publish("$delayed/5/a", b"x", qos=1, retain=True)
     if not there:

@@ -8,6 +8,7 @@ from typing import Final
 
 from attrs import frozen
 
+from kinmqtt_spi.properties import text_bytes
 from kinmqtt_spi.reference._deadlines import Deadlines
 from kinmqtt_spi.services.retain import (
     RetainContents,
@@ -21,6 +22,10 @@ from kinmqtt_spi.values import Message
 
 VISITS: Final = 1000
 """How many nodes one page looks at, whatever it finds there: some filters find nothing among very many topics."""
+
+
+TOMBSTONE_BYTES: Final = 4 << 20
+"""What the topics of remembered deletions may take, however few these are."""
 
 
 class _Node:
@@ -104,8 +109,9 @@ class _Cursor:
 class MemoryRetainStore(RetainStore):
     """Keeps retained messages in a trie; every write is kept when :meth:`put` returns.
 
-    ``tombstones`` bounds how many deletions are remembered against older writes that arrive late; beyond it
-    the oldest deletion is forgotten. A message that expired counts as deleted by its own version.
+    ``tombstones`` bounds how many deletions are remembered against older writes that arrive late; beyond it, or
+    beyond :data:`TOMBSTONE_BYTES`, the oldest deletion is forgotten. A message that expired counts as deleted by
+    its own version.
     """
 
     def __init__(self, *, tombstones: int = 10_000) -> None:
@@ -115,7 +121,9 @@ class MemoryRetainStore(RetainStore):
         self._topics: dict[str, _Node] = {}
         self._tombstones: OrderedDict[str, RetainVersion] = OrderedDict()
         self._max_tombstones = tombstones
+        self._tombstone_bytes = 0
         self._bytes = 0
+        self._by_user: dict[str, tuple[int, int]] = {}
         self._expiry = Deadlines()
 
     def put(self, writes: Sequence[RetainWrite]) -> None:
@@ -127,7 +135,7 @@ class MemoryRetainStore(RetainStore):
             if known is not None and version < known:
                 continue
             if message.payload:
-                self._tombstones.pop(topic, None)
+                self._dig_up(topic)
                 self._hold(topic, node, message, version)
             else:
                 if node is not None:
@@ -169,12 +177,16 @@ class MemoryRetainStore(RetainStore):
     def forget_deletions(self) -> None:
         """Forget what is remembered against older writes that arrive late."""
         self._tombstones.clear()
+        self._tombstone_bytes = 0
 
     def count(self) -> int:
         return len(self._topics)
 
     def size_bytes(self) -> int:
         return self._bytes
+
+    def held_by(self, username: str) -> tuple[int, int]:
+        return self._by_user.get(username, (0, 0))
 
     def expire(self, now: float, limit: int) -> Sequence[Message]:
         removed: list[Message] = []
@@ -235,20 +247,31 @@ class MemoryRetainStore(RetainStore):
                 node = node.grow(level) if child is None else child
             self._topics[topic] = node
         elif node.message is not None:
-            self._bytes -= retained_bytes(node.message)
+            self._count(node.message, -1)
         node.message = message
         node.version = version
-        self._bytes += retained_bytes(message)
+        self._count(message, 1)
         self._expiry.set(topic, message.expires_at)
 
     def _remove(self, topic: str, node: _Node) -> None:
         del self._topics[topic]
         if node.message is not None:
-            self._bytes -= retained_bytes(node.message)
+            self._count(node.message, -1)
         node.message = node.version = None
         self._expiry.set(topic, None)
         if node.children is None:
             self._prune(self._root_of(topic), topic.split("/"))
+
+    def _count(self, message: Message, sign: int) -> None:
+        size_bytes = sign * retained_bytes(message)
+        self._bytes += size_bytes
+        username = message.publisher.username
+        if username is not None:
+            messages, its_bytes = self._by_user.get(username, (0, 0))
+            if messages + sign:
+                self._by_user[username] = (messages + sign, its_bytes + size_bytes)
+            else:
+                del self._by_user[username]
 
     def _prune(self, root: _Node, levels: list[str]) -> None:
         """Cut the branch to an empty leaf where its last fork, or the last message on its way, is."""
@@ -263,7 +286,12 @@ class MemoryRetainStore(RetainStore):
         fork.cut(key)
 
     def _bury(self, topic: str, version: RetainVersion) -> None:
-        self._tombstones.pop(topic, None)
+        self._dig_up(topic)
         self._tombstones[topic] = version
-        if len(self._tombstones) > self._max_tombstones:
-            self._tombstones.popitem(last=False)
+        self._tombstone_bytes += text_bytes(topic)
+        while len(self._tombstones) > self._max_tombstones or self._tombstone_bytes > TOMBSTONE_BYTES:
+            self._tombstone_bytes -= text_bytes(self._tombstones.popitem(last=False)[0])
+
+    def _dig_up(self, topic: str) -> None:
+        if self._tombstones.pop(topic, None) is not None:
+            self._tombstone_bytes -= text_bytes(topic)

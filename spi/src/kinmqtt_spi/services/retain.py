@@ -93,6 +93,13 @@ class RetainStore(Store, ABC):
     def size_bytes(self) -> int:
         """The sum of what they count for (:func:`retained_bytes`), without waiting."""
 
+    def held_by(self, username: str) -> tuple[int, int] | None:
+        """How many retained messages are of a user, and the sum of what they count for, without waiting.
+
+        ``None`` where a store does not count them by user: then a user may have all the room that there is.
+        """
+        return None
+
     @abstractmethod
     def expire(self, now: float, limit: int) -> Maybe[Sequence[Message]]:
         """Remove at most ``limit`` messages that have expired at ``now``; answers what was removed."""

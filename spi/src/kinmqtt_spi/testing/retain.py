@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -591,7 +591,52 @@ class RetainStoreContract(StoreContract):
         least = [0.0, *(NOW + at for at in (5, 5, 7, 7, 9))]
         assert not any(known) or all(one >= other for one, other in zip(known, least, strict=True))
 
+    @behaviour("RETAIN-31")
+    def test_retain_31_what_a_user_holds_is_right(self, retain_store: RetainStore, drive: Driver) -> None:
+        """``held_by`` is right for each user after every write and expiry, or always ``None``.
+
+        A message belongs to the user who published it; one without a user name, to nobody.
+        """
+        held: dict[str, Message] = {}
+        steps = [
+            ("a/b", "one", b"x", None),
+            ("b", "one", b"payload", 10.0),
+            ("c", "other", b"x", None),
+            ("a/b", "one", b"longer", None),
+            ("c", "one", b"x", None),
+            ("d", None, b"x", None),
+            ("d", "other", b"x", 20.0),
+            ("a/b", "other", b"", None),
+            ("c", None, b"x", None),
+        ]
+        for number, (topic, user, payload, expires_at) in enumerate(steps, 1):
+            each = message(
+                topic,
+                payload,
+                publisher=Publisher("c", user),
+                expires_at=None if expires_at is None else NOW + expires_at,
+            )
+            self._put(retain_store, drive, RetainWrite(each, RetainVersion(NOW + number, 1, number)))
+            held.pop(topic, None)
+            if payload:
+                held[topic] = each
+            self._holds(retain_store, held)
+        late = message("b", b"late", publisher=Publisher("c", "other"))
+        self._put(retain_store, drive, RetainWrite(late, RetainVersion(NOW, 1, 99)))
+        self._holds(retain_store, held)
+        for after_s in (15.0, 25.0):
+            drive(retain_store.expire(NOW + after_s, 10))
+            held = {topic: each for topic, each in held.items() if not each.has_expired(NOW + after_s)}
+            self._holds(retain_store, held)
+
     # Within
+
+    @staticmethod
+    def _holds(store: RetainStore, held: Mapping[str, Message]) -> None:
+        """Compare what a store says of users with what is retained."""
+        for user in ("one", "other", "nobody"):
+            theirs = [retained_bytes(each) for each in held.values() if each.publisher.username == user]
+            assert store.held_by(user) in (None, (len(theirs), sum(theirs)))
 
     def _put(self, store: RetainStore, drive: Driver, *writes: RetainWrite) -> None:
         self.keep(store, lambda: store.put(writes), drive)

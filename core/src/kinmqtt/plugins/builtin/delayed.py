@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Sequence
 from heapq import heappop, heappush
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, field, frozen
@@ -13,6 +14,7 @@ from kinmqtt_spi import Client, Decision, Drop, Message, Reject, hookimpl, on_to
 from kinmqtt_spi.plain import from_plain, to_plain
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.retain import retained_bytes
 from kinmqtt_spi.settings import setting
 from kinmqtt_spi.values import THE_BROKER, Maybe, MessageId, Publisher
 
@@ -21,13 +23,27 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "$delayed/"
 
+HELD_BYTES: Final = 300
+"""What a message that waits takes besides itself and what is kept of it, about."""
+
 
 @frozen(slots=True)
 class DelayedSettings:
     """``[plugins.delayed]``."""
 
     max_messages: int = setting(10_000, help="messages that may wait at one time", minimum=0)
-    max_bytes: int = setting(64 << 20, help="their topics, payloads and properties", unit="bytes", minimum=0)
+    max_bytes: int = setting(
+        64 << 20, help="what they may take in memory, with what is kept of them, about", unit="bytes", minimum=0
+    )
+    max_messages_per_client: int = setting(1000, help="how many of them may be of one client id", minimum=0)
+    max_bytes_per_client: int = setting(8 << 20, help="what these may take", unit="bytes", minimum=0)
+    user_share: float = setting(
+        0.5,
+        help="how much of max_messages and max_bytes one user may take, or one address of those without a user name "
+        "that was checked; 1 for all of it",
+        minimum=0.001,
+        maximum=1,
+    )
     max_delay_s: int = setting(42_949_670, help="the longest delay", unit="s", minimum=1)
 
 
@@ -44,6 +60,38 @@ class _Held:
     """Who has left it, as it was then."""
     size_bytes: int = field(order=False)
 
+    @property
+    def client_id(self) -> str:
+        """Whose it is."""
+        return self.client.client_id
+
+    @property
+    def user(self) -> str:
+        """Whose share it takes."""
+        return self.client.quota_key
+
+
+class _Tally:
+    """How many messages wait, and what they take: of each of some names, and in all."""
+
+    def __init__(self) -> None:
+        self.messages = self.size_bytes = 0
+        self._by_name: dict[str, tuple[int, int]] = {}
+
+    def of(self, name: str) -> tuple[int, int]:
+        """Messages and bytes of one name."""
+        return self._by_name.get(name, (0, 0))
+
+    def add(self, name: str, messages: int, size_bytes: int) -> None:
+        """So many more, or less."""
+        self.messages += messages
+        self.size_bytes += size_bytes
+        its_messages, its_bytes = self.of(name)
+        if its_messages + messages:
+            self._by_name[name] = (its_messages + messages, its_bytes + size_bytes)
+        else:
+            del self._by_name[name]
+
 
 class Delayed:
     """Holds messages until they are due, over restarts where the broker keeps anything.
@@ -56,8 +104,9 @@ class Delayed:
         self._context: Context | None = None
         self._settings = DelayedSettings()
         self._waiting: list[_Held] = []
-        self._count = self._bytes = 0
-        """Those with them whose keeping is under way."""
+        self._clients = _Tally()
+        self._users = _Tally()
+        """Of each client id and of each user; those with them whose keeping is under way."""
         self._serial = 0
         self._timer: Timer | None = None
         self._armed_for = 0.0
@@ -73,8 +122,8 @@ class Delayed:
         self._context = context
         context.claim_topics(f"{PREFIX}#", Action.PUBLISH, Action.WILL)
         self._settings = context.settings
-        context.metrics.gauge("count", "messages", lambda: self._count)
-        context.metrics.gauge("size", "bytes", lambda: self._bytes)
+        context.metrics.gauge("count", "messages", lambda: self._clients.messages)
+        context.metrics.gauge("size", "bytes", lambda: self._clients.size_bytes)
 
     @hookimpl
     async def start(self, context: Context) -> None:
@@ -88,9 +137,9 @@ class Delayed:
                 continue
             moment = context.clock.monotonic() + due - context.clock.now()
             self._serial += 1
-            self._count += 1
-            self._bytes += message.size_bytes
-            heappush(self._waiting, _Held(moment, self._serial, key, message, client, message.size_bytes))
+            held = _Held(moment, self._serial, key, message, client, _size_bytes(key, value, message))
+            self._comes(held)
+            heappush(self._waiting, held)
         self._arm()
 
     @hookimpl
@@ -106,7 +155,7 @@ class Delayed:
             self._timer.cancel()
             self._timer = None
         self._waiting.clear()
-        self._count = self._bytes = 0
+        self._clients, self._users = _Tally(), _Tally()
 
     @hookimpl
     @on_topics("$delayed/#")
@@ -167,28 +216,53 @@ class Delayed:
     def _hold(self, context: Context, client: Client, message: Message, delay_s: int) -> Drop | Reject:
         # Its expiry begins when it is published, or one that waits long could never be delivered.
         held = message.received(MessageId(0, 0), 0.0, None)
-        settings = self._settings
-        size_bytes = held.size_bytes
-        if self._count >= settings.max_messages or self._bytes + size_bytes > settings.max_bytes:
-            return Reject(ReasonCode.QUOTA_EXCEEDED, "too many delayed messages")
+        # Nothing is packed that can't be held in any case.
+        full = self._bound_reached(client.client_id, client.quota_key, held.size_bytes)
+        if full is not None:
+            return _refused(full)
         due = context.clock.now() + delay_s
         self._serial += 1
         key = f"{int(due * 1000):015}-{context.node.uid:016x}-{self._serial}"
+        value = _packed(due, held, client)
+        size_bytes = _size_bytes(key, value, held)
+        full = self._bound_reached(client.client_id, client.quota_key, size_bytes)
+        if full is not None:
+            return _refused(full)
         waits = _Held(context.clock.monotonic() + delay_s, self._serial, key, held, client, size_bytes)
-        self._count += 1
-        self._bytes += size_bytes
-        context.keep(
-            key, _packed(due, held, client), kept=lambda: self._push(waits), unkept=lambda: self._leaves(waits)
-        )
+        self._comes(waits)
+        context.keep(key, value, kept=lambda: self._push(waits), unkept=lambda: self._leaves(waits))
         return Drop("delayed")
+
+    def _bound_reached(self, client_id: str, user: str, size_bytes: int) -> str | None:
+        """The setting that a message of that size would exceed; ``None`` for none."""
+        bounds = self._settings
+        client_messages, client_bytes = self._clients.of(client_id)
+        user_messages, user_bytes = self._users.of(user)
+        if self._clients.messages >= bounds.max_messages:
+            return "max_messages"
+        if self._clients.size_bytes + size_bytes > bounds.max_bytes:
+            return "max_bytes"
+        if client_messages >= bounds.max_messages_per_client:
+            return "max_messages_per_client"
+        if client_bytes + size_bytes > bounds.max_bytes_per_client:
+            return "max_bytes_per_client"
+        if user_messages >= ceil(bounds.max_messages * bounds.user_share):
+            return "user_share"
+        if user_bytes + size_bytes > ceil(bounds.max_bytes * bounds.user_share):
+            return "user_share"
+        return None
+
+    def _comes(self, held: _Held) -> None:
+        self._clients.add(held.client_id, 1, held.size_bytes)
+        self._users.add(held.user, 1, held.size_bytes)
 
     def _push(self, held: _Held) -> None:
         heappush(self._waiting, held)
         self._arm()
 
     def _leaves(self, held: _Held) -> None:
-        self._count -= 1
-        self._bytes -= held.size_bytes
+        self._clients.add(held.client_id, -1, -held.size_bytes)
+        self._users.add(held.user, -1, -held.size_bytes)
 
     def _arm(self) -> None:
         """One timer, for the message that is due first."""
@@ -239,3 +313,12 @@ def _unpacked(value: bytes) -> tuple[float, Message, Client]:
         return due, message, Client(message.publisher.client_id, message.publisher.username)
     client = from_plain(Client, known["client"])
     return due, evolve(message, publisher=Publisher(client.client_id, client.username)), client
+
+
+def _refused(bound: str) -> Reject:
+    return Reject(ReasonCode.QUOTA_EXCEEDED, f"too many delayed messages (plugins.delayed.{bound})")
+
+
+def _size_bytes(key: str, value: bytes, message: Message) -> int:
+    """What a message counts for that waits: it is held here, and with the retained messages as it is kept."""
+    return message.size_bytes + HELD_BYTES + retained_bytes(Message(f"$plugin/delayed/{key}", value))

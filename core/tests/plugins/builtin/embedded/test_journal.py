@@ -631,6 +631,24 @@ def test_a_log_that_holds_too_much_wants_to_be_told_anew(tmp_path: Path) -> None
     log.abandon()
 
 
+@pytest.mark.usefixtures("small_segments")
+@pytest.mark.parametrize(("live_bytes", "wants"), [(3000, False), (1500, True), (0, True)])
+def test_what_was_told_anew_and_is_gone_makes_room(tmp_path: Path, live_bytes: int, wants: bool) -> None:
+    """A directory follows what counts when that becomes less, and not only what it once was."""
+    context = BareContext()
+    held = [group(number, b"%050d" % number) for number in range(20)]
+    log = begun(tmp_path, context, slices=lambda: iter(held))
+    log.wants_compaction(3000)
+    outcome(log.compact())
+    finish(context)
+    for number in range(10):
+        log.append(pack(group(number, b"%050d" % number)))
+
+    assert log.size_bytes < 2 * sum(len(pack(each)) for each in held) + journal.SEGMENT_BYTES
+    assert log.wants_compaction(live_bytes) is wants
+    log.abandon()
+
+
 def test_a_disk_that_is_full_meanwhile_leaves_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not everything can be told anew, the old segments stay and count; for a minute it is not tried again."""
     monkeypatch.setattr(segment, "_SET_UP", (*segment._SET_UP, "PRAGMA max_page_count = 16"))

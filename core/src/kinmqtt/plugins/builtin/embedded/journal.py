@@ -70,7 +70,9 @@ class Journal:
         """Segments that are no longer written to, in order, with about what they hold."""
         self._told_bytes = 0
         self._told_segments = 0
-        """What was told anew the last time: so much a log holds at least."""
+        """What was told anew the last time: so much a log holds at least, while as much counts."""
+        self._told_live_bytes = self._live_bytes = 0
+        """What counted then, and what counted when it was last asked whether that is to be done."""
         self._failures = 0
         """Requests to the disk that it did not carry out."""
         self._current: Segment | None = None
@@ -175,12 +177,17 @@ class Journal:
 
     def wants_compaction(self, live_bytes: int) -> bool:
         """Whether the log holds so much more than what counts (about ``live_bytes``) that it should be told anew."""
+        self._live_bytes = live_bytes
         if self._compacting is not None or self._resting or self._closed:
             return False
         if len(self._old) - self._told_segments > MOST_SEGMENTS and live_bytes < 2 * self.size_bytes:
             # A message in many queues may be told more than once: what is small must not become large.
             return True
-        return self.size_bytes > 2 * max(live_bytes, self._told_bytes) + SEGMENT_BYTES
+        told_bytes = self._told_bytes
+        if 0 <= live_bytes < self._told_live_bytes:
+            # Much of that is gone since: what is left takes about as much less.
+            told_bytes = told_bytes * live_bytes // self._told_live_bytes
+        return self.size_bytes > 2 * max(live_bytes, told_bytes) + SEGMENT_BYTES
 
     def compact(self) -> Deferred[None]:
         """Tell everything anew, slice by slice, and remove what was told before."""
@@ -368,6 +375,7 @@ class Journal:
                 del self._old[path]
             self._told_bytes = self.size_bytes
             self._told_segments = len(self._old)
+            self._told_live_bytes = self._live_bytes
             await self._in_line(partial(_remove, gone))
         except (sqlite3.Error, OSError, ServiceUnavailable) as error:
             self._context.log.error("{folder} could not be compacted: {error}", folder=self._folder, error=error)
