@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -113,6 +114,16 @@ def test_pythons_are_listed_one_a_line() -> None:
     listed = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert HERE.removeprefix("python") in listed
     assert all(os.path.isabs(path) for path in listed.values())
+
+
+def test_what_continuous_integration_names_is_there() -> None:
+    """pytest passes over a path to leave out that is none, without a word."""
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+    named = set(re.findall(r"(?<![\w./-])(?:core|metrics|plugins|spi|tests)/[\w/.]*\w", text))
+
+    assert len(named) > 15
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 # Environments

@@ -16,6 +16,9 @@ MUTATED = Path(__file__).with_name("mutated_broker.py")
 LIMIT_S = 60.0
 """How long clients may take to come back, and to settle when the broker is left alone."""
 
+ENOUGH = 21
+"""Acknowledged messages of each publisher: a run of fewer would say little."""
+
 
 class Run:
     """A broker that dies and comes back, and its clients."""
@@ -50,20 +53,32 @@ class Run:
 
     async def kill(self, kills: int, until_caught: bool = False) -> None:
         """Kill the broker so many times under traffic, then let everybody come to rest."""
-        await self._start()
-        tasks = [asyncio.create_task(self.subscriber.run())]
-        await self._until(lambda: self.subscriber.known)
-        tasks += [asyncio.create_task(publisher.run()) for publisher in self.publishers]
+        tasks = await self._begin()
         for _ in range(kills):
             before = [client.connections for client in self.clients]
+            goes_on = self._progress(0 if until_caught else ENOUGH / kills)
             await asyncio.sleep(0.02 + self.life_s * self.chance.random())
-            await self._until(self.lives_until)
+            # On a machine that has much to do that was next to nothing.
+            await self._until(lambda goes_on=goes_on: goes_on() and self.lives_until())
             await self._die()
             await self._start()
             await self._until(partial(self._are_back, before))
             if until_caught and any("twice" in text or "lost" in text for text in self.notes.violations()):
                 break
         await self._rest(tasks)
+
+    async def _begin(self) -> list[asyncio.Task[None]]:
+        """Start the broker, and have the clients run when it is known who receives."""
+        await self._start()
+        tasks = [asyncio.create_task(self.subscriber.run())]
+        await self._until(lambda: self.subscriber.known)
+        return tasks + [asyncio.create_task(publisher.run()) for publisher in self.publishers]
+
+    def _progress(self, messages: float) -> Callable[[], bool]:
+        """What says whether so many more messages of each publisher have been acknowledged since this call."""
+        promised = self.notes.promised
+        before = {topic: len(numbers) for topic, numbers in promised.items()}
+        return lambda: all(len(numbers) >= before[topic] + messages for topic, numbers in promised.items())
 
     async def _rest(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Let everybody come to rest, and end the broker."""
