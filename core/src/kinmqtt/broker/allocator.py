@@ -8,8 +8,9 @@ mapped one by one, and are the system's again when they are freed; holes of smal
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 MAPPED_BYTES: Final = 1 << 20
@@ -23,10 +24,13 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 
-def tune(library: Any = None) -> bool:
-    """Fix the bounds; ``False`` where the C library has none. Once for the process, before it holds much."""
+def tune(library: Any = None, environment: Mapping[str, str] = os.environ) -> bool:
+    """Fix the bounds; ``False`` where the C library has none, or where the operator has set some.
+
+    Once for the process, before it holds much.
+    """
     mallopt = _function("mallopt", library)
-    if mallopt is None:
+    if mallopt is None or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in environment):
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, KEPT_FREE_BYTES))
 

@@ -125,7 +125,7 @@ class Buffers:
         self._largest_packet = limits.max_packet_bytes
         self._arriving_bound = bound // ARRIVING_PART
         # What a read brings is known when it is there. And a packet may always be finished.
-        self._hard_bound = bound + max(bound // 4, limits.max_packet_bytes)
+        self._hard_bound = bound + bound // 2 + limits.max_packet_bytes
         self._outbound_bound = limits.max_all_outbound_bytes
         self._fit()
 
@@ -162,7 +162,7 @@ class Buffers:
             self._grown()
             if self.inbound > self._hard_bound:
                 self._cut_inbound(self._connections, self.inbound - self._inbound_bound, FLOOR_BYTES)
-            elif not accepted and self.arriving > self._arriving_bound + self._arriving_bound // 4:
+            elif not accepted and self.arriving > self._arriving_bound + self._arriving_bound // 2:
                 arriving = [connection for connection in self._connections if not connection.accepted]
                 self._cut_inbound(arriving, self.arriving - self._arriving_bound, ARRIVING_FLOOR_BYTES)
         else:
@@ -298,8 +298,11 @@ class Buffers:
         return released
 
     def _cut_inbound(self, connections: Iterable[Connection], excess: int, floor: int) -> None:
-        """The same where reads have brought more than may be held, and only of what has come in."""
-        holders = [each for each in connections if each.inbound_bytes > floor]
+        """The same where reads have brought more than may be held, and only of what has come in.
+
+        Those whose packets did not come go first; those that are just finishing one stay.
+        """
+        holders = [each for each in connections if each.inbound_bytes > floor and each not in self.granted]
         holders.sort(key=_held_inbound, reverse=True)
         before = self.inbound
         number = released = 0
@@ -340,5 +343,5 @@ def _missing(connection: Intake) -> tuple[bool, int]:
     return connection.stalled, connection.framer.missing_bytes
 
 
-def _held_inbound(connection: Connection) -> int:
-    return connection.inbound_bytes
+def _held_inbound(connection: Connection) -> tuple[bool, int]:
+    return connection.stalled, connection.inbound_bytes

@@ -21,7 +21,7 @@ from kinmqtt.broker.denials import shown
 from kinmqtt.broker.intake import Frame, Intake, PendingRead
 from kinmqtt.broker.link import Link
 from kinmqtt.broker.outbox import CLOSED, Discard, Outbox
-from kinmqtt.broker.overload import SLOWED_BY_S
+from kinmqtt.broker.overload import SLOW_BYTES_PER_S, SLOWED_FROM_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection import TRANSITIONS, State, check_first_byte
 from kinmqtt.mqtt.errors import LocalError, RemoteError
@@ -46,6 +46,9 @@ READ_AHEAD_BYTES: Final = 65_536
 """Read of a client that is not accepted yet, behind its CONNECT, before it is read no more until it is."""
 
 _NOBODY: Final = CLOSED
+
+MANY_PIECES: Final = 16_384
+"""So many answers to one read are not gathered until the turn ends."""
 
 Grant = tuple[Resource, int]
 """What limiters granted, and want to be told the end of."""
@@ -176,8 +179,8 @@ class Connection(Intake):
         statistics.bytes_received.value += len(data)
         statistics.packets_received.value += len(frames)
         overload = broker.overload
-        if overload.slows and (framer.buffered_bytes or _has_publish(frames)):
-            self.pause_for(SLOWED_BY_S)
+        if overload.slows and len(data) >= SLOWED_FROM_BYTES and (framer.buffered_bytes or _has_publish(frames)):
+            self.pause_for(len(data) / SLOW_BYTES_PER_S)
         if statistics.bytes_received.value > overload.look_at:
             overload.look_soon()
         if self._held is not None:
@@ -191,6 +194,9 @@ class Connection(Intake):
             self._look_at_rest()
         if framer.buffered_bytes or self.inbound_bytes or self._held is not None:
             self._count_inbound(bool(frames))
+        if len(self.out) > MANY_PIECES:
+            # What a flood of small packets is answered with takes more in pieces than it has bytes.
+            self.flush()
 
     def drained(self) -> None:
         """The transport has sent everything."""
@@ -608,6 +614,8 @@ class Connection(Intake):
         if self.state is State.CLOSED:
             return
         self.broker.runtime.turn.touch()
+        if self._packet_patience is not None:
+            self._packet_patience.begins_anew(self.broker.wheel.now, self.framer.buffered_bytes)
         if rest is not None and not rest.was_asked:
             held = [*rest.frames, *held]
         elif rest is not None and not self._carry_out(rest):

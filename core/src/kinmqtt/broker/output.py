@@ -51,6 +51,8 @@ class Output:
     def _send_out(self, out: Outbox) -> None:
         """Hand a turn's packets to the transport, or keep them while it is busy."""
         size = size_of(out)
+        if not size:
+            return  # It went out before the turn's end.
         self.broker.runtime.statistics.bytes_sent.value += size
         link = self.link
         if not link.ready or size > self.broker.buffers.at_once:

@@ -24,8 +24,11 @@ log = Logger("kinmqtt.overload")
 RECOVERS_BELOW: Final = 0.9
 """The part of a watermark below which it is over."""
 
-SLOWED_BY_S: Final = 0.1
-"""How long a connection that publishes is not read from after each read, while publishers are slowed."""
+SLOW_BYTES_PER_S: Final = 640 << 10
+"""How much is read from a client that publishes, or whose packet has not arrived in full, while such are slowed."""
+
+SLOWED_FROM_BYTES: Final = 1 << 10
+"""Reads that brought less are not waited for: what fills memory is much, not often."""
 
 LOOKS_AFTER_BYTES: Final = 1 << 20
 """Memory is looked at again when so much has come, or a sixteenth of what is left below the highest watermark."""
@@ -45,7 +48,7 @@ class Level(IntEnum):
 
     NORMAL = 0
     SLOW = 1
-    """Publishers, and clients with packets that have not arrived in full, are read from slowly."""
+    """Clients that send much are read from slowly."""
     DROP = 2
     """Messages of QoS 0 are dropped."""
     REFUSE = 3

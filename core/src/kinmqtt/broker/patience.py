@@ -49,6 +49,11 @@ class PacketPatience:
             self.due = self._began + self._limit_s
             return True
         enough = bytes_there - self._seen_bytes >= ENOUGH_BYTES
+        self.begins_anew(now, bytes_there)
+        return enough or not listening
+
+    def begins_anew(self, now: int, bytes_there: int) -> None:
+        """The packet, of which there is so much, has its time in full from now on."""
+        self._began = now
         self._seen_bytes = bytes_there
         self.due = now + self._limit_s
-        return enough or not listening

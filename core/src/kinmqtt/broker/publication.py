@@ -75,7 +75,7 @@ class Publication:
         self.received_at = received_at
         self.expires_at: float | None = None
         self.in_flight = 0
-        """To how many clients it is in flight."""
+        """To how many clients that are there it is in flight."""
         self._mint = mint
         self._message: Message | None = None
         self._parts: tuple[bytes, bytes] | None = None

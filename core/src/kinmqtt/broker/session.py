@@ -138,8 +138,8 @@ class Session(Holder):
             self._flies(delivery)
         if isinstance(self.waiting, WaitingInStore):
             self.waiting.retrying = False
-        self.outgoing.window = min(receive_maximum, self._runtime.limits.max_inflight)
-        self.outgoing.most_bytes = self._runtime.limits.max_queued_bytes
+        limits = self._runtime.limits
+        self.outgoing.attach(min(receive_maximum, limits.max_inflight), limits.max_queued_bytes)
         self.max_packet_bytes = max_packet_bytes
         self._aliases = OutgoingAliases(topic_aliases) if topic_aliases else None
 
@@ -151,6 +151,7 @@ class Session(Holder):
     def detach(self) -> None:
         """The connection is gone: what is in flight stays so until it is sent again."""
         self.connection = None
+        self.outgoing.detach()
         self._aliases = None
         self._resumed = False
         self._owed = None

@@ -350,6 +350,9 @@ class ListenerLimitSettings:
     connect_time_limit_s: float | None = setting(
         None, help="how long a connection may take until it is accepted", unit="s", minimum=0.1
     )
+    packet_time_limit_s: float | None = setting(
+        None, help="how long a client may take over one packet", unit="s", minimum=1
+    )
     max_connect_bytes: int | None = setting(
         None, help="the largest packet taken before a client is let in", unit="bytes", minimum=64
     )

@@ -38,12 +38,10 @@ class Unsent:
             if len(piece) < JOINED_BYTES:
                 small.append(piece)
                 continue
-            if small:
-                self._append(b"".join(small))
-                small = []
-            self._append(piece)
-        if small:
             self._append(b"".join(small))
+            small.clear()
+            self._append(piece)
+        self._append(b"".join(small))
 
     def take(self, at_once: int) -> bytes:
         """The next bytes, ``at_once`` at most; they count no longer. There must be some."""
@@ -79,8 +77,9 @@ class Unsent:
         self._at = 0
 
     def _append(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self._buffers.hold_piece(piece)
+        if piece:
+            self._pieces.append(piece)
+            self._buffers.hold_piece(piece)
 
 
 def size_of(pieces: list[bytes]) -> int:
@@ -101,6 +100,9 @@ def without_qos_0(pieces: list[bytes]) -> tuple[list[bytes], int]:
     position = 0
     while position < len(pieces):
         start = position
+        if not pieces[position]:
+            position += 1  # The payload of the packet before, which has none.
+            continue
         size = _packet_size(pieces[position])
         while size > 0 and position < len(pieces):
             size -= len(pieces[position])

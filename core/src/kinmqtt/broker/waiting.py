@@ -305,7 +305,7 @@ class WaitingInStore(Waiting):
         if self._full and not self._reading:
             self._make_room()
         if self.count and not self._reading and session.can_send:
-            room = min(READ_AT_ONCE, session.outgoing.window - len(session.outgoing))
+            room = min(READ_AT_ONCE, session.outgoing.room_for(self.size_bytes // self.count))
             self._read(room + len(self._evicted), self._send)
 
     def _send(self, entries: Sequence[Entry]) -> None:

@@ -15,15 +15,32 @@ from kinmqtt.mqtt.session import Effect, Outgoing
 class Window(Outgoing[Delivery]):
     """Messages in flight, with their bytes."""
 
-    __slots__ = ("_buffers", "most_bytes", "size_bytes")
+    __slots__ = ("_buffers", "_counts", "most_bytes", "size_bytes")
 
     def __init__(self, buffers: Buffers, window: int, most_bytes: int) -> None:
         """``most_bytes`` may be in flight, and the rest of a message that goes beyond."""
         super().__init__(window)
         self._buffers = buffers
+        self._counts = False
         self.most_bytes = most_bytes
         self.size_bytes = 0
         """Of the packets of all messages in flight."""
+
+    def attach(self, window: int, most_bytes: int) -> None:
+        """The client is there: what is in flight to it counts among what connections hold."""
+        self.window = window
+        self.most_bytes = most_bytes
+        if not self._counts:
+            self._counts = True
+            for flight in self.flights.values():
+                self._count(flight, 1)
+
+    def detach(self) -> None:
+        """The client is away: what was in flight to it counts among what waits for it."""
+        if self._counts:
+            for flight in self.flights.values():
+                self._count(flight, -1)
+            self._counts = False
 
     @property
     def has_room(self) -> bool:
@@ -31,7 +48,14 @@ class Window(Outgoing[Delivery]):
         if len(self.flights) >= self.window:
             return False
         size = self.size_bytes
-        return size < FLOOR_BYTES or size < min(self.most_bytes, self._buffers.outbound_share())
+        return size < FLOOR_BYTES or size < self._limit_bytes
+
+    def room_for(self, average_bytes: int) -> int:
+        """How many messages of about that size may be sent now; one at least, where there is room at all."""
+        if not self.has_room:
+            return 0
+        left = max(FLOOR_BYTES, self._limit_bytes) - self.size_bytes
+        return min(self.window - len(self.flights), 1 + left // (average_bytes + 1))
 
     def assign(self, flight: Delivery) -> int:
         """See :meth:`Outgoing.assign`."""
@@ -65,19 +89,24 @@ class Window(Outgoing[Delivery]):
             self._releases(flight)
             super().forget(packet_id)
 
+    @property
+    def _limit_bytes(self) -> int:
+        return min(self.most_bytes, self._buffers.outbound_share())
+
     def _holds(self, flight: Delivery) -> None:
-        publication = flight.publication
-        size = len(publication.publish.frame)
-        self.size_bytes += size
-        holders = publication.in_flight
-        publication.in_flight = holders + 1
-        if not holders:
-            self._buffers.hold_inflight(size)
+        self.size_bytes += len(flight.publication.publish.frame)
+        if self._counts:
+            self._count(flight, 1)
 
     def _releases(self, flight: Delivery) -> None:
+        self.size_bytes -= len(flight.publication.publish.frame)
+        if self._counts:
+            self._count(flight, -1)
+
+    def _count(self, flight: Delivery, by: int) -> None:
+        """Count a message where it is the first that is in flight, or the last."""
         publication = flight.publication
-        size = len(publication.publish.frame)
-        self.size_bytes -= size
-        publication.in_flight -= 1
-        if not publication.in_flight:
-            self._buffers.hold_inflight(-size)
+        before = publication.in_flight
+        publication.in_flight = after = before + by
+        if not before or not after:
+            self._buffers.hold_inflight(by * len(publication.publish.frame))

@@ -171,7 +171,7 @@ class OwnedTransport(Protocol):
             self._producer.pauseProducing()
 
     def resume_writing(self) -> None:
-        """Nearly all has gone out."""
+        """All has gone out."""
         if self._producer is not None:
             self._producer.resumeProducing()
 

@@ -24,6 +24,8 @@ V2_PREFIX: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 V1_NEEDED_BYTES: Final = 8
 V1_LONGEST_BYTES: Final = 107
 V2_NEEDED_BYTES: Final = 16
+V2_LONGEST_BYTES: Final = 16 << 10
+"""Proxies tell little beside the addresses; version 2 would let a header have 64 KiB."""
 V1_UNKNOWN: Final = b"PROXY UNKNOWN\r\n"
 """What version 1 says where the proxy speaks for nobody. Twisted's parser wants a space before the line ends."""
 
@@ -43,7 +45,7 @@ class ProxyProtocol(HAProxyProtocolWrapper):
                 self._early = data
                 return
             self._early = None
-            if data.startswith(V1_PREFIX) and not _is_v1(data):
+            if (data.startswith(V1_PREFIX) and not _is_v1(data)) or _is_long_v2(data):
                 self.loseConnection()  # type: ignore[no-untyped-call]
                 return
             if data.startswith(V1_UNKNOWN):
@@ -62,6 +64,12 @@ class ProxyProtocol(HAProxyProtocolWrapper):
             len(data) < needed and prefix.startswith(data[: len(prefix)])
             for prefix, needed in ((V1_PREFIX, V1_NEEDED_BYTES), (V2_PREFIX, V2_NEEDED_BYTES))
         ) or (data.startswith(V1_PREFIX) and b"\r\n" not in data and len(data) <= V1_LONGEST_BYTES)
+
+
+def _is_long_v2(data: bytes) -> bool:
+    """Whether it begins with a header of version 2 that is longer than any that is taken."""
+    length = int.from_bytes(data[V2_NEEDED_BYTES - 2 : V2_NEEDED_BYTES], "big")
+    return data.startswith(V2_PREFIX) and V2_NEEDED_BYTES + length > V2_LONGEST_BYTES
 
 
 def _is_v1(data: bytes) -> bool:

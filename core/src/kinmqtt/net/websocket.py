@@ -30,6 +30,8 @@ SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
 HANDSHAKE_LIMIT_BYTES: Final = 16 << 10
 CONTROL_LIMIT_BYTES: Final = 125
+JOINED_BYTES: Final = 16 << 10
+"""A payload of this size or more is not copied for the sake of its frame's header."""
 
 
 class Opcode(IntEnum):
@@ -214,6 +216,7 @@ class WebSocketMqttProtocol(MqttProtocol):
         connection = self.introduced()
         if self._handshake is not None:
             data = self._shake_hands(self._handshake, data)
+            connection.held_beneath(len(self._head))
             if not data:
                 return
         for opcode, payload in self._reader.feed(data):
@@ -251,8 +254,14 @@ class WebSocketMqttProtocol(MqttProtocol):
         self._part(CloseCode.NORMAL, linger)
 
     def _send(self, opcode: Opcode, payload: bytes) -> None:
-        if not self._close_sent:
-            super().write(frame_header(opcode, len(payload)) + payload)
+        if self._close_sent:
+            return
+        header = frame_header(opcode, len(payload))
+        if len(payload) < JOINED_BYTES:
+            super().write(header + payload)
+        else:
+            super().write(header)
+            super().write(payload)
 
     def _part(self, code: CloseCode, linger: bool) -> None:
         """Say goodbye in WebSocket's own way, and close (RFC 6455 section 7.1.2)."""
@@ -308,6 +317,7 @@ class WebSocketMqttProtocol(MqttProtocol):
             status=status.decode(),
             why=f": {why}" if why else "",
         )
+        self._head = b""
         super().write(b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
         self._close_sent = True
         super().close(linger=True)
