@@ -20,12 +20,15 @@ from processes import BrokerProcess, Process, free_port, needed, run_command, ru
 from smallclient import SmallClient
 from twisted.internet.defer import Deferred
 
+from kinmqtt.broker.settings import ListenerSettings
+from kinmqtt.mqtt.packets import Connect
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_auth_file import AuthFile
 from kinmqtt_auth_file.hashes import Kind
 from kinmqtt_auth_file.passwd import Passwd
 from kinmqtt_auth_file.passwords import parse_passwords
 from kinmqtt_spi import Client, hookimpl
+from kinmqtt_spi.reference.authentication import StaticUsers
 from kinmqtt_spi.services.authentication import Redirect
 
 QUESTIONS = 1000
@@ -531,3 +534,41 @@ def test_who_is_removed_while_connecting_is_sent_away(tmp_path: Path, left: str,
 
     assert len(slow.answers) == 2
     assert [client.closed for client in (quick, waiting)] == [not stays] * 2
+
+
+def house_with_client_ids(folder: Path, *patterns: str) -> BrokerHarness:
+    """A broker with users ann and bob, who may have the client ids of these patterns; and another authenticator."""
+    passwords = folder / "passwords"
+    passwords.write_text(f"{ANN}\n{BOB}\n", encoding="utf-8")
+    config = f'[plugins.auth_file]\npassword_file = "{passwords}"\nclient_ids = {[*patterns]!r}\n'
+    users = StaticUsers({"ann": b"other", "zoe": b"other"})
+    listeners = {
+        "files": ListenerSettings(endpoint="1", authenticators=("auth_file",)),
+        "users": ListenerSettings(endpoint="2", authenticators=("users",)),
+        "open": ListenerSettings(endpoint="3", authenticators=("anonymous",)),
+    }
+    return BrokerHarness(plugins={"auth_file": AuthFile(), "users": users}, config=config, listeners=listeners)
+
+
+def comes(
+    house: BrokerHarness, listener: str, client_id: str, user: str | None, password: bytes | None, version: int = 5
+) -> int:
+    """The reason code with which a client is answered."""
+    peer = house.open(version, listener=listener)
+    peer.send(Connect(version, client_id, username=user, password=password))
+    return int(peer.connack.reason)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_a_user_has_its_client_ids_by_whichever_authenticator(tmp_path: Path, version: int) -> None:
+    """By password, by another plugin, or by none; the broker's own choice is allowed by name (section 3.1.3.1)."""
+    house = house_with_client_ids(tmp_path, "%u-*", "auto-*")
+
+    assert comes(house, "files", "ann-1", "ann", b"secret", version) == 0
+    assert comes(house, "files", "bob-1", "ann", b"secret", version) == 0x85
+    assert comes(house, "users", "zoe-1", "zoe", b"other", version) == 0
+    assert comes(house, "users", "ann-2", "zoe", b"other", version) == 0x85
+    assert comes(house, "open", "ann-3", "ann", None, version) == 0x85
+    assert comes(house, "open", "auto-x", "ann", None, version) == 0
+    if version > 3:
+        assert comes(house, "files", "", "ann", b"secret", version) == 0

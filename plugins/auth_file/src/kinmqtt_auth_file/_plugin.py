@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from twisted.internet.defer import Deferred
 
-from kinmqtt_auth_file.files import Contents, Files, counted
+from kinmqtt_auth_file.client_ids import ClientIds
+from kinmqtt_auth_file.files import Contents, Files, counted, files_of
 from kinmqtt_auth_file.hashes import Argon2id
 from kinmqtt_auth_file.passwords import Passwords
 from kinmqtt_auth_file.settings import AuthFileSettings
 from kinmqtt_auth_file.users import Seals, Users
 from kinmqtt_auth_file.verifying import Line, TooBusy, Verified, Verifier
 from kinmqtt_spi import Client, Decision, Message, Reject, deny, hookimpl
-from kinmqtt_spi.errors import NotConfigured, SettingsError
+from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.files import FileWatch
 from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as
@@ -24,12 +24,16 @@ from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requiremen
 from kinmqtt_spi.values import ALLOW
 
 REFUSED: Final = deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password")
+NOT_YOURS: Final = Reject(
+    ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "no pattern of plugins.auth_file.client_ids allows this client id"
+)
 BUSY: Final = deny(ReasonCode.SERVER_BUSY, "too many passwords are being verified")
 
 NEEDED: Final = {
     "authenticate": "password_file",
     "authorize": "acl_file",
     "connected": "disconnect_removed",
+    "choose_server": "client_ids",
 }
 """Hooks, and the settings without which they are left out."""
 
@@ -46,6 +50,7 @@ class AuthFile:
         self._settings = AuthFileSettings()
         self._files = Files(None, None)
         self._contents = Contents(None, None)
+        self._client_ids = ClientIds()
         self._watch: FileWatch[Contents] | None = None
         self._left_out: set[str] = set()
         self._problem: str | None = None
@@ -68,13 +73,14 @@ class AuthFile:
     def configure(self, context: Context) -> None:
         """Read the files, so that `kinmqtt check` tells what is wrong with them."""
         settings: AuthFileSettings = context.settings
-        files = _files_of(settings)
+        files = files_of(settings)
         watch = files.watch(settings.argon2)
         contents = watch.read_now()
         self._left_out = _idle(settings)
         context.leave_out(*sorted(self._left_out))
         self._context = context
         self._settings, self._files, self._contents, self._watch = settings, files, contents, watch
+        self._client_ids = _client_ids_of(settings)
         metrics = context.metrics
         self._right = metrics.counter("verified", "clients")
         self._refused = metrics.counter("refused", "clients")
@@ -90,19 +96,18 @@ class AuthFile:
         self._seals = Seals()
         metrics.gauge("cached", "passwords", lambda: len(self._verified))
         metrics.gauge("waiting", "clients", lambda: len(self._line))
-        for note in contents.notes:
-            context.log.warn("{note}", note=note)
+        self._warn()
 
     @hookimpl
     def start(self, context: Context) -> None:
         """Begin to look for changes."""
-        context.log.info("{words} read from {names}", words=self._contents.words(), names=_names(self._files))
+        context.log.info("{words} read from {names}", words=self._contents.words(), names=self._files.names())
         self._look_later()
 
     @hookimpl
     async def reload(self, settings: AuthFileSettings) -> Sequence[str]:
         """Take new settings and read the files at once; raises, and keeps what holds, where they are wrong."""
-        files = _files_of(settings)
+        files = files_of(settings)
         watch = files.watch(settings.argon2)
         try:
             contents = await self._context.in_thread(watch.read_now)
@@ -113,6 +118,7 @@ class AuthFile:
         self._verified.bound(settings.cache_entries, settings.cache_s)
         self._line.resize(settings.verify_at_once, settings.verify_waiting)
         self._settings, self._files, self._watch = settings, files, watch
+        self._client_ids = _client_ids_of(settings)
         self._take(contents)
         self._look_later()
         late = self._left_out - _idle(settings)
@@ -156,6 +162,14 @@ class AuthFile:
             return allow_as()
         # With no wait since it was verified: the hash is the one that was.
         return allow_as(Identity(attributes={VERIFIED: self._seals.of(username, self._passwords().get(username))}))
+
+    @hookimpl
+    def choose_server(self, client: Client) -> Reject | None:
+        """Refuse a client id that the user may not have, whichever plugin has let the client in."""
+        if self._client_ids.allows(client.client_id, client.username or None):
+            return None
+        self._refused.value += 1
+        return NOT_YOURS
 
     @hookimpl
     def connected(self, client: Client, session_present: bool) -> None:
@@ -247,7 +261,7 @@ class AuthFile:
             if watch is self._watch:
                 self._failed(error)
         except Exception as error:
-            self._context.log.error("can't look at {names}: {error}", names=_names(self._files), error=error)
+            self._context.log.error("can't look at {names}: {error}", names=self._files.names(), error=error)
         self._looking = False
 
     def _failed(self, error: SettingsError) -> None:
@@ -263,19 +277,23 @@ class AuthFile:
         self._verified.clear()
         if before.acl is not None or contents.acl is not None:
             self._context.authorization_changed(EVERYBODY)
-        for note in contents.notes:
-            self._context.log.warn("{note}", note=note)
-        self._context.log.info("{words} read from {names}", words=contents.words(), names=_names(self._files))
+        self._warn()
+        self._context.log.info("{words} read from {names}", words=contents.words(), names=self._files.names())
         if self._settings.disconnect_removed and before.passwords is not None:
             gone = self._users.disconnect_changed(before.passwords, self._passwords())
             if gone:
                 self._context.log.info("{count} of users who are changed disconnected", count=counted(gone, "client"))
 
+    def _warn(self) -> None:
+        """Tell an operator what may be worth a look."""
+        passwords = self._contents.passwords
+        users = None if passwords is None else passwords.users
+        for note in (*self._contents.notes, *self._client_ids.notes(users)):
+            self._context.log.warn("{note}", note=note)
 
-def _files_of(settings: AuthFileSettings) -> Files:
-    if settings.password_file is None and settings.acl_file is None:
-        raise NotConfigured("plugins.auth_file has neither password_file nor acl_file")
-    return Files(_absolute(settings.password_file), _absolute(settings.acl_file))
+
+def _client_ids_of(settings: AuthFileSettings) -> ClientIds:
+    return ClientIds(settings.client_ids, settings.client_ids_of)
 
 
 def _idle(settings: AuthFileSettings) -> set[str]:
@@ -285,14 +303,8 @@ def _idle(settings: AuthFileSettings) -> set[str]:
         idle.add("authenticate")
     if settings.password_file is None or not settings.disconnect_removed:
         idle.add("connected")
+    if settings.client_ids is None and not settings.client_ids_of:
+        idle.add("choose_server")
     if settings.acl_file is None:
         idle |= {"authorize", "authorize_receive", "will_publishing"}
     return idle
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else path.expanduser().absolute()
-
-
-def _names(files: Files) -> str:
-    return " and ".join(str(path) for path in (files.passwords, files.acl) if path is not None)

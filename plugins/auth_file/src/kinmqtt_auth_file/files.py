@@ -11,7 +11,8 @@ from attrs import frozen
 from kinmqtt_auth_file.acl import Acl, parse_acl
 from kinmqtt_auth_file.hashes import Argon2Settings
 from kinmqtt_auth_file.passwords import Passwords, parse_passwords
-from kinmqtt_spi.errors import SettingsError
+from kinmqtt_auth_file.settings import AuthFileSettings
+from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.reference.files import FileWatch
 from kinmqtt_spi.settings import read_file
 
@@ -22,6 +23,10 @@ class Files:
 
     passwords: Path | None
     acl: Path | None
+
+    def names(self) -> str:
+        """The paths, in words."""
+        return " and ".join(str(path) for path in (self.passwords, self.acl) if path is not None)
 
     def watch(self, argon2: Argon2Settings) -> FileWatch[Contents]:
         """A watch over both."""
@@ -51,6 +56,17 @@ class Files:
                 f"{self.passwords}: everybody on this machine may read it; `chmod o= {self.passwords}` mends that"
             )
         return Contents(passwords, acl, tuple(notes))
+
+
+def files_of(settings: AuthFileSettings) -> Files:
+    """The files that the settings name; raises ``NotConfigured`` where there is none."""
+    if settings.password_file is None and settings.acl_file is None:
+        raise NotConfigured("plugins.auth_file has neither password_file nor acl_file")
+    return Files(_absolute(settings.password_file), _absolute(settings.acl_file))
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.expanduser().absolute()
 
 
 @frozen(slots=True)

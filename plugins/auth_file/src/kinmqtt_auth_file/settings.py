@@ -7,6 +7,7 @@ from typing import Literal
 
 from attrs import frozen
 
+from kinmqtt_auth_file.client_ids import check_patterns
 from kinmqtt_auth_file.hashes import Argon2Settings
 from kinmqtt_spi.settings import setting
 
@@ -20,6 +21,14 @@ class AuthFileSettings:
     )
     acl_file: Path | None = setting(
         None, help="who may do what with which topics, as Mosquitto's `acl_file`; left out, it authorizes nothing"
+    )
+    client_ids: tuple[str, ...] | None = setting(
+        None,
+        help="which client ids a client may have: %u is its user name, a * at the end anything; left out, any",
+        validator=check_patterns,
+    )
+    client_ids_of: dict[str, tuple[str, ...]] = setting(
+        factory=dict, help="the same for single users, in place of `client_ids`", validator=check_patterns
     )
     watch_s: float = setting(
         3.0,
