@@ -229,12 +229,20 @@ def changed(plain: Any, change: Callable[[Any], object], *path: str | int) -> An
     return copy
 
 
+def test_the_user_of_an_older_export_is_unverified() -> None:
+    """It does not say whether anybody had verified the name, and so it is no verified one."""
+    plain = to_plain(StoredSession("c", 60, username="ha"))
+    del plain["username_unverified"]
+
+    assert from_plain(StoredSession, plain) == StoredSession("c", 60, username="ha", username_unverified=True)
+
+
 @each_sample
 def test_a_missing_field_is_named(value: Storable) -> None:
-    """No field is taken for its default."""
+    """No field is taken for its default, but one that sessions did not always have."""
     plain = to_plain(value)
 
-    for name in plain:
+    for name in plain.keys() - {"username_unverified"}:
         with pytest.raises(ValueError, match=rf"^\w+\.{name} is missing$"):
             from_plain(type(value), changed(plain, lambda place, name=name: place.pop(name)))
 

@@ -18,7 +18,7 @@ from kinmqtt_redis_session.phases import phases, targets_of, without_refused
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.services.queue import Append, InboundOpen, Purge, Remove, Send
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
-from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession
+from kinmqtt_spi.services.session import Claimant, DiscardSession, OpenSession, ReleaseSession
 from kinmqtt_spi.testing.build import HERE, NOW, THERE, entry, message, session
 from kinmqtt_spi.values import Message, NodeIdentity, Publisher, Will
 
@@ -105,6 +105,88 @@ def test_a_claim_whose_answer_was_lost_is_undone(server: RedisServer) -> None:
         await kept(life, Append("c", epoch, entry(1)))
 
         assert (await life.sessions.claim("c", HERE)).previous_epoch == epoch
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_a_claim_that_is_undone_leaves_the_user(server: RedisServer) -> None:
+    """For whom a client id was claimed before holds on: another user is refused as before."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        held = await life.sessions.claim_for("c", life.context.node, Claimant("ann"))
+        assert held is not None
+        server.pause()
+        # Answered without Redis, which carries it out when it goes on.
+        assert (await life.sessions.claim("c", life.context.node)).epoch == held.epoch
+        server.go_on()
+        await life.parts.link.back()
+
+        assert await life.sessions.claim_for("c", THERE, Claimant("bob")) is None
+        again = await life.sessions.claim_for("c", THERE, Claimant("ann"))
+        assert again is not None and again.previous_epoch == held.epoch
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_a_released_client_id_is_free_before_redis_knows_it(server: RedisServer) -> None:
+    """The release is told to nobody's waiting: who claims behind it need not wait for it either."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        node = life.context.node
+        held = await life.sessions.claim_for("c", node, Claimant("ann"))
+        assert held is not None
+        life.sessions.spawn = lambda answer: answer.close()  # It never gets to Redis.
+
+        assert await life.sessions.claim_for("c", node, Claimant("bob")) is None
+        life.sessions.release("c", held.epoch)
+
+        assert await life.sessions.claim_for("c", node, Claimant("bob")) is not None
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+def test_what_an_older_version_has_stored_has_an_unverified_user(server: RedisServer) -> None:
+    """Where nothing says that the name was verified, or an older broker has put another in its place since."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        await opened(life, "old", username="ha")
+        await opened(life, "mixed", username="ann")
+        server.ask("hdel", "kinmqtt:{old}:s", "a")
+        server.ask("hset", "kinmqtt:{mixed}:s", "j", '[60,"eve",4]')
+
+        found = {stored.client_id: stored for _, stored in (await life.sessions.iterate()).sessions}
+
+        assert {name: (its.username, its.username_unverified) for name, its in found.items()} == {
+            "old": ("ha", True),
+            "mixed": ("eve", True),
+        }
+        assert await life.sessions.claim_for("old", THERE, Claimant("eve", "ha")) is None
+        assert await life.sessions.claim_for("mixed", THERE, Claimant("ann")) is None
+        assert await life.sessions.claim_for("old", THERE, Claimant(None, "ha")) is not None
+        assert await life.sessions.claim_for("mixed", THERE, Claimant("eve")) is not None
+        await life.plugin.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["a/b", 'q"uote', "\\back", "\U0001f600", "\x7f", "ü", "%u", "null"])
+def test_a_user_is_told_from_another_whatever_its_name_says(server: RedisServer, name: str) -> None:
+    """The names that Redis compares are those that clients have, with all their signs."""
+
+    async def run() -> None:
+        life = await begun(**at(server))
+        await opened(life, "c", username=name)
+        assert await life.sessions.claim_for("held", life.context.node, Claimant(name)) is not None
+        for client_id in ("c", "held"):
+            for other in (Claimant(None), Claimant(None, name), Claimant(name + "x"), Claimant("")):
+                assert await life.sessions.claim_for(client_id, THERE, other) is None
+            assert await life.sessions.claim_for(client_id, THERE, Claimant(name)) is not None
         await life.plugin.stop()
 
     asyncio.run(run())

@@ -294,6 +294,16 @@ class _Record(_Form):
         return self._made(**found)
 
 
+class _Session(_Record):
+    """A session. Where it is not said whether its user was verified, as there was no such field, it was not."""
+
+    def read(self, plain: Plain, place: str) -> StoredSession:
+        if isinstance(plain, dict) and "username_unverified" not in plain:
+            plain = {**plain, "username_unverified": True}
+        made: StoredSession = super().read(plain, place)
+        return made
+
+
 class _Inflight(_Record):
     """An entry in flight, whose stage says whether there is still a message."""
 
@@ -391,7 +401,7 @@ _SUBSCRIPTION: Final = _Record(
     retain_handling=_Whole(min(RetainHandling), max(RetainHandling)),
     identifier=_Optional(_IDENTIFIER),
 )
-_SESSION: Final = _Record(
+_SESSION: Final = _Session(
     StoredSession,
     "session",
     client_id=_TEXT,
@@ -403,6 +413,7 @@ _SESSION: Final = _Record(
     protocol_version=_VERSION,
     expires_at=_MAYBE_TIME,
     will_due_at=_MAYBE_TIME,
+    username_unverified=_FLAG,
 )
 _ENTRY: Final = _Record(
     Entry,

@@ -13,6 +13,7 @@ from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.session import (
     Claim,
+    Claimant,
     ClearWill,
     DiscardSession,
     OpenSession,
@@ -411,3 +412,90 @@ class TestSESSION_36_TellsTheNewEpoch(Shared, _Broken):
     class double(HomedSessionStore):
         def when_taken(self, call: Callable[[str, int], object]) -> None:
             super().when_taken(lambda client_id, epoch: call(client_id, epoch + 1))
+
+
+class TestSESSION_37_AsksNobody(_Broken):
+    class double(MemorySessionStore):
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Claim | None:
+            return self.claim(client_id, node)
+
+
+class TestSESSION_37_ClaimsBeforeItLooks(_Broken):
+    class double(MemorySessionStore):
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Claim | None:
+            claim = self.claim(client_id, node)
+            return claim if claim.session is None or claimant.may_use(claim.session) else None
+
+
+class TestSESSION_37_BelievesConnect(_Broken):
+    class double(MemorySessionStore):
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+            named = claimant if claimant.username is not None else Claimant(claimant.said)
+            return super().claim_for(client_id, node, named)
+
+
+class TestSESSION_37_TakesNobodyForEverybody(_Broken):
+    class double(MemorySessionStore):
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+            stored = next((its for _, its in self.iterate().sessions if its.client_id == client_id), None)
+            if stored is not None and stored.username is None:
+                return self.claim(client_id, node)
+            return super().claim_for(client_id, node, claimant)
+
+
+class TestSESSION_38_LooksAtStoredSessionsAlone(_Broken):
+    class double(MemorySessionStore):
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+            if all(its.client_id != client_id for _, its in self.iterate().sessions):
+                return self.claim(client_id, node)
+            return super().claim_for(client_id, node, claimant)
+
+
+class TestSESSION_38_NeverForgetsWho(_Broken):
+    class double(MemorySessionStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.users: dict[str, str | None] = {}
+
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+            if self.users.setdefault(client_id, claimant.username) != claimant.username:
+                return None
+            return super().claim_for(client_id, node, claimant)
+
+
+class TestSESSION_39_HoldsForTheDead(Shared, _Broken):
+    class double(HomedSessionStore):
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+            return MemorySessionStore.claim_for(self, client_id, node, claimant)
+
+
+class TestSESSION_39_GivesAwayWhatTheDeadHeld(Shared, _Broken):
+    class double(HomedSessionStore):
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+            if self.homes.get(client_id) in self.gone:
+                return self.claim(client_id, node)
+            return super().claim_for(client_id, node, claimant)
+
+
+class TestSESSION_40_ForgetsThatItIsUnverified(_Broken):
+    class double(MemorySessionStore):
+        def apply(self, writes: Sequence[Any]) -> None:
+            super().apply([self._verified(write) for write in writes])
+
+        def _verified(self, write: Any) -> Any:
+            if not isinstance(write, OpenSession):
+                return write
+            return evolve(write, session=evolve(write.session, username_unverified=False))
+
+
+class TestSESSION_40_NeverForgetsThatItWas(_Broken):
+    class double(MemorySessionStore):
+        def apply(self, writes: Sequence[Any]) -> None:
+            super().apply(
+                [
+                    evolve(write, username="ha", username_unverified=True)
+                    if isinstance(write, ResumeSession)
+                    else write
+                    for write in writes
+                ]
+            )

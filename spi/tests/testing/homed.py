@@ -8,9 +8,9 @@ from typing import Any
 from attrs import evolve
 
 from kinmqtt_spi.reference.session import MemorySessionStore
-from kinmqtt_spi.services.session import Claim, SessionPage
+from kinmqtt_spi.services.session import Claim, Claimant, SessionPage
 from kinmqtt_spi.testing.build import HERE
-from kinmqtt_spi.values import NodeIdentity
+from kinmqtt_spi.values import Maybe, NodeIdentity
 
 
 class HomedSessionStore(MemorySessionStore):
@@ -39,6 +39,12 @@ class HomedSessionStore(MemorySessionStore):
         elif held is not None:
             self.taken(client_id, held)
         return claim
+
+    def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Maybe[Claim | None]:
+        record = self._records.get(client_id)
+        if record is not None and self.homes.get(client_id) in self.gone:
+            record.claimant = None
+        return super().claim_for(client_id, node, claimant)
 
     def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
         return self.claim(client_id, node) if self.handed.get(client_id) == node else None

@@ -16,7 +16,7 @@ from typing import Any, Final
 from kinmqtt_spi.plain import from_plain, to_plain
 from kinmqtt_spi.services.queue import Entry
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
-from kinmqtt_spi.services.session import OpenSession, ResumeSession, StoredSession
+from kinmqtt_spi.services.session import Claimant, OpenSession, ResumeSession, StoredSession
 from kinmqtt_spi.values import Message, NodeIdentity, Subscription, Will
 
 NEVER: Final = "-"
@@ -119,6 +119,16 @@ def changing(session: StoredSession | ResumeSession) -> str:
     return dumps([session.expiry_s, session.username, session.protocol_version])
 
 
+def verified(session: StoredSession | ResumeSession) -> str:
+    """The user name once more, where it was verified; empty where it was not."""
+    return "" if session.username_unverified else dumps([session.username])
+
+
+def claimant_json(claimant: Claimant | None) -> str:
+    """For whom a client id is claimed; empty for nobody in particular."""
+    return "" if claimant is None else dumps([claimant.username, claimant.said])
+
+
 def will_json(will: Will | None) -> str:
     """A will; empty for none."""
     return "" if will is None else dumps(to_plain(will))
@@ -127,7 +137,7 @@ def will_json(will: Will | None) -> str:
 def opened(write: OpenSession) -> list[str | bytes | int]:
     """The arguments of a session that is opened."""
     session = write.session
-    parts: list[str | bytes | int] = [fixed(session), changing(session), will_json(session.will)]
+    parts: list[str | bytes | int] = [fixed(session), changing(session), verified(session), will_json(session.will)]
     parts += [moment(session.expires_at), moment(session.will_due_at)]
     return parts + subscriptions(session.subscriptions)
 
@@ -157,7 +167,7 @@ def owner_of(blob: bytes | None) -> NodeIdentity | None:
 
 def session_of(head: Sequence[bytes | None], filters: Sequence[bytes]) -> StoredSession | None:
     """The session that a client's hash holds, without epoch and owner; ``None`` where nothing is stored."""
-    base, variable, will, expires_at, will_due_at = head
+    base, variable, will, expires_at, will_due_at, named = head
     if base is None or variable is None:
         return None
     client_id, created_at = json.loads(base)
@@ -173,6 +183,8 @@ def session_of(head: Sequence[bytes | None], filters: Sequence[bytes]) -> Stored
         protocol_version=protocol_version,
         expires_at=float(expires_at) if expires_at else None,
         will_due_at=float(will_due_at) if will_due_at else None,
+        # An older version writes the name without this, which then speaks of another one, or of none.
+        username_unverified=named is None or json.loads(named) != [username],
     )
 
 

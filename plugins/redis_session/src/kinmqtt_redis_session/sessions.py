@@ -17,6 +17,7 @@ from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.plugin import Log
 from kinmqtt_spi.services.session import (
     Claim,
+    Claimant,
     OpenSession,
     SessionPage,
     SessionStore,
@@ -27,6 +28,9 @@ from kinmqtt_spi.values import Commit, NodeIdentity
 
 PAGE: Final = 200
 """Clients looked at in one step."""
+
+OTHERS: Final = b"others"
+"""What claim.lua answers of a client id that is another user's."""
 
 Seen = tuple[int, NodeIdentity | None, StoredSession | None, int]
 """Epoch, owner, session, and the uid of the node where it has its home."""
@@ -75,14 +79,19 @@ class RedisSessionStore(SessionStore):
         self._ledger.gather(writes)
 
     async def claim(self, client_id: str, node: NodeIdentity) -> Claim:
-        self._claims += 1
-        token = f"{node.uid:x}-{self._claims:x}"
+        claim = await self._claim(client_id, node, None)
+        assert claim is not None
+        return claim
+
+    async def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Claim | None:
+        """See :meth:`SessionStore.claim_for`; what is claimed while Redis is away nobody can look at there."""
+        return await self._claim(client_id, node, claimant)
+
+    async def _claim(self, client_id: str, node: NodeIdentity, claimant: Claimant | None) -> Claim | None:
         try:
             if not self._asker.is_up:
                 raise self._ledger.link.away()
-            claim = await self._claimed(client_id, node, token)
-            assert claim is not None
-            return claim
+            return await self._claimed(client_id, node, claimant)
         except ServiceUnavailable:
             # Without its stored session a client would be let in as if it had none, and that be discarded.
             # Where Redis is there and refuses there is nothing to bridge.
@@ -96,8 +105,7 @@ class RedisSessionStore(SessionStore):
     async def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
         if not self._asker.is_up:
             raise self._ledger.link.away()
-        self._claims += 1
-        return await self._claimed(client_id, node, f"{node.uid:x}-{self._claims:x}", left_behind=True)
+        return await self._claimed(client_id, node, None, left_behind=True)
 
     def release(self, client_id: str, epoch: int) -> None:
         if not self._ledger.link.is_up:
@@ -226,8 +234,45 @@ class RedisSessionStore(SessionStore):
         return await self._asker.ask(*commands)
 
     async def _claimed(
-        self, client_id: str, node: NodeIdentity, token: str, *, left_behind: bool = False
+        self, client_id: str, node: NodeIdentity, claimant: Claimant | None, *, left_behind: bool = False
     ) -> Claim | None:
+        """The answer to a claim; ``None`` where somebody else's is in its way, and nothing was done."""
+        answer = await self._asked_to_claim(client_id, node, claimant, left_behind)
+        if answer is not None and answer[0] == OTHERS:
+            # Of what is not stored Redis may not know yet that nobody holds it any more.
+            if not answer[1] or not await self._holds_no_more(client_id, int(answer[1])):
+                return None
+            answer = await self._asked_to_claim(client_id, node, claimant, left_behind, int(answer[1]))
+            if answer[0] == OTHERS:
+                return None
+        self.homes.claimed(client_id, node.uid)
+        if answer is None:
+            return None
+        epoch, before, previous, head, filters = answer
+        number = int(epoch)
+        if node.uid == self._uid:
+            self._epochs[client_id] = number
+        self._ledger.owners[client_id] = node.uid
+        return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters), int(before))
+
+    async def _holds_no_more(self, client_id: str, holder: int) -> bool:
+        """Whether a node is gone, or has released what Redis says that it holds."""
+        if holder == self._uid:
+            return client_id not in self._epochs
+        await self._leases.look(self._ask, {holder})
+        return self._leases.is_gone(holder)
+
+    async def _asked_to_claim(
+        self,
+        client_id: str,
+        node: NodeIdentity,
+        claimant: Claimant | None,
+        left_behind: bool,
+        lost: int | None = None,
+    ) -> Any:
+        """What Redis answers to a claim; ``lost`` is the uid of a node that holds nothing any more."""
+        self._claims += 1
+        token = f"{node.uid:x}-{self._claims:x}"
         self._claiming[token] = client_id
         name = encoded(client_id)
         owned = self._keys.owned(shard_of(name), node.uid)
@@ -238,6 +283,8 @@ class RedisSessionStore(SessionStore):
             self._remember_ms,
             token,
             node.uid if left_behind else "",
+            codec.claimant_json(claimant),
+            "" if lost is None else lost,
         )
         ahead: Command = ("ZADD", owned, 0, name)
         try:
@@ -252,15 +299,7 @@ class RedisSessionStore(SessionStore):
                 self.spawn(self.repair(self._ask, {token: client_id}))
             raise
         del self._claiming[token]
-        self.homes.claimed(client_id, node.uid)
-        if answer is None:
-            return None
-        epoch, before, previous, head, filters = answer
-        number = int(epoch)
-        if node.uid == self._uid:
-            self._epochs[client_id] = number
-        self._ledger.owners[client_id] = node.uid
-        return Claim(number, codec.owner_of(previous), codec.session_of(head[2:], filters), int(before))
+        return answer
 
     async def _released(self, client_id: str, epoch: int, owner: int | None) -> None:
         name = encoded(client_id)

@@ -42,7 +42,10 @@ def _append(write: Append, messages: Messages) -> list[Part]:
 
 _PARTS: Final[Mapping[type[ClientWrite], tuple[str, Callable[[Any, Messages], list[Part]]]]] = {
     OpenSession: ("open", lambda write, _: codec.opened(write)),
-    ResumeSession: ("resume", lambda write, _: [codec.changing(write), codec.will_json(write.will)]),
+    ResumeSession: (
+        "resume",
+        lambda write, _: [codec.changing(write), codec.verified(write), codec.will_json(write.will)],
+    ),
     SaveSubscriptions: ("subscribe", lambda write, _: codec.subscriptions(write.subscriptions)),
     RemoveSubscriptions: (
         "unsubscribe",

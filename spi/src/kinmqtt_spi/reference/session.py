@@ -14,6 +14,7 @@ from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.reference._deadlines import Deadlines
 from kinmqtt_spi.services.session import (
     Claim,
+    Claimant,
     ClearWill,
     DiscardSession,
     OpenSession,
@@ -26,7 +27,7 @@ from kinmqtt_spi.services.session import (
     SessionWrite,
     StoredSession,
 )
-from kinmqtt_spi.values import NodeIdentity, Subscription
+from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
 
 _COMPACT_ABOVE: Final = 1024
 
@@ -37,16 +38,24 @@ _NONE: Final[dict[str, Subscription]] = {}
 class _Record:
     """What is known of one client id: its height, its owner, and its session if one is stored."""
 
-    __slots__ = ("epoch", "owner", "serial", "session", "subscriptions")
+    __slots__ = ("claimant", "epoch", "owner", "serial", "session", "subscriptions")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.owner: NodeIdentity | None = None
+        self.claimant: Claimant | None = None
+        """For whom the owner has claimed it; ``None`` for nobody in particular."""
         self.session: StoredSession | None = None
         """Without its subscriptions, so that saving one does not copy the others."""
         self.subscriptions: dict[str, Subscription] = _NONE
         self.serial = 0
         """The session's place in iteration, given when it is opened and kept until it is discarded."""
+
+    def is_anothers(self, claimant: Claimant) -> bool:
+        """Whether the client id is another user's than who claims it."""
+        if self.session is not None:
+            return not claimant.may_use(self.session)
+        return self.owner is not None and self.claimant is not None and self.claimant.username != claimant.username
 
     def whole(self) -> StoredSession:
         """The stored session with its subscriptions."""
@@ -91,10 +100,21 @@ class MemorySessionStore(SessionStore):
     def claim(self, client_id: str, node: NodeIdentity) -> Claim:
         record = self._record(client_id)
         record.epoch += 1
+        record.claimant = None
         previous = record.owner
         self._own(client_id, record, node)
         self._settle(client_id, record)
         return Claim(record.epoch, previous, None if record.session is None else record.whole())
+
+    def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Maybe[Claim | None]:
+        record = self._records.get(client_id)
+        if record is not None and record.is_anothers(claimant):
+            return None
+        claim = self.claim(client_id, node)
+        record = self._records.get(client_id)
+        if record is not None:
+            record.claimant = claimant
+        return claim
 
     def release(self, client_id: str, epoch: int) -> None:
         record = self._records.get(client_id)
@@ -202,6 +222,7 @@ class MemorySessionStore(SessionStore):
                 protocol_version=write.protocol_version,
                 expires_at=None,
                 will_due_at=None,
+                username_unverified=write.username_unverified,
             )
 
     def _save(self, record: _Record, write: SaveSubscriptions) -> None:

@@ -28,11 +28,32 @@ class StoredSession:
     created_at: float = 0.0
     """Seconds since the epoch, UTC."""
     username: str | None = None
+    """Whose session it is: the user that an authenticator has verified, ``None`` for nobody."""
     protocol_version: int = 4
     expires_at: float | None = None
     """Seconds since the epoch, UTC; ``None`` while a connection is open, or where it never expires."""
     will_due_at: float | None = None
     """Seconds since the epoch, UTC, at which the will must be published; ``None`` while a connection is open."""
+    username_unverified: bool = False
+    """Whether the user name is what CONNECT said: so are sessions stored before the broker dropped such names."""
+
+
+@frozen(slots=True)
+class Claimant:
+    """Who wants a client id: a client that was authenticated."""
+
+    username: str | None
+    """The user that was verified, ``None`` for nobody: all anonymous clients are the same nobody."""
+    said: str | None = None
+    """The user name that CONNECT gave, verified or not."""
+
+    def may_use(self, session: StoredSession) -> bool:
+        """Whether a session is this user's. One with an unverified name is whoever's that CONNECT names so too."""
+        return self.is_user(session.username, session.username_unverified)
+
+    def is_user(self, username: str | None, unverified: bool = False) -> bool:
+        """Whether this is the user of that name."""
+        return username == (self.said if unverified and self.username is None else self.username)
 
 
 @frozen(slots=True)
@@ -72,6 +93,8 @@ class ResumeSession:
     will: Will | None = None
     username: str | None = None
     protocol_version: int = 4
+    username_unverified: bool = False
+    """As in :class:`StoredSession`; only where a store reads what it wrote before there was this field."""
 
 
 @frozen(slots=True)
@@ -151,6 +174,19 @@ class SessionStore(Store, ABC):
         Every client is claimed, those whose session ends with the connection too: the epoch also decides which
         of two connections holds the client id.
         """
+
+    def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Maybe[Claim | None]:
+        """Claim a client id for a user; ``None``, and nothing was done, where it is another user's.
+
+        It is the user's of whom a session is stored (:meth:`Claimant.may_use`). Where none is stored it is the user's
+        for whom it was claimed last, until that claim is released, or its node is gone; after a claim for nobody in
+        particular (:meth:`claim`) it is free. Looking and claiming are one atomic step.
+
+        The broker asks so for every CONNECT, unless clients may use each other's sessions. It has looked at the
+        sessions of its own before, and looks at what the claim answers: so a store that no two nodes share may claim
+        in any case, as here.
+        """
+        return self.claim(client_id, node)
 
     def release(self, client_id: str, epoch: int) -> None:
         """Nobody uses a client id any more that was claimed under ``epoch`` and of which nothing is stored.

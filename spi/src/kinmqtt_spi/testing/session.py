@@ -14,6 +14,7 @@ from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.session import (
     Claim,
+    Claimant,
     ClearWill,
     DiscardSession,
     OpenSession,
@@ -588,6 +589,102 @@ class SessionStoreContract(StoreContract):
 
         assert sorted(told) == [(name, epochs[name]) for name in ("passing", "taken")]
 
+    # Whose a client id is
+
+    @behaviour("SESSION-37")
+    def test_session_37_a_session_is_its_users(self, session_store: SessionStore, drive: Driver) -> None:
+        """``claim_for`` answers ``None`` for a stored session of another user, and leaves all as it is.
+
+        Its user claims it, held or released. Who has no user name is another than everybody who has one.
+        """
+        stored = {
+            "a": session("a", username="ann", will=will()),
+            "n": session("n", subscriptions=(subscription("x"),)),
+        }
+        epochs = self._opened(session_store, drive, *stored.values())
+        strangers = {
+            "a": [Claimant("bob"), Claimant(None), Claimant(None, "ann"), Claimant("bob", "ann")],
+            "n": [Claimant("ann"), Claimant("ann", None), Claimant("")],
+        }
+        for _ in range(2):
+            for name, others in strangers.items():
+                for node in (HERE, THERE):
+                    assert [drive(session_store.claim_for(name, node, other)) for other in others] == [None] * len(
+                        others
+                    )
+            # Refused as an older owner's, if anybody had claimed it.
+            self._release(session_store, drive, epochs, a=None, n=None)
+
+        claims = {name: drive(session_store.claim_for(name, THERE, _user_of(its))) for name, its in stored.items()}
+
+        for name, claim in claims.items():
+            assert claim is not None
+            assert claim.epoch > epochs[name]
+            assert claim.session is not None
+            assert evolve(claim.session, will_due_at=None) == stored[name]
+
+    @behaviour("SESSION-38")
+    def test_session_38_a_held_client_id_is_its_users(self, session_store: SessionStore, drive: Driver) -> None:
+        """A client id of which nothing is stored is the user's for whom it was claimed, until it is released.
+
+        After a claim for nobody in particular, and after its session has ended, it is free.
+        """
+        ann, bob, nobody = Claimant("ann"), Claimant("bob"), Claimant(None)
+        first = drive(session_store.claim_for("a", HERE, ann))
+        assert first is not None
+        assert drive(session_store.claim_for("a", THERE, bob)) is None
+        assert drive(session_store.claim_for("a", HERE, nobody)) is None
+        again = drive(session_store.claim_for("a", HERE, ann))
+        assert again is not None and again.epoch > first.epoch
+
+        session_store.release("a", first.epoch)
+        assert drive(session_store.claim_for("a", HERE, bob)) is None
+        session_store.release("a", again.epoch)
+        freed = drive(session_store.claim_for("a", HERE, bob))
+        drive(session_store.claim("b", HERE))
+        unclaimed = drive(session_store.claim_for("b", HERE, bob))
+        opened = drive(session_store.claim_for("c", HERE, ann))
+        assert opened is not None
+        self._apply(session_store, drive, OpenSession(opened.epoch, session("c", username="ann")))
+        self._apply(session_store, drive, DiscardSession("c", opened.epoch))
+        ended = drive(session_store.claim_for("c", THERE, bob))
+
+        assert None not in (freed, unclaimed, ended)
+
+    @behaviour("SESSION-39", needs="can_lose_nodes")
+    def test_session_39_a_lost_node_holds_no_client_id(self, session_store: SessionStore, drive: Driver) -> None:
+        """What a node held that is gone, and of which nothing is stored, is free; a session stays its user's."""
+        drive(session_store.claim_for("passing", THERE, Claimant("ann")))
+        self._opened(session_store, drive, session("kept", username="ann"), node=THERE)
+        assert drive(session_store.claim_for("passing", HERE, Claimant("bob"))) is None
+
+        self.lost(session_store, THERE, drive)
+
+        assert drive(session_store.claim_for("passing", HERE, Claimant("bob"))) is not None
+        assert drive(session_store.claim_for("kept", HERE, Claimant("bob"))) is None
+        assert drive(session_store.claim_for("kept", HERE, Claimant("ann"))) is not None
+
+    @behaviour("SESSION-40")
+    def test_session_40_an_unverified_name_is_kept_so(self, session_store: SessionStore, drive: Driver) -> None:
+        """A session with an unverified name is whoever's that has it verified, or gives it and has none verified.
+
+        It comes back so, and a client that resumes it owns it from then on.
+        """
+        stored = session("a", username="ha", username_unverified=True)
+        self._opened(session_store, drive, stored)
+
+        assert self._stored(session_store, drive, "a") == stored
+        for other in (Claimant("eve", "ha"), Claimant(None, "eve"), Claimant(None)):
+            assert drive(session_store.claim_for("a", HERE, other)) is None
+        assert drive(session_store.claim_for("a", HERE, Claimant("ha", "ha"))) is not None
+        claim = drive(session_store.claim_for("a", HERE, Claimant(None, "ha")))
+        assert claim is not None and claim.session == stored
+        self._apply(session_store, drive, ResumeSession("a", claim.epoch, 60))
+        assert drive(session_store.claim_for("a", HERE, Claimant("ha", "ha"))) is None
+        owned = drive(session_store.claim_for("a", HERE, Claimant(None)))
+        assert owned is not None and owned.session is not None
+        assert (owned.session.username, owned.session.username_unverified) == (None, False)
+
     # Within
 
     def _elsewhere(self, store: SessionStore, drive: Driver) -> set[str]:
@@ -640,6 +737,10 @@ def _every_write(client_id: str, epoch: int) -> list[SessionWrite]:
         ReleaseSession(client_id, epoch, NOW),
         DiscardSession(client_id, epoch),
     ]
+
+
+def _user_of(stored: StoredSession) -> Claimant:
+    return Claimant(stored.username)
 
 
 def _names(found: Sequence[tuple[int, StoredSession]]) -> set[str]:

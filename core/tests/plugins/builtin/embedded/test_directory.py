@@ -476,7 +476,7 @@ def cut(path: Path) -> None:
         (foreign, "was not written by kinmqtt: it is another program's database"),
         (lambda path: path.write_bytes(b"no database" * 100), f"can't be read: file is not a database; {WAYS_ON}"),
         (cut, f"can't be read: database disk image is malformed; {WAYS_ON}"),
-        (lambda path: change(path, "PRAGMA user_version = 9"), "has format 9, this kinmqtt knows formats up to 1"),
+        (lambda path: change(path, "PRAGMA user_version = 9"), "has format 9, this kinmqtt knows formats up to 2"),
         (
             lambda path: change(path, "UPDATE log SET data = x'00'"),
             f"row 1 is damaged: its checksum is another; {WAYS_ON}",

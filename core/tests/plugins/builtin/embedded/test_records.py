@@ -90,6 +90,7 @@ stored_sessions = st.builds(
     protocol_version=st.sampled_from((3, 4, 5)),
     expires_at=st.none() | moments,
     will_due_at=st.none() | moments,
+    username_unverified=st.booleans(),
 )
 entries = st.builds(
     Entry,
@@ -102,7 +103,16 @@ entries = st.builds(
 )
 session_writes: st.SearchStrategy[SessionWrite] = st.one_of(
     st.builds(OpenSession, numbers, stored_sessions),
-    st.builds(ResumeSession, texts, numbers, numbers, st.none() | wills, usernames, st.sampled_from((3, 4, 5))),
+    st.builds(
+        ResumeSession,
+        texts,
+        numbers,
+        numbers,
+        st.none() | wills,
+        usernames,
+        st.sampled_from((3, 4, 5)),
+        st.booleans(),
+    ),
     st.builds(SaveSubscriptions, texts, numbers, subscriptions),
     st.builds(RemoveSubscriptions, texts, numbers, st.lists(texts, max_size=3).map(tuple)),
     st.builds(ClearWill, texts, numbers),

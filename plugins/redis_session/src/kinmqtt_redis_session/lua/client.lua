@@ -77,11 +77,13 @@ end
 local does = {}
 
 function does.open(good)
-  local fixed, changing, will, expires, due, count = take(), take(), take(), take(), take(), tonumber(take())
+  local fixed, changing, verified, will = take(), take(), take(), take()
+  local expires, due, count = take(), take(), tonumber(take())
   if good then
     stored = true
     place = 0
     call('HSET', s, 'c', fixed, 'j', changing)
+    set_or_forget('a', verified)
     set_or_forget('w', will)
     set_or_forget('xe', expires)
     set_or_forget('wd', due)
@@ -94,9 +96,10 @@ function does.open(good)
 end
 
 function does.resume(good)
-  local changing, will = take(), take()
+  local changing, verified, will = take(), take(), take()
   if good and stored then
     call('HSET', s, 'j', changing)
+    set_or_forget('a', verified)
     set_or_forget('w', will)
     call('HDEL', s, 'xe', 'wd')
   end
@@ -134,7 +137,7 @@ end
 function does.discard(good)
   if good then
     stored = false
-    call('HDEL', s, 'o', 'c', 'j', 'w', 'xe', 'wd')
+    call('HDEL', s, 'o', 'c', 'j', 'a', 'w', 'xe', 'wd')
     call('DEL', f)
   end
 end

@@ -7,5 +7,5 @@ local home = head[1] or '0'
 if home == ARGV[2] then return head[3] == ARGV[2] and 1 or 0 end
 if home ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'u', ARGV[2], 'h', ARGV[2])
-redis.call('HDEL', KEYS[1], 'k', 'ke', 'ko', 'ku', 'kh')
+redis.call('HDEL', KEYS[1], 'k', 'ke', 'ko', 'ku', 'kh', 'kcu')
 return 1

@@ -4,7 +4,9 @@ Marshal is the fastest packer at hand by far, and its format 4 is read by every 
 foreign bytes: a group is unpacked only where its checksum holds and the file is one of ours.
 
 A message that several queues share stands in the group once; what is about it holds its place among the group's
-messages. What each code stands for is format 1, and does not change: another meaning is another format.
+messages. What each code stands for does not change: another meaning is another code, of another format. Format 2 has
+sessions that say whether their user was verified (7 and 8) in place of those of format 1 (0 and 1), which are read
+on.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from kinmqtt_spi.services.session import (
 )
 from kinmqtt_spi.values import Message, MessageId, Publisher, Subscription, Will
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _MARSHAL: Final = 4
 
 APPEND: Final = 0
@@ -312,7 +314,7 @@ def _unpack_subscriptions(records: Sequence[Record]) -> tuple[Subscription, ...]
 def _pack_open(write: OpenSession, place: _Place) -> Record:
     session = write.session
     return (
-        0,
+        7,
         session.client_id,
         write.epoch,
         session.expiry_s,
@@ -323,6 +325,7 @@ def _pack_open(write: OpenSession, place: _Place) -> Record:
         session.protocol_version,
         session.expires_at,
         session.will_due_at,
+        session.username_unverified,
     )
 
 
@@ -332,16 +335,22 @@ def _unpack_open(record: Record, at: _At) -> OpenSession:
     return OpenSession(epoch, stored)
 
 
+def _unpack_resume(record: Record, at: _At) -> ResumeSession:
+    _, client_id, epoch, expiry_s, will, *rest = record
+    return ResumeSession(client_id, epoch, expiry_s, _unpack_will(will, at), *rest)
+
+
 _PACK_SESSION: Final[Mapping[type[SessionWrite], Callable[[Any, _Place], Record]]] = {
     OpenSession: _pack_open,
     ResumeSession: lambda write, place: (
-        1,
+        8,
         write.client_id,
         write.epoch,
         write.expiry_s,
         _pack_will(write.will, place),
         write.username,
         write.protocol_version,
+        write.username_unverified,
     ),
     SaveSubscriptions: lambda write, place: (
         2,
@@ -356,13 +365,16 @@ _PACK_SESSION: Final[Mapping[type[SessionWrite], Callable[[Any, _Place], Record]
 }
 
 _UNPACK_SESSION: Final[Sequence[Callable[[Record, _At], SessionWrite]]] = (
-    _unpack_open,
-    lambda r, at: ResumeSession(r[1], r[2], r[3], _unpack_will(r[4], at), r[5], r[6]),
+    # Of format 1, whose user names are what CONNECT said.
+    lambda r, at: _unpack_open((*r, True), at),
+    lambda r, at: _unpack_resume((*r, True), at),
     lambda r, at: SaveSubscriptions(r[1], r[2], _unpack_subscriptions(r[3])),
     lambda r, at: RemoveSubscriptions(r[1], r[2], r[3]),
     lambda r, at: ClearWill(r[1], r[2]),
     lambda r, at: ReleaseSession(r[1], r[2], r[3], r[4]),
     lambda r, at: DiscardSession(r[1], r[2]),
+    _unpack_open,
+    _unpack_resume,
 )
 
 
