@@ -572,3 +572,15 @@ def test_a_user_has_its_client_ids_by_whichever_authenticator(tmp_path: Path, ve
     assert comes(house, "open", "auto-x", "ann", None, version) == 0
     if version > 3:
         assert comes(house, "files", "", "ann", b"secret", version) == 0
+
+
+def test_the_same_name_is_the_same_user_by_whichever_authenticator(tmp_path: Path) -> None:
+    """Ann takes over her own session at another listener; nobody takes it by her name alone."""
+    house = house_with_client_ids(tmp_path, "*")
+    assert comes(house, "files", "pump", "ann", b"secret") == 0
+
+    assert comes(house, "open", "pump", "ann", None) == 0x85
+    assert comes(house, "users", "pump", "zoe", b"other") == 0x85
+    assert not house.peers[0].closed
+    assert comes(house, "users", "pump", "ann", b"other") == 0
+    assert house.peers[0].closed

@@ -13,6 +13,7 @@ from redis_processes import RedisServer, redis_server
 from wire import wire
 
 from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Publish, Suback, Subscribe, SubscribeRequest, Will
+from kinmqtt_auth_file.hashes import Pbkdf2
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -106,6 +107,48 @@ def server(tmp_path: Path) -> object:
     """A Redis with an append-only file."""
     with redis_server(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always") as server:
         yield server
+
+
+USERS = """
+[plugins.auth_file]
+password_file = "passwords"
+"""
+
+
+@pytest.mark.parametrize("properties", [Properties(), KEPT])
+def test_another_users_client_id_is_refused_at_every_broker(
+    tmp_path: Path, server: RedisServer, properties: Properties
+) -> None:
+    """With 0x85 at the other broker, whether its session is stored or not; the client's connection stays."""
+    passwords = "".join(f"{user}:{Pbkdf2.of(b'secret', 10)}\n" for user in ("ann", "bob"))
+    with ExitStack() as stack:
+        brokers = []
+        for name in ("one", "two"):
+            file = settings(tmp_path / name, server, CALM + USERS)
+            (tmp_path / name / "passwords").write_text(passwords, encoding="utf-8")
+            brokers.append(stack.enter_context(running_broker("--config", file, cwd=tmp_path / name)))
+        one, two = brokers
+        client = stack.enter_context(wire(one.port, version=V5))
+        client.connect("pump", clean_start=False, properties=properties, username="ann", password=b"secret")
+        client.subscribe("pump", 1)
+
+        for broker in (one, two):
+            for clean_start in (True, False):
+                with wire(broker.port, version=V5) as thief:
+                    connack = thief.connect(
+                        "pump", clean_start=clean_start, properties=properties, username="bob", password=b"secret"
+                    )
+                    assert connack.reason is ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        client.publish("pump", b"x", 1, packet_id=1)
+        assert client.expect(Publish).payload == b"x"
+        assert "newer owner" not in one.output
+
+        with wire(two.port, version=V5) as again:
+            connack = again.connect(
+                "pump", clean_start=False, properties=properties, username="ann", password=b"secret"
+            )
+            assert connack.reason is ReasonCode.SUCCESS
+            assert connack.session_present is (properties is KEPT)
 
 
 def test_who_starts_takes_nothing_from_who_runs(tmp_path: Path, server: RedisServer) -> None:

@@ -12,6 +12,7 @@ from kinmqtt.broker import events
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.denials import DENIALS, applicant
 from kinmqtt.broker.dispatch import Ruling
+from kinmqtt.broker.ownership import OthersSession
 from kinmqtt.broker.publication import KEPT_PREFIX
 from kinmqtt.broker.sessions import Opening, TooManySessions
 from kinmqtt.broker.settings import NEVER_EXPIRES
@@ -34,6 +35,7 @@ from kinmqtt_spi.services.authentication import (
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.services.session import Claimant
 from kinmqtt_spi.templates import fill_in
 from kinmqtt_spi.values import Client, Decision, Disconnect, Drop, Message, Publisher, Reject, Will, deny
 
@@ -65,13 +67,17 @@ class Authentication:
 class Refused(Exception):
     """The client is not let in; it gets a CONNACK that says why, or is only disconnected."""
 
-    def __init__(self, reason: ReasonCode, text: str, server_reference: str | None = None, *, by: str = "") -> None:
+    def __init__(
+        self, reason: ReasonCode, text: str, server_reference: str | None = None, *, by: str = "", hint: str = ""
+    ) -> None:
         super().__init__(text)
         self.reason = reason
         self.text = text
         self.server_reference = server_reference
         self.by = by
         """The plugin that has decided so; empty where that is not known, or was none."""
+        self.hint = hint
+        """What the log says besides, and the client is not told."""
 
 
 def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
@@ -152,7 +158,8 @@ def _refused_line(connection: Connection, packet: Connect | None, refused: Refus
     if connection.session is None and packet is not None:
         certified = connection.link.certificate_username
         who += f" ({applicant(packet.client_id, packet.username if certified is None else certified)})"
-    return f"{who} refused by {refused.by}" if refused.by else f"{who} refused"
+    who += f" refused by {refused.by}" if refused.by else " refused"
+    return f"{who} ({refused.hint})" if refused.hint else who
 
 
 async def _begin(connection: Connection, packet: Connect) -> None:
@@ -310,10 +317,9 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
         _tell_refused(connection, request, ruling)
         raise Refused(decision.reason, decision.text or "authentication failed", by=ruling.by)
     identity = _identity(decision)
-    if connection.authentication is not None and not request.username_verified:
-        # By its own words alone: a mechanism names whom it has verified.
-        request = evolve(request, username=None)
     username = identity.username_of(request)
+    if connection.authentication is not None and identity.username is None and not request.username_verified:
+        username = None  # CONNECT's own words alone: a mechanism names whom it has verified.
     client_id = identity.client_id or request.client_id
     limits = connection.broker.runtime.limits
     if len(client_id.encode()) > limits.max_client_id_bytes:
@@ -408,6 +414,7 @@ async def _open_session(
     opening = Opening(
         connection,
         client,
+        Claimant(client.username, request.username),
         request.clean_start,
         _expiry(connection, request),
         will,
@@ -421,6 +428,9 @@ async def _open_session(
         raise Refused(error.reason, "what the session before has left could not be kept") from error
     except TooManySessions as error:
         raise Refused(ReasonCode.QUOTA_EXCEEDED, "there are too many sessions") from error
+    except OthersSession as error:
+        # It is a good client id, and "not allowed by the Server": what 0x85 means, and 2 before MQTT 5 (3.2.2.2).
+        raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error), hint=error.owner) from error
     if connection.is_closed():
         return
     if session.kept:

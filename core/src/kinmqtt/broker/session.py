@@ -60,6 +60,7 @@ class Session:
         "receive_rights",
         "sequence",
         "subscriptions",
+        "username_unverified",
         "version",
         "waiting",
         "will",
@@ -98,6 +99,8 @@ class Session:
     def identify(self, client: Client) -> None:
         """Take what is known of the client that now uses the session."""
         self.client = client
+        self.username_unverified = False
+        """Whether the user name is what CONNECT said when the session was stored: see ``StoredSession``."""
         self.receive_rights: dict[str, bool] | None = None
         """By topic: whether the client may receive it, where the only authorizer of deliveries said so for good."""
         self.version = client.protocol_version

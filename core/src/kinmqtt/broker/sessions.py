@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kinmqtt.broker.awaiting import pause, run, settle
+from kinmqtt.broker.ownership import OthersSession, Ownership
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.redistribution import Redistribution
 from kinmqtt.broker.session import Session, expiry_moment
@@ -28,6 +29,7 @@ from kinmqtt_spi.services.cluster import ClusterBackend
 from kinmqtt_spi.services.queue import Append, QueueState, QueueWrite
 from kinmqtt_spi.services.session import (
     Claim,
+    Claimant,
     ClearWill,
     DiscardSession,
     OpenSession,
@@ -56,6 +58,8 @@ class Opening:
 
     connection: Connection
     client: Client
+    claimant: Claimant
+    """The same client as a session store knows it."""
     clean_start: bool
     expiry_s: int
     will: Will | None
@@ -79,6 +83,7 @@ class Sessions:
         self._cluster = cluster
         self._redistribution = Redistribution(runtime, router)
         self._wills = Wills(runtime, publishing)
+        self._ownership = Ownership(runtime)
         self._locks: dict[str, DeferredLock] = {}
         self._ending: set[str] = set()
         """Clients whose sessions have expired and are being ended."""
@@ -92,7 +97,10 @@ class Sessions:
         return self.by_id.get(client_id)
 
     async def open(self, opening: Opening) -> tuple[Session, bool]:
-        """Claim a session for a connection; also answers whether it was there before (section 3.2.2.1.1)."""
+        """Claim a session for a connection; also answers whether it was there before (section 3.2.2.1.1).
+
+        Raises :class:`~kinmqtt.broker.ownership.OthersSession` where it is another user's: nobody is disturbed then.
+        """
         client_id = opening.client.client_id
         lock = self._locks.setdefault(client_id, DeferredLock())
         await lock.acquire()
@@ -106,6 +114,7 @@ class Sessions:
         client = opening.client
         old = self.by_id.get(client.client_id)
         if old is not None:
+            self._ownership.check(old, opening.claimant)
             if old.connection is not None:
                 runtime.statistics.sessions_taken_over.value += 1
                 old.connection.taken_over(client)
@@ -118,7 +127,7 @@ class Sessions:
             await runtime.turn.drained()
             if runtime.turn.owes(client.client_id):
                 raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
-        claim = await self._claim(client.client_id)
+        claim = await self._claim(opening)
         try:
             return await self._claimed(opening, claim)
         except BaseException:
@@ -126,10 +135,11 @@ class Sessions:
             self._let_go(client.client_id, claim)
             raise
 
-    async def _claim(self, client_id: str) -> Claim:
-        """Claim a client id."""
-        claim = await self._claimed_by(client_id, self._runtime.stores.session.claim)
-        assert claim is not None
+    async def _claim(self, opening: Opening) -> Claim:
+        """Claim a client id; raises :class:`OthersSession` where it is another user's, and nothing was done."""
+        claim = await self._claimed_by(opening.client.client_id, self._ownership.claiming(opening.claimant))
+        if claim is None:
+            raise OthersSession
         return claim
 
     async def _claimed_by(
@@ -152,6 +162,7 @@ class Sessions:
     async def _claimed(self, opening: Opening, claim: Claim) -> tuple[Session, bool]:
         runtime = self._runtime
         client = opening.client
+        self._ownership.check_claimed(claim.session, opening.claimant)
         if opening.expiry_s and claim.session is None and self._is_full:
             raise TooManySessions
         session = self.by_id.get(client.client_id)
@@ -177,6 +188,10 @@ class Sessions:
         if session is not None and (opening.clean_start or expired or ended):
             await self._end_kept(session, expired)
             session = None
+            if not opening.expiry_s:
+                # With what was stored the store has forgotten who holds the client id: another user could claim it.
+                claim = await self._claim(opening)
+                await settle(self._cluster.claim(client.client_id, claim.epoch, claim.previous_owner))
         present = session is not None
         if session is None:
             session = self._create(opening, claim.epoch)
@@ -263,6 +278,7 @@ class Sessions:
         client = Client(stored.client_id, stored.username, protocol_version=stored.protocol_version)
         session = Session(self._runtime, client, claim.epoch, stored.expiry_s, kept=True)
         session.will = stored.will
+        session.username_unverified = stored.username_unverified
         session.created_at = stored.created_at
         session.restore(state)
         self.by_id[stored.client_id] = session

@@ -24,6 +24,8 @@ WEBSOCKET_PREFIX: Final = "ws:"
 
 EventLoop: TypeAlias = Literal["auto", "uvloop", "asyncio"]
 
+ClientIdReuse: TypeAlias = Literal["same_user", "anybody"]
+
 
 @frozen(slots=True)
 class BrokerSettings:
@@ -48,6 +50,11 @@ class BrokerSettings:
         None,
         help="let everybody in for whom no authenticator speaks; left out, this holds while every listener is "
         "on loopback and no authenticator is installed. Listeners with authenticators of their own are not meant",
+    )
+    client_id_reuse: ClientIdReuse = setting(
+        "same_user",
+        help="who may take over the connection and the session of a client id: a client of the same user name (all "
+        "without one count as one user), or anybody who gives the client id, as with Mosquitto and EMQX",
     )
     response_information: str = setting(
         "",

@@ -9,6 +9,7 @@ import pytest
 from harness import House, Trusting
 from twisted.internet.defer import Deferred, succeed
 
+from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Will
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, Properties, ReasonCode, Verdict, deny, hookimpl
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache, Scope
@@ -532,9 +533,10 @@ def by_user(request: AuthorizationRequest) -> Any:
 
 @pytest.mark.parametrize("window", [1, 10])
 def test_authorize_receive_is_asked_again_for_what_waited(window: int) -> None:
-    """A queue, and what is in flight, goes to nobody else who comes by the same client id."""
+    """A queue, and what is in flight, goes to nobody else who may use the same client id."""
     censor = Censor(by_user)
-    house = House(plugins={"censor": censor, "door": Trusting()})
+    settings = BrokerSettings(client_id_reuse="anybody", sys_interval_s=0)
+    house = House(plugins={"censor": censor, "door": Trusting()}, settings=settings)
     properties = Properties(receive_maximum=window)
     first = house.connect("c", V5, expiry_s=60, username="ann", properties=properties, silent=True)
     first.subscribe("t", 1)
