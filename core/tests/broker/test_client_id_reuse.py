@@ -331,6 +331,21 @@ def test_a_client_of_another_broker_is_not_disturbed(expiry_s: int) -> None:
     assert payloads(victim) == [b"x"]
 
 
+def test_a_clean_start_over_a_stored_session_holds_the_client_id() -> None:
+    """With the session that it ends the store forgets who holds the id, and so it is claimed once more."""
+    here, there = two_houses()
+    here.connect("c", **keeps(V5), username="ann").drop()
+    victim = here.connect("c", V5, username="ann").subscribe("a")
+
+    thief = there.connect("c", V5, username="mallory")
+    here.connect("p", username="bob").publish("a", b"x")
+
+    assert thief.connack.reason is REFUSED
+    assert payloads(victim) == [b"x"]
+    victim.disconnect()
+    assert there.connect("c", V5, username="mallory").connack.reason is ReasonCode.SUCCESS
+
+
 def test_its_user_may_come_to_another_broker() -> None:
     """The session goes along."""
     here, there = two_houses()

@@ -602,8 +602,10 @@ class SessionStoreContract(StoreContract):
             "n": session("n", subscriptions=(subscription("x"),)),
         }
         epochs = self._opened(session_store, drive, *stored.values())
-        strangers = {"a": (Claimant("bob"), Claimant(None), Claimant(None, "ann"), Claimant("bob", "ann"))}
-        strangers["n"] = (Claimant("ann"), Claimant("ann", None), Claimant(""))
+        strangers = {
+            "a": [Claimant("bob"), Claimant(None), Claimant(None, "ann"), Claimant("bob", "ann")],
+            "n": [Claimant("ann"), Claimant("ann", None), Claimant("")],
+        }
         for _ in range(2):
             for name, others in strangers.items():
                 for node in (HERE, THERE):
