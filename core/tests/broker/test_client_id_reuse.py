@@ -68,7 +68,7 @@ def lines() -> Any:
 @pytest.mark.parametrize("clean_start", [False, True])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_another_user_is_refused_while_the_client_is_connected(version: int, clean_start: bool) -> None:
-    """With 0x85, before MQTT 5 with return code 2 (sections 3.1.4 and 3.2.2.2); the connection stays as it is."""
+    """With 0x85, before MQTT 5 with return code 2 [MQTT-3.1.4-2]; the connection stays as it is."""
     house = a_house()
     victim = house.connect("c", version, username="ann").subscribe("a")
     heir = house.connect("heir", username="bob").subscribe("wills")
@@ -107,7 +107,7 @@ def test_another_user_does_not_drain_a_session_that_waits(version: int, clean_st
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_same_user_takes_over(version: int) -> None:
-    """As the standard has it: the connection before is closed (MQTT-3.1.4-3), with 0x8E in MQTT 5."""
+    """The connection before is closed [MQTT-3.1.4-3, in 3.1.1 MQTT-3.1.4-2], with 0x8E in MQTT 5."""
     house = a_house()
     before = house.connect("c", **keeps(version), username="ann").subscribe("a", qos=1)
 

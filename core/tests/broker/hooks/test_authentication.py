@@ -415,6 +415,29 @@ def test_an_anonymous_client_has_no_user_name(version: int) -> None:
     assert client.username is None
 
 
+@pytest.mark.parametrize("version", [V31, V311, V5])
+def test_a_certificate_that_gives_no_name_is_refused_before_anybody_is_asked(version: int) -> None:
+    """CONNECT's name does not stand in for it; the hook `authentication_refused` is told, and nobody has decided."""
+    told: list[tuple[str | None, str, ReasonCode]] = []
+
+    class Watcher(Authenticator):
+        @hookimpl
+        def authentication_refused(self, request: ConnectRequest, by: str, reason: ReasonCode) -> None:
+            told.append((request.username, by, reason))
+
+    guard = Watcher(lambda: ALLOW)
+    house = House(plugins={"guard": guard})
+    peer = house.open(version)
+    peer.link.certificate_subject = ""
+    peer.link.certificate_problem = "the client's certificate has no common name"
+    peer.send(Connect(version, "c", username="admin", password=b"p"))
+
+    assert peer.connack.reason is ReasonCode.NOT_AUTHORIZED
+    assert peer.closed
+    assert guard.asked == 0
+    assert told == [("admin", "", ReasonCode.NOT_AUTHORIZED)]
+
+
 def test_a_plugin_that_is_asked_first_may_vouch_for_a_user_name() -> None:
     """What `connect_received` sets and marks as verified stays, for whoever lets the client in."""
 
