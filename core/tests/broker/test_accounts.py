@@ -369,7 +369,8 @@ def test_the_queues_of_one_user_leave_room_for_others() -> None:
 
 def test_a_session_that_another_user_takes_counts_for_that_one() -> None:
     """What it holds goes along, and the account of who had it is closed."""
-    house = House(plugins={"users": Users()}, max_inflight=1)
+    settings = BrokerSettings(sys_interval_s=0, client_id_reuse="anybody")
+    house = House(plugins={"users": Users()}, settings=settings, max_inflight=1)
     house.connect("c", V5, username="one", expiry_s=60, will=WILL).subscribe("t", 1).drop()
     pub = house.connect("p", V5, username="pub")
     for _ in range(3):
@@ -555,7 +556,7 @@ def data(tmp_path: Path) -> Path:
 
 def opened(data: Path | None, clock: TurnableClock | None = None, **limits: Any) -> House:
     """A broker that keeps what it holds there, or in memory."""
-    broker = BrokerSettings(sys_interval_s=0, data="memory" if data is None else str(data))
+    broker = BrokerSettings(sys_interval_s=0, client_id_reuse="anybody", data="memory" if data is None else str(data))
     return House(settings=broker, clock=clock, plugins={"users": Users()}, **limits)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import House
+from harness import House, Trusting
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import formatEvent, globalLogPublisher
@@ -33,7 +33,7 @@ def lines() -> Iterator[list[str]]:
 
 def test_a_client_that_comes_and_goes_has_two_lines(lines: list[str]) -> None:
     """The first says who came and with what, the second who ended it and after how long."""
-    house = House(control_characters="allow")
+    house = House(plugins={"trusting": Trusting()}, control_characters="allow")
 
     client = house.connect("c\n1", V5, username="ann", keep_alive=60)
     house.advance(12)

@@ -61,9 +61,13 @@ class Output:
         data = b"".join(out)
         out.clear()
         link.write(data)
-        if not link.ready:
+        if not self._takes_more():
             self._is_handed(size)
             self._check_congestion()
+
+    def _takes_more(self) -> bool:
+        """Whether the transport takes more by now: writing to it may have filled it."""
+        return self.link.ready
 
     def _send_later(self, out: Outbox, size: int) -> None:
         """Have a turn's packets wait for the socket, and send as many of them as it takes now."""
@@ -98,7 +102,7 @@ class Output:
             data = unsent.take(self.broker.buffers.at_once)
             self.waiting_bytes -= len(data)
             link.write(data)
-            if not link.ready:
+            if not self._takes_more():
                 self._is_handed(len(data))
 
     def _send_rest(self) -> None:

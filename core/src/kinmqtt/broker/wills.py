@@ -86,7 +86,7 @@ class Wills:
             log.error(
                 "a plugin made an unfit message of a will to {topic!r}: {error}", topic=message.topic, error=error
             )
-            return message
+            return None
         return self._publishing.completed(outcome)
 
     async def _of_kept(self, session: Session, will: Will) -> None:
