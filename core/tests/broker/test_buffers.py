@@ -228,11 +228,9 @@ class Clients(RuleBasedStateMachine):
         sessions = self.house.broker.sessions.by_id.values()
         there = [flight for s in sessions if s.connection is not None for _, flight in s.outgoing]
         publications = {id(flight.publication): flight.publication for flight in there}
-        sizes = [len(publication.publish.frame) for publication in publications.values()]
+        sizes = [publication.packet_bytes for publication in publications.values()]
         assert self.house.broker.buffers.inflight == sum(sizes)
-        assert all(
-            s.outgoing.size_bytes == sum(len(f.publication.publish.frame) for _, f in s.outgoing) for s in sessions
-        )
+        assert all(s.outgoing.size_bytes == sum(f.publication.packet_bytes for _, f in s.outgoing) for s in sessions)
 
     @invariant()
     def who_waits_is_not_read_from(self) -> None:

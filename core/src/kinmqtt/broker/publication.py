@@ -55,6 +55,7 @@ class Publication:
         "expires_at",
         "frame_version",
         "in_flight",
+        "packet_bytes",
         "publish",
         "publisher",
         "received_at",
@@ -70,6 +71,8 @@ class Publication:
     ) -> None:
         """``frame_version`` is the protocol version of ``publish.frame``, 0 where it holds no whole packet."""
         self.publish = publish
+        self.packet_bytes = len(publish.frame)
+        """Of the packet it came in: what it counts for while it is in flight, also once that is no longer held."""
         self.frame_version = frame_version
         self.publisher = publisher
         self.received_at = received_at

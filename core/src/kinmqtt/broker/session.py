@@ -234,7 +234,7 @@ class Session(Holder):
         if delivery.large_bytes:
             self._landed(delivery)
             self.wants_pump()
-        delivery.publication = _NOTHING_LEFT
+        self.outgoing.replace(delivery, _NOTHING_LEFT)
 
     def _flies(self, delivery: Delivery) -> None:
         """Count a delivery in flight to a client that is there, where it is a large one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kinmqtt.broker.buffers import FLOOR_BYTES, Buffers
 from kinmqtt.broker.delivery import Delivery
+from kinmqtt.broker.publication import Publication
 from kinmqtt.mqtt.packets import PacketType
 from kinmqtt.mqtt.session import Effect, Outgoing
 
@@ -89,17 +90,23 @@ class Window(Outgoing[Delivery]):
             self._releases(flight)
             super().forget(packet_id)
 
+    def replace(self, flight: Delivery, publication: Publication) -> None:
+        """Something else stands for the message of a delivery in flight: it counts from here on."""
+        self._releases(flight)
+        flight.publication = publication
+        self._holds(flight)
+
     @property
     def _limit_bytes(self) -> int:
         return min(self.most_bytes, self._buffers.outbound_share())
 
     def _holds(self, flight: Delivery) -> None:
-        self.size_bytes += len(flight.publication.publish.frame)
+        self.size_bytes += flight.publication.packet_bytes
         if self._counts:
             self._count(flight, 1)
 
     def _releases(self, flight: Delivery) -> None:
-        self.size_bytes -= len(flight.publication.publish.frame)
+        self.size_bytes -= flight.publication.packet_bytes
         if self._counts:
             self._count(flight, -1)
 
@@ -109,4 +116,4 @@ class Window(Outgoing[Delivery]):
         before = publication.in_flight
         publication.in_flight = after = before + by
         if not before or not after:
-            self._buffers.hold_inflight(by * len(publication.publish.frame))
+            self._buffers.hold_inflight(by * publication.packet_bytes)
