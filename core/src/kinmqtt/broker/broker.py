@@ -12,11 +12,12 @@ from twisted.logger import Logger
 from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, limited, run, settle
 from kinmqtt.broker.buffers import Buffers
-from kinmqtt.broker.connection import Connection, Link
+from kinmqtt.broker.connection import Connection
 from kinmqtt.broker.context import PluginContext
 from kinmqtt.broker.dispatch import Call
 from kinmqtt.broker.housekeeping import Housekeeping
 from kinmqtt.broker.limiting import Limiting
+from kinmqtt.broker.link import Link
 from kinmqtt.broker.listener import Listener
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.publication import Publication, check_message

@@ -43,6 +43,10 @@ class Output:
         """The client takes too little."""
         raise NotImplementedError
 
+    def _is_ready(self) -> bool:
+        """Asked anew: a type checker, and the compiler with it, believes what it was told of an attribute."""
+        return self.link.ready
+
     @property
     def _outbound_limit(self) -> int:
         """How much may wait before the client counts as one that takes too little."""
@@ -61,7 +65,7 @@ class Output:
         data = b"".join(out)
         out.clear()
         link.write(data)
-        if not link.ready:
+        if not self._is_ready():
             self._is_handed(size)
             self._check_congestion()
 
@@ -98,7 +102,7 @@ class Output:
             data = unsent.take(self.broker.buffers.at_once)
             self.waiting_bytes -= len(data)
             link.write(data)
-            if not link.ready:
+            if not self._is_ready():
                 self._is_handed(len(data))
 
     def _send_rest(self) -> None:
