@@ -18,6 +18,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import attrs
+
+from kinmqtt.broker.defaults import MachineDefault
 from kinmqtt.broker.settings import (
     BrokerSettings,
     LimitSettings,
@@ -162,8 +165,16 @@ def pipeline_tables() -> str:
 
 
 def settings(settings_class: type[Any]) -> Callable[[], str]:
-    """A settings class as a table."""
-    rows = [(f"`{row.key}`", row.type, f"`{row.default}`", row.help) for row in describe(settings_class)]
+    """A settings class as a table; of a default that follows from the machine it says how."""
+    words = {
+        each.name: each.default.words
+        for each in attrs.fields(settings_class)
+        if isinstance(each.default, MachineDefault)
+    }
+    rows = [
+        (f"`{row.key}`", row.type, words.get(row.key) or f"`{row.default}`", row.help)
+        for row in describe(settings_class)
+    ]
     return lambda: table(("key", "type", "default", "meaning"), rows)
 
 

@@ -157,6 +157,25 @@ def test_an_abort_waits_for_nothing(ends: Ends, early: bool) -> None:
     assert (at_once, ends.protocol.ended) == ([], [ConnectionAborted])
 
 
+def test_a_producer_hears_of_every_byte_that_the_socket_does_not_take(ends: Ends) -> None:
+    """However few those are: what is not told would not be counted."""
+    ends.peer.send(b"x")
+    ends.run(lambda: ends.protocol.got)
+    ends.transport.registerProducer(ends.protocol, True)
+    size = waiting = 0
+    while not waiting:
+        assert ends.protocol.told == []
+        ends.transport.write(b"w" * 16_384)
+        size += 16_384
+        waiting = ends.transport._transport.get_write_buffer_size()
+    at_first = list(ends.protocol.told)
+
+    ends.read(size)
+    ends.run(lambda: len(ends.protocol.told) > 1)
+
+    assert (at_first, ends.protocol.told) == (["pause"], ["pause", "resume"])
+
+
 def test_the_peer_closes(ends: Ends) -> None:
     """In good order, behind what it has sent."""
     ends.peer.send(b"last")

@@ -387,6 +387,38 @@ def test_a_place_is_free_again_when_patience_is_over(door: Door) -> None:
     assert is_let_in(door.come())
 
 
+def test_nobody_comes_before_it_is_known_who_while_memory_is_short() -> None:
+    """A connection is closed before a byte of a TLS handshake or of a PROXY header is read."""
+    settings = ListenerSettings(endpoint="1883", proxy_protocol=True)
+    house = House(listeners={"door": settings}, memory_refuse_bytes=100, memory_slow_bytes=0, memory_drop_bytes=0)
+    factory: Any = ProxyFactory(MqttFactory(house.broker, house.broker.listeners["door"], settings))  # type: ignore[no-untyped-call]
+    transports = [BufferTransport(), BufferTransport()]
+
+    for transport, memory in zip(transports, (100, 0), strict=True):
+        house.memory_bytes = memory
+        house.advance(1)
+        factory.buildProtocol(None).makeConnection(transport)
+
+    assert ["abort" in transport.calls for transport in transports] == [True, False]
+    assert house.broker.runtime.statistics.overload_refused["connection"].value == 1
+
+
+def test_what_the_socket_does_not_take_counts() -> None:
+    """All that was handed to the transport, until it has gone out."""
+    house = House()
+    transport = SocketTransport(room=len(CONNACK))
+    protocol = joined(house, transport)
+
+    protocol.dataReceived(PING * 10)
+    house.settle()
+    waiting = house.broker.buffers.outbound
+    transport.room = 100
+    protocol.resumeProducing()
+
+    assert waiting == len(PONG) * 10
+    assert house.broker.buffers.outbound == 0
+
+
 # Over real sockets
 
 SETTINGS = """

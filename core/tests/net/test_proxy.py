@@ -333,3 +333,20 @@ def test_a_running_broker_refuses_whom_it_does_not_believe(tmp_path: Path, event
         assert "wary: PROXY headers are believed from 192.0.2.1/32, 10.0.0.0/8, and others are refused\n" in text
         assert "open: PROXY headers are believed from everywhere" in text
         assert "local: PROXY" not in text
+
+
+@pytest.mark.parametrize(("size", "taken"), [(16_000, True), (20_000, False), (65_535, False)])
+def test_a_header_that_is_very_long_is_not_waited_for(size: int, taken: bool) -> None:
+    """Version 2 lets a header have 64 KiB; nothing of the kind is held for whoever comes."""
+    house, transport, protocol = _behind_a_proxy()
+    tlv = b"\x04" + struct.pack("!H", size - len(_ADDRESSES) - 3)
+    header = _v2(1, 0x11, _ADDRESSES + tlv + bytes(size - len(_ADDRESSES) - 3))
+
+    protocol.dataReceived(header[:100])
+    early = "close" in transport.calls
+    if not early:
+        protocol.dataReceived(header[100:] + CONNECT)
+        house.settle()
+
+    assert early is not taken
+    assert transport.written == (CONNACK if taken else b"")

@@ -478,3 +478,38 @@ def test_a_frame_of_any_length_needs_no_buffer() -> None:
     huge = masked(Opcode.BINARY, b"\x30\xff\xff\xff\x7f" + os.urandom(5))
 
     assert isinstance(browser.send(huge)[-1], CloseConnection)
+
+
+def test_an_unfinished_handshake_counts() -> None:
+    """What is held of one is among what clients may hold that are not accepted yet, and no longer when it is over."""
+    browser = Browser()
+    buffers = browser.house.broker.buffers
+    browser.protocol.dataReceived(UPGRADE[:-2])
+    unfinished = buffers.arriving
+
+    browser.protocol.dataReceived(UPGRADE[-2:])
+
+    assert unfinished == len(UPGRADE) - 2
+    assert buffers.arriving == 0
+
+
+def test_a_handshake_that_is_refused_holds_nothing() -> None:
+    """Though the client may take a while to go."""
+    browser = Browser()
+
+    browser.protocol.dataReceived(b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000)
+
+    assert browser.house.broker.buffers.inbound == 0
+
+
+def test_a_large_payload_is_not_copied_for_its_header() -> None:
+    """The header goes out before it, and a client reads one frame."""
+    browser = Browser()
+    browser.shake()
+    browser.mqtt(CONNECT)
+    payload = b"p" * 20_000
+
+    browser.protocol.write(payload)
+    browser.ws.receive_data(browser.transport.written)
+
+    assert _binary(list(browser.ws.events())) == payload

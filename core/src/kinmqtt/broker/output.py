@@ -43,6 +43,10 @@ class Output:
         """The client takes too little."""
         raise NotImplementedError
 
+    def _is_ready(self) -> bool:
+        """Asked anew: a type checker, and the compiler with it, believes what it was told of an attribute."""
+        return self.link.ready
+
     @property
     def _outbound_limit(self) -> int:
         """How much may wait before the client counts as one that takes too little."""
@@ -61,13 +65,9 @@ class Output:
         data = b"".join(out)
         out.clear()
         link.write(data)
-        if not self._takes_more():
+        if not self._is_ready():
             self._is_handed(size)
             self._check_congestion()
-
-    def _takes_more(self) -> bool:
-        """Whether the transport takes more by now: writing to it may have filled it."""
-        return self.link.ready
 
     def _send_later(self, out: Outbox, size: int) -> None:
         """Have a turn's packets wait for the socket, and send as many of them as it takes now."""
@@ -102,7 +102,7 @@ class Output:
             data = unsent.take(self.broker.buffers.at_once)
             self.waiting_bytes -= len(data)
             link.write(data)
-            if not self._takes_more():
+            if not self._is_ready():
                 self._is_handed(len(data))
 
     def _send_rest(self) -> None:

@@ -163,7 +163,7 @@ class LimitSettings:
     )
     max_all_outbound_bytes: int = setting(
         MemoryShare(0.1, 512 << 20),
-        help="bytes that wait for the sockets of all clients together",
+        help="bytes that wait for the sockets of all clients together, or are sent and not acknowledged",
         unit="bytes",
         minimum=1024,
     )

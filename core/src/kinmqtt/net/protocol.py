@@ -55,7 +55,7 @@ class SharedBounds:
 
 @implementer(IPullProducer, IPushProducer, IHandshakeListener)
 class MqttProtocol(Protocol):
-    """One network connection; implements :class:`kinmqtt.broker.connection.Link`.
+    """One network connection; implements :class:`kinmqtt.broker.link.Link`.
 
     The broker meets it when it is known who is there: at once, behind a proxy with the first bytes after the proxy's
     header, with TLS after the handshake.

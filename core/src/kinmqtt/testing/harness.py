@@ -63,7 +63,7 @@ P = TypeVar("P")
 
 
 class MemoryLink:
-    """A transport without a network; see :class:`kinmqtt.broker.connection.Link`."""
+    """A transport without a network; see :class:`kinmqtt.broker.link.Link`."""
 
     def __init__(self, listener: Listener, address: Address) -> None:
         self.ready = True
