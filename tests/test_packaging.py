@@ -301,8 +301,28 @@ def test_the_wheel_has_the_package_and_nothing_else(folder: Path, wheels: dict[s
     assert {name for name in names - expected if name.endswith((".py", ".pyc")) or "/tests/" in name} == set()
 
 
+THROWS = """
+from twisted.internet.defer import Deferred
+from twisted.logger import globalLogPublisher
+from kinmqtt.broker.broker import _attempted
+
+def told(event):
+    if "log_failure" in event:
+        print(event["log_failure"].value)
+
+globalLogPublisher.addObserver(told)
+waits = Deferred()
+Deferred.fromCoroutine(_attempted("it", lambda: waits))
+waits.errback(ValueError("no cheese"))
+"""
+"""Has an error come to a coroutine that is compiled, through one that is not, and prints what arrives."""
+
+
 def test_cores_wheel_is_compiled_where_that_works(tmp_path: Path) -> None:
-    """What is installed from it runs the compiled message path, and the source where that is asked for."""
+    """What is installed from it runs the compiled message path, and the source where that is asked for.
+
+    An error that comes through compiled coroutines is the one that was raised, also where warnings are errors.
+    """
     build([core_and_spi(tmp_path)], tmp_path / "out")
     [wheel] = (tmp_path / "out").glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
@@ -321,9 +341,38 @@ def test_cores_wheel_is_compiled_where_that_works(tmp_path: Path) -> None:
         for pure, pure_environment in ((False, {"KINMQTT_PURE": "0"}), (True, {"KINMQTT_PURE": "1"}))
     }
 
+    thrown = subprocess.run(
+        [sys.executable, "-W", "error", "-c", THROWS],
+        env={**environment_without_twin(), "KINMQTT_PURE": "0", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+
     assert not wheel.name.endswith("-any.whl")
     assert says[False].endswith("; compiled)\n")
     assert says[True].endswith("; plain Python, as KINMQTT_PURE asks)\n")
+    assert thrown.stdout == "no cheese\n", thrown.stderr
+
+
+def test_what_is_compiled_throws_as_pythons_own_coroutines_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mypyc's runtime is mended where it has to be, written once, and left alone where it is right by itself."""
+    monkeypatch.setattr("setuptools.setup", lambda **more: None)
+    core = runpy.run_path(str(ROOT / "core" / "setup.py"))
+    old, new, mended = tmp_path / "old", tmp_path / "new", tmp_path / "mended"
+    for folder, text in ((old, f"res = {core['THROWS']};"), (new, "res = PyObject_CallOneArg(_m, value);")):
+        folder.mkdir()
+        (folder / "misc_ops.c").write_text(text)
+
+    [file] = core["mend_runtime"](old, mended)
+    first = file.stat().st_mtime_ns
+    assert core["mend_runtime"](old, mended) == [file]
+
+    assert file.read_text() == "res = PyObject_CallOneArg(_m, value);"
+    assert file.stat().st_mtime_ns == first
+    assert core["mend_runtime"](new, mended) == []
+    assert list(mended.iterdir()) == []
 
 
 def test_cores_wheel_is_plain_where_it_can_not_be_compiled(tmp_path: Path) -> None:
