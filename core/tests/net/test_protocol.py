@@ -391,7 +391,8 @@ def test_nobody_comes_before_it_is_known_who_while_memory_is_short() -> None:
     """A connection is closed before a byte of a TLS handshake or of a PROXY header is read."""
     settings = ListenerSettings(endpoint="1883", proxy_protocol=True)
     house = House(listeners={"door": settings}, memory_refuse_bytes=100, memory_slow_bytes=0, memory_drop_bytes=0)
-    factory: Any = ProxyFactory(MqttFactory(house.broker, house.broker.listeners["door"], settings))  # type: ignore[no-untyped-call]
+    plain = MqttFactory(house.broker, house.broker.listeners["door"], settings)
+    factory: Any = ProxyFactory(plain, plain)  # type: ignore[no-untyped-call]
     transports = [BufferTransport(), BufferTransport()]
 
     for transport, memory in zip(transports, (100, 0), strict=True):
