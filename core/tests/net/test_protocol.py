@@ -398,7 +398,7 @@ def test_nobody_comes_before_it_is_known_who_while_memory_is_short() -> None:
     for transport, memory in zip(transports, (100, 0), strict=True):
         house.memory_bytes = memory
         house.advance(1)
-        factory.buildProtocol(None).makeConnection(transport)
+        factory.buildProtocol(IPv4Address("TCP", "127.0.0.1", 4711)).makeConnection(transport)
 
     assert ["abort" in transport.calls for transport in transports] == [True, False]
     assert house.broker.runtime.statistics.overload_refused["connection"].value == 1
