@@ -85,6 +85,7 @@ def test_a_name_that_is_no_utf_8_is_refused(authority: Authority, source: str) -
         user_name(broken, source)
 
 
+@pytest.mark.filterwarnings("ignore:Attribute's length:UserWarning")
 @given(st.text(min_size=1, max_size=30))
 def test_a_name_is_taken_as_it_is_or_not_at_all(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     """Whatever a common name says, the user name is that very text, or there is none."""

@@ -630,3 +630,26 @@ def test_nothing_is_kept_for_sessions_that_redis_has_lost(server: RedisServer) -
 
     assert (names, left, taken) == ({"s"}, 0, [("idle", 0)])
     assert len(logged) == 2
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_fails_behind_a_loss_fails_for_it(server: RedisServer, ends: bool) -> None:
+    """Where the connection is closed that one is about to make, redis-py meets a writer that is ``None``."""
+
+    async def run() -> BaseException | None:
+        life = await begun(**at(server))
+        link = life.parts.link
+
+        async def meets_no_writer(commands: object) -> list[Any]:
+            if ends:
+                link._failed(link._life, TimeoutError())
+            raise AttributeError("'NoneType' object has no attribute 'writelines'")
+
+        ask, link._life.ask = link._life.ask, meets_no_writer
+        broken = link._life
+        [failure] = await asyncio.gather(link.ask([("PING",)]), return_exceptions=True)
+        broken.ask = ask
+        await life.plugin.stop()
+        return failure
+
+    assert isinstance(asyncio.run(run()), ServiceUnavailable if ends else AttributeError)

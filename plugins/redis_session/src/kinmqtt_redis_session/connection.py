@@ -123,6 +123,10 @@ class Link:
                 answers = await self._kept_by(life, commands, replicas)
         except AWAY as error:
             raise self._failed(life, error) from error
+        except Exception as error:
+            if self._serves(life):
+                raise
+            raise self.away() from error
         refused = _first_error(answers)
         self.refusal = None if refused is None else _words(refused)
         return answers
@@ -143,6 +147,10 @@ class Link:
                 return await self._carried_out(life.ask, commands)
         except AWAY as error:
             raise self._failed(life, error) from error
+        except Exception as error:
+            if self._serves(life):
+                raise
+            raise self.away() from error
 
     def refused(self, error: BaseException) -> ServiceUnavailable:
         """What is raised for an error that Redis has answered to one command."""
@@ -193,11 +201,19 @@ class Link:
             raise self.away()
         return life
 
+    def _serves(self, life: Life) -> bool:
+        """Whether a life goes on.
+
+        What fails once it has ended fails for that, whatever it says: where a connection is closed while it is being
+        made, redis-py meets a writer that is ``None``.
+        """
+        return life is self._life and self.problem is None
+
     def _failed(self, life: Life, error: BaseException) -> ServiceUnavailable:
         words = _words(error)
         if not _says_away(error):
             self.refusal = words
-        elif life is self._life and self.problem is None:
+        elif self._serves(life):
             self.problem = words
             self.losses += 1
             if not self._told:
