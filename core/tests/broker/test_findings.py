@@ -339,7 +339,7 @@ def test_filters_in_one_packet_are_bounded(packet: str, filters: int, closed: bo
 
 
 def test_properties_are_bounded() -> None:
-    """Millions of user properties neither: 0x95."""
+    """Millions of user properties neither: 0x95, for so many are too many bytes."""
     house = House()
     peer = house.connect("a", V5)
 

@@ -81,7 +81,7 @@ def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
         connection.version = level if level in (V31, V311, V5) else _nearest(level)
     connection.enter(State.CONNECTING)
     try:
-        packet = decode(frame, body, connection.version)
+        packet = decode(frame, body, connection.version, connection.limits)
     except UnsupportedVersion:
         connection.version = V311 if level is None else _nearest(level)
         raise
@@ -110,7 +110,7 @@ def reauthenticate(connection: Connection, frame: bytes, body: int) -> bool | No
 
 
 def _auth(connection: Connection, frame: bytes, body: int) -> Auth:
-    packet = decode(frame, body, connection.version)
+    packet = decode(frame, body, connection.version, connection.limits)
     authentication = connection.authentication
     if not isinstance(packet, Auth):
         raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not an AUTH")

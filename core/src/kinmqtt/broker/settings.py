@@ -112,7 +112,18 @@ class LimitSettings:
     outbound_time_limit_s: float = setting(
         300.0, help="how long so much may wait for a client's socket before it is disconnected", unit="s", minimum=1
     )
-    max_filters: int = setting(10_000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
+    max_filters: int = setting(1000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
+    max_user_properties: int = setting(
+        100,
+        help="user properties (and subscription identifiers) in one packet, those of its will counted for themselves",
+        minimum=0,
+    )
+    max_properties_bytes: int = setting(
+        128 << 10,
+        help="the properties of one packet, those of its will counted for themselves",
+        unit="bytes",
+        minimum=64,
+    )
     memory_slow_bytes: int | None = setting(
         None,
         help="resident memory above which publishers are read from slowly; left out for never",

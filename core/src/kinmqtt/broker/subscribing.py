@@ -46,7 +46,7 @@ Made = list[tuple[Subscription, bool]]
 def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A SUBSCRIBE."""
     _check_count(connection, frame, body)
-    packet = decode(frame, body, connection.version)
+    packet = decode(frame, body, connection.version, connection.limits)
     session = connection.session
     if not isinstance(packet, Subscribe) or session is None:
         raise ProtocolError("not a SUBSCRIBE")
@@ -56,7 +56,7 @@ def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
 def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     """An UNSUBSCRIBE."""
     _check_count(connection, frame, body)
-    packet = decode(frame, body, connection.version)
+    packet = decode(frame, body, connection.version, connection.limits)
     session = connection.session
     if not isinstance(packet, Unsubscribe) or session is None:
         raise ProtocolError("not an UNSUBSCRIBE")

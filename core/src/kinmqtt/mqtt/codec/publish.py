@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from kinmqtt.mqtt.codec.primitives import Reader, text_of, write_packet_id, write_utf8, write_varint
-from kinmqtt.mqtt.codec.properties import read_properties, write_properties
+from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, PacketType, Publish
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
@@ -29,7 +29,7 @@ _CACHED_TOPIC_BYTES: Final = 256
 _topics: Final[dict[bytes, str]] = {}
 
 
-def decode_publish(frame: bytes, body: int, version: int) -> Publish:
+def decode_publish(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Publish:
     """Read a PUBLISH; ``topic`` may be empty only beside a Topic Alias, which is not resolved here."""
     flags = frame[0] & 0x0F
     size = len(frame)
@@ -58,7 +58,7 @@ def decode_publish(frame: bytes, body: int, version: int) -> Publish:
             position += 1
         else:
             reader = Reader(frame, position)
-            properties = read_properties(reader, _OWNER)
+            properties = read_properties(reader, _OWNER, limits)
             position = reader.pos
     if not topic and properties.topic_alias is None:
         raise ProtocolError("an empty Topic Name without a Topic Alias", "MQTT-4.7.3-1")
