@@ -39,6 +39,7 @@ COMPILED = (
     "kinmqtt/broker/router.py",
     "kinmqtt/broker/runtime.py",
     "kinmqtt/broker/session.py",
+    "kinmqtt/broker/slices.py",
     "kinmqtt/broker/statistics.py",
     "kinmqtt/broker/turn.py",
     "kinmqtt/broker/waiting.py",

@@ -58,12 +58,14 @@ class Batch:
         "given_back",
         "late",
         "lost_events",
+        "opened",
         "otherwise",
         "promises",
         "queue",
         "queued",
         "refused",
         "retain",
+        "retain_bytes",
         "sends",
         "sessions",
         "tied",
@@ -73,7 +75,11 @@ class Batch:
     def __init__(self) -> None:
         self.queue: list[QueueWrite] = []
         self.sessions: list[SessionWrite] = []
+        self.opened = 0
+        """New sessions among ``sessions``: counting them for each CONNECT would take the square of their number."""
         self.retain: list[RetainWrite] = []
+        self.retain_bytes = 0
+        """Of the messages of ``retain``."""
         self.events: list[Event] = []
         self.began_at = 0.0
         """When it was handed over to the stores, by a clock that never goes back."""

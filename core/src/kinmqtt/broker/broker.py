@@ -25,6 +25,7 @@ from kinmqtt.broker.router import Router
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.sessions import Sessions
 from kinmqtt.broker.settings import LimitSettings
+from kinmqtt.broker.slices import Slices
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.broker.traffic import TrafficLedger, TrafficSampling
 from kinmqtt.broker.turn import Turn
@@ -69,6 +70,7 @@ class Broker:
             assembly.statistics,
             assembly.stores,
             turn,
+            Slices(call_soon, assembly.clock.monotonic),
             random_hex,
         )
         self.connections: set[Connection] = set()

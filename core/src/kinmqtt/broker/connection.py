@@ -43,6 +43,12 @@ log = Logger("kinmqtt.connection")
 
 _NOBODY: Final = CLOSED
 
+FRAMES_AT_ONCE: Final = 1024
+"""Packets cut from a read before they are carried out; a read of 256 KB may hold 128,000."""
+
+ASKS_AFTER: Final = 8
+"""Packets carried out between two looks at the clock."""
+
 Frame = tuple[bytes, int]
 
 
@@ -141,7 +147,7 @@ class Connection:
         self.state = State.AWAITING_CONNECT
         self._handlers = HANDLERS[State.AWAITING_CONNECT]
         self.limits = link.listener.limits
-        self.framer = Framer(self.limits.max_connect_bytes)
+        self.framer = Framer(self.limits.max_connect_bytes, FRAMES_AT_ONCE)
         self.version = 0
         """The protocol version; 0 until a CONNECT has named it."""
         self.session: Session | None = None
@@ -221,18 +227,16 @@ class Connection:
         if self.state is State.CLOSED:
             return
         broker = self.broker
-        broker.runtime.turn.touch()
-        frames = self.framer.feed(data)
-        if frames:
-            self.heard = broker.wheel.now
-        statistics = broker.runtime.statistics
-        statistics.bytes_received.value += len(data)
-        statistics.packets_received.value += len(frames)
-        if broker.overload.slows and any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames):
-            self.pause_for(SLOWED_BY_S)
+        runtime = broker.runtime
+        runtime.turn.touch()
+        runtime.statistics.bytes_received.value += len(data)
         if self._held is not None:
-            self._held.extend(frames)
-        elif frames:
+            # It is cut when its turn comes.
+            self.framer.hold(data)
+            return
+        runtime.slices.begin()
+        frames = self._cut(data)
+        if frames:
             self._take_in(frames)
         elif self.framer.error is not None:
             self.refuse(self.framer.error)
@@ -570,10 +574,28 @@ class Connection:
         )
         self._close_now()
 
+    def _cut(self, data: bytes) -> list[Frame]:
+        """Cut packets from what came: not more than are carried out at one time."""
+        broker = self.broker
+        frames = self.framer.feed(data)
+        if frames:
+            self.heard = broker.wheel.now
+            broker.runtime.statistics.packets_received.value += len(frames)
+            if broker.overload.slows and any(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames):
+                self.pause_for(SLOWED_BY_S)
+        return frames
+
     def _take_in(self, frames: list[Frame]) -> None:
-        """Ask the limiters about packets whose turn it is, and carry them out."""
-        if self._carry_out(self._asked_about(frames)) and self.framer.error is not None:
-            self.refuse(self.framer.error)
+        """Ask the limiters about packets whose turn it is, and carry them out; then those that came with them."""
+        framer = self.framer
+        while self._carry_out(self._asked_about(frames)):
+            if not framer.is_behind:
+                if framer.error is not None:
+                    self.refuse(framer.error)
+                return
+            if self.state is State.CLOSED:
+                return
+            frames = self._cut(b"")
 
     def _asked_about(self, frames: list[Frame]) -> PendingRead:
         """Ask the limiters once for all PUBLISH packets of a read."""
@@ -590,6 +612,8 @@ class Connection:
         refusal = read.refusal
         handlers = state_handlers if refusal is None else over_limit(state_handlers, refusal)
         counts_packets = self.broker.limiting.holds_packets
+        slices = self.broker.runtime.slices
+        unasked = ASKS_AFTER
         try:
             for frame, body in remaining:
                 if handlers[frame[0] >> 4](self, frame, body):
@@ -603,6 +627,16 @@ class Connection:
                     rest = [*remaining, *(beyond or ())]
                     # In another state other limits may hold: a client's own begin when it is let in.
                     return self._carry_out(read.after(rest) if read.was_asked else self._asked_about(rest))
+                unasked -= 1
+                if unasked and not slices.is_heavy:
+                    continue
+                unasked = ASKS_AFTER
+                if slices.is_over():
+                    rest = list(remaining)
+                    if rest or self.framer.is_behind:
+                        self._rest = read.after(rest)
+                        self.wait_for(slices.turn())
+                        return False
         except RemoteError as error:
             self.refuse(error)
             return False

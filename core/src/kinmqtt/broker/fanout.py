@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 
 log = Logger("kinmqtt.fanout")
+
+HEAVY: Final = 64
+"""Deliveries beyond which one message is much more work than most packets are."""
 
 
 class Target:
@@ -178,7 +181,10 @@ class Fanout:
             if not out:
                 dirty.append(out)
             out.append(packet)
-        self._runtime.statistics.messages_sent.value += len(sessions)
+        count = len(sessions)
+        self._runtime.statistics.messages_sent.value += count
+        if count > HEAVY:
+            self._runtime.slices.is_heavy = True
         if self._denied:
             self._count_denied()
 
@@ -187,6 +193,8 @@ class Fanout:
 
     def best_effort(self, publication: Publication) -> None:
         """Deliver a QoS 0 message."""
+        if len(self.targets) > HEAVY:
+            self._runtime.slices.is_heavy = True
         if self._denied:
             self._count_denied()
         for version, sessions in self._shared:
@@ -213,6 +221,8 @@ class Fanout:
         """Deliver a message of QoS 1 or 2; ``False`` if a queue refused it."""
         accepted = True
         qos = publication.publish.qos
+        if len(self.targets) > HEAVY:
+            self._runtime.slices.is_heavy = True
         if self._denied:
             self._count_denied()
         if self._plain:

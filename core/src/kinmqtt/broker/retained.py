@@ -80,10 +80,9 @@ class Retained:
         runtime = self._runtime
         limits = runtime.limits
         store = runtime.stores.retain
-        coming = runtime.turn.batch.retain
-        many = store.count() + len(coming) >= limits.max_retained_messages
-        size_bytes = store.size_bytes() + publication.stored.size_bytes
-        size_bytes += sum(write.message.size_bytes for write in coming) if coming else 0
+        coming = runtime.turn.batch
+        many = store.count() + len(coming.retain) >= limits.max_retained_messages
+        size_bytes = store.size_bytes() + publication.stored.size_bytes + coming.retain_bytes
         if not many and size_bytes <= limits.max_retained_bytes:
             return False
         page = store.match(publish.topic, None, 1)
@@ -135,7 +134,9 @@ class Retained:
             self._latest = nextafter(newest, inf)
         self._latest = max(self._latest, message.received_at)
         version = RetainVersion(self._latest, message.id.node, message.id.counter)
-        self._runtime.turn.batch.retain.append(RetainWrite(message, version))
+        batch = self._runtime.turn.batch
+        batch.retain.append(RetainWrite(message, version))
+        batch.retain_bytes += message.size_bytes
 
     def _write(self, message: Message) -> None:
         runtime = self._runtime

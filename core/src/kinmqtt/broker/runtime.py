@@ -8,6 +8,7 @@ from itertools import count
 from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
+from kinmqtt.broker.slices import Slices
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn import Turn
 from kinmqtt_spi.services.plugin import Clock
@@ -35,6 +36,7 @@ class Runtime:
         "node",
         "random_hex",
         "settings",
+        "slices",
         "statistics",
         "stores",
         "tells_acknowledged",
@@ -54,6 +56,7 @@ class Runtime:
         statistics: Statistics,
         stores: Stores,
         turn: Turn,
+        slices: Slices,
         random_hex: Callable[[int], str],
     ) -> None:
         """``random_hex`` answers that many random bytes, in hexadecimal."""
@@ -65,6 +68,7 @@ class Runtime:
         self.statistics = statistics
         self.stores = stores
         self.turn = turn
+        self.slices = slices
         self.random_hex = random_hex
         # Which plugins listen is settled when hooks are bound; here it is asked for each message.
         self.tells_acknowledged = hooks.acknowledged.active

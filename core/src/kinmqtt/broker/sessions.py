@@ -207,7 +207,7 @@ class Sessions:
     @property
     def _is_full(self) -> bool:
         runtime = self._runtime
-        coming = sum(isinstance(write, OpenSession) for write in runtime.turn.batch.sessions)
+        coming = runtime.turn.batch.opened
         return runtime.stores.session.count() + coming >= runtime.limits.max_sessions
 
     def _attach(self, session: Session, opening: Opening) -> None:
@@ -226,6 +226,7 @@ class Sessions:
         self.by_id[session.client_id] = session
         if session.kept:
             self._write(OpenSession(epoch, self._stored(session)))
+            self._runtime.turn.batch.opened += 1
         if self._runtime.hooks.session_created.active:
             self._runtime.hooks.session_created(opening.client)
         return session
