@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from harness import House
+from harness import House, Peer
 from sliced import SlicedHouse
+from stores import FailingSessions
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.slices import SLICE_S, Slices
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V311, Pingresp, Publish
+from kinmqtt.mqtt.packets import (
+    V5,
+    V311,
+    Disconnect,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+)
+from kinmqtt_spi import hookimpl
 from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.services.session import RemoveSubscriptions, SaveSubscriptions
 
 PINGREQ = b"\xc0\0"
 
@@ -169,3 +183,121 @@ def test_without_haste_a_read_is_carried_out_at_once() -> None:
     peer.connection.receive(PINGREQ * 5000)
 
     assert len(peer.connection.out) == 5000
+
+
+# SUBSCRIBE and UNSUBSCRIBE
+
+
+def subscribe(*filters: str) -> bytes:
+    """A SUBSCRIBE of MQTT 5."""
+    return encode(Subscribe(7, tuple(map(SubscribeRequest, filters))), V5)
+
+
+def unsubscribe(*filters: str) -> bytes:
+    """An UNSUBSCRIBE of MQTT 5."""
+    return encode(Unsubscribe(8, filters), V5)
+
+
+def answered(peer: Peer, answer: type[object]) -> bool:
+    """Whether a client has such an answer."""
+    peer.collect()
+    return bool(peer.of(answer))
+
+
+MANY = [f"t/{number}" for number in range(300)]
+
+
+def test_others_are_served_while_many_filters_are_subscribed_to() -> None:
+    """Nobody waits for a SUBSCRIBE of hundreds of filters but its client, whose SUBACK answers all, in order."""
+    house = SlicedHouse()
+    greedy, other = house.connect("greedy", V5), house.connect("other", V5)
+    granted = [*MANY[:100], "bad/#/filter", *MANY[100:]]
+
+    house.hand_over(greedy, subscribe(*granted) + PINGREQ)
+    house.step()
+    made = house.broker.router.index.count()
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    early = answered(greedy, Suback) or answered(greedy, Pingresp)
+    house.settle()
+
+    assert 0 < made < 50
+    assert not early
+    assert greedy.granted == [0] * 100 + [0x8F] + [0] * 200
+    assert len(greedy.of(Pingresp)) == 1
+
+
+def test_others_are_served_while_many_filters_are_unsubscribed_from() -> None:
+    """The same of an UNSUBSCRIBE, whose UNSUBACK answers all in order (MQTT-3.11.3-1)."""
+    house = SlicedHouse()
+    greedy, other = house.connect("greedy", V5), house.connect("other", V5)
+    greedy.send_bytes(subscribe(*MANY))
+
+    house.hand_over(greedy, unsubscribe(*MANY[:100], "none", *MANY[100:]))
+    house.step()
+    left = house.broker.router.index.count()
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    early = answered(greedy, Unsuback)
+    house.settle()
+
+    assert 250 < left < 300
+    assert not early
+    assert greedy.given_up == [0] * 100 + [0x11] + [0] * 200
+
+
+def test_a_client_that_is_gone_in_the_middle_of_a_subscribe_leaves_nothing() -> None:
+    """What is left of its filters is not subscribed to."""
+    house = SlicedHouse()
+    greedy = house.connect("greedy", V5)
+
+    house.hand_over(greedy, subscribe(*MANY))
+    house.step()
+    greedy.drop()
+
+    assert house.broker.router.index.count() == 0
+    assert greedy.of(Suback) == []
+
+
+def test_a_subscription_over_the_bound_is_the_last_that_plugins_hear_of() -> None:
+    """Where a client has as many as it may, what is behind in the packet gets 0x97 and costs nobody anything."""
+    asked: list[str] = []
+
+    class Asked:
+        @hookimpl
+        def authorize(self, request: object) -> None:
+            asked.append(request.topic)  # type: ignore[attr-defined]
+
+    house = House(plugins={"asked": Asked()}, max_subscriptions=2)
+    peer = house.connect("c", V5)
+
+    peer.send_bytes(subscribe("a", "b", "c", "d", "a", "e"))
+
+    assert peer.granted == [0, 0, 0x97, 0x97, 0, 0x97]
+    assert asked == ["a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("packet", ["subscribe", "unsubscribe"])
+def test_nothing_is_acknowledged_of_which_an_earlier_slice_was_not_kept(packet: str) -> None:
+    """A request over several turns is answered when the writes of all are kept; else its client is sent away."""
+    store = FailingSessions()
+    house = SlicedHouse(plugins={"store": store})
+    peer = house.connect("c", V5, expiry_s=60)
+    if packet == "unsubscribe":
+        peer.send_bytes(subscribe(*MANY))
+    peer.packets.clear()
+    refused: list[object] = []
+
+    def refuses(write: object) -> bool:
+        """Whether this is the first batch, which has the first filter."""
+        if refused or not isinstance(write, SaveSubscriptions | RemoveSubscriptions):
+            return False
+        refused.append(write)
+        return True
+
+    store.refuses = refuses
+    house.hand_over(peer, subscribe(*MANY) if packet == "subscribe" else unsubscribe(*MANY))
+    house.settle()
+
+    assert [type(each) for each in peer.packets] == [Disconnect]
+    assert peer.closed

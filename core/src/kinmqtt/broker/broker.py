@@ -59,7 +59,8 @@ class Broker:
     ) -> None:
         """``call_soon`` makes a call in the next reactor turn; ``version`` is shown in ``$SYS``."""
         hooks = assembly.hooks
-        turn = Turn(assembly.stores, call_soon)
+        slices = Slices(call_soon, assembly.clock.monotonic)
+        turn = Turn(assembly.stores, call_soon, slices)
         self.assembly = assembly
         self.runtime = Runtime(
             assembly.settings,
@@ -70,7 +71,7 @@ class Broker:
             assembly.statistics,
             assembly.stores,
             turn,
-            Slices(call_soon, assembly.clock.monotonic),
+            slices,
             random_hex,
         )
         self.connections: set[Connection] = set()

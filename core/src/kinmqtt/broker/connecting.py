@@ -418,8 +418,7 @@ async def _open_session(
         connection.close("its maximum packet size leaves no room for a CONNACK")
         return
     session.resume()
-    for subscription, new in subscriptions:
-        broker.retained.send(session, subscription, new)
+    broker.retained.send(session, subscriptions)
     _tell_subscribed(connection, session, subscriptions)
     _tell_connected(connection, session, present, request.clean_start)
 

@@ -398,7 +398,7 @@ class Connection:
             self._congest()
 
     def room(self, messages: int) -> Deferred[None]:
-        """Fires when the client can take about that many messages more, or is gone."""
+        """Fires when the client can take about that many messages more, or is gone; in a later turn, as a rule."""
         ready: Deferred[None] = Deferred()
         session = self.session
         if self.state is State.CLOSED or session is None:
@@ -408,7 +408,8 @@ class Connection:
             self.waits_for_room = []
         self.waits_for_room.append((messages, ready))
         if self.link.ready and session.waiting.count < messages:
-            self.broker.runtime.clock.later(0, self._tell_room)
+            # What this turn has for it goes out before: then the transport says whether it is enough.
+            self.broker.runtime.slices.turn().addCallback(lambda _: self._tell_room())
         return ready
 
     def told_room(self) -> None:

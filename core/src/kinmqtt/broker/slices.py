@@ -1,9 +1,9 @@
 """Long work, done in slices: some of it in each turn of the event loop, and everybody's in order.
 
-No packet may hold the event loop for long. Work that can be long asks :meth:`Slices.is_over` as it goes; once its slice
-is over it awaits :meth:`Slices.turn`, and packets of others are read in between. All that waits is served first come,
-first served, by one call a turn of the event loop, which ends when the slice is over: however many clients have long
-work waiting, a turn of the event loop does one slice of it.
+No packet may hold the event loop for long. Work that can be long asks :meth:`Slices.is_over` as it goes; once its
+slice is over it awaits :meth:`Slices.turn`, and packets of others are read in between. All that waits is served first
+come, first served, by one call a turn of the event loop, which ends when the slice is over: however many clients have
+long work waiting, a turn of the event loop does one slice of it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ class Slices:
         """The event loop has called: a slice begins when the clock is first asked."""
         self._began = _NOT_ASKED
 
+    def start(self) -> None:
+        """What comes is known to take long: the clock is looked at now, where it was not in this slice."""
+        if self._began == _NOT_ASKED:
+            self._began = self._monotonic()
+
     def is_over(self) -> bool:
         """Whether the slice is over: who has more to do does it in a later one."""
         self.is_heavy = False
@@ -62,7 +67,8 @@ class Slices:
         self._is_scheduled = False
         self._began = self._monotonic()
         waiting = self._waiting
-        while waiting:
+        # Only those who wait now: what they do is committed and sent before it is their turn again.
+        for _ in range(len(waiting)):
             waiting.popleft().callback(None)
             if self.is_over():
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from kinmqtt_spi.services.session import RemoveSubscriptions, SaveSubscriptions
 from kinmqtt_spi.values import Disconnect, Drop, Reject, Subscription
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.batch import Batch
     from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.session import Session
 
@@ -41,6 +43,31 @@ log = Logger("kinmqtt.subscribing")
 
 Made = list[tuple[Subscription, bool]]
 """Subscriptions that were made, each with whether it is new: what retained messages are sent for."""
+
+
+class _Turns:
+    """The turns over which a request is carried out: it is answered when the writes of all of them are kept."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._runtime = connection.broker.runtime
+        self._joined: Batch | None = None
+
+    def join(self) -> None:
+        """Something was written with the present turn."""
+        batch = self._runtime.turn.batch
+        if batch is not self._joined:
+            self._joined = batch
+            batch.otherwise.append(self._not_kept)
+
+    def answer(self, call: Callable[[], object]) -> None:
+        """Make a call when everything is kept. Batches are released in order, so all before it are."""
+        self.join()
+        self._runtime.turn.batch.afterwards.append(call)
+        self._runtime.turn.touch()
+
+    def _not_kept(self, reason: ReasonCode) -> None:
+        self._connection.fail(reason, "a store did not keep it")
 
 
 def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
@@ -65,6 +92,7 @@ def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 def _check_count(connection: Connection, frame: bytes, body: int) -> None:
     """Refuse a packet with more topic filters than may be, before they cost more than a look."""
+    connection.broker.runtime.slices.start()
     most = connection.broker.runtime.limits.max_filters
     if has_more_filters(frame, body, connection.version, most):
         raise RemoteError(ReasonCode.QUOTA_EXCEEDED, f"more than {most} topic filters in one packet")
@@ -98,26 +126,33 @@ async def _subscribe(connection: Connection, session: Session, packet: Subscribe
     made: Made = []
     refused = _limited(connection, session, len(packet.requests))
     identifiers = packet.properties.subscription_identifier
+    runtime = connection.broker.runtime
+    turns = _Turns(connection)
+    is_full = False
     for request in packet.requests:
-        if refused is not None:
-            reasons.append(refused)
+        if runtime.slices.is_over():
+            await runtime.slices.turn()
+            if session.connection is not connection:
+                return
+        if refused is not None or (is_full and request.filter not in session.subscriptions):
+            reasons.append(refused or ReasonCode.QUOTA_EXCEEDED)
             continue
         outcome = await _request(connection, session, request, identifiers[0] if identifiers else None)
         if session.connection is not connection:
             return
         if isinstance(outcome, ReasonCode):
             reasons.append(outcome)
+            # Nobody is asked about what there is no room for: that of others would be as many calls of plugins.
+            is_full = outcome is ReasonCode.QUOTA_EXCEEDED and _is_full(session, runtime.limits)
             continue
+        turns.join()
         made.append(outcome)
         reasons.append(ReasonCode(outcome[0].qos))
     await _routes_known(connection)
     if session.connection is not connection:
         return
-    runtime = connection.broker.runtime
     answer = Suback(packet.packet_id, tuple(reasons))
-    runtime.turn.batch.afterwards.append(lambda: _granted(connection, session, answer, made))
-    runtime.turn.batch.otherwise.append(lambda reason: connection.fail(reason, "a store did not keep it"))
-    runtime.turn.touch()
+    turns.answer(lambda: _granted(connection, session, answer, made))
 
 
 def _granted(connection: Connection, session: Session, answer: Suback, made: Made) -> None:
@@ -125,11 +160,11 @@ def _granted(connection: Connection, session: Session, answer: Suback, made: Mad
     if session.connection is not connection:
         return
     connection.send_packet(answer)
-    runtime = connection.broker.runtime
-    for subscription, new in made:
-        if runtime.hooks.subscribed.active:
-            runtime.hooks.subscribed(session.client, subscription)
-        connection.broker.retained.send(session, subscription, new)
+    subscribed = connection.broker.runtime.hooks.subscribed
+    if subscribed.active:
+        for subscription, _ in made:
+            subscribed(session.client, subscription)
+    connection.broker.retained.send(session, made)
 
 
 async def _routes_known(connection: Connection) -> None:
@@ -173,13 +208,17 @@ async def _request(
         return ReasonCode.UNSPECIFIED_ERROR
     if isinstance(changed, ReasonCode):
         return changed
-    full = len(session.subscriptions) >= runtime.limits.max_subscriptions
-    if full and changed.full_filter not in session.subscriptions:
+    if _is_full(session, runtime.limits) and changed.full_filter not in session.subscriptions:
         return ReasonCode.QUOTA_EXCEEDED
     try:
         return changed, _make(connection, session, changed)
     except SubscriptionRefused as error:
         return _fitting(error.reason)
+
+
+def _is_full(session: Session, limits: LimitSettings) -> bool:
+    """Whether a client has as many subscriptions as it may."""
+    return len(session.subscriptions) >= limits.max_subscriptions
 
 
 async def _intercepted(
@@ -257,15 +296,21 @@ def _limited(connection: Connection, session: Session, amount: int) -> ReasonCod
 
 async def _unsubscribe(connection: Connection, session: Session, packet: Unsubscribe) -> None:
     reasons = []
+    slices = connection.broker.runtime.slices
+    turns = _Turns(connection)
     for filter in packet.filters:
-        reasons.append(await _give_up(connection, session, filter))
+        if slices.is_over():
+            await slices.turn()
+            if session.connection is not connection:
+                return
+        reason = await _give_up(connection, session, filter)
         if session.connection is not connection:
             return
-    runtime = connection.broker.runtime
+        reasons.append(reason)
+        if reason is ReasonCode.SUCCESS:
+            turns.join()
     answer = Unsuback(packet.packet_id, tuple(reasons))
-    runtime.turn.batch.afterwards.append(lambda: _send(connection, session, answer))
-    runtime.turn.batch.otherwise.append(lambda reason: connection.fail(reason, "a store did not keep it"))
-    runtime.turn.touch()
+    turns.answer(lambda: _send(connection, session, answer))
 
 
 def _send(connection: Connection, session: Session, answer: Unsuback) -> None:

@@ -79,8 +79,8 @@ class Framer:
     def feed(self, data: bytes) -> list[tuple[bytes, int]]:
         """The packets that ``data`` completes, in order, each with the offset of its body (2 to 5).
 
-        Where there are more than one call cuts, :attr:`is_behind` says so. After a violation :attr:`error` is set, and
-        every later call returns an empty list.
+        Where there are more than one call cuts, :attr:`is_behind` says so. After a violation :attr:`error` is set,
+        and every later call returns an empty list.
         """
         frames: list[tuple[bytes, int]] = []
         if self.error is not None:
