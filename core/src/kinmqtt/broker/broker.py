@@ -86,6 +86,7 @@ class Broker:
         self.wheel = Wheel()
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
         self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
+        self.fanouts = self.router.fanouts
         self.traffic = TrafficLedger(bool(hooks.traffic_sampled.active and assembly.settings.sys_interval_s))
         self._traffic_sampling = TrafficSampling(call_soon, self._tell_traffic)
         self.retained = Retained(self.runtime, self._epoch_of)
@@ -105,6 +106,7 @@ class Broker:
                 "queues": self.sessions.expire_messages,
                 "retained": self.retained.expire,
                 "overload": self.overload.look,
+                "fan-outs": self._sweep,
                 "stores": self._retry,
             },
         )
@@ -338,6 +340,10 @@ class Broker:
             self._awaits_restored.append(there)
             await there
         await self.publishing.publish_until_kept(message, along, pending)
+
+    async def _sweep(self, now: float) -> None:
+        """Drop fan-outs that nobody wants any more."""
+        self.fanouts.sweep()
 
     async def _retry(self, now: float) -> None:
         """Hand over again what a store could not keep."""

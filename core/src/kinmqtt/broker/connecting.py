@@ -223,7 +223,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
     if identity.attributes:
         session.client = evolve(session.client, attributes=identity.attributes)
         session.receive_rights = None
-        connection.broker.router.invalidate()
+        connection.broker.router.changed(session)
     connection.forget_routes()
     connection.broker.watch_identity(connection, identity)
     _send_auth(connection, ReasonCode.SUCCESS, getattr(decision, "data", None))

@@ -92,7 +92,7 @@ class Route:
         """Take the topic's present fan-out and hooks."""
         broker = connection.broker
         runtime = broker.runtime
-        fanout = self.fanout = broker.router.fanout(self.topic)
+        fanout = self.fanout = broker.fanouts.get(self.topic)
         self.intercept = runtime.hooks.publish_received.for_topic(self.topic)
         watched = self.intercept is not None or runtime.tells_published or broker.limiting.topics
         watched |= broker.overload.drops
@@ -117,7 +117,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
             if (
                 route is not None
                 and route.straight
-                and route.fanout.generation == broker.router.generation  # type: ignore[union-attr]
+                and route.fanout.generation == broker.fanouts.generation  # type: ignore[union-attr]
                 # A length that runs past the packet leaves a topic that was cut, and may well be known.
                 and end <= len(frame)
                 and (connection.version != V5 or not frame[end])
@@ -162,7 +162,7 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
         broker.runtime.statistics.dropped["overload"].value += 1
         return None
     fanout = route.fanout
-    if fanout is None or fanout.generation != broker.router.generation:
+    if fanout is None or fanout.generation != broker.fanouts.generation:
         route.refresh(connection)
         fanout = route.fanout
     runtime = broker.runtime

@@ -59,6 +59,7 @@ class Session:
         "outgoing",
         "receive_rights",
         "sequence",
+        "sorted_by",
         "subscriptions",
         "version",
         "waiting",
@@ -85,6 +86,8 @@ class Session:
         self.connection: Connection | None = None
         self.out: Outbox = Discard(runtime.statistics, "offline")
         self.sequence = 0
+        self.sorted_by = -1
+        """The sort key by which fan-outs hold the session."""
         self._away_bytes = 0
         """What is in flight to a client that is away: nothing else bounds how much that is, of all together."""
         self._resumed = False
@@ -128,6 +131,11 @@ class Session:
         self.outgoing.window = min(receive_maximum, self._runtime.limits.max_inflight)
         self.max_packet_bytes = max_packet_bytes
         self._aliases = OutgoingAliases(topic_aliases) if topic_aliases else None
+
+    @property
+    def sort_key(self) -> int:
+        """What fan-outs sort the session by: the version of its packets, and whether they are made for it alone."""
+        return (self.version == V5) << 1 | self.has_packets_of_its_own
 
     @property
     def has_packets_of_its_own(self) -> bool:
