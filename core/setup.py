@@ -35,6 +35,7 @@ COMPILED = (
     "kinmqtt/broker/inbound.py",
     "kinmqtt/broker/limiting.py",
     "kinmqtt/broker/overload.py",
+    "kinmqtt/broker/patterns.py",
     "kinmqtt/broker/publication.py",
     "kinmqtt/broker/publishing.py",
     "kinmqtt/broker/receiving.py",

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 from harness import House, Peer
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kinmqtt.broker.fanout import DENIED, PLAIN, SHARED, UNKNOWN, Fanout, Target, merge, part_of
-from kinmqtt.broker.fanouts import CACHED_TARGETS, FORGOTTEN_AFTER, LARGE, LOOKS, NOTED, Fanouts
+from kinmqtt.broker.fanouts import CACHED_TARGETS, FORGOTTEN_AFTER, LARGE, LOOKS, NOTED, Fanouts, _matches
 from kinmqtt.broker.session import Session
 from kinmqtt.mqtt.packets import V5, V311
+from kinmqtt.mqtt.topics import matches
 from kinmqtt_spi import Properties, ReasonCode, Verdict, hookimpl
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache, Scope
 
@@ -223,6 +224,7 @@ class RememberedFanouts(RuleBasedStateMachine):
                 assert group.members == {member.client_id: member for member in members}
                 connected = [m for m in group.members.values() if broker.client(m.client_id) is not None]
                 assert list(group.candidates) == (connected or list(group.members.values()))
+                assert group._connected == {member.client_id for member in connected}
             assert fanout.is_simple == (
                 bool(fresh)
                 and not groups
@@ -365,6 +367,20 @@ def test_a_subscription_elsewhere_leaves_the_short_way_open() -> None:
 
     assert pub.connection.routes[b"t"].fanout is fanout
     assert len(sub.messages) == 3
+
+
+LEVELS = st.sampled_from(["a", "b", "+", "$s", ""])
+FILTER = st.builds(
+    lambda levels, many: "/".join([*levels, "#"] if many else levels),
+    st.lists(LEVELS, min_size=1, max_size=4),
+    st.booleans(),
+)
+
+
+@given(FILTER, st.lists(st.sampled_from(["a", "b", "$s", ""]), min_size=1, max_size=4).map("/".join))
+def test_changes_are_compared_as_filters_match(filter: str, topic: str) -> None:
+    """What a noted change touches is what its filter matches (section 4.7)."""
+    assert _matches(filter.split("/"), topic.split("/")) == matches(filter, topic)
 
 
 # Large ones

@@ -193,7 +193,7 @@ class Connection:
         """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
         self.limited_to: Resource | None = None
         self.limited_by: set[str] | None = None
-        """The rules by which PUBLISH packets were refused without a word to the client."""
+        """The rules by which something was refused of which the log tells once."""
 
     # What the transport tells
 

@@ -13,6 +13,7 @@ from kinmqtt.broker import full_queue
 from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.outbox import Discard, Outbox
+from kinmqtt.broker.patterns import Patterns
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import may_receive
 from kinmqtt.broker.settings import NEVER_EXPIRES
@@ -57,6 +58,7 @@ class Session:
         "max_packet_bytes",
         "out",
         "outgoing",
+        "patterns",
         "receive_rights",
         "sequence",
         "sorted_by",
@@ -80,6 +82,9 @@ class Session:
         )
         self.created_at = runtime.clock.now()
         self.subscriptions: dict[str, Subscription] = {}
+        """By filter, as the client wrote it."""
+        self.patterns: Patterns | None = None
+        """Those of the filters; absent in most sessions, whose filters add nothing to a match."""
         self.outgoing: Outgoing[Delivery] = Outgoing(runtime.limits.max_inflight)
         self.incoming = Incoming()
         self.will: Will | None = None
@@ -117,6 +122,33 @@ class Session:
     def client_id(self) -> str:
         """The client id the session belongs to."""
         return self.client.client_id
+
+    # Subscriptions
+
+    def add_subscription(self, subscription: Subscription) -> bool:
+        """Add or replace a subscription; ``True`` if it is new."""
+        full_filter = subscription.full_filter
+        new = full_filter not in self.subscriptions
+        self.subscriptions[full_filter] = subscription
+        if new and (self.patterns is not None or subscription.share_group or "+" in subscription.filter):
+            if self.patterns is None:
+                self.patterns = Patterns()
+            self.patterns.add(subscription)
+        return new
+
+    def remove_subscription(self, full_filter: str) -> Subscription | None:
+        """Remove a subscription; answers it, or ``None`` if there was none."""
+        subscription = self.subscriptions.pop(full_filter, None)
+        if subscription is not None and self.patterns is not None:
+            self.patterns.remove(subscription)
+        return subscription
+
+    def match_steps_with(self, subscription: Subscription) -> int:
+        """What all filters add to matching one message, at most, with one more of them."""
+        patterns = self.patterns
+        if patterns is None:
+            patterns = Patterns()
+        return patterns.steps + patterns.added_by(subscription)
 
     # Connection
 

@@ -268,7 +268,7 @@ class Sessions:
         session.restore(state)
         self.by_id[stored.client_id] = session
         for subscription in stored.subscriptions:
-            session.subscriptions[subscription.full_filter] = subscription
+            session.add_subscription(subscription)
             self._router.subscribe(stored.client_id, subscription)
         return session
 

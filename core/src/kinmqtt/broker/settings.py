@@ -164,6 +164,12 @@ class LimitSettings:
         65_535, help="the longest topic or filter", unit="bytes", minimum=1, maximum=65_535
     )
     max_subscriptions: int = setting(10_000, help="subscriptions of one client", minimum=1)
+    max_match_steps: int = setting(
+        1000,
+        help="what one client's filters may add to matching one message: each distinct pattern of + adds its levels "
+        "from the first + on, and each pattern of each shared subscription's group ten more",
+        minimum=1,
+    )
     max_sessions: int = setting(
         1_000_000, help="sessions that outlive their connection, with or without one", minimum=0
     )

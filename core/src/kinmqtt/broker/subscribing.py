@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session import Session
 
 log = Logger("kinmqtt.subscribing")
+
+MATCH_STEPS: Final = "max_match_steps"
 
 Made = list[tuple[Subscription, bool]]
 """Subscriptions that were made, each with whether it is new: what retained messages are sent for."""
@@ -208,12 +210,31 @@ async def _request(
         return ReasonCode.UNSPECIFIED_ERROR
     if isinstance(changed, ReasonCode):
         return changed
-    if _is_full(session, runtime.limits) and changed.full_filter not in session.subscriptions:
-        return ReasonCode.QUOTA_EXCEEDED
+    if changed.full_filter not in session.subscriptions:
+        if _is_full(session, runtime.limits):
+            return ReasonCode.QUOTA_EXCEEDED
+        if session.match_steps_with(changed) > runtime.limits.max_match_steps:
+            _tell_too_expensive(connection, changed.full_filter)
+            return ReasonCode.QUOTA_EXCEEDED
     try:
         return changed, _make(connection, session, changed)
     except SubscriptionRefused as error:
         return _fitting(error.reason)
+
+
+def _tell_too_expensive(connection: Connection, full_filter: str) -> None:
+    """A line in the log, once for each connection: a packet may have a thousand such filters."""
+    told = connection.limited_by
+    if told is None:
+        told = connection.limited_by = set()
+    if MATCH_STEPS not in told:
+        told.add(MATCH_STEPS)
+        log.info(
+            "{client}: the subscription to {filter!r} is refused: the client's filters would add more to each match "
+            "than limits.max_match_steps allows",
+            client=connection.name,
+            filter=full_filter,
+        )
 
 
 def _is_full(session: Session, limits: LimitSettings) -> bool:
@@ -262,9 +283,7 @@ def _make(connection: Connection, session: Session, subscription: Subscription) 
     """Add a subscription to index, session and store; ``True`` if it is new."""
     broker = connection.broker
     broker.router.subscribe(session.client_id, subscription)
-    full_filter = subscription.full_filter
-    new = full_filter not in session.subscriptions
-    session.subscriptions[full_filter] = subscription
+    new = session.add_subscription(subscription)
     if session.kept:
         broker.runtime.turn.batch.sessions.append(
             SaveSubscriptions(session.client_id, session.epoch, (subscription,))
@@ -274,7 +293,7 @@ def _make(connection: Connection, session: Session, subscription: Subscription) 
         EventKind.SUBSCRIBE,
         session.client_id,
         session.epoch,
-        filter=full_filter,
+        filter=subscription.full_filter,
         qos=subscription.qos,
     )
     return new
@@ -339,7 +358,7 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
         if not isinstance(outcome, str):
             return fitting(outcome.reason, PacketType.UNSUBACK, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
         filter = outcome
-    subscription = session.subscriptions.pop(filter, None)
+    subscription = session.remove_subscription(filter)
     if subscription is None:
         return ReasonCode.NO_SUBSCRIPTION_EXISTED
     broker.router.unsubscribe(session.client_id, subscription)
