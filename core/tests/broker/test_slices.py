@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from harness import House, Peer
 from sliced import SlicedHouse
-from stores import FailingSessions
+from stores import Failing, FailingSessions, Retaineds
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.slices import SLICE_S, Slices
@@ -15,16 +17,19 @@ from kinmqtt.mqtt.packets import (
     V311,
     Disconnect,
     Pingresp,
+    Puback,
     Publish,
     Suback,
     Subscribe,
     SubscribeRequest,
     Unsuback,
     Unsubscribe,
+    Will,
 )
-from kinmqtt_spi import hookimpl
+from kinmqtt_spi import Properties, hookimpl
 from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.services.session import RemoveSubscriptions, SaveSubscriptions
+from kinmqtt_spi.services.queue import Append
+from kinmqtt_spi.services.session import DiscardSession, RemoveSubscriptions, SaveSubscriptions
 
 PINGREQ = b"\xc0\0"
 
@@ -301,3 +306,185 @@ def test_nothing_is_acknowledged_of_which_an_earlier_slice_was_not_kept(packet: 
 
     assert [type(each) for each in peer.packets] == [Disconnect]
     assert peer.closed
+
+
+# Ends
+
+
+def many_filters(house: SlicedHouse, client_id: str, count: int, **more: Any) -> Peer:
+    """A client with that many subscriptions, each to its own topic, and one to a topic of all."""
+    peer = house.connect(client_id, V5, **more)
+    return peer.send_bytes(subscribe("all", *(f"{client_id}/{number}" for number in range(count - 1))))
+
+
+@pytest.mark.parametrize("more", [{}, {"expiry_s": 1}], ids=["unkept", "kept"])
+def test_the_end_of_a_session_with_many_subscriptions_leaves_others_their_turns(more: dict[str, int]) -> None:
+    """They are removed in slices, and from the first moment on nothing comes for the session any more."""
+    house = SlicedHouse()
+    huge = many_filters(house, "huge", 300, **more)
+    pub = house.connect("pub", V5)
+    pub.publish("all", b"1")
+
+    huge.link.closed = True
+    huge.connection.lost("gone")
+    if more:
+        house.settle()
+        house.clock.advance(3)
+    counts = house.broker.router.index.count
+    house.steps_until(lambda: counts() < 300)
+    left = counts()
+    ended = house.broker.sessions.get("huge") is None
+    house.hand_over(pub, encode(Publish.build("all", b"2", qos=1, packet_id=1), V5))
+    house.steps_until(lambda: answered(pub, Puback))
+    meanwhile = counts()
+    house.settle()
+
+    assert ended
+    assert 250 < left < 300
+    assert 200 < meanwhile < 300
+    assert [int(each.reason) for each in pub.of(Puback)] == [0x10]
+    assert counts() == 0
+    assert len(house.broker.sessions.by_id) == 1
+
+
+def test_a_client_that_comes_again_waits_until_its_former_subscriptions_are_removed() -> None:
+    """What belongs to its new session is not removed with what belonged to the old one."""
+    house = SlicedHouse()
+    many_filters(house, "huge", 300).link.lingers = True
+    pub = house.connect("pub", V5)
+
+    again = house.open(V5)
+    house.hand_over(again, bytes.fromhex("101100044d5154540502000000") + b"\0\4huge" + subscribe("all", "huge/250"))
+    house.settle()
+    pub.publish("all", b"1").publish("huge/250", b"2").publish("huge/251", b"3")
+
+    assert again.granted == [0, 0]
+    assert [payload for _, payload, _ in again.messages] == [b"1", b"2"]
+    assert house.broker.router.index.count() == 2
+
+
+def test_a_kept_session_that_could_not_be_ended_has_its_subscriptions() -> None:
+    """Where a store does not keep that it is over, all is as if nothing had been."""
+    store = FailingSessions()
+    house = SlicedHouse(plugins={"store": store})
+    many_filters(house, "huge", 300, expiry_s=1).drop()
+    store.refuses = lambda write: isinstance(write, DiscardSession)
+    house.advance(3)
+    pub = house.connect("pub", V5)
+    before = house.broker.router.index.count()
+
+    pub.publish("all", b"1", qos=1)
+    store.refuses = lambda write: False
+    house.advance(3)
+    pub.publish("all", b"2", qos=1)
+
+    assert before == 300
+    assert [int(each.reason) for each in pub.of(Puback)] == [0, 0x10]
+    assert house.broker.router.index.count() == 0
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_wills_of_many_are_published_in_slices(kept: bool) -> None:
+    """Each of them once, and others are served in between (MQTT-3.1.2-8)."""
+    house = SlicedHouse()
+    sub, other = house.connect("sub").subscribe("will/#", 1), house.connect("other")
+    more = {"expiry_s": 60} if kept else {}
+    peers = [house.connect(f"c{n}", V5, will=Will(f"will/{n}", b"gone", 1, True), **more) for n in range(100)]
+
+    for peer in peers:
+        peer.link.closed = True
+        peer.connection.lost("gone")
+    house.step()
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    sub.collect()
+    early = len(sub.messages)
+    house.settle()
+
+    assert early < 20
+    assert sorted(sub.messages) == sorted((f"will/{n}", b"gone", 1) for n in range(100))
+
+
+def test_wills_are_published_before_the_broker_stops() -> None:
+    """What waits for its slice is done before the stores are closed."""
+    store = Retaineds()
+    house = SlicedHouse(plugins={"store": store})
+    for number in range(100):
+        house.connect(f"c{number}", V5, will=Will(f"will/{number}", b"gone", 1, True))
+
+    house.result(house.broker.stop())
+
+    assert len(store.match("will/#", None, 1000).messages) == 100
+
+
+def test_many_keep_alives_of_one_second_leave_others_their_turns() -> None:
+    """Thousands of clients whose network is gone are sent away in slices (MQTT-3.1.2-22)."""
+    house = SlicedHouse()
+    other = house.connect("other")
+    peers = [house.connect(f"c{n}", V5, keep_alive=5) for n in range(100)]
+
+    house.clock.advance(9.0)
+    early = sum(peer.closed for peer in peers)
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    meanwhile = sum(peer.closed for peer in peers)
+    house.settle()
+
+    assert early < 20
+    assert meanwhile < 50
+    assert all(peer.closed for peer in peers)
+    assert not other.closed
+
+
+def test_what_a_lost_member_held_is_given_in_slices() -> None:
+    """Each message once, to the others of its group (section 4.8.2)."""
+    house = SlicedHouse()
+    first = house.connect("first", V5, silent=True, properties=Properties(receive_maximum=10))
+    first.subscribe("$share/g/t", 1)
+    pub = house.connect("pub", V5)
+    for number in range(300):
+        pub.publish("t", b"%d" % number, qos=1)
+    second, other = house.connect("second", V5).subscribe("$share/g/t", 1), house.connect("other")
+
+    first.link.closed = True
+    first.connection.lost("gone")
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    second.collect()
+    early = len(second.messages)
+    house.settle()
+
+    assert early < 50
+    assert sorted(int(payload) for _, payload, _ in second.messages) == list(range(300))
+
+
+def test_what_a_lost_member_held_comes_again_where_it_was_not_kept() -> None:
+    """A kept member that should get it does when its store is well again."""
+    store = Failing()
+    house = SlicedHouse(plugins={"store": store})
+    first = house.connect("first", V5, silent=True, properties=Properties(receive_maximum=10))
+    first.subscribe("$share/g/t", 1)
+    pub = house.connect("pub", V5)
+    for number in range(300):
+        pub.publish("t", b"%d" % number, qos=1)
+    second = house.connect("second", V5, expiry_s=600).subscribe("$share/g/t", 1)
+    refused: list[object] = []
+    store.refuses = lambda write: isinstance(write, Append) and len(refused) < 3 and refused.append(write) is None
+
+    first.drop()
+    house.advance(10)
+
+    assert refused
+    assert {int(payload) for _, payload, _ in second.messages} == set(range(300))
+
+
+def test_delayed_messages_of_one_second_are_published_in_slices() -> None:
+    """All of them, in the order of their time, some in each turn of the event loop."""
+    house = SlicedHouse()
+    sub, pub = house.connect("sub").subscribe("d"), house.connect("pub", V5)
+    for number in range(100):
+        pub.publish("$delayed/5/d", b"%d" % number)
+
+    house.advance(6)
+
+    assert [int(payload) for _, payload, _ in sub.messages] == list(range(100))

@@ -99,6 +99,7 @@ class Broker:
         self.overload = Overload(lambda: self.runtime.limits, assembly.memory_bytes, self.router.invalidate)
         self.housekeeping = Housekeeping(
             assembly.clock,
+            slices,
             self.wheel,
             {
                 "sessions": self.sessions.expire,
@@ -212,6 +213,7 @@ class Broker:
                 await limited(self._empty, clock, FAREWELL_LIMIT_S)
             except TimeLimitExceeded:
                 log.info("{count} clients have not read the broker's last words", count=len(self.connections))
+        await _attempted("what was left to do", lambda: limited(self.runtime.slices.drained(), clock, STOP_LIMIT_S))
         await _attempted("the stores", lambda: limited(self.runtime.turn.drained(), clock, STOP_LIMIT_S))
         if self.runtime.settings.sys_interval_s:
             # What has been counted since the last interval.

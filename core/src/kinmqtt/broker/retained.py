@@ -30,7 +30,10 @@ PAGE: Final = 100
 BYTES_AT_ONCE: Final = 256 << 10
 """How much is sent to one client before it is asked whether it has room."""
 
-EXPIRE_AT_ONCE: Final = 1000
+EXPIRE_AT_ONCE: Final = 200
+
+EXPIRE_ROUNDS: Final = 5
+"""In one second, one after the other."""
 
 SYS_PREFIX: Final = "$SYS/"
 
@@ -222,11 +225,15 @@ class Retained:
             await connection.room(PAGE)
 
     async def expire(self, now: float) -> None:
-        """Remove what has expired at ``now``."""
-        removed = await settle(self._runtime.stores.retain.expire(now, EXPIRE_AT_ONCE))
-        for message in removed:
+        """Remove what has expired at ``now``, some of it at one time."""
+        for _ in range(EXPIRE_ROUNDS):
+            removed = await settle(self._runtime.stores.retain.expire(now, EXPIRE_AT_ONCE))
             if self._runtime.hooks.retain_cleared.active:
-                self._runtime.hooks.retain_cleared(message.topic)
+                for message in removed:
+                    self._runtime.hooks.retain_cleared(message.topic)
+            if len(removed) < EXPIRE_AT_ONCE:
+                return
+            await self._runtime.slices.turn()
 
 
 def _asks_for_retained(subscription: Subscription, new: bool) -> bool:

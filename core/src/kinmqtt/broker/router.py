@@ -136,6 +136,16 @@ class Router:
         if session.subscriptions:
             self.fanouts.changed(session.client_id)
 
+    def gone(self, session: Session) -> None:
+        """A session is over: nothing comes for it any more, though its subscriptions are still to be removed."""
+        for key in self._groups_of.get(session.client_id, ()):
+            self._groups[key].went(session.client_id)
+        self.changed(session)
+
+    def back(self, session: Session) -> None:
+        """A session that was gone is there after all, without a connection."""
+        self.changed(session)
+
     def _sort_anew(self, session: Session) -> None:
         sort_key = session.sort_key
         if sort_key != session.sorted_by:

@@ -23,7 +23,7 @@ _NOT_ASKED: Final = -1.0
 class Slices:
     """Says when a slice is over, and when the next one begins."""
 
-    __slots__ = ("_began", "_call_soon", "_is_scheduled", "_monotonic", "_waiting", "is_heavy")
+    __slots__ = ("_began", "_call_soon", "_idle", "_is_scheduled", "_monotonic", "_waiting", "is_heavy")
 
     def __init__(self, call_soon: Callable[[Callable[[], object]], object], monotonic: Callable[[], float]) -> None:
         """``call_soon`` makes a call in the next turn of the event loop, ``monotonic`` is a clock in seconds."""
@@ -32,6 +32,7 @@ class Slices:
         self._began = _NOT_ASKED
         self._waiting: deque[Deferred[None]] = deque()
         self._is_scheduled = False
+        self._idle: list[Deferred[None]] = []
         self.is_heavy = False
         """Set by work that is much more than that of one packet: whoever counts packets asks the clock at once."""
 
@@ -62,6 +63,15 @@ class Slices:
             self._call_soon(self._run)
         return waits
 
+    def drained(self) -> Deferred[None]:
+        """Fires when nothing waits for a turn: for an orderly stop."""
+        done: Deferred[None] = Deferred()
+        if self._waiting or self._is_scheduled:
+            self._idle.append(done)
+        else:
+            done.callback(None)
+        return done
+
     def _run(self) -> None:
         """One slice of all that waits."""
         self._is_scheduled = False
@@ -72,6 +82,10 @@ class Slices:
             waiting.popleft().callback(None)
             if self.is_over():
                 break
-        if waiting and not self._is_scheduled:
+        if not waiting:
+            idle, self._idle = self._idle, []
+            for done in idle:
+                done.callback(None)
+        elif not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._run)

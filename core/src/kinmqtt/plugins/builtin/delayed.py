@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "$delayed/"
 
+AT_ONCE: Final = 20
+"""Messages published in one turn of the event loop, however many are due in the same second."""
+
 
 @frozen(slots=True)
 class DelayedSettings:
@@ -184,7 +187,9 @@ class Delayed:
         if context is None:
             return
         now = context.clock.monotonic()
-        while self._waiting and self._waiting[0].due <= now:
+        for _ in range(AT_ONCE):
+            if not self._waiting or self._waiting[0].due > now:
+                break
             held = heappop(self._waiting)
             self._leaves(held)
             try:
