@@ -710,10 +710,12 @@ class Sessions:
 
     async def _forget_in_slices(self, session: Session) -> None:
         slices = self._runtime.slices
+        if len(session.subscriptions) > FEW:
+            await slices.turn()  # What waited for the client is being forgotten in this one.
         for subscription in tuple(session.subscriptions.values()):
+            self._router.unsubscribe(session.client_id, subscription)
             if slices.is_over():
                 await slices.turn()
-            self._router.unsubscribe(session.client_id, subscription)
 
     async def _forgotten(self, client_id: str) -> None:
         """Wait until the subscriptions of an earlier session are removed: a new one may have the same filters."""

@@ -219,10 +219,19 @@ def read_properties(reader: Reader, owner: int, limits: PropertyLimits = UNLIMIT
     return Properties.from_wire(present)
 
 
-def write_properties(properties: Properties, owner: int) -> bytes:
-    """A Property Length and its properties; raises :class:`LocalError` for what ``owner`` must not carry."""
-    if not properties:
+def write_properties(properties: Properties, owner: int, written: bytes = b"") -> bytes:
+    """A Property Length and its properties; raises :class:`LocalError` for what ``owner`` must not carry.
+
+    Those that are ``written`` already (see :func:`written_properties`) come before.
+    """
+    if not properties and not written:
         return b"\0"
+    body = written + written_properties(properties, owner) if properties else written
+    return write_varint(len(body)) + body
+
+
+def written_properties(properties: Properties, owner: int) -> bytes:
+    """The properties without their length: what many packets have in common is written once."""
     parts: list[bytes] = []
     for name, value in properties.present.items():
         rule = _BY_NAME[name]
@@ -234,8 +243,7 @@ def write_properties(properties: Properties, owner: int) -> bytes:
         parts += [_written(rule, each) for each in values]
     if properties.authentication_data is not None and properties.authentication_method is None:
         raise LocalError("Authentication Data without an Authentication Method")
-    body = b"".join(parts)
-    return write_varint(len(body)) + body
+    return b"".join(parts)
 
 
 def _keep(present: dict[str, Any], rule: PropertyRule, value: Any, owner: int) -> None:

@@ -97,12 +97,13 @@ def publish_parts(
     *,
     topic: str | None = None,
     dup: bool = False,
+    written: bytes = b"",
 ) -> tuple[bytes, bytes]:
     """What stands before and after the Packet Identifier, so that one encoding serves many subscribers.
 
     ``head + packet_id.to_bytes(2) + tail`` is the packet, ``head + tail`` that of QoS 0. ``topic`` replaces
-    the message's own, with ``""`` where ``properties`` carry a Topic Alias. Raises :class:`LocalError` like
-    :func:`encode_publish`.
+    the message's own, with ``""`` where ``properties`` carry a Topic Alias; ``written`` are further properties, as
+    bytes. Raises :class:`LocalError` like :func:`encode_publish`.
     """
     if not 0 <= qos <= 2 or (dup and not qos):
         raise LocalError(f"a PUBLISH of QoS {qos} with DUP {int(dup)}")
@@ -114,7 +115,7 @@ def publish_parts(
     name = write_utf8(topic)
     tail = publish.payload
     if version == V5:
-        tail = write_properties(properties, _OWNER) + tail
+        tail = write_properties(properties, _OWNER, written) + tail
     length = len(name) + len(tail) + (2 if qos else 0)
     first_byte = 0x30 | dup << 3 | qos << 1 | retain
     return bytes((first_byte,)) + write_varint(length) + name, tail
