@@ -502,7 +502,10 @@ def test_one_large_message_is_sent_in_any_case() -> None:
 def test_properties_make_a_message_large() -> None:
     """A message of one byte with very many of them is held with all of them."""
     many = Properties(user_property=(("", ""),) * 1000)
-    house = House(max_inflight_bytes=3 * Entry(1, Message("t", b"x", properties=many), 1).size_bytes)
+    house = House(
+        max_user_properties=1000,
+        max_inflight_bytes=3 * Entry(1, Message("t", b"x", properties=many), 1).size_bytes,
+    )
     sub = house.connect("s", V5, silent=True).subscribe("t", 1)
     pub = house.connect("p", V5)
 

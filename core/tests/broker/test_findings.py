@@ -10,7 +10,7 @@ from harness import House
 from stores import SlowQueues
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.router import CACHED_TARGETS
+from kinmqtt.broker.fanouts import CACHED_TARGETS
 from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
@@ -339,7 +339,7 @@ def test_filters_in_one_packet_are_bounded(packet: str, filters: int, closed: bo
 
 
 def test_properties_are_bounded() -> None:
-    """Millions of user properties neither: 0x95."""
+    """Millions of user properties neither: 0x95, for so many are too many bytes."""
     house = House()
     peer = house.connect("a", V5)
 
@@ -417,7 +417,7 @@ def test_what_is_remembered_of_topics_is_bounded() -> None:
     for number in range(1500):
         router.fanout(f"t/{number}")
 
-    assert sum(len(fanout.targets) for fanout in router._fanouts.values()) <= CACHED_TARGETS
+    assert sum(len(fanout.targets) for fanout in router.fanouts.remembered.values()) <= CACHED_TARGETS
 
 
 def test_no_local_beside_another_filter() -> None:
@@ -620,7 +620,7 @@ def test_what_was_in_flight_to_a_session_that_is_over_is_forgotten() -> None:
     house.connect("other").subscribe("elsewhere").publish("elsewhere")
 
     assert (before, len(session.outgoing)) == (1, 0)
-    assert list(house.broker.router._fanouts) == ["elsewhere"]
+    assert list(house.broker.fanouts.remembered) == ["elsewhere"]
 
 
 def test_congestion_that_comes_with_the_end_is_none() -> None:

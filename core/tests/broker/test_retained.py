@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from harness import House, Peer
+from sliced import SlicedHouse
 from stores import Retaineds
 
-from kinmqtt.mqtt.packets import V5, V31, V311, Puback, Publish, Suback, Subscribe, SubscribeRequest
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import (
+    V5,
+    V31,
+    V311,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+)
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message
 
@@ -293,27 +305,64 @@ def test_many_matches_all_come(qos: int) -> None:
     assert store.pages >= 4
 
 
-def test_a_filter_that_finds_nothing_leaves_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that are empty come one in a turn of the reactor, and what is behind them is sent."""
+def test_a_filter_that_finds_nothing_leaves_others_their_turns() -> None:
+    """Pages that are empty come one in a turn of the event loop, and what is behind them is sent."""
     store = Retaineds()
     store.put([RetainWrite(Message(f"t/{n}", b"x", retain=True), RetainVersion(1.0, 0, n)) for n in range(2500)])
     store.put([RetainWrite(Message("t/last/x", b"x", retain=True), RetainVersion(1.0, 0, 2500))])
-    house = House(plugins={"retaineds": store})
+    house = SlicedHouse(plugins={"retaineds": store})
     sub = house.connect("s")
     before = store.pages
-    at_each_turn: list[int] = []
-    later = house.clock.later
+    pages = [before]
 
-    def noted(delay_s: float, call: Callable[[], object]) -> Timer:
-        at_each_turn.append(store.pages - before)
-        return later(delay_s, call)
+    def noted() -> bool:
+        pages.append(store.pages)
+        return bool(sub.collect() or sub.messages)
 
-    monkeypatch.setattr(house.clock, "later", noted)
-    sub.subscribe("t/+/x")
+    house.hand_over(sub, encode(Subscribe(1, (SubscribeRequest("t/+/x"),)), V311))
+    house.steps_until(noted)
 
     assert topics(sub) == ["t/last/x"]
     assert store.pages - before > 2
-    assert set(range(1, store.pages - before)) <= set(at_each_turn)
+    assert {after - earlier for earlier, after in pairwise(pages)} == {0, 1}
+
+
+def test_filters_that_find_nothing_leave_others_their_turns() -> None:
+    """A client is served while another's thousand filters are looked up one after the other."""
+    store = Retaineds()
+    store.put([RetainWrite(Message(f"t/{n}", b"x", retain=True), RetainVersion(1.0, 0, n)) for n in range(10)])
+    house = SlicedHouse(plugins={"retaineds": store})
+    greedy, modest = house.connect("greedy"), house.connect("modest")
+    many = tuple(SubscribeRequest(f"none/{number}") for number in range(500))
+    before = store.pages
+
+    house.hand_over(greedy, encode(Subscribe(1, many), V311))
+    house.steps_until(lambda: store.pages > before)
+    house.hand_over(modest, encode(Subscribe(1, (SubscribeRequest("t/#"),)), V311))
+    house.steps_until(lambda: modest.collect() or len(modest.messages) == 10)
+    then = store.pages - before
+    house.settle()
+
+    assert then < 100
+    assert store.pages - before == 501
+
+
+def test_what_was_given_up_meanwhile_brings_no_retained_messages() -> None:
+    """Filters whose turn comes when they are unsubscribed from find nobody who wants what they match."""
+    store = Retaineds()
+    store.put([RetainWrite(Message("last", b"x", retain=True), RetainVersion(1.0, 0, 1))])
+    house = SlicedHouse(plugins={"retaineds": store})
+    sub = house.connect("s")
+    filters = [*(f"none/{number}" for number in range(50)), "last"]
+    before = store.pages
+
+    house.hand_over(sub, encode(Subscribe(1, tuple(map(SubscribeRequest, filters))), V311))
+    house.steps_until(lambda: store.pages > before)
+    house.hand_over(sub, encode(Unsubscribe(2, ("last",)), V311))
+    house.settle()
+
+    assert sub.messages == []
+    assert len(sub.of(Unsuback)) == 1
 
 
 def test_a_socket_that_takes_nothing_holds_up_the_pages() -> None:

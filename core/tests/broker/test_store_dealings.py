@@ -13,7 +13,7 @@ from stores import FULL, Failing, FailingSessions, Later, Retaineds, SlowQueues,
 from twisted.internet.defer import Deferred, fail
 
 from kinmqtt.broker import inbound, redistribution
-from kinmqtt.broker.router import CACHED_TARGETS
+from kinmqtt.broker.fanouts import CACHED_TARGETS
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connect, Puback, Publish, Pubrec, Will
 from kinmqtt.plugins.builtin.delayed import DelayedSettings
@@ -954,7 +954,7 @@ def test_long_topics_take_the_place_of_many() -> None:
     for letter in ("x", "\u4e2d"):
         for number in range(400):
             pub.publish(f"{number:05}".ljust(20_000, letter), b"")
-        held.append(sum(map(text_bytes, house.broker.router._fanouts)))
+        held.append(sum(map(text_bytes, house.broker.fanouts.remembered)))
 
     assert 0 < min(held) <= max(held) <= 100 * CACHED_TARGETS + 80_000
 

@@ -198,3 +198,40 @@ def test_chunks_do_not_matter(names: list[str], junk: bytes, cuts: list[int], li
     assert frames == expected
     assert str(framer.error) == str(at_once.error)
     assert framer.buffered_bytes == at_once.buffered_bytes
+
+
+@given(
+    st.lists(st.sampled_from([PING, packet(3, b"\x03"), packet(200, b"\xc8\x01"), b"\x30\x80\x00"]), max_size=30),
+    st.lists(st.integers(1, 60), max_size=30),
+    st.lists(st.booleans(), max_size=30),
+    st.integers(1, 5),
+)
+def test_a_few_at_a_time_are_the_same_packets(
+    whole: list[bytes], sizes: list[int], held: list[bool], most: int
+) -> None:
+    """However a stream comes, and whether or not it is held first, bounded calls cut what one call cuts."""
+    stream = b"".join(whole)
+    reference = Framer()
+    wanted = reference.feed(stream)
+    framer = Framer(most_frames=most)
+    frames = []
+
+    chunks = []
+    for size in sizes:
+        chunks.append(stream[:size])
+        stream = stream[size:]
+    for number, chunk in enumerate([*chunks, stream]):
+        if number < len(held) and held[number]:
+            framer.hold(chunk)
+            continue
+        cut = framer.feed(chunk)
+        assert len(cut) <= most
+        frames += cut
+    while framer.is_behind:
+        cut = framer.feed(b"")
+        assert len(cut) <= most
+        frames += cut
+
+    assert frames == wanted
+    assert type(framer.error) is type(reference.error)
+    assert framer.buffered_bytes == reference.buffered_bytes

@@ -58,6 +58,7 @@ class Batch:
         "given_back",
         "late",
         "lost_events",
+        "opened",
         "otherwise",
         "promises",
         "queue",
@@ -75,6 +76,8 @@ class Batch:
     def __init__(self) -> None:
         self.queue: list[QueueWrite] = []
         self.sessions: list[SessionWrite] = []
+        self.opened = 0
+        """New sessions among ``sessions``: counting them for each CONNECT would take the square of their number."""
         self.retain: list[RetainWrite] = []
         self.retain_bytes = 0
         """What these count for: each that comes is asked whether there is room for it behind the others."""

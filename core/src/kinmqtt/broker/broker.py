@@ -30,6 +30,7 @@ from kinmqtt.broker.router import Router
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.sessions import Sessions
 from kinmqtt.broker.settings import LimitSettings
+from kinmqtt.broker.slices import Slices
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.broker.traffic import TrafficLedger, TrafficSampling
 from kinmqtt.broker.trimming import Trimming
@@ -65,7 +66,8 @@ class Broker:
         """``call_soon`` makes a call in the next reactor turn; ``version`` is shown in ``$SYS``."""
         hooks = assembly.hooks
         hooks.limit_notices(assembly.limits.notice_time_limit_s)
-        turn = Turn(assembly.stores, call_soon)
+        slices = Slices(call_soon, assembly.clock.monotonic)
+        turn = Turn(assembly.stores, call_soon, slices)
         self.assembly = assembly
         self.connections: set[Connection] = set()
         self.buffers = Buffers(assembly.limits, self.connections, call_soon, assembly.statistics.connections_cut)
@@ -79,6 +81,7 @@ class Broker:
             assembly.stores,
             turn,
             self.buffers,
+            slices,
             random_hex,
             Rights(hooks, assembly.spaces),
         )
@@ -93,6 +96,7 @@ class Broker:
         self.wheel = Wheel()
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
         self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
+        self.fanouts = self.router.fanouts
         self.traffic = TrafficLedger(bool(hooks.traffic_sampled.active and assembly.settings.sys_interval_s))
         self._traffic_sampling = TrafficSampling(call_soon, self._tell_traffic)
         self.retained = Retained(self.runtime, self._epoch_of)
@@ -118,6 +122,7 @@ class Broker:
         )
         self.housekeeping = Housekeeping(
             assembly.clock,
+            slices,
             self.wheel,
             {
                 "sessions": self.sessions.expire,
@@ -127,6 +132,7 @@ class Broker:
                 "overload": self.overload.look,
                 "buffers": self.buffers.look,
                 "trimming": trimming.look,
+                "fan-outs": self._sweep,
                 "stores": self._retry,
             },
         )
@@ -238,6 +244,7 @@ class Broker:
                 await limited(self._empty, clock, FAREWELL_LIMIT_S)
             except TimeLimitExceeded:
                 log.info("{count} clients have not read the broker's last words", count=len(self.connections))
+        await _attempted("what was left to do", lambda: limited(self.runtime.slices.drained(), clock, STOP_LIMIT_S))
         await _attempted("the stores", lambda: limited(self.runtime.turn.drained(), clock, STOP_LIMIT_S))
         if self.runtime.settings.sys_interval_s:
             # What has been counted since the last interval.
@@ -388,6 +395,10 @@ class Broker:
         """Memory is at another level: what the router and the sessions remember of the one before holds no more."""
         self.runtime.refuses = self.overload.refuses
         self.router.invalidate()
+
+    async def _sweep(self, now: float) -> None:
+        """Drop fan-outs that nobody wants any more."""
+        self.fanouts.sweep()
 
     async def _retry(self, now: float) -> None:
         """Hand over again what a store could not keep."""

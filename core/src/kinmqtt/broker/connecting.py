@@ -91,7 +91,7 @@ def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
     if level is not None:
         connection.version = level if level in (V31, V311, V5) else _nearest(level)
     connection.enter(State.CONNECTING)
-    packet = decode(frame, body, connection.version)
+    packet = decode(frame, body, connection.version, connection.limits)
     if not isinstance(packet, Connect):
         raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not a CONNECT")
     limits = connection.broker.runtime.limits
@@ -121,7 +121,7 @@ def reauthenticate(connection: Connection, frame: bytes, body: int) -> bool | No
 
 
 def _auth(connection: Connection, frame: bytes, body: int) -> Auth:
-    packet = decode(frame, body, connection.version)
+    packet = decode(frame, body, connection.version, connection.limits)
     authentication = connection.authentication
     if not isinstance(packet, Auth):
         raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not an AUTH")
@@ -254,7 +254,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
     if identity.attributes:
         session.client = evolve(session.client, attributes=identity.attributes)
         session.receive_rights = None
-        connection.broker.router.invalidate()
+        connection.broker.router.changed(session)
     connection.forget_routes()
     connection.broker.watch_identity(connection, identity)
     _send_auth(connection, ReasonCode.SUCCESS, getattr(decision, "data", None))
@@ -495,8 +495,7 @@ async def _open_session(
         connection.close("its maximum packet size leaves no room for a CONNACK")
         return
     session.resume()
-    for subscription, new in subscriptions:
-        broker.retained.send(session, subscription, new)
+    broker.retained.send(session, subscriptions)
     _tell_subscribed(connection, session, subscriptions)
     _tell_connected(connection, session, present, request.clean_start)
 

@@ -50,6 +50,9 @@ _NOBODY: Final = CLOSED
 MANY_PIECES: Final = 16_384
 """So many answers to one read are not gathered until the turn ends."""
 
+ASKS_AFTER: Final = 8
+"""Packets carried out between two looks at the clock."""
+
 Grant = tuple[Resource, int]
 """What limiters granted, and want to be told the end of."""
 
@@ -170,25 +173,27 @@ class Connection(Intake):
         if self.state is State.CLOSED:
             return
         broker = self.broker
-        broker.runtime.turn.touch()
+        runtime = broker.runtime
+        runtime.turn.touch()
+        received = runtime.statistics.bytes_received
+        received.value += len(data)
+        if received.value > broker.overload.look_at:
+            broker.overload.look_soon()
         framer = self.framer
-        frames = framer.feed(data)
-        if frames:
-            self.heard = broker.wheel.now
-        statistics = broker.runtime.statistics
-        statistics.bytes_received.value += len(data)
-        statistics.packets_received.value += len(frames)
-        overload = broker.overload
-        if overload.slows and len(data) >= SLOWED_FROM_BYTES and (framer.buffered_bytes or _has_publish(frames)):
-            self.pause_for(len(data) / SLOW_BYTES_PER_S)
-        if statistics.bytes_received.value > overload.look_at:
-            overload.look_soon()
         if self._held is not None:
-            self._held.extend(frames)
+            # It is cut when its turn comes.
+            framer.hold(data)
             self._read_ahead_bytes += len(data)
             if not self._reads_ahead:
                 self.link.pause_reading()
-        elif frames:
+            self._count_inbound(False)
+            return
+        runtime.slices.begin()
+        frames = self._cut(data)
+        if broker.overload.slows and len(data) >= SLOWED_FROM_BYTES:
+            if framer.buffered_bytes or framer.is_behind or _has_publish(frames):
+                self.pause_for(len(data) / SLOW_BYTES_PER_S)
+        if frames:
             self._take_in(frames)
         else:
             self._look_at_rest()
@@ -345,7 +350,7 @@ class Connection(Intake):
         self._send_out(out)
 
     def room(self, messages: int) -> Deferred[None]:
-        """Fires when the client can take about that many messages more, or is gone."""
+        """Fires when the client can take about that many messages more, or is gone; in a later turn, as a rule."""
         ready: Deferred[None] = Deferred()
         session = self.session
         if self.state is State.CLOSED or session is None:
@@ -355,7 +360,8 @@ class Connection(Intake):
             self.waits_for_room = []
         self.waits_for_room.append((messages, ready))
         if self.link.ready and session.waiting.count < messages:
-            self.broker.runtime.clock.later(0, self._tell_room)
+            # What this turn has for it goes out before: then the transport says whether it is enough.
+            self.broker.runtime.slices.turn().addCallback(lambda _: self._tell_room())
         return ready
 
     def told_room(self) -> None:
@@ -544,10 +550,25 @@ class Connection(Intake):
             )
         self._close_now()
 
+    def _cut(self, data: bytes) -> list[Frame]:
+        """Cut packets from what came: not more than are carried out at one time."""
+        broker = self.broker
+        frames = self.framer.feed(data)
+        if frames:
+            self.heard = broker.wheel.now
+            broker.runtime.statistics.packets_received.value += len(frames)
+        return frames
+
     def _take_in(self, frames: list[Frame]) -> None:
-        """Ask the limiters about packets whose turn it is, and carry them out."""
-        if self._carry_out(self._asked_about(frames)):
-            self._look_at_rest()
+        """Ask the limiters about packets whose turn it is, and carry them out; then those that came with them."""
+        framer = self.framer
+        while self._carry_out(self._asked_about(frames)):
+            if not framer.is_behind:
+                self._look_at_rest()
+                return
+            if self.state is State.CLOSED:
+                return
+            frames = self._cut(b"")
 
     def _look_at_rest(self) -> None:
         """Judge what stands behind the packets that are carried out: an error, or the first byte of the next one."""
@@ -577,6 +598,8 @@ class Connection(Intake):
         refusal = read.refusal
         handlers = state_handlers if refusal is None else over_limit(state_handlers, refusal)
         counts_packets = self.broker.limiting.holds_packets
+        slices = self.broker.runtime.slices
+        unasked = ASKS_AFTER
         try:
             for frame, body in remaining:
                 if handlers[frame[0] >> 4](self, frame, body):
@@ -591,6 +614,16 @@ class Connection(Intake):
                     rest = [*remaining, *(beyond or ())]
                     # In another state other limits may hold: a client's own begin when it is let in.
                     return self._carry_out(read.after(rest) if read.was_asked else self._asked_about(rest))
+                unasked -= 1
+                if unasked and not slices.is_heavy:
+                    continue
+                unasked = ASKS_AFTER
+                if slices.is_over():
+                    rest = list(remaining)
+                    if rest or self.framer.is_behind:
+                        self._rest = read.after(rest)
+                        self.wait_for(slices.turn())
+                        return False
         except RemoteError as error:
             self.refuse(error)
             return False

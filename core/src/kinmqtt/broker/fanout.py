@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
@@ -16,17 +16,22 @@ from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import Disconnect, Message, Subscription
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.groups import Group
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session import Session
 
 
 log = Logger("kinmqtt.fanout")
 
+HEAVY: Final = 64
+"""Deliveries beyond which one message is much more work than most packets are."""
+
 
 class Target:
     """One session that gets the messages of a topic, once for all of its overlapping filters (section 3.3.4)."""
 
     __slots__ = (
+        "_subscriptions",
         "identifiers",
         "no_local",
         "own",
@@ -45,7 +50,9 @@ class Target:
         identifiers: tuple[int, ...],
         subscription: Subscription,
         own: Target | None = None,
+        subscriptions: tuple[Subscription, ...] | None = None,
     ) -> None:
+        self._subscriptions = subscriptions
         self.session = session
         self.qos = qos
         """The highest that any of the filters was granted (MQTT-3.3.4-2)."""
@@ -59,6 +66,11 @@ class Target:
         """The target for its own messages, where ``no_local``: ``None`` if all of the filters ask for that."""
 
     @property
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """All of the filters that match."""
+        return (self.subscription,) if self._subscriptions is None else self._subscriptions
+
+    @property
     def shares_bytes(self) -> bool:
         """Whether the packets for this session are those of many others."""
         return not (
@@ -66,36 +78,75 @@ class Target:
         )
 
 
-class Group:
-    """A shared subscription: of its members one gets each message (section 4.8.2)."""
+DENIED: Final = 0
+"""A target that may not receive the topic, of which nobody wants to hear."""
+PLAIN: Final = 1
+"""One that is delivered to by itself."""
+UNKNOWN: Final = 2
+"""The same, until it is known whether it may receive the topic."""
+SHARED: Final = 4
+"""This, or the protocol version :data:`V5`: one that takes the packets of that version that others take too."""
 
-    __slots__ = ("_connected", "_presence", "_targets", "filter", "members", "name")
 
-    def __init__(self, name: str, filter: str, members: tuple[Subscriber, ...]) -> None:
-        self.name = name
-        self.filter = filter
-        self.members = members
-        self._connected: tuple[Subscriber, ...] = ()
-        self._presence = -1
-        self._targets: dict[str, Target] = {}
+def part_of(runtime: Runtime, target: Target, topic: str, watched: bool) -> int:
+    """How messages of a topic reach a target; ``watched`` where a hook must see each delivery."""
+    authorize_receive = runtime.hooks.authorize_receive
+    session = target.session
+    if authorize_receive.active:
+        right = known_right(session, topic)
+        if right is None:
+            return UNKNOWN if authorize_receive.asks_one else PLAIN
+        if not right:
+            return PLAIN if watched else DENIED
+    if watched or not target.shares_bytes:
+        return PLAIN
+    return V5 if session.version == V5 else SHARED
 
-    def connected(self, presence: int, is_connected: Callable[[str], bool]) -> tuple[Subscriber, ...]:
-        """The members that are there, as of a ``presence``, which counts who comes and goes."""
-        if presence != self._presence:
-            self._connected = tuple(member for member in self.members if is_connected(member.client_id))
-            self._presence = presence
-        return self._connected
 
-    def target(self, member: Subscriber, session: Session) -> Target:
-        """What a member's subscription comes to."""
-        target = self._targets.get(member.client_id)
-        if target is None or target.session is not session:
-            target = self._targets[member.client_id] = target_of(session, [member.subscription])
-        return target
+class Sorted:
+    """A topic's targets by how its messages reach them."""
+
+    __slots__ = ("denied", "plain", "served", "shared", "targets", "unknown")
+
+    def __init__(self, targets: tuple[Target, ...]) -> None:
+        self.targets = targets
+        self.served = targets
+        """All but those that are denied,"""
+        self.denied = 0
+        """and how many those are."""
+        self.shared: list[tuple[int, list[Session]]] = []
+        """By version class, 4 or 5."""
+        self.plain: list[Target] = []
+        self.unknown: list[Session] = []
+        """Sessions of which it may be learned whether they may receive the topic."""
+
+
+def sort_targets(runtime: Runtime, topic: str, targets: Iterable[Target], watched: bool) -> Sorted:
+    """Sort what :func:`merge` has made."""
+    made = Sorted(tuple(targets))
+    shared: dict[int, list[Session]] = {}
+    served: list[Target] = []
+    for target in made.targets:
+        part = part_of(runtime, target, topic, watched)
+        if part == DENIED:
+            continue
+        served.append(target)
+        if part == PLAIN:
+            made.plain.append(target)
+        elif part == UNKNOWN:
+            made.plain.append(target)
+            made.unknown.append(target.session)
+        else:
+            shared.setdefault(part, []).append(target.session)
+    if len(served) < len(made.targets):
+        made.served = tuple(served)
+        made.denied = len(made.targets) - len(served)
+    made.shared = list(shared.items())
+    return made
 
 
 class Fanout:
-    """Everybody who gets the messages of one topic, as of a generation of the index."""
+    """Everybody who gets the messages of one topic, as of a generation of the fan-outs."""
 
     __slots__ = (
         "_denied",
@@ -103,40 +154,47 @@ class Fanout:
         "_runtime",
         "_served",
         "_shared",
-        "_topic",
         "_unknown",
         "generation",
         "groups",
         "is_simple",
         "targets",
+        "topic",
+        "weight",
     )
 
     def __init__(
-        self,
-        runtime: Runtime,
-        generation: int,
-        topic: str,
-        targets: Sequence[Target],
-        groups: Sequence[Group],
-        watched: bool,
+        self, runtime: Runtime, generation: int, topic: str, ordered: Sorted, groups: tuple[Group, ...]
     ) -> None:
-        """``watched`` is true where a hook must see each delivery of this topic."""
         self._runtime = runtime
-        self._topic = topic
-        self._unknown: list[Session] = []
-        """Sessions of which it may be learned whether they may receive the topic."""
+        self.topic = topic
         self.generation = generation
-        self.targets = tuple(targets)
-        self.groups = tuple(groups)
-        self._shared: list[tuple[int, list[Session]]] = []
-        self._plain: list[Target] = []
-        self._served: tuple[Target, ...] = self.targets
-        """All but those who may not receive the topic, of which nobody wants to hear."""
-        self._denied = 0
-        """How many those are."""
-        self._sort(watched)
-        self.is_simple = bool(targets) and not groups and not self._plain and len(self._shared) == 1
+        """Below 0 where it is of no use any more."""
+        self.weight = 0
+        """What it counts for where those that are remembered are bounded."""
+        self.targets = ordered.targets
+        self.groups = groups
+        self._shared = ordered.shared
+        self._plain = ordered.plain
+        self._unknown = ordered.unknown
+        self._served = ordered.served
+        self._denied = ordered.denied
+        self.is_simple = bool(self.targets) and not groups and not self._plain and len(self._shared) == 1
         """Whether a QoS 0 packet that came in one version goes out to all as it is."""
+
+    def holds(self, client_id: str) -> bool:
+        """Whether a client is among those who get the messages for themselves."""
+        return client_id in [target.session.client.client_id for target in self.targets]
+
+    def retire(self) -> None:
+        """It is not remembered any more: whoever still holds it must not hold sessions by it."""
+        self.generation = -1
+        self.targets = self._served = ()
+        self.groups = ()
+        # What is being walked over stays as it is: new lists stand in the place of the old.
+        self._shared = []
+        self._plain = []
+        self._unknown = []
 
     @property
     def version(self) -> int:
@@ -148,28 +206,6 @@ class Fanout:
         """Whether nobody wants the topic."""
         return not self.targets and not self.groups
 
-    def _sort(self, watched: bool) -> None:
-        shared: dict[int, list[Session]] = {}
-        served: list[Target] = []
-        hooks = self._runtime.hooks
-        guarded = hooks.authorize_receive.active
-        for target in self.targets:
-            right = known_right(target.session, self._topic) if guarded else True
-            if right is None and hooks.authorize_receive.asks_one:
-                self._unknown.append(target.session)
-            if right is False and not watched:
-                continue
-            served.append(target)
-            if watched or not right or not target.shares_bytes:
-                self._plain.append(target)
-            else:
-                version = V5 if target.session.version == V5 else 4
-                shared.setdefault(version, []).append(target.session)
-        if len(served) < len(self.targets):
-            self._served = tuple(served)
-            self._denied = len(self.targets) - len(served)
-        self._shared = list(shared.items())
-
     def forward(self, packet: bytes) -> None:
         """Send a QoS 0 packet as it came to everybody; only where :attr:`is_simple`."""
         sessions = self._shared[0][1]
@@ -179,7 +215,10 @@ class Fanout:
             if not out:
                 dirty.append(out)
             out.append(packet)
-        self._runtime.statistics.messages_sent.value += len(sessions)
+        count = len(sessions)
+        self._runtime.statistics.messages_sent.value += count
+        if count > HEAVY:
+            self._runtime.slices.is_heavy = True
         if self._denied:
             self._count_denied()
 
@@ -188,8 +227,11 @@ class Fanout:
 
     def best_effort(self, publication: Publication) -> None:
         """Deliver a QoS 0 message."""
+        if len(self.targets) > HEAVY:
+            self._runtime.slices.is_heavy = True
         if self._denied:
             self._count_denied()
+        plain = self._plain  # A plugin that is asked below may make this fan-out stale.
         for version, sessions in self._shared:
             head, tail = publication.parts(version, 0, False)
             packet = head + tail
@@ -200,20 +242,22 @@ class Fanout:
                     dirty.append(out)
                 out.append(packet)
             self._runtime.statistics.messages_sent.value += len(sessions)
-        for target in self._plain:
+        for target in plain:
             deliver(self._runtime, target, publication)
         if self._unknown:
             self._learn()
 
     def _learn(self) -> None:
         """Where authorizers have answered for good, this fan-out gives way to one that need not ask."""
-        if any(known_right(session, self._topic) is not None for session in self._unknown):
+        if any(known_right(session, self.topic) is not None for session in self._unknown):
             self.generation = -1
 
     def assured(self, publication: Publication) -> bool:
         """Deliver a message of QoS 1 or 2; ``False`` if a queue refused it."""
         accepted = True
         qos = publication.publish.qos
+        if len(self.targets) > HEAVY:
+            self._runtime.slices.is_heavy = True
         if self._denied:
             self._count_denied()
         if self._plain:
@@ -336,4 +380,5 @@ def target_of(session: Session, subscriptions: Sequence[Subscription]) -> Target
         tuple(s.identifier for s in subscriptions if s.identifier is not None),
         best,
         target_of(session, wanted) if 0 < len(wanted) < len(subscriptions) else None,
+        tuple(subscriptions),
     )

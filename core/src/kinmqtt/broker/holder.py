@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kinmqtt.broker.patterns import Patterns
 from kinmqtt_spi.values import Subscription, Will
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Holder:
         "_away_bytes",
         "_is_over",
         "_large_bytes",
+        "_patterns",
         "_runtime",
         "_will",
         "account",
@@ -41,6 +43,8 @@ class Holder:
         self._is_over = False
         self.subscriptions: dict[str, Subscription] = {}
         """By filter, as the client wrote it. Changed by :meth:`add_subscription` and :meth:`remove_subscription`."""
+        self._patterns: Patterns | None = None
+        # Those of the filters; absent in most sessions, whose filters add nothing to a match.
         self.subscription_bytes = 0
         self._will: Will | None = None
         self.will_bytes = 0
@@ -69,6 +73,10 @@ class Holder:
         self.subscriptions[full_filter] = subscription
         if new:
             self._hold(self.subscription_bytes + subscription.size_bytes, self.will_bytes)
+            if self._patterns is not None or subscription.share_group or "+" in subscription.filter:
+                if self._patterns is None:
+                    self._patterns = Patterns()
+                self._patterns.add(subscription)
         return new
 
     def remove_subscription(self, full_filter: str) -> Subscription | None:
@@ -76,7 +84,16 @@ class Holder:
         subscription = self.subscriptions.pop(full_filter, None)
         if subscription is not None:
             self._hold(self.subscription_bytes - subscription.size_bytes, self.will_bytes)
+            if self._patterns is not None:
+                self._patterns.remove(subscription)
         return subscription
+
+    def match_steps_with(self, subscription: Subscription) -> int:
+        """What all filters add to matching one message, at most, with one more of them."""
+        patterns = self._patterns
+        if patterns is None:
+            patterns = Patterns()
+        return patterns.steps + patterns.added_by(subscription)
 
     def count_queued(self, more_bytes: int) -> None:
         """So much more, or less, is held for the client."""

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kinmqtt.broker.awaiting import run
+from kinmqtt.broker.slices import Slices
 from kinmqtt.broker.wheel import Wheel
 from kinmqtt_spi.services.plugin import Clock, Timer
 
@@ -24,10 +25,11 @@ Chore = Callable[[float], Coroutine[Any, Any, None]]
 class Housekeeping:
     """Runs the chores, each by itself: one that waits for a slow store does not hold up the others."""
 
-    def __init__(self, clock: Clock, wheel: Wheel, chores: dict[str, Chore]) -> None:
+    def __init__(self, clock: Clock, slices: Slices, wheel: Wheel, chores: dict[str, Chore]) -> None:
         self._clock = clock
+        self._slices = slices
         self._wheel = wheel
-        self._chores = chores
+        self._chores: dict[str, Chore] = {"wheel": self._ask, **chores}
         self._busy: set[str] = set()
         self._timer: Timer | None = None
         self._began = 0.0
@@ -51,13 +53,19 @@ class Housekeeping:
 
     def _tick(self) -> None:
         self._timer = self._clock.later(INTERVAL_S, self._tick)
-        self._wheel.turn(int(self._clock.monotonic() - self._began))
+        self._slices.begin()
+        self._wheel.go_on(int(self._clock.monotonic() - self._began))
         now = self._clock.now()
         for name, chore in self._chores.items():
             if name not in self._busy:
                 self._busy.add(name)
                 self._watch(name, run(chore(now)))
         self._call_due()
+
+    async def _ask(self, now: float) -> None:
+        """Very many may stand in one second: thousands of clients whose network is gone."""
+        while self._wheel.ask(self._slices.is_over):
+            await self._slices.turn()
 
     def _watch(self, name: str, work: Deferred[None]) -> None:
         def done(result: object) -> None:

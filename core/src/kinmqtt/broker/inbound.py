@@ -95,7 +95,7 @@ class Route:
         """Take the topic's present fan-out and hooks."""
         broker = connection.broker
         runtime = broker.runtime
-        fanout = self.fanout = broker.router.fanout(self.topic)
+        fanout = self.fanout = broker.fanouts.get(self.topic)
         self.intercept = runtime.hooks.publish_received.for_topic(self.topic)
         watched = self.intercept is not None or runtime.tells_published or broker.limiting.topics
         watched |= broker.overload.drops
@@ -120,7 +120,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
             if (
                 route is not None
                 and route.straight
-                and route.fanout.generation == broker.router.generation  # type: ignore[union-attr]
+                and route.fanout.generation == broker.fanouts.generation  # type: ignore[union-attr]
                 # A length that runs past the packet leaves a topic that was cut, and may well be known.
                 and end <= len(frame)
                 and (connection.version != V5 or not frame[end])
@@ -131,7 +131,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
                 return None
         except IndexError:
             pass  # A packet too short for what it says: the decoder tells what is wrong with it.
-    packet = decode_publish(frame, body, connection.version)
+    packet = decode_publish(frame, body, connection.version, connection.limits)
     session = _session(connection)
     if packet.properties is not NO_PROPERTIES:
         _resolve_alias(connection, packet)
@@ -170,7 +170,7 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
         broker.runtime.statistics.dropped["overload"].value += 1
         return None
     fanout = route.fanout
-    if fanout is None or fanout.generation != broker.router.generation:
+    if fanout is None or fanout.generation != broker.fanouts.generation:
         route.refresh(connection)
         fanout = route.fanout
     runtime = broker.runtime
@@ -319,7 +319,7 @@ def publish_over_limit(connection: Connection, frame: bytes, body: int, limit: L
     """A PUBLISH of a read that a limiter has refused; ``True`` where the connection is closed for it."""
     connection.broker.runtime.statistics.messages_received.value += 1
     session = _session(connection)
-    packet = decode_publish(frame, body, connection.version)
+    packet = decode_publish(frame, body, connection.version, connection.limits)
     if packet.properties is not NO_PROPERTIES:
         _resolve_alias(connection, packet)
     if packet.qos and not _admit(connection, session, packet):
@@ -526,14 +526,14 @@ def _read_acknowledgement(connection: Connection, frame: bytes, body: int, first
         packet_id = frame[2] << 8 | frame[3]
         if packet_id:
             return packet_id, 0
-    packet: Any = decode(frame, body, connection.version)
+    packet: Any = decode(frame, body, connection.version, connection.limits)
     return packet.packet_id, packet.reason
 
 
 def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PUBREL: the identifier of a QoS 2 message may be used anew."""
     session = _session(connection)
-    packet: Any = decode(frame, body, connection.version)
+    packet: Any = decode(frame, body, connection.version, connection.limits)
     reason = session.incoming.close(packet.packet_id)
     turn = connection.broker.runtime.turn
     if session.kept and reason is _SUCCESS:
@@ -549,14 +549,14 @@ def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 def ping(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PINGREQ (MQTT-3.12.4-1)."""
-    decode(frame, body, connection.version)
+    decode(frame, body, connection.version, connection.limits)
     connection.send(PINGRESP)
     return None
 
 
 def disconnect(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A DISCONNECT: nothing more is read; the session expiry interval may change (section 3.14.2.2.2)."""
-    packet = decode(frame, body, connection.version)
+    packet = decode(frame, body, connection.version, connection.limits)
     session = connection.session
     if not isinstance(packet, Disconnect):
         raise ProtocolError("not a DISCONNECT")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 FRAME_BYTES: Final = 100
 """What a packet takes besides its bytes while it waits: a flood of the smallest is no small thing to hold."""
 
+FRAMES_AT_ONCE: Final = 1024
+"""Packets cut from a read before they are carried out; a read of 256 KB may hold 128,000."""
+
 Frame = tuple[bytes, int]
 
 
@@ -61,7 +64,7 @@ class Intake(Output):
 
     def __init__(self, broker: Broker, link: Link) -> None:
         super().__init__(broker, link)
-        self.framer = Framer(self.limits.max_connect_bytes)
+        self.framer = Framer(self.limits.max_connect_bytes, FRAMES_AT_ONCE)
         self.accepted = False
         """Whether the client has its CONNACK, or had it."""
         self.inbound_bytes = 0

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from math import ceil
 from typing import Final
 
+from kinmqtt.mqtt.codec.properties import written_properties
 from kinmqtt.mqtt.codec.publish import publish_parts, publish_without_payload
 from kinmqtt.mqtt.errors import LocalError, RemoteError
-from kinmqtt.mqtt.packets import V5, Publish
+from kinmqtt.mqtt.packets import V5, PacketType, Publish
 from kinmqtt.mqtt.topics import check_topic_name
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties, text_bytes
 from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, message_made
@@ -52,6 +53,7 @@ class Publication:
         "_parts_key",
         "_parts_others",
         "_payload",
+        "_written",
         "expires_at",
         "frame_version",
         "in_flight",
@@ -86,6 +88,8 @@ class Publication:
         self._payload: bytes | None = None
         self._parts_others: dict[int, tuple[bytes, bytes]] | None = None
         """What a second sort of subscribers takes: of most messages there is none."""
+        self._written: bytes | None = None
+        """The properties that all subscribers get, as bytes: there may be very many of both."""
         if publish.properties is not NO_PROPERTIES:
             interval = publish.properties.message_expiry_interval
             if interval is not None:
@@ -220,25 +224,32 @@ class Publication:
         topic: str | None = None,
     ) -> tuple[bytes, bytes]:
         """The same, but for the payload, which comes last and is the same for everybody."""
-        properties = NO_PROPERTIES
-        if version == V5:
-            properties = self._properties(now)
-            if extra:
-                properties = properties.replace(**extra.present)
-        return publish_without_payload(self.publish, version, qos, retain, properties, topic=topic)
+        publish = self.publish
+        if version != V5:
+            return publish_without_payload(publish, version, qos, retain, NO_PROPERTIES, topic=topic)
+        own = publish.properties
+        if now is None and not extra:
+            whole = own.without(*NOT_FORWARDED) if own else NO_PROPERTIES
+            return publish_without_payload(publish, version, qos, retain, whole, topic=topic)
+        if own and own.message_expiry_interval is not None:
+            extra = extra.replace(message_expiry_interval=self._expiry_left(own.message_expiry_interval, now))
+        # Made for one subscriber, but what it has in common with others' is written once.
+        written = self._written
+        if written is None:
+            written = self._written = self._common(own)
+        return publish_without_payload(publish, version, qos, retain, extra, topic=topic, written=written)
 
-    def _properties(self, now: float | None) -> Properties:
-        properties = self.publish.properties
-        if not properties:
-            return NO_PROPERTIES
-        properties = properties.without(*NOT_FORWARDED)
-        if now is not None and self.expires_at is not None:
-            # MQTT-3.3.2-6, in whole seconds; a thousandth off for what floating point makes of the difference.
-            # Not more than it was, where the clock was set back meanwhile.
-            interval = properties.message_expiry_interval or 0
-            left = min(interval, max(0, ceil(self.expires_at - now - 0.001)))
-            properties = properties.replace(message_expiry_interval=left)
-        return properties
+    def _expiry_left(self, interval: int, now: float | None) -> int:
+        if now is None or self.expires_at is None:
+            return interval
+        # MQTT-3.3.2-6, in whole seconds; a thousandth off for what floating point makes of the difference.
+        # Not more than it was, where the clock was set back meanwhile.
+        return min(interval, max(0, ceil(self.expires_at - now - 0.001)))
+
+    @staticmethod
+    def _common(own: Properties) -> bytes:
+        common = own.without(*NOT_FORWARDED, "message_expiry_interval") if own else NO_PROPERTIES
+        return written_properties(common, PacketType.PUBLISH) if common else b""
 
     def _forwarded(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes] | None:
         """The packet that came in, cut at its identifier, where it can go out as it is."""

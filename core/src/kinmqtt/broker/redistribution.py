@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.awaiting import settle
+from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.turn import NotKept
 from kinmqtt.broker.waiting import READ_AT_ONCE, RETRY_S, WaitingHere, WaitingInStore
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 
 log = Logger("kinmqtt.redistribution")
+
+FEW: Final = 64
+"""Messages of one member that are given at once; more are given in slices."""
 
 MAX_OWED: Final = 10_000
 """Messages of members that are gone for good, which wait for a store that fails; what comes on top is lost."""
@@ -46,6 +49,9 @@ class Redistribution:
         given: list[Delivery] = []
         if not any(subscription.share_group for subscription in session.subscriptions.values()):
             return False
+        if ends and not session.kept and len(session.outgoing) + session.waiting.count > FEW:
+            self._give_later(session)
+            return True
         for packet_id, delivery in session.outgoing:
             if delivery.qos == 1 and self._gives(session, delivery.shared_filter, delivery.publication, ends):
                 session.hand_on(packet_id, delivery)
@@ -59,6 +65,38 @@ class Redistribution:
             # Nobody holds it any more if it is not kept; what a kept session held comes back to it.
             self._runtime.turn.batch.otherwise.append(lambda reason: self._again_later(session, given, ends))
         return bool(given)
+
+    def _give_later(self, session: Session) -> None:
+        """The same for a member that ends with its connection and held very many: in slices, when it is gone."""
+        held = [delivery for _, delivery in session.outgoing if delivery.qos == 1]
+        if isinstance(session.waiting, WaitingHere):
+            held += session.waiting.deliveries
+        held = [delivery for delivery in held if delivery.shared_filter is not None]
+        run(self._give_in_slices(session, held)).addErrback(
+            lambda failure: log.failure(
+                "what {client_id!r} held could not be given to others", failure, client_id=session.client_id
+            )
+        )
+
+    async def _give_in_slices(self, session: Session, held: list[Delivery]) -> None:
+        turn = self._runtime.turn
+        slices = self._runtime.slices
+        given: list[Delivery] = []
+        batch = None
+        for delivery in held:
+            if slices.is_over():
+                await slices.turn()
+            if not self._gives(session, delivery.shared_filter, delivery.publication, ends=True, gone=True):
+                continue
+            if turn.batch is not batch:
+                batch = turn.batch
+                given = []
+                batch.otherwise.append(partial(self._not_given, session, given))
+                turn.touch()
+            given.append(delivery)
+
+    def _not_given(self, session: Session, given: list[Delivery], reason: ReasonCode) -> None:
+        self._again_later(session, given, ends=True)
 
     def _again_later(self, session: Session, given: list[Delivery], ends: bool) -> None:
         runtime = self._runtime

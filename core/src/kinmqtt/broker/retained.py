@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Final
@@ -30,7 +30,10 @@ PAGE: Final = 100
 BYTES_AT_ONCE: Final = 256 << 10
 """How much is sent to one client before it is asked whether it has room."""
 
-EXPIRE_AT_ONCE: Final = 1000
+EXPIRE_AT_ONCE: Final = 200
+
+EXPIRE_ROUNDS: Final = 5
+"""In one second, one after the other."""
 
 SYS_PREFIX: Final = "$SYS/"
 
@@ -170,18 +173,19 @@ class Retained:
         elif not message.payload and hooks.retain_cleared.active:
             batch.afterwards.append(lambda: hooks.retain_cleared(message.topic))
 
-    def send(self, session: Session, subscription: Subscription, new: bool) -> None:
-        """Send what matches a subscription that was just made, if it asks for that (MQTT-3.3.1-9 to 11)."""
-        handling = subscription.retain_handling
-        if subscription.share_group is not None or handling == RetainHandling.DO_NOT_SEND:
-            return
-        if handling == RetainHandling.SEND_IF_NEW and not new:
+    def send(self, session: Session, made: Sequence[tuple[Subscription, bool]]) -> None:
+        """Send what matches subscriptions that were just made, where they ask for that (MQTT-3.3.1-9 to 11).
+
+        ``made`` says of each whether it is new.
+        """
+        wanted = [subscription for subscription, new in made if _asks_for_retained(subscription, new)]
+        if not wanted:
             return
         line = self._lines.get(session)
         if line is not None:
-            line.append(subscription)
+            line.extend(wanted)
             return
-        self._lines[session] = deque([subscription])
+        self._lines[session] = deque(wanted)
         run(self._send_line(session)).addErrback(partial(self._not_sent, session.client_id))
 
     @staticmethod
@@ -194,11 +198,20 @@ class Retained:
             log.failure("retained messages could not be sent to {client_id!r}", failure, client_id=client_id)
 
     async def _send_line(self, session: Session) -> None:
-        """All that a client is to be sent, however many filters ask for it at one time."""
+        """All that a client is to be sent, however many filters ask for it at one time.
+
+        Many filters may find nothing, each after a long look: lines of several clients move on slice by slice.
+        """
         line = self._lines[session]
+        slices = self._runtime.slices
         try:
             while line and session.connection is not None:
-                await self._send_pages(session, line.popleft())
+                if slices.is_over():
+                    await slices.turn()
+                subscription = line.popleft()
+                # It may have been given up while it waited.
+                if subscription.full_filter in session.subscriptions:
+                    await self._send_pages(session, subscription)
         finally:
             del self._lines[session]
 
@@ -226,15 +239,27 @@ class Retained:
             cursor = page.cursor
             if cursor is None:
                 return
-            # Never at once, so that a filter that finds nothing for many pages leaves others their turns.
+            # In a later turn: a filter that finds nothing for many pages leaves others theirs.
             await connection.room(PAGE)
 
     async def expire(self, now: float) -> None:
-        """Remove what has expired at ``now``."""
-        removed = await settle(self._runtime.stores.retain.expire(now, EXPIRE_AT_ONCE))
-        for message in removed:
+        """Remove what has expired at ``now``, some of it at one time."""
+        for _ in range(EXPIRE_ROUNDS):
+            removed = await settle(self._runtime.stores.retain.expire(now, EXPIRE_AT_ONCE))
             if self._runtime.hooks.retain_cleared.active:
-                self._runtime.hooks.retain_cleared(message.topic)
+                for message in removed:
+                    self._runtime.hooks.retain_cleared(message.topic)
+            if len(removed) < EXPIRE_AT_ONCE:
+                return
+            await self._runtime.slices.turn()
+
+
+def _asks_for_retained(subscription: Subscription, new: bool) -> bool:
+    """Whether retained messages are to be sent for a subscription (section 3.8.3.1)."""
+    handling = subscription.retain_handling
+    if subscription.share_group is not None or handling == RetainHandling.DO_NOT_SEND:
+        return False
+    return new or handling != RetainHandling.SEND_IF_NEW
 
 
 def _is_larger(publication: Publication, page: RetainPage) -> bool:

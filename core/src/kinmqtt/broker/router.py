@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from kinmqtt.broker.fanout import Fanout, Group, Target, deliver, deliver_when_kept, merge
+from kinmqtt.broker.fanout import Fanout, Target, deliver, deliver_when_kept
+from kinmqtt.broker.fanouts import Fanouts
+from kinmqtt.broker.groups import Group, GroupKey
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import is_allowed
-from kinmqtt_spi.properties import text_bytes
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
 from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
@@ -17,13 +18,6 @@ from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
 if TYPE_CHECKING:
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session import Session
-
-CACHED_TOPICS: Final = 100_000
-CACHED_TARGETS: Final = 200_000
-"""Of all cached topics together, their names counted with them: 20 MB."""
-
-TARGET_BYTES: Final = 100
-"""What a cached target takes, about."""
 
 BARRIER_LIMIT_S: Final = 1.0
 
@@ -57,17 +51,13 @@ class Router:
         self.index = index
         self._cluster = cluster
         self._session_of = session_of
-        self._fanouts: dict[str, Fanout] = {}
-        self._cached_targets = 0
-        self._rotation: dict[tuple[str, str], int] = {}
+        self._groups: dict[GroupKey, Group] = {}
+        self._groups_of: dict[str, set[GroupKey]] = {}
+        """By client id: who comes and goes is told to the groups it is a member of."""
+        self.fanouts = Fanouts(runtime, index, session_of, self._groups)
         self._routes_version = 0
         self._interest: dict[RouteChange, int] = {}
         """How many of this node's clients want a route: the other nodes hear of the first and the last."""
-        self.presence = 0
-        """Goes up when a client that has subscribed connects, or is gone."""
-        self.generation = 0
-        """Goes up when cached fan-outs may be wrong: the index changed, or what a session can take did."""
-        self._cached_generation = 0
 
     def subscribe(self, client_id: str, subscription: Subscription) -> bool:
         """Add or replace a subscription; ``True`` if it is new.
@@ -75,7 +65,10 @@ class Router:
         Raises :class:`~kinmqtt_spi.errors.SubscriptionRefused`.
         """
         new = self.index.add(client_id, subscription)
-        self.generation += 1
+        if subscription.share_group is None:
+            self.fanouts.subscribed(client_id, subscription)
+        else:
+            self._join((subscription.share_group, subscription.filter), Subscriber(client_id, subscription))
         if new:
             route = RouteChange(subscription.filter, subscription.share_group)
             self._interest[route] = self._interest.get(route, 0) + 1
@@ -87,13 +80,37 @@ class Router:
         """Remove a subscription."""
         group = subscription.share_group
         if self.index.remove(client_id, subscription.filter, group):
-            self.generation += 1
+            if group is None:
+                self.fanouts.unsubscribed(client_id, subscription.filter)
+            else:
+                self._leave((group, subscription.filter), client_id)
             route = RouteChange(subscription.filter, group)
             self._interest[route] -= 1
             if not self._interest[route]:
                 del self._interest[route]
-                self._rotation.pop((group or "", subscription.filter), None)
                 self._tell_cluster(removed=[route])
+
+    def _join(self, key: GroupKey, member: Subscriber) -> None:
+        client_id = member.client_id
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(*key)
+            self.fanouts.group_began(key, group)
+        group.put(member, self._is_connected(client_id))
+        self._groups_of.setdefault(client_id, set()).add(key)
+
+    def _leave(self, key: GroupKey, client_id: str) -> None:
+        group = self._groups.get(key)
+        if group is None:
+            return
+        group.remove(client_id)
+        if not group.members:
+            del self._groups[key]
+            self.fanouts.group_ended(key)
+        keys = self._groups_of[client_id]
+        keys.discard(key)
+        if not keys:
+            del self._groups_of[client_id]
 
     def routes_known(self) -> Maybe[Sequence[NodeIdentity]]:
         """Wait until the other nodes know the last subscription; answers those that do not yet."""
@@ -101,42 +118,47 @@ class Router:
 
     def invalidate(self) -> None:
         """What connections remember of topics may be wrong."""
-        self.generation += 1
+        self.fanouts.clear()
 
     def connected(self, session: Session) -> None:
         """A session has a connection; its version or limits may have changed: fan-outs sort it differently."""
-        if session.subscriptions:
-            self.generation += 1
-            self.presence += 1
+        for key in self._groups_of.get(session.client_id, ()):
+            self._groups[key].came(session.client_id)
+        if self._runtime.hooks.authorize_receive.active:
+            # Who uses the session now may have other rights than who did before.
+            self.changed(session)
+        self._sort_anew(session)
 
     def disconnected(self, session: Session) -> None:
         """A session has lost its connection."""
+        for key in self._groups_of.get(session.client_id, ()):
+            self._groups[key].went(session.client_id)
+        self._sort_anew(session)
+
+    def changed(self, session: Session) -> None:
+        """What a session may receive is another, or the session is gone."""
         if session.subscriptions:
-            self.presence += 1
+            self.fanouts.changed(session.client_id)
+
+    def gone(self, session: Session) -> None:
+        """A session is over: nothing comes for it any more, though its subscriptions are still to be removed."""
+        for key in self._groups_of.get(session.client_id, ()):
+            self._groups[key].went(session.client_id)
+        self.changed(session)
+
+    def back(self, session: Session) -> None:
+        """A session that was gone is there after all, without a connection."""
+        self.changed(session)
+
+    def _sort_anew(self, session: Session) -> None:
+        sort_key = session.sort_key
+        if sort_key != session.sorted_by:
+            session.sorted_by = sort_key
+            self.changed(session)
 
     def fanout(self, topic: str) -> Fanout:
-        """Everybody who gets the messages of a topic, from the cache where it is fresh."""
-        fanout = self._fanouts.get(topic)
-        if fanout is not None and fanout.generation == self.generation:
-            return fanout
-        is_stale = self._cached_generation != self.generation
-        if is_stale or len(self._fanouts) >= CACHED_TOPICS or self._cached_targets >= CACHED_TARGETS:
-            # None of the stale ones is of use, and they hold sessions that may have ended.
-            self._fanouts.clear()
-            self._cached_targets = 0
-            self._cached_generation = self.generation
-        matches = self.index.match(topic)
-        groups = [Group(name, filter, members) for (name, filter), members in matches.groups.items()]
-        hooks = self._runtime.hooks
-        watched = (
-            self._runtime.tells_delivered or hooks.dropped.active or hooks.delivering.for_topic(topic) is not None
-        )
-        targets = merge(matches.subscribers, self._session_of)
-        fanout = Fanout(self._runtime, self.generation, topic, targets, groups, watched)
-        self._fanouts[topic] = fanout
-        # A long topic takes as much as many targets.
-        self._cached_targets += len(targets) + text_bytes(topic) // TARGET_BYTES
-        return fanout
+        """Everybody who gets the messages of a topic, from what is remembered where it is fresh."""
+        return self.fanouts.get(topic)
 
     def route(self, publication: Publication, fanout: Fanout | None = None, *, when_kept: bool = False) -> Routed:
         """Deliver a message to everybody who wants it.
@@ -144,8 +166,8 @@ class Router:
         With ``when_kept`` nobody gets it unless this turn's writes are kept: it would come again where they are not.
         """
         publish = publication.publish
-        if fanout is None or fanout.generation != self.generation:
-            fanout = self.fanout(publish.topic)
+        if fanout is None or fanout.generation != self.fanouts.generation:
+            fanout = self.fanouts.get(publish.topic)
         runtime = self._runtime
         if runtime.tells_published:
             runtime.hooks.published.about(publish.topic, publication.message)
@@ -155,6 +177,7 @@ class Router:
                 runtime.hooks.message_unrouted(publication.message)
             return Routed.UNROUTED
         accepted = True
+        groups = fanout.groups  # A plugin that is asked below may make the fan-out stale.
         if when_kept:
             for target in fanout.targets:
                 accepted &= deliver_when_kept(self._runtime, target, publication)
@@ -162,8 +185,8 @@ class Router:
             accepted = fanout.assured(publication)
         else:
             fanout.best_effort(publication)
-        for group in fanout.groups:
-            accepted &= self._to_member(group, group.members, publication, when_kept, True)
+        for group in groups:
+            accepted &= self._to_member(group, publication, when_kept)
         return Routed.DELIVERED if accepted else Routed.REFUSED
 
     def to_another_member(
@@ -174,31 +197,95 @@ class Router:
         Only members that may receive the message count, and with ``connected`` those that are connected. One that is
         no member any more gives nothing, unless it is ``gone`` since. It is given when this turn's writes are kept.
         """
-        for group in self.fanout(publication.publish.topic).groups:
-            is_it = f"$share/{group.name}/{group.filter}" == shared_filter
-            if not is_it or not (gone or any(member.client_id == client_id for member in group.members)):
-                continue
-            others = tuple(
-                member
-                for member in group.members
-                if member.client_id != client_id
-                and not self._is_ending(member.client_id)
-                and (not connected or self._is_connected(member.client_id))
-            )
-            return self._to_member(group, others, publication, True, False) if others else False
-        return False
+        _, name, filter = shared_filter.split("/", 2)
+        group = self._groups.get((name, filter))
+        if group is None or not (gone or client_id in group.members):
+            return False
 
-    def _to_member(
-        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, when_kept: bool, ours: bool
-    ) -> bool:
-        """Deliver to one of some members; where its queue is full or refuses, another is asked.
+        def is_fit(other: str) -> bool:
+            return other != client_id and not self._is_ending(other) and (not connected or self._is_connected(other))
 
-        ``False`` if a queue refused. If none of them may receive the message and it is ``ours`` to drop, that is one
-        drop, of the member whose turn it was; if it is not ours, ``False``, too.
-        """
         rights: Rights = {} if self._runtime.hooks.authorize_receive.active else None
-        refused = False
-        passed_over: Target | None = None
+        if self._runtime.hooks.choose_member.active:
+            others = tuple(member for member in group.members.values() if is_fit(member.client_id))
+            return self._to_chosen(group, others, publication, True, rights) is True
+        return self._to_first(group, is_fit, publication, True, rights) is True
+
+    def _to_member(self, group: Group, publication: Publication, when_kept: bool) -> bool:
+        """Deliver to the member whose turn it is; where its queue is full or refuses, or it may not, to another.
+
+        ``False`` if a queue refused. If none of them may receive the message, that is one drop, of the member whose
+        turn it was.
+        """
+        hooks = self._runtime.hooks
+        rights: Rights = {} if hooks.authorize_receive.active else None
+        if hooks.choose_member.active:
+            taken = self._to_chosen(group, tuple(group.members.values()), publication, when_kept, rights)
+            refused = False
+        else:
+            candidates = group.candidates
+            if not candidates:
+                return True
+            member = candidates[group.turn % len(candidates)]
+            refused = False
+            session = self._session_of(member.client_id)
+            if session is not None and (rights is None or self._may_receive(session, publication, rights)):
+                alone = len(group.members) == 1
+                if alone or not (session.ending or (publication.publish.qos and session.has_no_room)):
+                    if self._give(group.target(member, session), publication, when_kept):
+                        group.turn += 1
+                        return True
+                    refused = True
+
+            def is_fit(client_id: str) -> bool:
+                return not refused or client_id != member.client_id
+
+            taken = self._to_first(group, is_fit, publication, when_kept, rights)
+        if taken is not None:
+            return taken
+        if refused:
+            return False
+        denied = next((client_id for client_id, right in (rights or {}).items() if not right), None)
+        if denied is not None:
+            self._runtime.drop(denied, publication.message, "not_authorized")
+        return True
+
+    def _to_first(
+        self, group: Group, is_fit: Callable[[str], bool], publication: Publication, when_kept: bool, rights: Rights
+    ) -> bool | None:
+        """Deliver to the first fit member that has room; whether one took it, or ``None`` where none is fit."""
+        turn = group.turn
+        group.turn = turn + 1
+        taken: bool | None = None
+        full: Target | None = None
+        for number, member in enumerate(group.in_turn(turn)):
+            session = self._session_of(member.client_id)
+            if session is None or not is_fit(member.client_id):
+                continue
+            if rights is not None and not self._may_receive(session, publication, rights):
+                continue
+            target = group.target(member, session)
+            if session.ending or (publication.publish.qos and session.has_no_room):
+                full = target
+            elif self._give(target, publication, when_kept):
+                # Those that were passed over had their turn: who comes after them has not two for each of theirs.
+                group.turn = turn + number + 1
+                return True
+            taken = False
+        if full is not None:
+            # The last one's queue decides what becomes of a message that nobody has room for.
+            taken = self._give(full, publication, when_kept)
+        return taken
+
+    def _to_chosen(
+        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, when_kept: bool, rights: Rights
+    ) -> bool | None:
+        """Deliver to the one of some members that plugins choose; where its queue is full or refuses, ask again.
+
+        Whether one took it, or ``None`` where none is fit.
+        """
+        taken: bool | None = None
+        full: Target | None = None
         while members:
             member = self._choose(group, members, publication, rights)
             if member is None:
@@ -207,85 +294,64 @@ class Router:
             if session is not None:
                 target = group.target(member, session)
                 if session.ending or (publication.publish.qos and session.has_no_room):
-                    passed_over = target
+                    full = target
                 elif self._give(target, publication, when_kept):
                     return True
-                else:
-                    refused = True
+                taken = False
             members = tuple(other for other in members if other.client_id != member.client_id)
-        if passed_over is not None:
-            # The last one's queue decides what becomes of a message that nobody has room for.
-            return self._give(passed_over, publication, when_kept)
-        if refused or not rights or False not in rights.values():
-            return not refused
-        if ours:
-            denied = next(client_id for client_id, right in rights.items() if not right)
-            self._runtime.drop(denied, publication.message, "not_authorized")
-        return ours
+        if full is not None:
+            taken = self._give(full, publication, when_kept)
+        return taken
+
+    def _choose(
+        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, rights: Rights
+    ) -> Subscriber | None:
+        """The member that plugins choose among those that are connected, or where none is, among all.
+
+        Where there are ``rights``, of those who may receive the message: nobody else is shown to a plugin, or has a
+        turn; ``None`` if none of them may.
+        """
+        if len(members) == len(group.members):
+            candidates = group.candidates
+        else:
+            candidates = tuple(m for m in members if self._is_connected(m.client_id)) or members
+        if rights is not None:
+            permitted = self._permitted(candidates, publication, rights)
+            if not permitted and len(candidates) < len(members):
+                permitted = self._permitted(members, publication, rights)
+            if not permitted:
+                return None
+            candidates = permitted
+        chosen = self._runtime.hooks.choose_member(group.name, group.filter, candidates, publication.message)
+        if chosen is not None:
+            return chosen
+        turn = group.turn
+        group.turn = turn + 1
+        return candidates[turn % len(candidates)]
+
+    def _permitted(
+        self, members: tuple[Subscriber, ...], publication: Publication, rights: dict[str, bool]
+    ) -> tuple[Subscriber, ...]:
+        """Those members that may receive a message; who has no session here is not asked about."""
+        permitted = []
+        for member in members:
+            session = self._session_of(member.client_id)
+            if session is None or self._may_receive(session, publication, rights):
+                permitted.append(member)
+        return tuple(permitted)
+
+    def _may_receive(self, session: Session, publication: Publication, rights: dict[str, bool]) -> bool:
+        """Whether a member may have a message; asked once for each message, and kept in ``rights``."""
+        right = rights.get(session.client_id)
+        if right is None:
+            right = rights[session.client_id] = is_allowed(self._runtime, session, publication.stored)
+        return right
 
     def _give(self, target: Target, publication: Publication, when_kept: bool) -> bool:
         """Deliver to a member that may have the message; ``False`` if its queue refused."""
         if when_kept:
             return deliver_when_kept(self._runtime, target, publication, True)
         return deliver(self._runtime, target, publication, False, True)
-
-    def _choose(
-        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, rights: Rights
-    ) -> Subscriber | None:
-        """The member whose turn it is among those that are connected, or where none is, among all.
-
-        Of those who may receive the message, where there are ``rights``: ``None`` if none of them may.
-        """
-        if members is group.members:
-            candidates = group.connected(self.presence, self._is_connected) or members
-        else:
-            candidates = tuple(m for m in members if self._is_connected(m.client_id)) or members
-        if rights is not None:
-            member = self._choose_permitted(group, candidates, publication, rights)
-            if member is None and len(candidates) < len(members):
-                away = tuple(m for m in members if not self._is_connected(m.client_id))
-                member = self._choose_permitted(group, away, publication, rights)
-            return member
-        choose_member = self._runtime.hooks.choose_member
-        if choose_member.active:
-            chosen = choose_member(group.name, group.filter, candidates, publication.message)
-            if chosen is not None:
-                return chosen
-        key = (group.name, group.filter)
-        turn = self._rotation.get(key, 0)
-        self._rotation[key] = turn + 1
-        return candidates[turn % len(candidates)]
-
-    def _choose_permitted(
-        self, group: Group, candidates: tuple[Subscriber, ...], publication: Publication, rights: dict[str, bool]
-    ) -> Subscriber | None:
-        """The same among those that may receive the message: nobody else is shown to a plugin, or has a turn."""
-        choose_member = self._runtime.hooks.choose_member
-        if choose_member.active:
-            candidates = tuple(m for m in candidates if self._may_receive(m, publication, rights))
-            if not candidates:
-                return None
-            chosen = choose_member(group.name, group.filter, candidates, publication.message)
-            if chosen is not None:
-                return chosen
-        key = (group.name, group.filter)
-        turn = self._rotation.get(key, 0)
-        for _ in candidates:
-            member = candidates[turn % len(candidates)]
-            turn += 1
-            if self._may_receive(member, publication, rights):
-                self._rotation[key] = turn
-                return member
-        return None
-
-    def _may_receive(self, member: Subscriber, publication: Publication, rights: dict[str, bool]) -> bool:
-        """Whether a member may have a message; asked once for each message, and kept in ``rights``."""
-        client_id = member.client_id
-        right = rights.get(client_id)
-        if right is None:
-            session = self._session_of(client_id)
-            right = rights[client_id] = session is None or is_allowed(self._runtime, session, publication.stored)
-        return right
 
     def _is_ending(self, client_id: str) -> bool:
         session = self._session_of(client_id)

@@ -13,6 +13,7 @@ from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.log_lines import LogLines
 from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
+from kinmqtt.broker.slices import Slices
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn import Turn
 from kinmqtt_spi.services.plugin import Clock
@@ -45,6 +46,7 @@ class Runtime:
         "refuses",
         "rights",
         "settings",
+        "slices",
         "slow_consumers",
         "statistics",
         "stores",
@@ -66,6 +68,7 @@ class Runtime:
         stores: Stores,
         turn: Turn,
         buffers: Buffers,
+        slices: Slices,
         random_hex: Callable[[int], str],
         rights: Rights,
     ) -> None:
@@ -79,6 +82,7 @@ class Runtime:
         self.stores = stores
         self.turn = turn
         self.buffers = buffers
+        self.slices = slices
         self.random_hex = random_hex
         self.rights = rights
         # Which plugins listen is settled when hooks are bound; here it is asked for each message.

@@ -73,6 +73,7 @@ class Session(Holder):
         "outgoing",
         "receive_rights",
         "sequence",
+        "sorted_by",
         "username_unverified",
         "version",
         "waiting",
@@ -95,6 +96,8 @@ class Session(Holder):
         self.connection: Connection | None = None
         self.out: Outbox = Discard(runtime.statistics, "offline")
         self.sequence = 0
+        self.sorted_by = -1
+        """The sort key by which fan-outs hold the session."""
         self._resumed = False
         self._paying = False
         self._owed: dict[Delivery, int] | None = None
@@ -142,6 +145,11 @@ class Session(Holder):
         self.outgoing.attach(min(receive_maximum, limits.max_inflight), limits.max_queued_bytes)
         self.max_packet_bytes = max_packet_bytes
         self._aliases = OutgoingAliases(topic_aliases) if topic_aliases else None
+
+    @property
+    def sort_key(self) -> int:
+        """What fan-outs sort the session by: the version of its packets, and whether they are made for it alone."""
+        return (self.version == V5) << 1 | self.has_packets_of_its_own
 
     @property
     def has_packets_of_its_own(self) -> bool:

@@ -54,6 +54,12 @@ log = Logger("kinmqtt.sessions")
 AT_ONCE: Final = 1000
 """Sessions looked after in one go by the housekeeping."""
 
+MESSAGES_AT_ONCE: Final = 200
+"""Queued messages that expire, asked for at one time."""
+
+FEW: Final = 64
+"""Subscriptions of a session that are removed at once; more are removed in slices."""
+
 
 @define(slots=True)
 class Opening:
@@ -96,6 +102,8 @@ class Sessions:
         self._locks: dict[str, DeferredLock] = {}
         self._ending: set[str] = set()
         """Clients whose sessions have expired and are being ended."""
+        self._forgetting: dict[str, list[Deferred[None]]] = {}
+        """Clients whose subscriptions are being removed because their session is over, and who waits for that."""
         self._reloading: set[str] = set()
         """Clients whose state is being read anew, because the store did not keep what was done since."""
         self.by_id: dict[str, Session] = {}
@@ -130,6 +138,7 @@ class Sessions:
             # Writes made under the old epoch must be in before the claim ends it.
             await runtime.turn.drained()
         await self._wills.attempted(client.client_id)
+        await self._forgotten(client.client_id)
         if runtime.turn.owes(client.client_id):
             # A session that has ended must not come back because that could not be kept.
             runtime.turn.retry(client.client_id)
@@ -239,8 +248,7 @@ class Sessions:
         everybody = runtime.accounts.all
         user = runtime.accounts.of(opening.client.quota_key) or Account("")
         if opening.expiry_s and claim.session is None:
-            coming = sum(isinstance(write, OpenSession) for write in runtime.turn.batch.sessions)
-            if runtime.stores.session.count() + coming >= limits.max_sessions:
+            if runtime.stores.session.count() + runtime.turn.batch.opened >= limits.max_sessions:
                 raise NoRoom("there are too many sessions (limits.max_sessions)")
             if user.sessions >= limits.share_of(limits.max_sessions):
                 raise NoRoom("its user has too many sessions (limits.user_share of limits.max_sessions)")
@@ -272,6 +280,7 @@ class Sessions:
         self.by_id[session.client_id] = session
         if session.kept:
             self._write(OpenSession(epoch, self._stored(session)))
+            self._runtime.turn.batch.opened += 1
         if self._runtime.hooks.session_created.active:
             self._runtime.hooks.session_created(opening.client)
         return session
@@ -378,6 +387,7 @@ class Sessions:
         await lock.acquire()
         try:
             await self._wills.attempted(client_id)
+            await self._forgotten(client_id)
             claim = await self._claimed_by(client_id, self._runtime.stores.session.adopt)
             if claim is None:
                 return False
@@ -440,7 +450,10 @@ class Sessions:
     async def expire(self, now: float) -> None:
         """End the sessions whose time is over, and publish the wills whose delay is."""
         store = self._runtime.stores.session
+        slices = self._runtime.slices
         for epoch, stored in await settle(store.due_wills(now, AT_ONCE)):
+            if slices.is_over():
+                await slices.turn()
             session = self._unused(stored.client_id, epoch)
             # Of one that is being claimed it is not known yet whether its client comes in time.
             if session is not None and session.will is not None and stored.client_id not in self._locks:
@@ -452,21 +465,28 @@ class Sessions:
                 # None of them gives what it held to another that goes with it.
                 session.ending = True
                 ending.append(session)
-        # All of them within the same turns, and none waits for another. One that could not be ended is found again.
+                self._ending.add(stored.client_id)
+        # As many in one turn as go, and none waits for another. One that could not be ended is found again.
         for session in ending:
-            self._ending.add(session.client_id)
+            if slices.is_over():
+                await slices.turn()
             self._in_background(self._end_expired(session), session.client_id)
 
     async def expire_messages(self, now: float) -> None:
-        """Remove queued messages that have expired at ``now``."""
+        """Remove queued messages that have expired at ``now``, some of them at one time."""
         runtime = self._runtime
-        for client_id, entry in await settle(runtime.stores.queue.expire(now, AT_ONCE)):
-            session = self.by_id.get(client_id)
-            if session is not None:
-                session.expired_in_store(entry)
-            runtime.drop(client_id, entry.message, "expired")
-            if runtime.hooks.message_expired.active:
-                runtime.hooks.message_expired(client_id, entry.message)
+        for _ in range(AT_ONCE // MESSAGES_AT_ONCE):
+            expired = await settle(runtime.stores.queue.expire(now, MESSAGES_AT_ONCE))
+            for client_id, entry in expired:
+                session = self.by_id.get(client_id)
+                if session is not None:
+                    session.expired_in_store(entry)
+                runtime.drop(client_id, entry.message, "expired")
+                if runtime.hooks.message_expired.active:
+                    runtime.hooks.message_expired(client_id, entry.message)
+            if len(expired) < MESSAGES_AT_ONCE:
+                return
+            await runtime.slices.turn()
 
     def fenced(self, client_id: str, epoch: int) -> None:
         """A newer owner than that of ``epoch`` holds the session: drop our copy of it, and its connection."""
@@ -479,7 +499,9 @@ class Sessions:
     def _forget_copy(self, session: Session) -> None:
         """What is here of a session counts no more: the store has what its newer owner makes of it."""
         del self.by_id[session.client_id]
-        self._forget_subscriptions(session)
+        for subscription in session.subscriptions.values():
+            # At once: whoever has read what is stored puts it back in the same turn.
+            self._router.unsubscribe(session.client_id, subscription)
         connection = session.connection
         if connection is not None:
             self.connected -= 1
@@ -609,6 +631,9 @@ class Sessions:
 
     def _end(self, session: Session) -> None:
         """A session that is not kept is over: its will, if it still has one, is due (MQTT-3.1.2-8)."""
+        if len(session.subscriptions) > FEW:
+            # Until they are removed it is by this that nothing comes for it.
+            self.by_id.pop(session.client_id, None)
         self._forget_subscriptions(session)
         self._wills.publish(session)
         self.by_id.pop(session.client_id, None)
@@ -640,7 +665,7 @@ class Sessions:
             return  # A newer owner holds it by now.
         # From here on nothing more may come for it: what is kept behind its end would stay for ever.
         del self.by_id[client_id]
-        self._forget_subscriptions(session)
+        self._router.gone(session)
         try:
             if message is None:
                 self._discard(session)
@@ -649,13 +674,13 @@ class Sessions:
                 await self._publishing.publish_with(message, lambda: self._discard(session))
         except BaseException:
             self.by_id[client_id] = session
-            for subscription in session.subscriptions.values():
-                self._router.subscribe(client_id, subscription)
+            self._router.back(session)
             self._go_back(session)
             raise
         session.will = None
         session.end()
         self._tell_ended(session, expired)
+        await self._forget_in_slices(session)
 
     def _discard(self, session: Session) -> None:
         batch = self._runtime.turn.batch
@@ -717,8 +742,39 @@ class Sessions:
             del self._locks[client_id]
 
     def _forget_subscriptions(self, session: Session) -> None:
-        for subscription in session.subscriptions.values():
+        """Remove the subscriptions of a session that is over: many in slices, for which its client id waits."""
+        if len(session.subscriptions) <= FEW:
+            for subscription in session.subscriptions.values():
+                self._router.unsubscribe(session.client_id, subscription)
+            return
+        self._router.gone(session)
+        self._in_background(self._forget_later(session), session.client_id)
+
+    async def _forget_later(self, session: Session) -> None:
+        client_id = session.client_id
+        await self._forgotten(client_id)
+        self._forgetting[client_id] = []
+        try:
+            await self._forget_in_slices(session)
+        finally:
+            for waiting in self._forgetting.pop(client_id):
+                waiting.callback(None)
+
+    async def _forget_in_slices(self, session: Session) -> None:
+        slices = self._runtime.slices
+        if len(session.subscriptions) > FEW:
+            await slices.turn()  # What waited for the client is being forgotten in this one.
+        for subscription in tuple(session.subscriptions.values()):
             self._router.unsubscribe(session.client_id, subscription)
+            if slices.is_over():
+                await slices.turn()
+
+    async def _forgotten(self, client_id: str) -> None:
+        """Wait until the subscriptions of an earlier session are removed: a new one may have the same filters."""
+        while client_id in self._forgetting:
+            over: Deferred[None] = Deferred()
+            self._forgetting[client_id].append(over)
+            await over
 
     def _in_background(self, work: Coroutine[Any, Any, None], client_id: str) -> None:
         run(work).addErrback(

@@ -167,7 +167,18 @@ class LimitSettings:
         unit="bytes",
         minimum=1024,
     )
-    max_filters: int = setting(10_000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
+    max_filters: int = setting(1000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
+    max_user_properties: int = setting(
+        100,
+        help="user properties (and subscription identifiers) in one packet, those of its will counted for themselves",
+        minimum=0,
+    )
+    max_properties_bytes: int = setting(
+        128 << 10,
+        help="the properties of one packet, those of its will counted for themselves",
+        unit="bytes",
+        minimum=64,
+    )
     memory_slow_bytes: int = setting(
         MemoryShare(0.6),
         help="resident memory above which publishers are read from slowly; 0 for never",
@@ -245,6 +256,12 @@ class LimitSettings:
         help="the same of all clients together, of those too that are gone and whose will is not due yet",
         unit="bytes",
         minimum=0,
+    )
+    max_match_steps: int = setting(
+        1000,
+        help="what one client's filters may add to matching one message: each distinct pattern of + adds its levels "
+        "from the first + on, and each pattern of each shared subscription's group ten more",
+        minimum=1,
     )
     max_sessions: int = setting(
         1_000_000, help="sessions that outlive their connection, with or without one", minimum=0

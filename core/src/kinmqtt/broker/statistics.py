@@ -26,6 +26,7 @@ SUBSCRIPTION_BOUNDS: Final = (
     "max_subscription_bytes",
     "max_all_subscription_bytes",
     "user_share",
+    "max_match_steps",
 )
 """Settings in ``[limits]`` at which a subscription is refused."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from kinmqtt_spi.services.session import RemoveSubscriptions, SaveSubscriptions
 from kinmqtt_spi.values import Disconnect, Drop, Reject, Subscription
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.batch import Batch
     from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session import Session
@@ -44,10 +46,37 @@ Made = list[tuple[Subscription, bool]]
 """Subscriptions that were made, each with whether it is new: what retained messages are sent for."""
 
 
+class _Turns:
+    """The turns over which a request is carried out: it is answered when the writes of all of them are kept."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._runtime = connection.broker.runtime
+        self._joined: Batch | None = None
+
+    def join(self) -> None:
+        """Something was written with the present turn."""
+        batch = self._runtime.turn.batch
+        if batch is not self._joined:
+            self._joined = batch
+            # By the connection: the batch must not lead back to who holds the batch.
+            batch.otherwise.append(partial(_not_kept, self._connection))
+
+    def answer(self, call: Callable[[], object]) -> None:
+        """Make a call when everything is kept. Batches are released in order, so all before it are."""
+        self.join()
+        self._runtime.turn.batch.afterwards.append(call)
+        self._runtime.turn.touch()
+
+
+def _not_kept(connection: Connection, reason: ReasonCode) -> None:
+    connection.fail(reason, "a store did not keep it")
+
+
 def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A SUBSCRIBE."""
     _check_count(connection, frame, body)
-    packet = decode(frame, body, connection.version)
+    packet = decode(frame, body, connection.version, connection.limits)
     session = connection.session
     if not isinstance(packet, Subscribe) or session is None:
         raise ProtocolError("not a SUBSCRIBE")
@@ -58,7 +87,7 @@ def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
 def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     """An UNSUBSCRIBE."""
     _check_count(connection, frame, body)
-    packet = decode(frame, body, connection.version)
+    packet = decode(frame, body, connection.version, connection.limits)
     session = connection.session
     if not isinstance(packet, Unsubscribe) or session is None:
         raise ProtocolError("not an UNSUBSCRIBE")
@@ -68,6 +97,7 @@ def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 def _check_count(connection: Connection, frame: bytes, body: int) -> None:
     """Refuse a packet with more topic filters than may be, before they cost more than a look."""
+    connection.broker.runtime.slices.start()
     most = connection.broker.runtime.limits.max_filters
     if has_more_filters(frame, body, connection.version, most):
         raise RemoteError(ReasonCode.QUOTA_EXCEEDED, f"more than {most} topic filters in one packet")
@@ -101,26 +131,37 @@ async def _subscribe(connection: Connection, session: Session, packet: Subscribe
     made: Made = []
     refused = _limited(connection, session, len(packet.requests))
     identifiers = packet.properties.subscription_identifier
+    runtime = connection.broker.runtime
+    turns = _Turns(connection)
+    is_full = False
     for request in packet.requests:
+        if runtime.slices.is_over():
+            await runtime.slices.turn()
+            if session.connection is not connection:
+                return
         if refused is not None:
             reasons.append(refused)
+            continue
+        if is_full and request.filter not in session.subscriptions:
+            # Nobody is asked about what there is no room for: that of others would be as many calls of plugins.
+            runtime.statistics.subscriptions_refused["max_subscriptions"].value += 1
+            reasons.append(ReasonCode.QUOTA_EXCEEDED)
             continue
         outcome = await _request(connection, session, request, identifiers[0] if identifiers else None)
         if session.connection is not connection:
             return
         if isinstance(outcome, ReasonCode):
             reasons.append(outcome)
+            is_full = len(session.subscriptions) >= runtime.limits.max_subscriptions
             continue
+        turns.join()
         made.append(outcome)
         reasons.append(ReasonCode(outcome[0].qos))
     await _routes_known(connection)
     if session.connection is not connection:
         return
-    runtime = connection.broker.runtime
     answer = Suback(packet.packet_id, tuple(reasons))
-    runtime.turn.batch.afterwards.append(lambda: _granted(connection, session, answer, made))
-    runtime.turn.batch.otherwise.append(lambda reason: connection.fail(reason, "a store did not keep it"))
-    runtime.turn.touch()
+    turns.answer(lambda: _granted(connection, session, answer, made))
 
 
 def _granted(connection: Connection, session: Session, answer: Suback, made: Made) -> None:
@@ -128,11 +169,11 @@ def _granted(connection: Connection, session: Session, answer: Suback, made: Mad
     if session.connection is not connection:
         return
     connection.send_packet(answer)
-    runtime = connection.broker.runtime
-    for subscription, new in made:
-        if runtime.hooks.subscribed.active:
-            runtime.hooks.subscribed(session.client, subscription)
-        connection.broker.retained.send(session, subscription, new)
+    subscribed = connection.broker.runtime.hooks.subscribed
+    if subscribed.active:
+        for subscription, _ in made:
+            subscribed(session.client, subscription)
+    connection.broker.retained.send(session, made)
 
 
 async def _routes_known(connection: Connection) -> None:
@@ -202,6 +243,8 @@ def _bound_reached(session: Session, subscription: Subscription, runtime: Runtim
         return "max_all_subscription_bytes"
     if session.account.subscription_bytes + size_bytes > limits.share_of(most):
         return "user_share"
+    if session.match_steps_with(subscription) > limits.max_match_steps:
+        return "max_match_steps"
     return None
 
 
@@ -274,7 +317,6 @@ def _make(connection: Connection, session: Session, subscription: Subscription) 
     """Add a subscription to index, session and store; ``True`` if it is new."""
     broker = connection.broker
     broker.router.subscribe(session.client_id, subscription)
-    full_filter = subscription.full_filter
     new = session.add_subscription(subscription)
     if session.kept:
         broker.runtime.turn.batch.sessions.append(
@@ -285,7 +327,7 @@ def _make(connection: Connection, session: Session, subscription: Subscription) 
         EventKind.SUBSCRIBE,
         session.client_id,
         session.epoch,
-        filter=full_filter,
+        filter=subscription.full_filter,
         qos=subscription.qos,
     )
     return new
@@ -307,15 +349,21 @@ def _limited(connection: Connection, session: Session, amount: int) -> ReasonCod
 
 async def _unsubscribe(connection: Connection, session: Session, packet: Unsubscribe) -> None:
     reasons = []
+    slices = connection.broker.runtime.slices
+    turns = _Turns(connection)
     for filter in packet.filters:
-        reasons.append(await _give_up(connection, session, filter))
+        if slices.is_over():
+            await slices.turn()
+            if session.connection is not connection:
+                return
+        reason = await _give_up(connection, session, filter)
         if session.connection is not connection:
             return
-    runtime = connection.broker.runtime
+        reasons.append(reason)
+        if reason is ReasonCode.SUCCESS:
+            turns.join()
     answer = Unsuback(packet.packet_id, tuple(reasons))
-    runtime.turn.batch.afterwards.append(lambda: _send(connection, session, answer))
-    runtime.turn.batch.otherwise.append(lambda reason: connection.fail(reason, "a store did not keep it"))
-    runtime.turn.touch()
+    turns.answer(lambda: _send(connection, session, answer))
 
 
 def _send(connection: Connection, session: Session, answer: Unsuback) -> None:

@@ -21,6 +21,7 @@ from twisted.python.failure import Failure
 from kinmqtt.broker.awaiting import as_deferred
 from kinmqtt.broker.batch import Batch, Owed, Stores
 from kinmqtt.broker.outbox import Outbox
+from kinmqtt.broker.slices import Slices
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import Append, InboundClose, InboundOpen, Purge, QueueWrite
@@ -76,6 +77,7 @@ class Turn:
         "_owed",
         "_retries",
         "_scheduled",
+        "_slices",
         "_stores",
         "_under_way",
         "batch",
@@ -84,9 +86,15 @@ class Turn:
         "pump",
     )
 
-    def __init__(self, stores: Stores, call_soon: Callable[[Callable[[], object]], object]) -> None:
-        """``call_soon`` makes a call in the next reactor turn, before new input is read."""
+    def __init__(
+        self, stores: Stores, call_soon: Callable[[Callable[[], object]], object], slices: Slices | None = None
+    ) -> None:
+        """``call_soon`` makes a call in the next reactor turn, before new input is read.
+
+        What is told of the end of a turn may be long work: then a slice of ``slices`` begins.
+        """
         self._stores = stores
+        self._slices = slices
         self._call_soon = call_soon
         self._scheduled = False
         self._retries: bool | str = False
@@ -193,6 +201,8 @@ class Turn:
 
     def end(self) -> None:
         """Commit, release what is committed, and send."""
+        if self._slices is not None:
+            self._slices.begin()
         try:
             self._commit()
             while (self.pump or not self.batch.is_empty) and not self._waits():

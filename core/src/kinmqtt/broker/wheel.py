@@ -7,6 +7,8 @@ heap operation for each packet.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -20,12 +22,14 @@ class Timed(Protocol):
 class Wheel:
     """Buckets of whoever is to be asked in a given second."""
 
-    __slots__ = ("_buckets", "now")
+    __slots__ = ("_buckets", "_due", "now")
 
     def __init__(self) -> None:
         self.now = 0
         """Seconds since the wheel was made; read by connections when they hear from their client."""
         self._buckets: dict[int, dict[Timed, None]] = {}
+        self._due: deque[tuple[Timed, int]] = deque()
+        """Those whose second has come, until they are asked."""
 
     def add(self, timed: Timed, second: int) -> int:
         """Have ``timed`` asked in a second to come; answers which, for :meth:`remove`."""
@@ -47,7 +51,22 @@ class Wheel:
 
     def turn(self, now: int) -> None:
         """Go on to ``now``, and ask everybody whose second has come; none is left out when seconds were missed."""
+        self.go_on(now)
+        self.ask(lambda: False)
+
+    def go_on(self, now: int) -> None:
+        """Go on to ``now``; :meth:`ask` asks whose second has come."""
         for second in range(self.now + 1, now + 1):
             self.now = second
             for timed in self._buckets.pop(second, ()):
-                timed.time_is_over(second)
+                self._due.append((timed, second))
+
+    def ask(self, is_over: Callable[[], bool]) -> bool:
+        """Ask those whose second has come until the slice ``is_over``; ``True`` where some are left."""
+        due = self._due
+        while due:
+            timed, second = due.popleft()
+            timed.time_is_over(second)
+            if is_over():
+                break
+        return bool(due)

@@ -93,6 +93,7 @@ class Wills:
         client_id = session.client_id
         self._under_way[client_id] = []
         try:
+            await self._in_turn()
             message = await self.message_of(session.client, will)
             if message is None:
                 self._runtime.turn.batch.sessions.append(ClearWill(client_id, session.epoch))
@@ -105,6 +106,7 @@ class Wills:
             self._tell(self._under_way.pop(client_id))
 
     async def _of_gone(self, client: Client, will: Will) -> None:
+        await self._in_turn()
         message = await self.message_of(client, will)
         if message is None or await self._is_kept(message):
             return
@@ -117,6 +119,11 @@ class Wills:
             await self._publishing.publish_until_kept(message, lambda: None)
         finally:
             self._owed -= 1
+
+    async def _in_turn(self) -> None:
+        """Thousands of clients may be gone at once: their wills are published in slices."""
+        if self._runtime.slices.is_over():
+            await self._runtime.slices.turn()
 
     async def _is_kept(self, message: Message, session: Session | None = None) -> bool:
         """One attempt, which takes the will from the ``session`` where there is one."""

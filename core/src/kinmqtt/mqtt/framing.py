@@ -8,12 +8,18 @@ tell enough.
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from kinmqtt.mqtt.errors import MalformedPacket, PacketTooLarge, RemoteError
 
 LARGEST_PACKET: Final = 268_435_455 + 5
 """The size in bytes of the largest packet that MQTT can express, its fixed header included."""
+
+UNLIMITED: Final = sys.maxsize
+
+PIECE_BYTES: Final = 64
+"""What a piece takes besides its bytes until it is cut: very many small ones may come meanwhile."""
 
 _CONTINUED: Final = 0x80
 _LARGEST_HEADER: Final = 5
@@ -24,14 +30,31 @@ class Framer:
 
     ``max_packet_bytes`` counts the whole packet, fixed header included, as Maximum Packet Size does (MQTT 5.0
     section 3.1.2.11.4). It may be changed between two calls of :meth:`feed`, and governs the headers read
-    from then on.
+    from then on. ``most_frames`` bounds how many packets one call cuts: a read may hold more than a hundred thousand.
     """
 
-    __slots__ = ("_beyond", "_held", "_wanted", "error", "max_packet_bytes")
+    __slots__ = (
+        "_beyond",
+        "_held",
+        "_later",
+        "_later_bytes",
+        "_most",
+        "_uncut",
+        "_uncut_at",
+        "_wanted",
+        "error",
+        "max_packet_bytes",
+    )
 
-    def __init__(self, max_packet_bytes: int = LARGEST_PACKET) -> None:
+    def __init__(self, max_packet_bytes: int = LARGEST_PACKET, most_frames: int = UNLIMITED) -> None:
         self.max_packet_bytes = max_packet_bytes
         self.error: RemoteError | None = None
+        self._most = most_frames
+        self._later: list[bytes] | None = None
+        self._later_bytes = 0
+        # What came behind as many packets as one call cuts, and where in it the next one begins.
+        self._uncut: bytes | None = None
+        self._uncut_at = 0
         self._held: bytearray | None = None
         # The size of the packet that is being held, or 0 while its length is not known yet.
         self._wanted = 0
@@ -54,6 +77,21 @@ class Framer:
         return -1 if self._held is None else self._held[0]
 
     @property
+    def is_behind(self) -> bool:
+        """Whether packets may lie here that are whole and not cut: ``feed(b"")`` goes on with them."""
+        return self._uncut is not None or self._later is not None
+
+    def hold(self, data: bytes) -> None:
+        """Take bytes that are to be cut by later calls of :meth:`feed`."""
+        if self.error is not None:
+            return
+        if self._later is None:
+            self._later = []
+            self._later_bytes = 0
+        self._later.append(data)
+        self._later_bytes += len(data)
+
+    @property
     def buffered_bytes(self) -> int:
         """How many bytes of an incomplete packet are held."""
         return 0 if self._held is None else len(self._held)
@@ -65,25 +103,43 @@ class Framer:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes are held in all: those, and what began with a packet that was too large."""
+        """How many bytes are held in all: those, what is not cut yet, and what began with a packet too large."""
         held = 0 if self._held is None else len(self._held)
+        if self._uncut is not None:
+            held += len(self._uncut)
+        if self._later is not None:
+            held += self._later_bytes + PIECE_BYTES * len(self._later)
         return held if self._beyond is None else held + len(self._beyond)
 
     def forget(self) -> None:
         """Hold nothing any more: nobody wants to know what comes of it."""
         self._held = None
+        self._uncut = self._later = None
         self._wanted = 0
         self._beyond = None
 
     def feed(self, data: bytes) -> list[tuple[bytes, int]]:
         """The packets that ``data`` completes, in order, each with the offset of its body (2 to 5).
 
-        After a violation :attr:`error` is set, and every later call returns an empty list.
+        Where there are more than one call cuts, :attr:`is_behind` says so. After a violation :attr:`error` is set,
+        and every later call returns an empty list.
         """
         frames: list[tuple[bytes, int]] = []
         if self.error is not None:
             return frames
-        if self._held is None:
+        if self._later is not None:
+            # Joined once: each of very many small pieces would else cost a copy of all that lies here.
+            data = b"".join((*self._later, data))
+            self._later = None
+        uncut = self._uncut
+        if uncut is not None:
+            start = self._uncut_at
+            self._uncut = None
+            if data:
+                uncut = uncut[start:] + data
+                start = 0
+            self._scan(uncut, start, frames)
+        elif self._held is None:
             self._scan(data, 0, frames)
         elif self._wanted:
             self._complete(self._held, data, frames)
@@ -112,9 +168,14 @@ class Framer:
         """Cut packets from ``data[start:]``: the hot loop, with the short lengths written out."""
         append = frames.append
         limit = self.max_packet_bytes
+        most = self._most
         available = len(data)
         end = start
         while available - start >= 2:
+            if len(frames) >= most:
+                self._uncut = data
+                self._uncut_at = start
+                return
             body = 2
             length = data[start + 1]
             if length > 127:
@@ -164,6 +225,7 @@ class Framer:
     def _refuse(self, error: RemoteError) -> None:
         self.error = error
         self._held = None
+        self._uncut = self._later = None
         self._wanted = 0
 
 

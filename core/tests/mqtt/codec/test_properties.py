@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from strategies import properties
 
 from kinmqtt.mqtt.codec.primitives import Reader, write_varint
-from kinmqtt.mqtt.codec.properties import RULES, WILL, PropertyRule, read_properties, write_properties
-from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
+from kinmqtt.mqtt.codec.properties import (
+    RULES,
+    WILL,
+    FixedLimits,
+    PropertyRule,
+    read_properties,
+    write_properties,
+)
+from kinmqtt.mqtt.errors import LocalError, MalformedPacket, PacketTooLarge, ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, PacketType
 from kinmqtt_spi.properties import NO_PROPERTIES, PROPERTY_NAMES, Properties
 
@@ -115,3 +122,39 @@ def test_many_user_properties_take_linear_time() -> None:
     large = min(seconds(50_000) for _ in range(3))
 
     assert large < small * 10 * 4
+
+
+PAIR = b"\x26\0\0\0\0"
+IDENTIFIER = b"\x0b\x01"
+INDICATOR = b"\x01\x01"
+
+
+@given(st.lists(st.sampled_from([PAIR, IDENTIFIER, INDICATOR]), max_size=12), st.integers(0, 6))
+def test_reading_stops_at_the_bound(parts: list[bytes], most: int) -> None:
+    """A list is refused exactly where one more is repeated than may be, and never for what stands once."""
+    listed = b"".join(parts)
+    repeats = 0
+    wanted: int | None = None
+    indicators = 0
+    for part in parts:
+        repeats += part != INDICATOR
+        indicators += part == INDICATOR
+        if repeats > most or indicators > 1:
+            wanted = 0x97 if repeats > most else 0x82
+            break
+    reader = Reader(write_varint(len(listed)) + listed, 0)
+
+    try:
+        read_properties(reader, PacketType.PUBLISH, FixedLimits(most, 1000))
+    except RemoteError as error:
+        assert error.reason == wanted
+    else:
+        assert wanted is None
+
+
+def test_a_list_that_is_too_long_is_not_read() -> None:
+    """0x95, by its length alone."""
+    reader = Reader(write_varint(10) + PAIR * 2, 0)
+
+    with pytest.raises(PacketTooLarge, match="at most 9"):
+        read_properties(reader, PacketType.PUBLISH, FixedLimits(100, 9))

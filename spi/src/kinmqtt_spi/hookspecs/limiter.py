@@ -26,7 +26,7 @@ def acquire(resource: Resource, amount: int) -> LimitDecision | None:
     """Whether ``amount`` more of a resource may be used now; ``None`` abstains.
 
     Called: for each connection, CONNECT and SUBSCRIBE, and for PUBLISH once a read (with the number of packets it
-    holds) or, where a limiter needs topics, for each packet.
+    holds; for a read of more than 1,024 packets several times) or, where a limiter needs topics, for each packet.
     Combines: all are asked, in the order of the settings; the first that refuses counts, else the longest DELAY.
     If it raises: fails open: counts as ALLOW, for a broken limiter must not stop the broker; logged and counted. With
     ``fails_closed`` it counts as REJECT, with 0x88 for a CONNECTION or CONNECT, and 0x83 for PUBLISH and SUBSCRIBE.

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from kinmqtt.mqtt import packets
 from kinmqtt.mqtt.codec import acks, connect, plain, publish, subscribe
 from kinmqtt.mqtt.codec.connect import peek_version
+from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits
 from kinmqtt.mqtt.codec.publish import decode_publish, encode_publish, publish_parts
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket
 from kinmqtt.mqtt.packets import Packet
@@ -21,13 +22,14 @@ from kinmqtt.mqtt.packets import Packet
 __all__ = ["decode", "decode_publish", "encode", "encode_publish", "peek_version", "publish_parts"]
 
 
-def decode(frame: bytes, body: int, version: int) -> Packet:
+def decode(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Packet:
     """The packet that ``frame`` holds, whose body begins at offset ``body``.
 
-    ``version`` is what the CONNECT of this stream named (3, 4 or 5); a CONNECT itself does not need it.
+    ``version`` is what the CONNECT of this stream named (3, 4 or 5); a CONNECT itself does not need it. ``limits``
+    bound the property lists of the packet, each by itself.
     Raises :class:`RemoteError` with the reason code to answer with.
     """
-    return _DECODERS[frame[0] >> 4](frame, body, version)
+    return _DECODERS[frame[0] >> 4](frame, body, version, limits)
 
 
 def encode(packet: Packet, version: int) -> bytes:
@@ -42,11 +44,11 @@ def encode(packet: Packet, version: int) -> bytes:
     return encoder(packet, version)
 
 
-def _decode_reserved(frame: bytes, body: int, version: int) -> NoReturn:
+def _decode_reserved(frame: bytes, body: int, version: int, limits: PropertyLimits) -> NoReturn:
     raise MalformedPacket("packet type 0 is reserved", "section 2.1.2")
 
 
-_DECODERS: Final[tuple[Callable[[bytes, int, int], Packet], ...]] = (
+_DECODERS: Final[tuple[Callable[[bytes, int, int, PropertyLimits], Packet], ...]] = (
     _decode_reserved,
     connect.decode_connect,
     connect.decode_connack,

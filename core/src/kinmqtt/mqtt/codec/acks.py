@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from kinmqtt.mqtt.codec.flags import check_flags
 from kinmqtt.mqtt.codec.primitives import Reader, checked_packet_id, packet_of, write_packet_id
-from kinmqtt.mqtt.codec.properties import read_properties, write_properties
+from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket
 from kinmqtt.mqtt.packets import V5, PacketType, Puback, Pubcomp, Pubrec, Pubrel
 from kinmqtt.mqtt.reasons import ALLOWED_REASONS, reason_of
@@ -34,28 +34,28 @@ _TYPES: Final[Mapping[type[Acknowledgement], PacketType]] = {
 }
 
 
-def decode_puback(frame: bytes, body: int, version: int) -> Puback:
+def decode_puback(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Puback:
     """Read a PUBACK."""
     check_flags(frame[0], version)
-    return Puback(*_fields(frame, body, version, PacketType.PUBACK))
+    return Puback(*_fields(frame, body, version, limits, PacketType.PUBACK))
 
 
-def decode_pubrec(frame: bytes, body: int, version: int) -> Pubrec:
+def decode_pubrec(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Pubrec:
     """Read a PUBREC."""
     check_flags(frame[0], version)
-    return Pubrec(*_fields(frame, body, version, PacketType.PUBREC))
+    return Pubrec(*_fields(frame, body, version, limits, PacketType.PUBREC))
 
 
-def decode_pubrel(frame: bytes, body: int, version: int) -> Pubrel:
+def decode_pubrel(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Pubrel:
     """Read a PUBREL."""
     check_flags(frame[0], version)
-    return Pubrel(*_fields(frame, body, version, PacketType.PUBREL))
+    return Pubrel(*_fields(frame, body, version, limits, PacketType.PUBREL))
 
 
-def decode_pubcomp(frame: bytes, body: int, version: int) -> Pubcomp:
+def decode_pubcomp(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Pubcomp:
     """Read a PUBCOMP."""
     check_flags(frame[0], version)
-    return Pubcomp(*_fields(frame, body, version, PacketType.PUBCOMP))
+    return Pubcomp(*_fields(frame, body, version, limits, PacketType.PUBCOMP))
 
 
 def encode_acknowledgement(packet: Acknowledgement, version: int) -> bytes:
@@ -77,7 +77,9 @@ def encode_acknowledgement(packet: Acknowledgement, version: int) -> bytes:
     return packet_of(first_byte, identifier, bytes((reason,)), write_properties(packet.properties, _TYPES[kind]))
 
 
-def _fields(frame: bytes, body: int, version: int, packet_type: PacketType) -> tuple[int, ReasonCode, Properties]:
+def _fields(
+    frame: bytes, body: int, version: int, limits: PropertyLimits, packet_type: PacketType
+) -> tuple[int, ReasonCode, Properties]:
     size = len(frame) - body
     if size == _SHORT:
         return checked_packet_id(frame[body] << 8 | frame[body + 1]), _SUCCESS, NO_PROPERTIES
@@ -88,6 +90,6 @@ def _fields(frame: bytes, body: int, version: int, packet_type: PacketType) -> t
     reason = reason_of(reader.u8(), packet_type)
     if size == _SHORT + 1:
         return packet_id, reason, NO_PROPERTIES
-    properties = read_properties(reader, packet_type)
+    properties = read_properties(reader, packet_type, limits)
     reader.finish()
     return packet_id, reason, properties

@@ -12,7 +12,7 @@ from kinmqtt.mqtt.codec.primitives import (
     write_u16,
     write_utf8,
 )
-from kinmqtt.mqtt.codec.properties import WILL, read_properties, write_properties
+from kinmqtt.mqtt.codec.properties import UNLIMITED, WILL, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError, UnsupportedVersion
 from kinmqtt.mqtt.packets import V5, V31, V311, Connack, Connect, PacketType, Will
 from kinmqtt.mqtt.reasons import ALLOWED_REASONS, connack_code, connack_reason
@@ -44,7 +44,7 @@ def peek_version(frame: bytes, body: int) -> int | None:
     return None
 
 
-def decode_connect(frame: bytes, body: int, version: int = 0) -> Connect:
+def decode_connect(frame: bytes, body: int, version: int = 0, limits: PropertyLimits = UNLIMITED) -> Connect:
     """Read a CONNECT of any supported version; ``version`` is not looked at, the packet names its own.
 
     A Client Identifier that its version forbids raises :class:`RemoteError` with 0x85, and only after
@@ -57,9 +57,9 @@ def decode_connect(frame: bytes, body: int, version: int = 0) -> Connect:
     flags = reader.u8()
     _check_connect_flags(flags, level)
     keep_alive = reader.u16()
-    properties = read_properties(reader, PacketType.CONNECT) if level == V5 else NO_PROPERTIES
+    properties = read_properties(reader, PacketType.CONNECT, limits) if level == V5 else NO_PROPERTIES
     client_id = reader.utf8()
-    will = _will(reader, flags, level) if flags & _WILL else None
+    will = _will(reader, flags, level, limits) if flags & _WILL else None
     username = reader.utf8() if _has(reader, flags & _USERNAME, level) else None
     password = reader.binary() if _has(reader, flags & _PASSWORD, level) else None
     reader.finish()
@@ -69,7 +69,7 @@ def decode_connect(frame: bytes, body: int, version: int = 0) -> Connect:
     return Connect(level, client_id, clean_start, keep_alive, username, password, will, properties)
 
 
-def decode_connack(frame: bytes, body: int, version: int) -> Connack:
+def decode_connack(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Connack:
     """Read a CONNACK. MQTT 3.1 has no Session Present: its byte is reserved."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
@@ -79,7 +79,7 @@ def decode_connack(frame: bytes, body: int, version: int) -> Connack:
     reason = connack_reason(reader.u8(), version)
     if flags and reason != ReasonCode.SUCCESS:
         raise ProtocolError("Session Present in a refusal", "MQTT-3.2.2-6")
-    properties = read_properties(reader, PacketType.CONNACK) if version == V5 else NO_PROPERTIES
+    properties = read_properties(reader, PacketType.CONNACK, limits) if version == V5 else NO_PROPERTIES
     reader.finish()
     return Connack(bool(flags), reason, properties)
 
@@ -164,8 +164,8 @@ def _check_empty_client_id(level: int, clean_start: bool) -> None:
         raise RemoteError(invalid, "a session that is kept needs a Client Identifier", "MQTT-3.1.3-8 (3.1.1)")
 
 
-def _will(reader: Reader, flags: int, level: int) -> Will:
-    properties = read_properties(reader, WILL) if level == V5 else NO_PROPERTIES
+def _will(reader: Reader, flags: int, level: int, limits: PropertyLimits) -> Will:
+    properties = read_properties(reader, WILL, limits) if level == V5 else NO_PROPERTIES
     topic = reader.utf8()
     check_topic_name(topic)
     return Will(topic, reader.binary(), flags >> 3 & 0x03, bool(flags & _WILL_RETAIN), properties)

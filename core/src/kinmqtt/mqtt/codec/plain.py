@@ -6,7 +6,7 @@ from typing import Final
 
 from kinmqtt.mqtt.codec.flags import check_flags
 from kinmqtt.mqtt.codec.primitives import Reader, packet_of
-from kinmqtt.mqtt.codec.properties import read_properties, write_properties
+from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
 from kinmqtt.mqtt.packets import PINGREQ, PINGRESP, V5, Auth, Disconnect, PacketType, Pingreq, Pingresp
 from kinmqtt.mqtt.reasons import ALLOWED_REASONS, reason_of
@@ -17,21 +17,21 @@ _PINGREQ_BYTES: Final = b"\xc0\x00"
 _PINGRESP_BYTES: Final = b"\xd0\x00"
 
 
-def decode_pingreq(frame: bytes, body: int, version: int) -> Pingreq:
+def decode_pingreq(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Pingreq:
     """PINGREQ has no body, in any version."""
     check_flags(frame[0], version)
     Reader(frame, body).finish()
     return PINGREQ
 
 
-def decode_pingresp(frame: bytes, body: int, version: int) -> Pingresp:
+def decode_pingresp(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Pingresp:
     """PINGRESP has no body, in any version."""
     check_flags(frame[0], version)
     Reader(frame, body).finish()
     return PINGRESP
 
 
-def decode_disconnect(frame: bytes, body: int, version: int) -> Disconnect:
+def decode_disconnect(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Disconnect:
     """Before 5.0 a DISCONNECT is empty; since, its end may be left out (section 3.14.2)."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
@@ -42,12 +42,12 @@ def decode_disconnect(frame: bytes, body: int, version: int) -> Disconnect:
     reason = reason_of(reader.u8(), PacketType.DISCONNECT)
     if size == 1:
         return Disconnect(reason)
-    properties = read_properties(reader, PacketType.DISCONNECT)
+    properties = read_properties(reader, PacketType.DISCONNECT, limits)
     reader.finish()
     return Disconnect(reason, properties)
 
 
-def decode_auth(frame: bytes, body: int, version: int) -> Auth:
+def decode_auth(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Auth:
     """Read an AUTH (section 3.15).
 
     Section 3.15.2.1 lets an AUTH of length 0 stand for Success without properties, though section 3.15.2.2.2
@@ -61,7 +61,7 @@ def decode_auth(frame: bytes, body: int, version: int) -> Auth:
     if reader.end == body:
         return Auth()
     reason = reason_of(reader.u8(), PacketType.AUTH)
-    properties = read_properties(reader, PacketType.AUTH)
+    properties = read_properties(reader, PacketType.AUTH, limits)
     reader.finish()
     if properties.authentication_method is None:
         raise ProtocolError("AUTH without an Authentication Method", "section 3.15.2.2.2")

@@ -11,11 +11,12 @@ end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from kinmqtt.mqtt.codec.primitives import (
+    MAX_VARINT,
     Reader,
     write_binary,
     write_u8,
@@ -42,8 +43,29 @@ _BOOLEAN: Final = "0 or 1"
 _TOPIC: Final = "a topic name"
 _ALIAS: Final = "a topic alias"
 
-MAX_PROPERTIES_BYTES: Final = 512 << 10
-"""Of one packet: each costs far more to read than its bytes, and nobody else is served in the meantime."""
+
+class PropertyLimits(Protocol):
+    """How much of a property list is read. The codec has no settings: whoever decodes hands this in."""
+
+    @property
+    def max_user_properties(self) -> int:
+        """How many properties that may be repeated (User Properties, Subscription Identifiers) a list may have."""
+
+    @property
+    def max_properties_bytes(self) -> int:
+        """The largest Property Length."""
+
+
+@frozen(slots=True)
+class FixedLimits:
+    """Implements :class:`PropertyLimits` with two numbers."""
+
+    max_user_properties: int
+    max_properties_bytes: int
+
+
+UNLIMITED: Final = FixedLimits(MAX_VARINT, MAX_VARINT)
+"""Whatever MQTT can express: for a peer that is trusted not to make reading expensive."""
 
 
 @frozen
@@ -74,9 +96,11 @@ class PropertyRule:
     values: str = _ANYTHING
     repeats_in: frozenset[int] = frozenset()
 
-    @property
-    def is_tuple(self) -> bool:
-        """Whether the attribute of ``Properties`` collects all occurrences."""
+    is_tuple: bool = field(init=False)
+    """Whether the attribute of ``Properties`` collects all occurrences."""
+
+    @is_tuple.default
+    def _collects(self) -> bool:
         return self.name in ("subscription_identifier", "user_property")
 
     def check(self, value: Any) -> None:
@@ -154,8 +178,13 @@ _BY_IDENTIFIER: Final[Mapping[int, Mapping[int, PropertyRule]]] = {
 _BY_NAME: Final[Mapping[str, PropertyRule]] = {rule.name: rule for rule in RULES}
 
 
-def read_properties(reader: Reader, owner: int) -> Properties:
-    """Read a Property Length and its properties; ``owner`` is a :class:`PacketType` or :data:`WILL`."""
+def read_properties(reader: Reader, owner: int, limits: PropertyLimits = UNLIMITED) -> Properties:
+    """Read a Property Length and its properties; ``owner`` is a :class:`PacketType` or :data:`WILL`.
+
+    Reading stops at the ``limits``: with 0x95 for a list that is too long, with 0x97 for one with too many
+    properties that may be repeated. Each costs far more to read than its bytes, and nobody else is served meanwhile.
+    No rule of MQTT is broken by such a list, so the error names no statement (section 4.13.2).
+    """
     length = reader.varint()
     if not length:
         return NO_PROPERTIES
@@ -163,8 +192,11 @@ def read_properties(reader: Reader, owner: int) -> Properties:
     reader.end = reader.pos + length
     if reader.end > outer_end:
         raise MalformedPacket("the Property Length runs past the end of the packet", "section 2.2.2.1")
-    if length > MAX_PROPERTIES_BYTES:
-        raise PacketTooLarge(f"properties of {length} bytes; at most {MAX_PROPERTIES_BYTES} are accepted")
+    most_bytes = limits.max_properties_bytes
+    if length > most_bytes:
+        raise PacketTooLarge(f"properties of {length} bytes; at most {most_bytes} are accepted")
+    most = limits.max_user_properties
+    repeated = 0
     rules = _BY_IDENTIFIER[owner]
     present: dict[str, Any] = {}
     while reader.pos < reader.end:
@@ -172,11 +204,16 @@ def read_properties(reader: Reader, owner: int) -> Properties:
         rule = rules.get(identifier)
         if rule is None:
             raise MalformedPacket(f"property 0x{identifier:02X} does not belong in this packet", _SECTION)
+        if rule.is_tuple:
+            repeated += 1
+            if repeated > most:
+                text = f"more than {most} User Properties and Subscription Identifiers in one packet"
+                raise RemoteError(ReasonCode.QUOTA_EXCEEDED, text)
         value = rule.kind.read(reader)
         rule.check(value)
         _keep(present, rule, value, owner)
     reader.end = outer_end
-    # Collected in lists, for a packet may hold tens of thousands of User Properties.
+    # Collected in lists: a tuple that grows is copied each time.
     for name, value in present.items():
         if isinstance(value, list):
             present[name] = tuple(value)
@@ -185,10 +222,19 @@ def read_properties(reader: Reader, owner: int) -> Properties:
     return Properties.from_wire(present)
 
 
-def write_properties(properties: Properties, owner: int) -> bytes:
-    """A Property Length and its properties; raises :class:`LocalError` for what ``owner`` must not carry."""
-    if not properties:
+def write_properties(properties: Properties, owner: int, written: bytes = b"") -> bytes:
+    """A Property Length and its properties; raises :class:`LocalError` for what ``owner`` must not carry.
+
+    Those that are ``written`` already (see :func:`written_properties`) come before.
+    """
+    if not properties and not written:
         return b"\0"
+    body = written + written_properties(properties, owner) if properties else written
+    return write_varint(len(body)) + body
+
+
+def written_properties(properties: Properties, owner: int) -> bytes:
+    """The properties without their length: what many packets have in common is written once."""
     parts: list[bytes] = []
     for name, value in properties.present.items():
         rule = _BY_NAME[name]
@@ -200,8 +246,7 @@ def write_properties(properties: Properties, owner: int) -> bytes:
         parts += [_written(rule, each) for each in values]
     if properties.authentication_data is not None and properties.authentication_method is None:
         raise LocalError("Authentication Data without an Authentication Method")
-    body = b"".join(parts)
-    return write_varint(len(body)) + body
+    return b"".join(parts)
 
 
 def _keep(present: dict[str, Any], rule: PropertyRule, value: Any, owner: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from kinmqtt.mqtt.codec.primitives import Reader, text_of, write_packet_id, write_utf8, write_varint
-from kinmqtt.mqtt.codec.properties import read_properties, write_properties
+from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, PacketType, Publish
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
@@ -29,7 +29,7 @@ _CACHED_TOPIC_BYTES: Final = 256
 _topics: Final[dict[bytes, str]] = {}
 
 
-def decode_publish(frame: bytes, body: int, version: int) -> Publish:
+def decode_publish(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Publish:
     """Read a PUBLISH; ``topic`` may be empty only beside a Topic Alias, which is not resolved here."""
     flags = frame[0] & 0x0F
     size = len(frame)
@@ -58,7 +58,7 @@ def decode_publish(frame: bytes, body: int, version: int) -> Publish:
             position += 1
         else:
             reader = Reader(frame, position)
-            properties = read_properties(reader, _OWNER)
+            properties = read_properties(reader, _OWNER, limits)
             position = reader.pos
     if not topic and properties.topic_alias is None:
         raise ProtocolError("an empty Topic Name without a Topic Alias", "MQTT-4.7.3-1")
@@ -97,15 +97,18 @@ def publish_parts(
     *,
     topic: str | None = None,
     dup: bool = False,
+    written: bytes = b"",
 ) -> tuple[bytes, bytes]:
     """What stands before and after the Packet Identifier, so that one encoding serves many subscribers.
 
     ``head + packet_id.to_bytes(2) + tail`` is the packet, ``head + tail`` that of QoS 0. ``topic`` replaces
-    the message's own, with ``""`` where ``properties`` carry a Topic Alias. Raises :class:`LocalError` like
-    :func:`encode_publish`.
+    the message's own, with ``""`` where ``properties`` carry a Topic Alias; ``written`` are further properties, as
+    bytes. Raises :class:`LocalError` like :func:`encode_publish`.
     """
-    head, written = publish_without_payload(publish, version, qos, retain, properties, topic=topic, dup=dup)
-    return head, written + publish.payload
+    head, tail = publish_without_payload(
+        publish, version, qos, retain, properties, topic=topic, dup=dup, written=written
+    )
+    return head, tail + publish.payload
 
 
 def publish_without_payload(
@@ -117,6 +120,7 @@ def publish_without_payload(
     *,
     topic: str | None = None,
     dup: bool = False,
+    written: bytes = b"",
 ) -> tuple[bytes, bytes]:
     """The same, but for the payload, which ends the packet: a large one need not be copied for each subscriber."""
     if not 0 <= qos <= 2 or (dup and not qos):
@@ -127,10 +131,10 @@ def publish_without_payload(
     if not topic and (version != V5 or properties.topic_alias is None):
         raise LocalError("an empty Topic Name needs a Topic Alias")
     name = write_utf8(topic)
-    written = write_properties(properties, _OWNER) if version == V5 else b""
-    length = len(name) + len(written) + publish.payload_size + (2 if qos else 0)
+    tail = write_properties(properties, _OWNER, written) if version == V5 else b""
+    length = len(name) + len(tail) + publish.payload_size + (2 if qos else 0)
     first_byte = 0x30 | dup << 3 | qos << 1 | retain
-    return bytes((first_byte,)) + write_varint(length) + name, written
+    return bytes((first_byte,)) + write_varint(length) + name, tail
 
 
 def _new_topic(raw: bytes) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kinmqtt.mqtt.codec.flags import check_flags
 from kinmqtt.mqtt.codec.primitives import Reader, packet_of, write_packet_id, write_utf8
-from kinmqtt.mqtt.codec.properties import read_properties, write_properties
+from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
 from kinmqtt.mqtt.packets import (
     V5,
@@ -28,12 +28,12 @@ from kinmqtt_spi.reasons import ReasonCode
 _QOS = 0x03
 
 
-def decode_subscribe(frame: bytes, body: int, version: int) -> Subscribe:
+def decode_subscribe(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Subscribe:
     """Read a SUBSCRIBE with at least one request."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
     packet_id = reader.packet_id()
-    properties = _properties(reader, version, PacketType.SUBSCRIBE)
+    properties = _properties(reader, version, PacketType.SUBSCRIBE, limits)
     requests: list[SubscribeRequest] = []
     while reader.pos < reader.end:
         requests.append(_request(_filter(reader), reader.u8(), version))
@@ -62,24 +62,24 @@ def has_more_filters(frame: bytes, body: int, version: int, most: int) -> bool:
     return reader.pos < reader.end
 
 
-def decode_suback(frame: bytes, body: int, version: int) -> Suback:
+def decode_suback(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Suback:
     """Read a SUBACK with at least one reason; 0x80 is the only failure before 5.0."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
     packet_id = reader.packet_id()
-    properties = _properties(reader, version, PacketType.SUBACK)
+    properties = _properties(reader, version, PacketType.SUBACK, limits)
     reasons = tuple(suback_reason(code, version) for code in frame[reader.pos :])
     if not reasons:
         raise ProtocolError("a SUBACK without a reason code", "MQTT-3.8.4-6")
     return Suback(packet_id, reasons, properties)
 
 
-def decode_unsubscribe(frame: bytes, body: int, version: int) -> Unsubscribe:
+def decode_unsubscribe(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Unsubscribe:
     """Read an UNSUBSCRIBE with at least one filter."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
     packet_id = reader.packet_id()
-    properties = _properties(reader, version, PacketType.UNSUBSCRIBE)
+    properties = _properties(reader, version, PacketType.UNSUBSCRIBE, limits)
     filters: list[str] = []
     while reader.pos < reader.end:
         filters.append(_filter(reader))
@@ -88,7 +88,7 @@ def decode_unsubscribe(frame: bytes, body: int, version: int) -> Unsubscribe:
     return Unsubscribe(packet_id, tuple(filters), properties)
 
 
-def decode_unsuback(frame: bytes, body: int, version: int) -> Unsuback:
+def decode_unsuback(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Unsuback:
     """Read an UNSUBACK: a Packet Identifier alone before 5.0, at least one reason since."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
@@ -96,7 +96,7 @@ def decode_unsuback(frame: bytes, body: int, version: int) -> Unsuback:
     if version != V5:
         reader.finish()
         return Unsuback(packet_id)
-    properties = read_properties(reader, PacketType.UNSUBACK)
+    properties = read_properties(reader, PacketType.UNSUBACK, limits)
     reasons = tuple(reason_of(code, PacketType.UNSUBACK) for code in frame[reader.pos :])
     if not reasons:
         raise ProtocolError("an UNSUBACK without a reason code", "MQTT-3.11.3-1")
@@ -146,8 +146,8 @@ def encode_unsuback(packet: Unsuback, version: int) -> bytes:
     return packet_of(0xB0, identifier, properties, bytes(packet.reasons))
 
 
-def _properties(reader: Reader, version: int, packet_type: PacketType) -> Properties:
-    return read_properties(reader, packet_type) if version == V5 else NO_PROPERTIES
+def _properties(reader: Reader, version: int, packet_type: PacketType, limits: PropertyLimits) -> Properties:
+    return read_properties(reader, packet_type, limits) if version == V5 else NO_PROPERTIES
 
 
 def _filter(reader: Reader) -> str:

@@ -25,6 +25,8 @@ PREFIX: Final = "$delayed/"
 
 HELD_BYTES: Final = 300
 """What a message that waits takes besides itself and what is kept of it, about."""
+AT_ONCE: Final = 20
+"""Messages published in one turn of the event loop, however many are due in the same second."""
 
 
 @frozen(slots=True)
@@ -284,7 +286,9 @@ class Delayed:
         if context is None:
             return
         now = context.clock.monotonic()
-        while self._waiting and self._waiting[0].due <= now:
+        for _ in range(AT_ONCE):
+            if not self._waiting or self._waiting[0].due > now:
+                break
             held = heappop(self._waiting)
             self._leaves(held)
             try:

@@ -1,0 +1,91 @@
+"""Long work, done in slices: some of it in each turn of the event loop, and everybody's in order.
+
+No packet may hold the event loop for long. Work that can be long asks :meth:`Slices.is_over` as it goes; once its
+slice is over it awaits :meth:`Slices.turn`, and packets of others are read in between. All that waits is served first
+come, first served, by one call a turn of the event loop, which ends when the slice is over: however many clients have
+long work waiting, a turn of the event loop does one slice of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from twisted.internet.defer import Deferred
+
+SLICE_S: Final = 0.004
+"""How long a slice is. What it led to is committed and sent after it, which may take as long again."""
+
+_NOT_ASKED: Final = -1.0
+
+
+class Slices:
+    """Says when a slice is over, and when the next one begins."""
+
+    __slots__ = ("_began", "_call_soon", "_idle", "_is_scheduled", "_monotonic", "_waiting", "is_heavy")
+
+    def __init__(self, call_soon: Callable[[Callable[[], object]], object], monotonic: Callable[[], float]) -> None:
+        """``call_soon`` makes a call in the next turn of the event loop, ``monotonic`` is a clock in seconds."""
+        self._call_soon = call_soon
+        self._monotonic = monotonic
+        self._began = _NOT_ASKED
+        self._waiting: deque[Deferred[None]] = deque()
+        self._is_scheduled = False
+        self._idle: list[Deferred[None]] = []
+        self.is_heavy = False
+        """Set by work that is much more than that of one packet: whoever counts packets asks the clock at once."""
+
+    def begin(self) -> None:
+        """The event loop has called: a slice begins when the clock is first asked."""
+        self._began = _NOT_ASKED
+
+    def start(self) -> None:
+        """What comes is known to take long: the clock is looked at now, where it was not in this slice."""
+        if self._began == _NOT_ASKED:
+            self._began = self._monotonic()
+
+    def is_over(self) -> bool:
+        """Whether the slice is over: who has more to do does it in a later one."""
+        self.is_heavy = False
+        now = self._monotonic()
+        if self._began == _NOT_ASKED:
+            self._began = now
+            return False
+        return now - self._began >= SLICE_S
+
+    def turn(self) -> Deferred[None]:
+        """Fires in a later turn of the event loop, when everybody has had a turn who asked for one before."""
+        waits: Deferred[None] = Deferred()
+        self._waiting.append(waits)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._run)
+        return waits
+
+    def drained(self) -> Deferred[None]:
+        """Fires when nothing waits for a turn: for an orderly stop."""
+        done: Deferred[None] = Deferred()
+        if self._waiting or self._is_scheduled:
+            self._idle.append(done)
+        else:
+            done.callback(None)
+        return done
+
+    def _run(self) -> None:
+        """One slice of all that waits."""
+        self._is_scheduled = False
+        self._began = self._monotonic()
+        waiting = self._waiting
+        # Only those who wait now: what they do is committed and sent before it is their turn again.
+        for _ in range(len(waiting)):
+            waiting.popleft().callback(None)
+            if self.is_over():
+                break
+        if not waiting:
+            idle, self._idle = self._idle, []
+            for done in idle:
+                done.callback(None)
+        elif not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._run)

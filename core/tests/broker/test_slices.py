@@ -1,0 +1,490 @@
+"""Long work is done in slices: packets of others are handled in between, and every order stays as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness import House, Peer
+from sliced import SlicedHouse
+from stores import Failing, FailingSessions, Retaineds
+from twisted.internet.defer import Deferred
+
+from kinmqtt.broker.slices import SLICE_S, Slices
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import (
+    V5,
+    V311,
+    Disconnect,
+    Pingresp,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from kinmqtt_spi import Properties, hookimpl
+from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.services.queue import Append
+from kinmqtt_spi.services.session import DiscardSession, RemoveSubscriptions, SaveSubscriptions
+
+PINGREQ = b"\xc0\0"
+
+
+# Slices
+
+
+class Loop:
+    """An event loop and its clock."""
+
+    def __init__(self) -> None:
+        self.clock = TurnableClock()
+        self.soon: list[object] = []
+        self.slices = Slices(self.soon.append, self.clock.monotonic)
+
+    def turn(self) -> None:
+        """Make all calls that were asked for until now."""
+        calls, self.soon[:] = self.soon[:], []
+        for call in calls:
+            call()  # type: ignore[operator]
+
+
+def test_a_slice_is_over_when_its_time_is() -> None:
+    """It begins when the clock is first asked after the event loop has called."""
+    loop = Loop()
+    loop.slices.begin()
+
+    first = loop.slices.is_over()
+    loop.clock.advance(SLICE_S)
+    second = loop.slices.is_over()
+    loop.slices.begin()
+    third = loop.slices.is_over()
+
+    assert (first, second, third) == (False, True, False)
+
+
+def test_everybody_has_a_turn_in_order() -> None:
+    """One call of the event loop serves who waits, first come, first served, until the slice is over."""
+    loop = Loop()
+    served: list[str] = []
+
+    async def work(name: str) -> None:
+        for _ in range(2):
+            await loop.slices.turn()
+            served.append(name)
+            loop.clock.advance(SLICE_S / 2)
+
+    for name in "abc":
+        Deferred.fromCoroutine(work(name))
+    turns = []
+    while loop.soon:
+        loop.turn()
+        turns.append("".join(served))
+        served.clear()
+
+    assert turns == ["ab", "ca", "bc"]
+
+
+# Reads
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_a_read_full_of_packets_leaves_others_their_turns(version: int) -> None:
+    """Of 128,000 PINGREQ in one read some are answered before anybody else is heard, and all in the end."""
+    house = SlicedHouse()
+    flooding, other = house.connect("flooding", version), house.connect("other", version)
+
+    house.hand_over(flooding, PINGREQ * 5000)
+    at_once = len(flooding.connection.out)
+    house.hand_over(other, PINGREQ)
+    others = len(other.connection.out)
+    house.settle()
+
+    assert at_once < 50
+    assert others == 1
+    assert len(flooding.of(Pingresp)) == 5000
+    assert len(other.of(Pingresp)) == 1
+
+
+def test_packets_keep_their_order_over_slices() -> None:
+    """What comes while a read is under way waits behind it (MQTT-4.6.0-6)."""
+    house = SlicedHouse()
+    sub = house.connect("sub").subscribe("t", qos=1)
+    pub = house.connect("pub")
+
+    def packets(first: int, last: int) -> bytes:
+        return b"".join(
+            encode(Publish.build("t", b"%d" % number, qos=1, packet_id=number), V311) for number in range(first, last)
+        )
+
+    house.hand_over(pub, packets(1, 500))
+    house.step()
+    house.hand_over(pub, packets(500, 900))
+    house.settle()
+
+    assert [int(payload) for _, payload, _ in sub.messages] == list(range(1, 900))
+
+
+def test_a_violation_behind_many_packets_is_found_when_its_turn_comes() -> None:
+    """The good packets before it are carried out first (section 4.13.1)."""
+    house = SlicedHouse()
+    sub = house.connect("sub").subscribe("t")
+    pub = house.connect("pub")
+
+    house.hand_over(pub, encode(Publish.build("t", b"x"), V311) * 2000 + b"\xff\xff\xff\xff\xff")
+    early = pub.closed
+    house.settle()
+
+    assert not early
+    assert len(sub.messages) == 2000
+    assert pub.closed
+
+
+def test_nothing_is_read_while_packets_of_a_read_wait() -> None:
+    """The socket holds what comes meanwhile, and is read again when the read is carried out."""
+    house = SlicedHouse()
+    peer = house.connect("c")
+
+    house.hand_over(peer, PINGREQ * 1000)
+    meanwhile = peer.link.reading
+    house.settle()
+
+    assert not meanwhile
+    assert peer.link.reading
+
+
+def test_packets_behind_a_connect_wait_for_it_and_for_one_another() -> None:
+    """Whatever comes in the read of a CONNECT is answered behind its CONNACK, in slices too (MQTT-3.2.0-1)."""
+    house = SlicedHouse()
+    peer = house.open(V311)
+
+    house.hand_over(peer, bytes.fromhex("100d00044d5154540402000000") + b"\x01c" + PINGREQ * 3000)
+    house.settle()
+
+    assert type(peer.packets[0]).__name__ == "Connack"
+    assert len(peer.of(Pingresp)) == 3000
+
+
+def test_a_client_that_is_gone_in_the_middle_of_a_read_is_gone() -> None:
+    """What is left of its read is not carried out."""
+    house = SlicedHouse()
+    sub = house.connect("sub").subscribe("t")
+    pub = house.connect("pub")
+
+    house.hand_over(pub, encode(Publish.build("t", b"x"), V311) * 2000)
+    pub.drop()
+
+    assert 0 < len(sub.messages) < 100
+
+
+def test_without_haste_a_read_is_carried_out_at_once() -> None:
+    """Slices are no matter of counts: where the clock stands still there is one."""
+    house = House()
+    peer = house.connect("c")
+
+    peer.connection.receive(PINGREQ * 5000)
+
+    assert len(peer.connection.out) == 5000
+
+
+# SUBSCRIBE and UNSUBSCRIBE
+
+
+def subscribe(*filters: str) -> bytes:
+    """A SUBSCRIBE of MQTT 5."""
+    return encode(Subscribe(7, tuple(map(SubscribeRequest, filters))), V5)
+
+
+def unsubscribe(*filters: str) -> bytes:
+    """An UNSUBSCRIBE of MQTT 5."""
+    return encode(Unsubscribe(8, filters), V5)
+
+
+def answered(peer: Peer, answer: type[object]) -> bool:
+    """Whether a client has such an answer."""
+    peer.collect()
+    return bool(peer.of(answer))
+
+
+MANY = [f"t/{number}" for number in range(300)]
+
+
+def test_others_are_served_while_many_filters_are_subscribed_to() -> None:
+    """Nobody waits for a SUBSCRIBE of hundreds of filters but its client, whose SUBACK answers all, in order."""
+    house = SlicedHouse()
+    greedy, other = house.connect("greedy", V5), house.connect("other", V5)
+    granted = [*MANY[:100], "bad/#/filter", *MANY[100:]]
+
+    house.hand_over(greedy, subscribe(*granted) + PINGREQ)
+    house.steps_until(lambda: house.broker.router.index.count() > 0)
+    made = house.broker.router.index.count()
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    early = answered(greedy, Suback) or answered(greedy, Pingresp)
+    house.settle()
+
+    assert 0 < made < 50
+    assert not early
+    assert greedy.granted == [0] * 100 + [0x8F] + [0] * 200
+    assert len(greedy.of(Pingresp)) == 1
+
+
+def test_others_are_served_while_many_filters_are_unsubscribed_from() -> None:
+    """The same of an UNSUBSCRIBE, whose UNSUBACK answers all in order (MQTT-3.11.3-1)."""
+    house = SlicedHouse()
+    greedy, other = house.connect("greedy", V5), house.connect("other", V5)
+    greedy.send_bytes(subscribe(*MANY))
+
+    house.hand_over(greedy, unsubscribe(*MANY[:100], "none", *MANY[100:]))
+    house.steps_until(lambda: house.broker.router.index.count() < 300)
+    left = house.broker.router.index.count()
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    early = answered(greedy, Unsuback)
+    house.settle()
+
+    assert 250 < left < 300
+    assert not early
+    assert greedy.given_up == [0] * 100 + [0x11] + [0] * 200
+
+
+def test_a_client_that_is_gone_in_the_middle_of_a_subscribe_leaves_nothing() -> None:
+    """What is left of its filters is not subscribed to."""
+    house = SlicedHouse()
+    greedy = house.connect("greedy", V5)
+
+    house.hand_over(greedy, subscribe(*MANY))
+    house.steps_until(lambda: house.broker.router.index.count() > 0)
+    greedy.drop()
+
+    assert house.broker.router.index.count() == 0
+    assert greedy.of(Suback) == []
+
+
+def test_a_subscription_over_the_bound_is_the_last_that_plugins_hear_of() -> None:
+    """Where a client has as many as it may, what is behind in the packet gets 0x97 and costs nobody anything."""
+    asked: list[str] = []
+
+    class Asked:
+        @hookimpl
+        def authorize(self, request: object) -> None:
+            asked.append(request.topic)  # type: ignore[attr-defined]
+
+    house = House(plugins={"asked": Asked()}, max_subscriptions=2)
+    peer = house.connect("c", V5)
+
+    peer.send_bytes(subscribe("a", "b", "c", "d", "a", "e"))
+
+    assert peer.granted == [0, 0, 0x97, 0x97, 0, 0x97]
+    assert asked == ["a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("packet", ["subscribe", "unsubscribe"])
+def test_nothing_is_acknowledged_of_which_an_earlier_slice_was_not_kept(packet: str) -> None:
+    """A request over several turns is answered when the writes of all are kept; else its client is sent away."""
+    store = FailingSessions()
+    house = SlicedHouse(plugins={"store": store})
+    peer = house.connect("c", V5, expiry_s=60)
+    if packet == "unsubscribe":
+        peer.send_bytes(subscribe(*MANY))
+    peer.packets.clear()
+    refused: list[object] = []
+
+    def refuses(write: object) -> bool:
+        """Whether this is the first batch, which has the first filter."""
+        if refused or not isinstance(write, SaveSubscriptions | RemoveSubscriptions):
+            return False
+        refused.append(write)
+        return True
+
+    store.refuses = refuses
+    house.hand_over(peer, subscribe(*MANY) if packet == "subscribe" else unsubscribe(*MANY))
+    house.settle()
+
+    assert [type(each) for each in peer.packets] == [Disconnect]
+    assert peer.closed
+
+
+# Ends
+
+
+def many_filters(house: SlicedHouse, client_id: str, count: int, **more: Any) -> Peer:
+    """A client with that many subscriptions, each to its own topic, and one to a topic of all."""
+    peer = house.connect(client_id, V5, **more)
+    return peer.send_bytes(subscribe("all", *(f"{client_id}/{number}" for number in range(count - 1))))
+
+
+@pytest.mark.parametrize("more", [{}, {"expiry_s": 1}], ids=["unkept", "kept"])
+def test_the_end_of_a_session_with_many_subscriptions_leaves_others_their_turns(more: dict[str, int]) -> None:
+    """They are removed in slices, and from the first moment on nothing comes for the session any more."""
+    house = SlicedHouse()
+    huge = many_filters(house, "huge", 300, **more)
+    pub = house.connect("pub", V5)
+    pub.publish("all", b"1")
+
+    huge.link.closed = True
+    huge.connection.lost("gone")
+    if more:
+        house.settle()
+        house.clock.advance(3)
+    counts = house.broker.router.index.count
+    house.steps_until(lambda: counts() < 300)
+    left = counts()
+    ended = house.broker.sessions.get("huge") is None
+    house.hand_over(pub, encode(Publish.build("all", b"2", qos=1, packet_id=1), V5))
+    house.steps_until(lambda: answered(pub, Puback))
+    meanwhile = counts()
+    house.settle()
+
+    assert ended
+    assert 250 < left < 300
+    assert 200 < meanwhile < 300
+    assert [int(each.reason) for each in pub.of(Puback)] == [0x10]
+    assert counts() == 0
+    assert len(house.broker.sessions.by_id) == 1
+
+
+def test_a_client_that_comes_again_waits_until_its_former_subscriptions_are_removed() -> None:
+    """What belongs to its new session is not removed with what belonged to the old one."""
+    house = SlicedHouse()
+    many_filters(house, "huge", 300).link.lingers = True
+    pub = house.connect("pub", V5)
+
+    again = house.open(V5)
+    house.hand_over(again, bytes.fromhex("101100044d5154540502000000") + b"\0\4huge" + subscribe("all", "huge/250"))
+    house.settle()
+    pub.publish("all", b"1").publish("huge/250", b"2").publish("huge/251", b"3")
+
+    assert again.granted == [0, 0]
+    assert [payload for _, payload, _ in again.messages] == [b"1", b"2"]
+    assert house.broker.router.index.count() == 2
+
+
+def test_a_kept_session_that_could_not_be_ended_has_its_subscriptions() -> None:
+    """Where a store does not keep that it is over, all is as if nothing had been."""
+    store = FailingSessions()
+    house = SlicedHouse(plugins={"store": store})
+    many_filters(house, "huge", 300, expiry_s=1).drop()
+    store.refuses = lambda write: isinstance(write, DiscardSession)
+    house.advance(3)
+    pub = house.connect("pub", V5)
+    before = house.broker.router.index.count()
+
+    pub.publish("all", b"1", qos=1)
+    store.refuses = lambda write: False
+    house.advance(3)
+    pub.publish("all", b"2", qos=1)
+
+    assert before == 300
+    assert [int(each.reason) for each in pub.of(Puback)] == [0, 0x10]
+    assert house.broker.router.index.count() == 0
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_wills_of_many_are_published_in_slices(kept: bool) -> None:
+    """Each of them once, and others are served in between (MQTT-3.1.2-8)."""
+    house = SlicedHouse()
+    sub, other = house.connect("sub").subscribe("will/#", 1), house.connect("other")
+    more = {"expiry_s": 60} if kept else {}
+    peers = [house.connect(f"c{n}", V5, will=Will(f"will/{n}", b"gone", 1, True), **more) for n in range(100)]
+
+    for peer in peers:
+        peer.link.closed = True
+        peer.connection.lost("gone")
+    house.step()
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    sub.collect()
+    early = len(sub.messages)
+    house.settle()
+
+    assert early < 20
+    assert sorted(sub.messages) == sorted((f"will/{n}", b"gone", 1) for n in range(100))
+
+
+def test_wills_are_published_before_the_broker_stops() -> None:
+    """What waits for its slice is done before the stores are closed."""
+    store = Retaineds()
+    house = SlicedHouse(plugins={"store": store})
+    for number in range(100):
+        house.connect(f"c{number}", V5, will=Will(f"will/{number}", b"gone", 1, True))
+
+    house.result(house.broker.stop())
+
+    assert len(store.match("will/#", None, 1000).messages) == 100
+
+
+def test_many_keep_alives_of_one_second_leave_others_their_turns() -> None:
+    """Thousands of clients whose network is gone are sent away in slices (MQTT-3.1.2-22)."""
+    house = SlicedHouse()
+    other = house.connect("other")
+    peers = [house.connect(f"c{n}", V5, keep_alive=5) for n in range(100)]
+
+    house.clock.advance(9.0)
+    early = sum(peer.closed for peer in peers)
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    meanwhile = sum(peer.closed for peer in peers)
+    house.settle()
+
+    assert early < 20
+    assert meanwhile < 50
+    assert all(peer.closed for peer in peers)
+    assert not other.closed
+
+
+def test_what_a_lost_member_held_is_given_in_slices() -> None:
+    """Each message once, to the others of its group (section 4.8.2)."""
+    house = SlicedHouse()
+    first = house.connect("first", V5, silent=True, properties=Properties(receive_maximum=10))
+    first.subscribe("$share/g/t", 1)
+    pub = house.connect("pub", V5)
+    for number in range(300):
+        pub.publish("t", b"%d" % number, qos=1)
+    second, other = house.connect("second", V5).subscribe("$share/g/t", 1), house.connect("other")
+
+    first.link.closed = True
+    first.connection.lost("gone")
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    second.collect()
+    early = len(second.messages)
+    house.settle()
+
+    assert early < 50
+    assert sorted(int(payload) for _, payload, _ in second.messages) == list(range(300))
+
+
+def test_what_a_lost_member_held_comes_again_where_it_was_not_kept() -> None:
+    """A kept member that should get it does when its store is well again."""
+    store = Failing()
+    house = SlicedHouse(plugins={"store": store})
+    first = house.connect("first", V5, silent=True, properties=Properties(receive_maximum=10))
+    first.subscribe("$share/g/t", 1)
+    pub = house.connect("pub", V5)
+    for number in range(300):
+        pub.publish("t", b"%d" % number, qos=1)
+    second = house.connect("second", V5, expiry_s=600).subscribe("$share/g/t", 1)
+    refused: list[object] = []
+    store.refuses = lambda write: isinstance(write, Append) and len(refused) < 3 and refused.append(write) is None
+
+    first.drop()
+    house.advance(10)
+
+    assert refused
+    assert {int(payload) for _, payload, _ in second.messages} == set(range(300))
+
+
+def test_delayed_messages_of_one_second_are_published_in_slices() -> None:
+    """All of them, in the order of their time, some in each turn of the event loop."""
+    house = SlicedHouse()
+    sub, pub = house.connect("sub").subscribe("d"), house.connect("pub", V5)
+    for number in range(100):
+        pub.publish("$delayed/5/d", b"%d" % number)
+
+    house.advance(6)
+
+    assert [int(payload) for _, payload, _ in sub.messages] == list(range(100))
