@@ -150,6 +150,20 @@ class Attack:
             await publisher.sent()
             await publisher.answer(PUBACK)
 
+    async def unread_answers(self) -> None:
+        """50 clients ask and ask, with PINGREQ and SUBSCRIBE, and read no answer."""
+
+        async def one(index: int) -> None:
+            client = await self.accepted(connect(f"c{index}"))
+            if client is None:
+                return
+            client.stop_reading()
+            asks = b"\xc0\0" * 10_000 + subscribe([f"a/{n}" for n in range(100)])
+            while not self.over and await client.sent(1.0):
+                client.send(asks)
+
+        await self.many(50, one)
+
     # What sessions and stores hold
 
     async def long_filters(self) -> None:

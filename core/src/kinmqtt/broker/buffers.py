@@ -256,8 +256,8 @@ class Buffers:
     def hold_inflight(self, more: int) -> None:
         """So much more is in flight, or less where it is below 0."""
         self.inflight += more
-        if more > 0:
-            self._grown()
+        if more >= SHARED_BYTES:
+            self._grown()  # Small ones can't grow faster than what comes in, at which memory is looked at, too.
 
     def hold_piece(self, piece: bytes) -> None:
         """A piece of output waits for a socket; a large one counts once, for however many it waits."""

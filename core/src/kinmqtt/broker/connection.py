@@ -50,7 +50,10 @@ _NOBODY: Final = CLOSED
 MANY_PIECES: Final = 16_384
 """So many answers to one read are not gathered until the turn ends."""
 
-ASKS_AFTER: Final = 8
+SMALL_READ_BYTES: Final = 1024
+"""A read that is cut and begun in the turn in which it comes, however much that turn has done."""
+
+ASKS_AFTER: Final = 32
 """Packets carried out between two looks at the clock."""
 
 Grant = tuple[Resource, int]
@@ -62,6 +65,7 @@ class Connection(Intake):
 
     __slots__ = (
         "_aborts",
+        "_awaits_turn",
         "_goodbye",
         "_handlers",
         "_impatience",
@@ -110,6 +114,8 @@ class Connection(Intake):
         """Until the packet in hand is carried out: packets are carried out one by one."""
         self._waits = 0
         """How many things are waited for before the client's next packet."""
+        self._awaits_turn = False
+        """Whether nothing is waited for but a turn of the event loop."""
         self._read_ahead_bytes = 0
         """What was read while a plugin was asked about a client that is not accepted yet."""
         self.asked: Deferred[Any] | None = None
@@ -180,15 +186,24 @@ class Connection(Intake):
         if received.value > broker.overload.look_at:
             broker.overload.look_soon()
         framer = self.framer
-        if self._held is not None:
+        is_waiting = self._held is not None
+        if is_waiting:
             # It is cut when its turn comes.
             framer.hold(data)
-            self._read_ahead_bytes += len(data)
+            if not self._awaits_turn:
+                self._read_ahead_bytes += len(data)
             if not self._reads_ahead:
                 self.link.pause_reading()
             self._count_inbound(False)
             return
-        runtime.slices.begin()
+        if (len(data) > SMALL_READ_BYTES or not self.version) and runtime.slices.is_over():
+            # Many clients come at once, or send much: not each has its first packets carried out in one turn.
+            framer.hold(data)
+            if broker.overload.slows:
+                self.pause_for(len(data) / SLOW_BYTES_PER_S)
+            self._await_turn()
+            self._count_inbound(False)
+            return
         frames = self._cut(data)
         if broker.overload.slows and len(data) >= SLOWED_FROM_BYTES:
             if framer.buffered_bytes or framer.is_behind or _has_publish(frames):
@@ -460,6 +475,16 @@ class Connection(Intake):
         # What is done already may have led to something else that is waited for: what follows waits with it.
         return self.state is State.CLOSED or self._held is not None or None
 
+    def _await_turn(self) -> None:
+        """Hold what the client sends until it is its turn: others are served first."""
+        if self._held is None:
+            self._held = []
+        self._waits += 1
+        self._awaits_turn = True
+        if not self._reads_ahead:
+            self.link.pause_reading()
+        self.broker.runtime.slices.later(self._go_on)
+
     def pause_for(self, delay_s: float) -> None:
         """Read nothing for a while: a limiter's DELAY."""
         self._pauses += 1
@@ -531,10 +556,13 @@ class Connection(Intake):
 
     @property
     def _reads_ahead(self) -> bool:
-        """Whether to read while something is waited for: of who is not accepted yet, and not much.
+        """Whether to read while something is waited for, and not much: of who is not accepted yet, or for a turn.
 
         That a peer has gone shows in reading alone, and what plugins are asked about it is then in vain.
         """
+        if self._awaits_turn:
+            # It comes soon: to stop reading, and to begin again, would cost more than what is held meanwhile.
+            return self.framer.held_bytes <= READ_AHEAD_BYTES
         few = self._read_ahead_bytes <= READ_AHEAD_BYTES
         return few and not self._is_let_in and self.framer.error is None
 
@@ -622,7 +650,7 @@ class Connection(Intake):
                     rest = list(remaining)
                     if rest or self.framer.is_behind:
                         self._rest = read.after(rest)
-                        self.wait_for(slices.turn())
+                        self._await_turn()
                         return False
         except RemoteError as error:
             self.refuse(error)
@@ -636,6 +664,7 @@ class Connection(Intake):
 
     def _go_on(self) -> None:
         """One thing that was waited for is done; what it has led to may still be waited for."""
+        self._awaits_turn = False
         self._waits -= 1
         if self._waits:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinmqtt.broker.publication import Publication
-from kinmqtt.mqtt.session import Flight, Stage
+from kinmqtt.mqtt.session import AWAITS_PUBACK, AWAITS_PUBREC, Flight
 from kinmqtt_spi.services.queue import Entry, entry_bytes
 
 
@@ -31,7 +31,7 @@ class Delivery(Flight):
         sequence: int,
         shared_filter: str | None = None,
     ) -> None:
-        super().__init__(Stage.PUBACK if qos == 1 else Stage.PUBREC)
+        super().__init__(AWAITS_PUBACK if qos == 1 else AWAITS_PUBREC)
         self.publication = publication
         self.qos = qos
         self.retain = retain

@@ -18,7 +18,7 @@ from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, Disconnect, PacketType, Puback, Publish, Pubrec
 from kinmqtt.mqtt.reasons import fitting
-from kinmqtt.mqtt.session import Effect, check_quota
+from kinmqtt.mqtt.session import COMPLETE, REFUSED, RELEASE, RELEASE_AGAIN, UNKNOWN, VIOLATION, check_quota
 from kinmqtt_spi import values
 from kinmqtt_spi.properties import NO_PROPERTIES
 from kinmqtt_spi.reasons import ReasonCode
@@ -45,6 +45,8 @@ LONGEST_REASON_BYTES: Final = 100
 PINGRESP: Final = b"\xd0\x00"
 
 _SUCCESS: Final = ReasonCode.SUCCESS
+_PUBACK: Final = PacketType.PUBACK
+_PUBCOMP: Final = PacketType.PUBCOMP
 
 _TOO_LONG: Final = ""
 """Stands for the topic of an alias that is longer than may be: what comes by that alias is refused as it was."""
@@ -476,7 +478,7 @@ def _with_text(
 
 def puback(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PUBACK."""
-    return _acknowledged(connection, frame, body, PacketType.PUBACK, 0x40)
+    return _acknowledged(connection, frame, body, _PUBACK, 0x40)
 
 
 def pubrec(connection: Connection, frame: bytes, body: int) -> bool | None:
@@ -495,24 +497,24 @@ def _acknowledged(
     session = _session(connection)
     packet_id, reason = _read_acknowledgement(connection, frame, body, first_byte)
     delivery, effect = session.outgoing.acknowledge(packet_id, packet_type, reason)
-    if effect is Effect.VIOLATION:
+    if effect is VIOLATION:
         raise ProtocolError(f"{packet_type.name} for a message of another QoS", "MQTT-4.3.2-3")
-    if effect is Effect.UNKNOWN:
+    if effect is UNKNOWN:
         if packet_type is PacketType.PUBREC and reason < 0x80:
             connection.send(_released(connection, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
         return None
     if delivery is None:
         return None
-    if packet_type is not PacketType.PUBCOMP and effect is not Effect.RELEASE_AGAIN:
+    if packet_type is not _PUBCOMP and effect is not RELEASE_AGAIN:
         runtime = connection.broker.runtime
         if runtime.tells_acknowledged:
             message = delivery.publication.message
             runtime.hooks.acknowledged.about(message.topic, session.client, message, ReasonCode(reason))
-    if effect is Effect.COMPLETE or effect is Effect.REFUSED:
+    if effect is COMPLETE or effect is REFUSED:
         session.settled(delivery)
         return None
     turn = connection.broker.runtime.turn
-    if effect is Effect.RELEASE:
+    if effect is RELEASE:
         session.released(delivery)
         if session.kept:
             turn.batch.queue.append(queue.Release(session.client_id, session.epoch, delivery.sequence))

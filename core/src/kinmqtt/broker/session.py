@@ -233,7 +233,7 @@ class Session(Holder):
     def assign(self, delivery: Delivery) -> int:
         """Put a delivery in flight; answers its packet identifier."""
         publication = delivery.publication
-        if not publication.frame_version or len(publication.publish.frame) > _LIGHT_BYTES:
+        if not publication.frame_version or publication.packet_bytes > _LIGHT_BYTES:
             self._flies(delivery)
         return self.outgoing.assign(delivery)
 

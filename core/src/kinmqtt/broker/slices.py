@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+log = Logger("kinmqtt.slices")
 
 SLICE_S: Final = 0.004
 """How long a slice is. What it led to is committed and sent after it, which may take as long again."""
@@ -30,7 +34,7 @@ class Slices:
         self._call_soon = call_soon
         self._monotonic = monotonic
         self._began = _NOT_ASKED
-        self._waiting: deque[Deferred[None]] = deque()
+        self._waiting: deque[Callable[[], object]] = deque()
         self._is_scheduled = False
         self._idle: list[Deferred[None]] = []
         self.is_heavy = False
@@ -57,11 +61,15 @@ class Slices:
     def turn(self) -> Deferred[None]:
         """Fires in a later turn of the event loop, when everybody has had a turn who asked for one before."""
         waits: Deferred[None] = Deferred()
-        self._waiting.append(waits)
+        self.later(partial(waits.callback, None))
+        return waits
+
+    def later(self, call: Callable[[], object]) -> None:
+        """The same for a call, which costs less: many may be made in one turn."""
+        self._waiting.append(call)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._run)
-        return waits
 
     def drained(self) -> Deferred[None]:
         """Fires when nothing waits for a turn: for an orderly stop."""
@@ -79,7 +87,11 @@ class Slices:
         waiting = self._waiting
         # Only those who wait now: what they do is committed and sent before it is their turn again.
         for _ in range(len(waiting)):
-            waiting.popleft().callback(None)
+            try:
+                waiting.popleft()()
+            except Exception:
+                # Whatever went wrong, the others have their turn.
+                log.failure("work that was done in slices failed")
             if self.is_over():
                 break
         if not waiting:

@@ -188,6 +188,8 @@ class Turn:
         """Something happens in this turn: see to it that it ends."""
         if not self._scheduled:
             self._scheduled = True
+            if self._slices is not None:
+                self._slices.begin()
             self._call_soon(self.end)
 
     def acknowledge(self, connection: Connection, packet: bytes) -> None:

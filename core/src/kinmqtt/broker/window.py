@@ -9,8 +9,7 @@ from __future__ import annotations
 from kinmqtt.broker.buffers import FLOOR_BYTES, Buffers
 from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.publication import Publication
-from kinmqtt.mqtt.packets import PacketType
-from kinmqtt.mqtt.session import Effect, Outgoing
+from kinmqtt.mqtt.session import Outgoing
 
 
 class Window(Outgoing[Delivery]):
@@ -58,57 +57,35 @@ class Window(Outgoing[Delivery]):
         left = max(FLOOR_BYTES, self._limit_bytes) - self.size_bytes
         return min(self.window - len(self.flights), 1 + left // (average_bytes + 1))
 
-    def assign(self, flight: Delivery) -> int:
-        """See :meth:`Outgoing.assign`."""
-        packet_id = super().assign(flight)
-        self._holds(flight)
-        return packet_id
-
-    def restore(self, packet_id: int, flight: Delivery) -> None:
-        """See :meth:`Outgoing.restore`."""
-        self.forget(packet_id)
-        super().restore(packet_id, flight)
-        self._holds(flight)
-
-    def clear(self) -> None:
-        """See :meth:`Outgoing.clear`."""
-        for flight in self.flights.values():
-            self._releases(flight)
-        super().clear()
-
-    def acknowledge(self, packet_id: int, packet_type: PacketType, reason: int) -> tuple[Delivery | None, Effect]:
-        """See :meth:`Outgoing.acknowledge`."""
-        flight, effect = super().acknowledge(packet_id, packet_type, reason)
-        if flight is not None and (effect is Effect.COMPLETE or effect is Effect.REFUSED):
-            self._releases(flight)
-        return flight, effect
-
-    def forget(self, packet_id: int) -> None:
-        """See :meth:`Outgoing.forget`."""
-        flight = self.flights.get(packet_id)
-        if flight is not None:
-            self._releases(flight)
-            super().forget(packet_id)
-
     def replace(self, flight: Delivery, publication: Publication) -> None:
         """Something else stands for the message of a delivery in flight: it counts from here on."""
-        self._releases(flight)
+        self.ended(flight)
         flight.publication = publication
-        self._holds(flight)
+        self.began(flight)
+
+    def began(self, flight: Delivery) -> None:
+        """Count a message in flight."""
+        publication = flight.publication
+        self.size_bytes += publication.packet_bytes
+        if self._counts:
+            others = publication.in_flight
+            publication.in_flight = others + 1
+            if not others:
+                self._buffers.hold_inflight(publication.packet_bytes)
+
+    def ended(self, flight: Delivery) -> None:
+        """Count it no longer."""
+        publication = flight.publication
+        self.size_bytes -= publication.packet_bytes
+        if self._counts:
+            others = publication.in_flight - 1
+            publication.in_flight = others
+            if not others:
+                self._buffers.hold_inflight(-publication.packet_bytes)
 
     @property
     def _limit_bytes(self) -> int:
         return min(self.most_bytes, self._buffers.outbound_share())
-
-    def _holds(self, flight: Delivery) -> None:
-        self.size_bytes += flight.publication.packet_bytes
-        if self._counts:
-            self._count(flight, 1)
-
-    def _releases(self, flight: Delivery) -> None:
-        self.size_bytes -= flight.publication.packet_bytes
-        if self._counts:
-            self._count(flight, -1)
 
     def _count(self, flight: Delivery, by: int) -> None:
         """Count a message where it is the first that is in flight, or the last."""

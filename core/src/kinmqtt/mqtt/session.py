@@ -43,6 +43,17 @@ class Effect(Enum):
     """An acknowledgement of another QoS than the message's: a protocol error."""
 
 
+# What is looked at for each acknowledgement: to take a member from an enumeration costs more than all the rest.
+COMPLETE: Final = Effect.COMPLETE
+RELEASE: Final = Effect.RELEASE
+RELEASE_AGAIN: Final = Effect.RELEASE_AGAIN
+REFUSED: Final = Effect.REFUSED
+UNKNOWN: Final = Effect.UNKNOWN
+VIOLATION: Final = Effect.VIOLATION
+AWAITS_PUBACK: Final = Stage.PUBACK
+AWAITS_PUBREC: Final = Stage.PUBREC
+_PUBACK: Final = PacketType.PUBACK
+
 OUTGOING: Final[Mapping[tuple[Stage | None, PacketType], Effect]] = MappingProxyType(
     {
         (Stage.PUBACK, PacketType.PUBACK): Effect.COMPLETE,
@@ -102,33 +113,53 @@ class Outgoing(Generic[F]):
             if packet_id not in flights:
                 self._last_id = packet_id
                 flights[packet_id] = flight
+                self.began(flight)
                 return packet_id
         raise LocalError("all packet identifiers are in use: the window was not heeded")
 
     def restore(self, packet_id: int, flight: F) -> None:
         """Put back what was in flight before a restart, in the old order."""
+        self.forget(packet_id)
         self.flights[packet_id] = flight
         self._last_id = packet_id
+        self.began(flight)
 
     def clear(self) -> None:
         """Nothing is in flight any more."""
+        for flight in self.flights.values():
+            self.ended(flight)
         self.flights.clear()
 
     def acknowledge(self, packet_id: int, packet_type: PacketType, reason: int) -> tuple[F | None, Effect]:
         """Take an acknowledgement: the message it is for, and what it leads to."""
         flight = self.flights.get(packet_id)
+        if flight is not None and packet_type is _PUBACK and flight.stage is AWAITS_PUBACK and reason < 0x80:
+            # What nearly all are.
+            del self.flights[packet_id]
+            self.ended(flight)
+            return flight, COMPLETE
         effect = OUTGOING[None if flight is None else flight.stage, packet_type]
         if reason >= 0x80 and effect in REFUSABLE:
-            effect = Effect.REFUSED
-        if effect is Effect.COMPLETE or effect is Effect.REFUSED:
-            del self.flights[packet_id]
-        elif effect is Effect.RELEASE and flight is not None:
-            flight.stage = Stage.PUBCOMP
+            effect = REFUSED
+        if flight is not None:
+            if effect is COMPLETE or effect is REFUSED:
+                del self.flights[packet_id]
+                self.ended(flight)
+            elif effect is RELEASE:
+                flight.stage = Stage.PUBCOMP
         return flight, effect
 
     def forget(self, packet_id: int) -> None:
         """The message was not sent after all: its identifier is free."""
-        self.flights.pop(packet_id, None)
+        flight = self.flights.pop(packet_id, None)
+        if flight is not None:
+            self.ended(flight)
+
+    def began(self, flight: F) -> None:
+        """A message is in flight: for who counts them."""
+
+    def ended(self, flight: F) -> None:
+        """A message is in flight no more."""
 
     def __iter__(self) -> Iterator[tuple[int, F]]:
         """All in flight, in the order of sending: the order of resending (MQTT-4.6.0-1)."""
