@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -585,6 +586,31 @@ def row_of(rule: str, printed: str) -> list[str]:
     """What the command printed of a rule."""
     [line] = [line for line in printed.splitlines() if line.endswith(rule)]
     return re.split("  +", line.strip())
+
+
+def test_an_interrupt_of_a_job_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Py4J logs what it was doing when ^C came, with a traceback: nobody asked for it."""
+
+    class Stopping:
+        def stop(self) -> None:
+            print("Traceback of a thread", file=sys.stderr)
+
+    def interrupted(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            print("Traceback of the call", file=sys.stderr)
+            raise
+
+    monkeypatch.setattr(command, "start", lambda *_: Stopping())
+    monkeypatch.setattr(command, "learn", interrupted)
+
+    status = main(["rules", "--tables", str(tmp_path), "--out", str(tmp_path / "l.toml")])
+
+    assert status == 130
+    assert capsys.readouterr().err == "kinmqtt-metrics: ended by ^C\n"
 
 
 def test_the_command_learns_in_a_process_of_its_own(tmp_path: Path) -> None:
