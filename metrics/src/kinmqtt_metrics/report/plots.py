@@ -142,7 +142,7 @@ class Painter:
 
     def queues(self) -> Plot | None:
         """Messages that wait."""
-        return self._percentiles("queues", "queued.count", self._facts.gauges, words.short, log=False)
+        return self._percentiles("queues", "queued.count", self._facts.gauge_spreads, words.short, log=False)
 
     def clients(self) -> Plot | None:
         """Clients and sessions, by node."""
