@@ -10,6 +10,7 @@ import numpy as np
 from attrs import Factory, frozen
 
 from kinmqtt_metrics import words
+from kinmqtt_metrics.report import reasons
 from kinmqtt_metrics.report.plots import Painter, Plot
 from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, together
 
@@ -289,8 +290,8 @@ def _latency(facts: Facts, painter: Painter) -> Section:
     return Section(
         "latency",
         "Latency",
-        "How long things took, on a scale on which each mark is a multiple of the one below: stores.commit is "
-        "how long acknowledgements waited until the stores had kept what they promise. Half of all took no "
+        "How long things took; where that differs a hundredfold, each mark is ten times the one below, or more: "
+        "stores.commit is how long acknowledgements waited until the stores had kept what they promise. Half took no "
         "longer than p50, and 1 in 100 took longer than p99. Counts of a step's windows were added up before; "
         "within a bucket values are interpolated.",
         "p99 rises while p50 stays: something stalls now and then, often a disk. Both rise with the traffic: the "
@@ -347,7 +348,7 @@ def _lengths(facts: Facts, painter: Painter) -> Section:
     plots = _there(painter.lengths())
     rows = [
         (
-            words.words(reason),
+            reasons.of_end(reason),
             words.whole(of.connections),
             words.duration(of.sum_s / of.connections),
             *("–" if value is None else words.duration(value) for value in (of.p50_s, of.p99_s)),
@@ -355,7 +356,7 @@ def _lengths(facts: Facts, painter: Painter) -> Section:
         )
         for reason, of in sorted(facts.lengths.items(), key=lambda item: -item[1].connections)[:15]
     ]
-    heads = ("they ended by", "connections", "mean", "p50", "p99", "longest")
+    heads = ("why they ended", "connections", "mean", "p50", "p99", "longest")
     return Section(
         "lengths",
         "How long connections lasted",
@@ -404,7 +405,7 @@ def _reconnects(facts: Facts, painter: Painter) -> Section:
 
 def _drops(facts: Facts, painter: Painter) -> Section:
     plots = _there(painter.drops())
-    grid = _cross("By reason and node", "reason", facts, facts.drop_totals, words.words)
+    grid = _cross("By reason and node", "reason", facts, facts.drop_totals, reasons.of_drop)
     return Section(
         "drops",
         "Messages dropped",
@@ -429,7 +430,7 @@ def _refusals(facts: Facts, painter: Painter) -> Section:
         (
             words.words(name),
             words.name(by),
-            words.words(reason),
+            reasons.of_event(name, reason) if reason else words.words(reason),
             words.whole(sum(by_node.values())),
             *(words.whole(by_node.get(node, 0)) for node in facts.nodes),
         )
@@ -545,7 +546,7 @@ def _everything(facts: Facts) -> Section:
     event_rows = [
         (
             words.words(name),
-            words.words(reason) if reason else "",
+            reasons.of_event(name, reason) if reason else "",
             words.whole(sum(by_node.values())),
             *(words.whole(by_node.get(node, 0)) for node in facts.nodes),
         )
