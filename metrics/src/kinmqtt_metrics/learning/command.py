@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kinmqtt_metrics import words
 from kinmqtt_metrics.errors import CommandError
+from kinmqtt_metrics.learning import few
 from kinmqtt_metrics.learning.file import check_replaceable, read, switched, write_whole
 from kinmqtt_metrics.learning.job import learn
 from kinmqtt_metrics.learning.model import BOUNDS, LearningError, Options, Replayed, Rule
@@ -127,6 +128,8 @@ def _learn(arguments: argparse.Namespace) -> int:
     if learned.summed.messages:
         print("\n".join(summed_words(learned.summed)))
         print("What is usual, and so what is allowed, is as high as it may have been with these.")
+    for sentence in few.sentences(learned, options):
+        print(sentence)
     _print_replayed(learned.rules, learned.replayed, options.over_s)
     return 0
 
