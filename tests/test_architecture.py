@@ -79,9 +79,11 @@ METRICS_IN_THE_BROKER = tuple(
     f"kinmqtt_metrics.{name}"
     for name in ("_plugin", "settings", "sampling", "summing", "capture", "spool", "segments")
 )
-SPARK = ("pyspark", "pyarrow", "numpy", "matplotlib")
+SPARK = ("pyspark", "pyarrow", "numpy", "matplotlib", "datasketches")
 # Spark's side: what all of it may import, and what each part may import beside that and itself.
-METRICS_COMMON = tuple(f"kinmqtt_metrics.{name}" for name in ("errors", "numbers", "words", "odd", "moments", "seen"))
+METRICS_COMMON = tuple(
+    f"kinmqtt_metrics.{name}" for name in ("errors", "numbers", "words", "odd", "moments", "seen", "quiet")
+)
 METRICS_PARTS = {
     "kinmqtt_metrics.spark": (),
     "kinmqtt_metrics.source": (),

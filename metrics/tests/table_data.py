@@ -12,6 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from attrs import frozen
+from datasketches import kll_doubles_sketch
 
 from kinmqtt_metrics import tables as t
 
@@ -65,6 +66,14 @@ def usual_rows(
         for number, rate in enumerate(of)
         if rate
     ]
+
+
+def sketched(values: Iterable[float]) -> bytes:
+    """A KLL sketch of these values, as Spark's are."""
+    sketch = kll_doubles_sketch(200)
+    for value in values:
+        sketch.update(float(value))
+    return bytes(sketch.serialize())
 
 
 @frozen(slots=True)
@@ -172,6 +181,7 @@ class World:
                     "p50": value,
                     "p95": value * 1.15,
                     "p99": value * 1.22,
+                    "sketch": sketched([value * 0.9, *[value] * 4, value * 1.25]),
                 },
             )
         bounds = [0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0]
@@ -214,17 +224,20 @@ class World:
             )
         for reason, length_s in (("normal_disconnection", 5400.0), ("keep_alive_timeout", 900.0)):
             length_s *= math.exp(chance.gauss(0, 0.3)) * (0.01 if storm else 1.0)
+            ended = max(1, connects // 3)
             yield (
                 "connections",
                 {
                     **window,
                     "reason": reason,
-                    "connections": max(1, connects // 3),
-                    "sum_s": max(1, connects // 3) * length_s * 1.2,
+                    "connections": ended,
+                    "sum_s": ended * length_s * 1.2,
                     "max_s": length_s * 9,
                     "p50_s": length_s,
                     "p95_s": length_s * 4,
                     "p99_s": length_s * 7,
+                    # Spread as lengths are: most short, some very long.
+                    "sketch": sketched(length_s * 9 ** (2 * (n + 0.5) / ended - 1) for n in range(ended)),
                 },
             )
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -32,6 +33,7 @@ from kinmqtt_metrics.learning import (
     check_replaceable,
     command,
     decide,
+    few,
     learn,
     limit,
     replay,
@@ -188,6 +190,47 @@ def test_the_file_says_where_its_rules_come_from() -> None:
     assert "--quantile 0.9 --factor 3" in text
     assert "7 clients seen, of which 2 in fewer than 30 windows" in text
     assert "# usual 100/s, at most 150/s, in 100 windows; would have refused about 67 of 12\u202f345 messages" in text
+
+
+def found_in(windows: int, clients: int) -> Learned:
+    """As if a job had found one client with a rule of its own, in so many windows, among so many."""
+    rules = decide("client", [Usual("loud", 100.0, 150.0, windows)], 2.0, Options())
+    return Learned(tuple(rules), 0.0, 6000.0, 100, ("n1",), {"client": clients + 5}, {"client": 5}, {})
+
+
+@pytest.mark.parametrize(
+    ("windows", "clients", "own", "others"),
+    [(100, 20, False, False), (99, 20, True, False), (100, 19, False, True), (30, 1, True, True)],
+)
+def test_a_rule_that_was_learned_from_little_is_marked(windows: int, clients: int, own: bool, others: bool) -> None:
+    """Of fewer windows or known clients than one of which lies above the quantile: in the head, and at the rule."""
+    options = Options()
+
+    text = text_of(found_in(windows, clients), options, "tables", 0.0)
+
+    head, flow, param = re.split(r"\n\[\[\w+\]\]\n", text)
+    assert (f"# Warning: 1 of 1 rule for clients was learned from fewer than 100 windows, the least from {windows}"
+            in head) == own  # fmt: skip
+    assert (f"# Warning: The rule for all other clients was learned from {clients} client" in head) == others
+    assert ("# Warning: learned from" in flow) == own
+    assert ("# Warning: learned from" in param) == others
+    assert tomllib.loads(text)["flow"][0]["name"] == "learned client loud"
+
+
+@pytest.mark.parametrize(
+    ("share", "number"), [(0.99, 100), (0.95, 20), (0.9, 20), (0.5, 20), (0.999, 1000), (1.0, 20), (0.01, 20)]
+)
+def test_a_quantile_needs_a_value_above_it(share: float, number: int) -> None:
+    """Of fewer it is hardly more than the highest."""
+    assert few.needed(share) == number
+
+
+@given(st.floats(0.001, 1), st.integers(1, 3000))
+def test_what_is_enough_stays_enough(share: float, number: int) -> None:
+    """More values never make a rule less to be trusted, and where there are enough one lies above the quantile."""
+    assert few.needed(share) >= few.LEAST
+    if share < 1 and number >= few.needed(share):
+        assert number * (1 - share) >= 1 - 1e-6
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
@@ -587,6 +630,31 @@ def row_of(rule: str, printed: str) -> list[str]:
     return re.split("  +", line.strip())
 
 
+def test_an_interrupt_of_a_job_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Py4J logs what it was doing when ^C came, with a traceback: nobody asked for it."""
+
+    class Stopping:
+        def stop(self) -> None:
+            print("Traceback of a thread", file=sys.stderr)
+
+    def interrupted(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            print("Traceback of the call", file=sys.stderr)
+            raise
+
+    monkeypatch.setattr(command, "start", lambda *_: Stopping())
+    monkeypatch.setattr(command, "learn", interrupted)
+
+    status = main(["rules", "--tables", str(tmp_path), "--out", str(tmp_path / "l.toml")])
+
+    assert status == 130
+    assert capsys.readouterr().err == "kinmqtt-metrics: ended by ^C\n"
+
+
 def test_the_command_learns_in_a_process_of_its_own(tmp_path: Path) -> None:
     """As an operator runs it: Spark is started and stopped, a file is written, and what it would do is printed."""
     write(tmp_path / "tables", t.USUAL, usual_rows(LOUD, window_s=60))
@@ -603,7 +671,9 @@ def test_the_command_learns_in_a_process_of_its_own(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("limits.toml: 1 rule for clients, and one for all others of each, in the shadow\n")
+    said = done.stdout.splitlines()
+    assert said[0] == "limits.toml: 1 rule for clients, and one for all others of each, in the shadow"
+    assert said[1].startswith("Warning: The rule for all other clients was learned from 6 clients, fewer than 20: ")
     assert row_of("learned client loud", done.stdout)[:5] == ["60", "500", "76\u202f800", "26\u202f400", "1"]
     assert tomllib.loads((tmp_path / "limits.toml").read_text())["flow"][0]["count"] == 60
 

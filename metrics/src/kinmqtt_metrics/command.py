@@ -88,12 +88,10 @@ def _run_pipeline(arguments: argparse.Namespace) -> int:
     from kinmqtt_metrics.pipeline.run import run
 
     said = {field.name: getattr(arguments, field.name) for field in PipelineSettings.__attrs_attrs__}
-    run(PipelineSettings(**said | {"conf": dict(arguments.conf)}), _tell)
+    # The stream that is there now: others are not heard any more once the run is asked to end.
+    stderr = sys.stderr
+    run(PipelineSettings(**said | {"conf": dict(arguments.conf)}), lambda text: print(text, file=stderr, flush=True))
     return 0
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 COMMANDS: tuple[Callable[[Any], None], ...] = (_add_pipeline, report.add_parser, learning.add_parser)

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kinmqtt_metrics.errors import ENDED, INTERRUPTED, CommandError
+from kinmqtt_metrics.quiet import Passing
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import DataFrame, SparkSession
 
 LEAST_JAVA: Final = 17
@@ -48,10 +50,15 @@ class SparkError(CommandError):
     """Why Spark can't be had, and how to mend it."""
 
 
-def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -> SparkSession:
-    """A session. Raises :class:`SparkError` where Spark is not installed, or does not start."""
+def start(
+    master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics", passing: Passing | None = None
+) -> SparkSession:
+    """A session. Raises :class:`SparkError` where Spark is not installed, or does not start.
+
+    What its Java process says on stderr goes through ``passing``, where that is given.
+    """
     try:
-        from pyspark import SparkConf, SparkContext
+        from pyspark import SparkConf
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkError(
@@ -67,7 +74,7 @@ def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -
     spark = None
     try:
         with _broken_off_by_interrupts():
-            SparkContext.getOrCreate(SparkConf().setMaster(master).setAppName(name).setAll(list(settings.items())))
+            _context(SparkConf().setMaster(master).setAppName(name).setAll(list(settings.items())), passing)
         spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
         # Settings of SQL are looked at when they are asked for first.
         spark.conf.get("spark.sql.session.timeZone")
@@ -78,6 +85,19 @@ def start(master: str, conf: Mapping[str, str], name: str = "kinmqtt-metrics") -
             raise
         raise SparkError(f"Spark did not start: {_why(error, master, conf)}") from error
     return spark
+
+
+def _context(conf: SparkConf, passing: Passing | None) -> None:
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    # A Java process that runs already has its stderr: another session's, or that of who started this by spark-submit.
+    if passing is None or SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext.getOrCreate(conf)
+        return
+    with passing.pipe() as stderr:
+        gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+    SparkContext(conf=conf, gateway=gateway)
 
 
 @contextmanager

@@ -59,8 +59,11 @@ def duration(value_s: float) -> str:
 def _digits(value: float) -> str:
     if value == int(value) and value < 1000:
         return str(int(value))
+    if value < 0.995:
+        # Two digits, wherever they stand; below what anybody counts it is nothing.
+        return f"{value:.2g}" if value >= 0.0001 else f"{value:.0e}"
     if value < 9.995:
-        return f"{value:.2f}" if value < 0.1 else f"{value:.1f}"
+        return f"{value:.1f}"
     return f"{value:.0f}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -43,7 +42,7 @@ def settings(landing: Landing, tmp_path: Path) -> PipelineSettings:
 @pytest.fixture
 def drain(spark: SparkSession, settings: PipelineSettings) -> Drain:
     """Runs the query until all is read; what it told."""
-    from kinmqtt_metrics.pipeline.run import read
+    from kinmqtt_metrics.pipeline.run import Asked, read
     from kinmqtt_metrics.spark import SETTINGS
 
     # What can be set while it runs, in a session that other tests share.
@@ -53,7 +52,7 @@ def drain(spark: SparkSession, settings: PipelineSettings) -> Drain:
 
     def run(**others: Any) -> list[str]:
         told: list[str] = []
-        read(evolve(settings, **others), spark, threading.Event(), told.append)
+        read(evolve(settings, **others), spark, Asked(), told.append)
         return told
 
     return run

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,8 @@ def test_a_disk_that_fails_before_the_first_batch_is_told(
 def test_a_signal_while_spark_starts_ends_it_at_once(sent: str, status: int, says: str) -> None:
     """With a line at the most, and the status that whoever sent it expects."""
     program = (
-        "import os, signal; from kinmqtt_metrics.pipeline.run import _Asked\n"
-        f"with _Asked().heard(): os.kill(os.getpid(), signal.{sent})\n"
+        "import os, signal; from kinmqtt_metrics.pipeline.run import Asked\n"
+        f"with Asked().heard(): os.kill(os.getpid(), signal.{sent})\n"
         "print('went on')"
     )
 
@@ -131,21 +132,53 @@ def test_a_signal_while_spark_starts_ends_it_at_once(sent: str, status: int, say
 @pytest.mark.parametrize("asked", [True, False])
 def test_java_may_hear_of_the_end_first(asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where driver and Java are signalled together the batch may fail before it is known why: this is no error."""
-    ending = threading.Event()
+    signalled = run.Asked(by="SIGTERM")
+    told: list[str] = []
 
     def gone(*_: Any) -> None:
         if asked:
-            threading.Timer(0.05, ending.set).start()
+            threading.Timer(0.05, signalled.ending.set).start()
         raise ConnectionRefusedError("Answer from Java side is empty")
 
     monkeypatch.setattr(run, "source", gone)
     settings = PipelineSettings(tmp_path, tmp_path / "tables")
     spark: Any = None
     if asked:
-        run.read(settings, spark, ending, print)
+        run.read(settings, spark, signalled, told.append)
+        assert told == ["ended by SIGTERM; the same command goes on from here"]
     else:
         with pytest.raises(PipelineError, match="Java process has ended"):
-            run.read(settings, spark, ending, print)
+            run.read(settings, spark, signalled, told.append)
+
+
+def test_spark_is_told_of_a_failed_batch_in_a_few_words(tmp_path: Path) -> None:
+    """However much Java said: of a long text Spark's search for an interrupt overflows Java's stack."""
+    said = RuntimeError("at org.apache.spark.Somewhere\n" * 5000)
+
+    class Failing:
+        def batch(self, *_: Any) -> None:
+            raise said
+
+    failing: Any = Failing()
+    query = run._Query(failing, threading.Event())
+    rows: Any = None
+
+    with pytest.raises(Exception, match="RuntimeError") as raised:
+        query._batch(rows, 0)
+
+    assert len("".join(traceback.format_exception(raised.value))) < 1000
+    assert query.failed == [said]
+
+
+def test_no_batch_begins_after_a_signal() -> None:
+    """What would only be given up is not begun."""
+    ending = threading.Event()
+    nobody: Any = None
+    query = run._Query(nobody, ending)
+    ending.set()
+
+    with pytest.raises(Exception, match="GivenUp"):
+        query._batch(nobody, 0)
 
 
 @pytest.mark.parametrize("command", [["report", "--tables", "t", "--out", "r.html"], ["rules", "--enable", "l.toml"]])

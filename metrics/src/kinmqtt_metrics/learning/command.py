@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import threading
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinmqtt_metrics import words
 from kinmqtt_metrics.errors import CommandError
+from kinmqtt_metrics.learning import few
 from kinmqtt_metrics.learning.file import check_replaceable, read, switched, write_whole
 from kinmqtt_metrics.learning.job import learn
 from kinmqtt_metrics.learning.model import BOUNDS, LearningError, Options, Replayed, Rule
 from kinmqtt_metrics.learning.reading import why_failed
 from kinmqtt_metrics.learning.replaying import learned_over, replay, rules_in
 from kinmqtt_metrics.learning.writing import number, summed_words, text_of
+from kinmqtt_metrics.quiet import Passing, interrupts, quiet_after
 from kinmqtt_metrics.spark import check_path, start
 
 if TYPE_CHECKING:
@@ -124,6 +128,8 @@ def _learn(arguments: argparse.Namespace) -> int:
     if learned.summed.messages:
         print("\n".join(summed_words(learned.summed)))
         print("What is usual, and so what is allowed, is as high as it may have been with these.")
+    for sentence in few.sentences(learned, options):
+        print(sentence)
     _print_replayed(learned.rules, learned.replayed, options.over_s)
     return 0
 
@@ -195,14 +201,23 @@ class Session:
         self._tables = tables
 
     def __enter__(self) -> SparkSession:
-        self._spark = start(self._master, {}, "kinmqtt-metrics rules")
+        ending = threading.Event()
+        passing = Passing(ending)
+        with ExitStack() as around:
+            # After ^C neither Java nor Py4J is heard, which tell of it at length.
+            around.enter_context(quiet_after(ending))
+            around.enter_context(interrupts(ending))
+            self._spark = start(self._master, {}, "kinmqtt-metrics rules", passing)
+            around.callback(passing.flush)
+            self._around = around.pop_all()
         return self._spark
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            self._spark.stop()
-        except Exception:
-            # Its Java process is gone already: there is nothing to stop.
-            logging.getLogger(__name__).debug("Spark was gone before it was stopped", exc_info=True)
+        with self._around:
+            try:
+                self._spark.stop()
+            except Exception:
+                # Its Java process is gone already: there is nothing to stop.
+                logging.getLogger(__name__).debug("Spark was gone before it was stopped", exc_info=True)
         if isinstance(error, Exception) and not isinstance(error, CommandError):
             raise LearningError(why_failed(error, self._tables)) from error

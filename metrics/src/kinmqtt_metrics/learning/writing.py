@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kinmqtt_metrics import words
+from kinmqtt_metrics.learning import few
 from kinmqtt_metrics.learning.model import EXEMPT, KINDS, Kind, Learned, Options, Replayed, Rule, Summed, Usual
 
 FIRST_WORDS: Final = "# Limits that kinmqtt-metrics rules learned"
@@ -42,6 +43,11 @@ def _lines(learned: Learned, options: Options, source: str, made_at_s: float) ->
         for sentence in summed_words(learned.summed):
             yield f"# {sentence}"
         yield "# What is usual, and so what is allowed, is as high as it may have been with these."
+    little = few.sentences(learned, options)
+    if little:
+        yield "#"
+        for sentence in little:
+            yield f"# {sentence}"
     yield "#"
     yield "# Usual is the rate that was not exceeded in so many of the windows in which there was something at all."
     if options.shadow:
@@ -72,6 +78,7 @@ def _rules_of(kind: Kind, rules: Sequence[Rule], learned: Learned, options: Opti
             f"# usual {_usual(rule.usual)}, at most {rule.usual.most:.3g}/s, in {rule.usual.windows} windows; "
             + _in_words(learned.replayed.get(rule.name, Replayed()))
         )
+        yield from _from_little(rule, learned, options)
         yield f"name = {_toml(rule.name)}"
         # A bare "*" would be every client there is.
         yield f"{kind} = [{_toml(rule.of)}]"
@@ -84,6 +91,7 @@ def _rules_of(kind: Kind, rules: Sequence[Rule], learned: Learned, options: Opti
             yield ""
             yield "[[param]]"
             yield f"# each {kind} without a rule of its own; {_in_words(learned.replayed.get(rule.name, Replayed()))}"
+            yield from _from_little(rule, learned, options)
             yield f"name = {_toml(rule.name)}"
             yield f'param = "{kind}"'
             yield f"count = {number(rule.count)}"
@@ -95,6 +103,12 @@ def _rules_of(kind: Kind, rules: Sequence[Rule], learned: Learned, options: Opti
                 yield "[param.items]"
                 yield "# These have rules of their own above, and no limit here."
                 yield from (f"{_toml(other.of or '')} = {EXEMPT}" for other in named)
+
+
+def _from_little(rule: Rule, learned: Learned, options: Options) -> Iterator[str]:
+    little = few.about(rule, learned, options)
+    if little is not None:
+        yield f"# Warning: learned from {little}: learn for longer before you switch it on."
 
 
 def _usual(usual: Usual) -> str:

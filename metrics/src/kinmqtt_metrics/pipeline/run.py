@@ -22,6 +22,7 @@ from kinmqtt_metrics.landing import SUFFIX
 from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.steps import Steps, locked
+from kinmqtt_metrics.quiet import GRACE_S, Passing, quiet_after
 from kinmqtt_metrics.seen import gaps
 from kinmqtt_metrics.spark import break_off, check_path, location, lock_jvm, start
 from kinmqtt_metrics.tables import OWN
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 _LOOK_S = 1
 """How often it is looked whether to end."""
 
-_GRACE_S = 0.5
-"""So long a signal may be behind what it was the reason of."""
+_GIVE_UP_S = 30.0
+"""How long a batch that is given up may take to notice."""
 
 _IDLE_LOOK_S = 5
 """How often it is looked whether nodes have fallen silent, while nothing is read."""
@@ -48,28 +49,30 @@ def run(settings: PipelineSettings, tell: Tell) -> None:
     """
     try:
         _check(settings)
-        asked = _Asked()
-        with locked(settings.tables), asked.heard():
+        asked = Asked()
+        with locked(settings.tables), asked.heard(), quiet_after(asked.ending):
             _run(settings, tell, asked)
     except OSError as error:
         raise PipelineError(_of_files(error, settings)) from error
 
 
-def _run(settings: PipelineSettings, tell: Tell, asked: _Asked) -> None:
+def _run(settings: PipelineSettings, tell: Tell, asked: Asked) -> None:
+    passing = Passing(asked.ending)
     try:
-        spark = start(settings.master, settings.conf)
+        spark = start(settings.master, settings.conf, passing=passing)
     except CommandError:
         # Who ends a service may signal its Java process as well, and that may be noticed first.
-        time.sleep(_GRACE_S)
+        time.sleep(GRACE_S)
         raise
     try:
         jvm_lock = lock_jvm(spark, settings.tables / OWN / "jvm.lock")
         asked.started()
-        read(settings, spark, asked.ending, tell)
+        read(settings, spark, asked, tell)
         # Java's lock ends with its process, which is later; until here the object of this name kept it.
         del jvm_lock
     finally:
         _stop(spark)
+        passing.flush()
 
 
 def _check(settings: PipelineSettings) -> None:
@@ -115,28 +118,56 @@ def source(spark: SparkSession, landing: Path, segments: int) -> DataFrame:
     )
 
 
-def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Event, tell: Tell) -> None:
+def read(settings: PipelineSettings, spark: SparkSession, asked: Asked, tell: Tell) -> None:
     """Run the query in a session, until it is done or shall end. Raises :class:`PipelineError`."""
     from kinmqtt_metrics.pipeline.batches import Batches, open_nodes
 
     # Whole: of a relative path pyarrow takes what stands before a ':' for a scheme.
     steps = Steps(settings.tables.resolve())
     steps.prepare({"window_s": settings.window_s})
-    batches = Batches(settings, steps, tell)
-    failed: list[BaseException] = []
-    stepping = threading.Lock()
-
-    def batch(rows: DataFrame, number: int) -> None:
-        try:
-            with stepping:
-                batches.batch(rows, number)
-        except BaseException as error:
-            failed.append(error)
-            raise
-
+    query = _Query(Batches(settings, steps, tell), asked.ending)
     try:
-        writing = source(spark, settings.landing, settings.segments).writeStream.foreachBatch(batch)
-        writing = writing.option("checkpointLocation", location(steps.checkpoint)).queryName("kinmqtt")
+        query.run(settings, spark, tell)
+    except Exception as error:
+        # As above: Java may have been ended before this process heard of it.
+        if not asked.ending.wait(GRACE_S):
+            raise PipelineError(_why(query.failed[-1] if query.failed else error, settings)) from error
+    if asked.ending.is_set():
+        query.give_up()
+        _, last = steps.last()
+        waiting = f". Windows that are open wait for it: {open_nodes(last.nodes)}" if last.open else ""
+        # What seems to be missing may be what was not read yet: a run that reads to the end says so.
+        tell(f"ended by {asked.by}; the same command goes on from here{waiting}")
+        return
+    _closed(query.batches, settings)
+    _, last = steps.last()
+    for sentence in gaps(last.seen):
+        tell(sentence)
+    if last.open:
+        tell(f"windows that are open wait for the next run: {open_nodes(last.nodes)}")
+
+
+class _GivenUpError(Exception):
+    """Why Spark is told that a batch failed; :attr:`_Query.failed` has more.
+
+    It is short, whatever happened. Spark looks through what it is told for an interrupt when a query is stopped, by
+    an expression that overflows Java's stack where the text is long, as an error of Java's is: a thousand lines.
+    """
+
+
+@define(slots=True, eq=False)
+class _Query:
+    """The query, and whether one of its batches is under way."""
+
+    batches: Batches
+    ending: threading.Event
+    failed: list[BaseException] = field(init=False, factory=list)
+    _stepping: threading.Lock = field(init=False, factory=threading.Lock)
+
+    def run(self, settings: PipelineSettings, spark: SparkSession, tell: Tell) -> None:
+        """Until all is read, or it shall end. Raises what Spark does."""
+        writing = source(spark, settings.landing, settings.segments).writeStream.foreachBatch(self._batch)
+        writing = writing.option("checkpointLocation", location(self.batches.steps.checkpoint)).queryName("kinmqtt")
         if settings.once or settings.final:
             writing = writing.trigger(availableNow=True)
         else:
@@ -145,27 +176,30 @@ def read(settings: PipelineSettings, spark: SparkSession, ending: threading.Even
         query = writing.start()
         look_s = time.monotonic()
         while not query.awaitTermination(_LOOK_S):
-            if ending.is_set():
+            if self.ending.is_set():
                 query.stop()
                 break
-            if time.monotonic() - look_s >= _IDLE_LOOK_S and stepping.acquire(blocking=False):
+            if time.monotonic() - look_s >= _IDLE_LOOK_S and self._stepping.acquire(blocking=False):
                 try:
-                    batches.close_idle()
+                    self.batches.close_idle()
                 finally:
-                    stepping.release()
+                    self._stepping.release()
                 look_s = time.monotonic()
-    except Exception as error:
-        # As above: Java may have been ended before this process heard of it.
-        if ending.wait(_GRACE_S):
-            return
-        raise PipelineError(_why(failed[-1] if failed else error, settings)) from error
-    if not ending.is_set():
-        _closed(batches, settings)
-    _, last = steps.last()
-    for sentence in gaps(last.seen):
-        tell(sentence)
-    if last.open:
-        tell(f"windows that are open wait for the next run: {open_nodes(last.nodes)}")
+
+    def _batch(self, rows: DataFrame, number: int) -> None:
+        try:
+            with self._stepping:
+                if self.ending.is_set():
+                    raise _GivenUpError
+                self.batches.batch(rows, number)
+        except BaseException as error:
+            self.failed.append(error)
+            raise _GivenUpError(type(error).__name__) from None
+
+    def give_up(self) -> None:
+        """Wait until no batch is under way: what it made counts, or is removed. None begins after ``ending``."""
+        if self._stepping.acquire(timeout=_GIVE_UP_S):
+            self._stepping.release()
 
 
 def _closed(batches: Batches, settings: PipelineSettings) -> None:
@@ -223,10 +257,12 @@ def _of_files(error: OSError, settings: PipelineSettings) -> str:
 
 
 @define(slots=True)
-class _Asked:
+class Asked:
     """Whether SIGTERM or ^C has asked this process to end."""
 
     ending: threading.Event = field(factory=threading.Event)
+    by: str = "a signal"
+    """By what, as a person knows it."""
     _starting: bool = field(init=False, default=True)
 
     def started(self) -> None:
@@ -238,6 +274,7 @@ class _Asked:
         """Within the block signals are heard, if this is the thread that can."""
 
         def end(number: int, _frame: FrameType | None) -> None:
+            self.by = "^C" if number == signal.SIGINT else signal.Signals(number).name
             self.ending.set()
             if self._starting:
                 break_off(INTERRUPTED if number == signal.SIGINT else 0)

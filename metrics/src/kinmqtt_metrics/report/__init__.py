@@ -1,6 +1,6 @@
 """A report: one page from the tables, with plots and words, for people who never saw Spark.
 
-It needs pyarrow and matplotlib, which are imported when a report is made.
+It needs pyarrow, matplotlib and datasketches, which are imported when a report is made.
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ def make(
             f"a report needs pyarrow, which is not installed here ({error}): pip install 'kinmqtt-metrics[report]'"
         ) from error
     from kinmqtt_metrics.report.plots import need_matplotlib
+    from kinmqtt_metrics.report.sketches import need_datasketches
 
     need_matplotlib()
+    need_datasketches()
     from kinmqtt_metrics import tables as t
     from kinmqtt_metrics.report.page import render
     from kinmqtt_metrics.report.plots import Painter

@@ -14,6 +14,7 @@ import numpy as np
 from attrs import frozen
 
 from kinmqtt_metrics import words
+from kinmqtt_metrics.report import axes as marks
 from kinmqtt_metrics.report import colours
 from kinmqtt_metrics.report.errors import ReportError
 from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, Spread, together
@@ -32,11 +33,10 @@ _RIGHT: Final = 0.995
 _TITLE_X: Final = -_LEFT / (_RIGHT - _LEFT)
 """Titles begin where the page's text does."""
 _MOST_HISTOGRAMS: Final = 3
-_DURATIONS_S: Final = (
-    *(digit * 10.0**power for power in range(-7, 0) for digit in (1, 2, 5)),
-    *(1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200),
-    *(86400 * days for days in (1, 2, 5, 10, 30, 100, 300, 1000)),
-)
+_EDGE: Final = 0.03
+"""Labels of times that are so near the end of an axis stand inside of it, or they would be cut off."""
+_UNTOLD: Final = "No data in this span: no sample tells of it."
+_ZERO: Final = "0 throughout this span."
 _MOST_KINDS: Final = 7
 _LONGEST_IN_PLOT: Final = 40
 
@@ -142,7 +142,7 @@ class Painter:
 
     def queues(self) -> Plot | None:
         """Messages that wait."""
-        return self._percentiles("queues", "queued.count", self._facts.gauges, words.short, log=False)
+        return self._percentiles("queues", "queued.count", self._facts.gauge_spreads, words.short, log=False)
 
     def clients(self) -> Plot | None:
         """Clients and sessions, by node."""
@@ -261,19 +261,22 @@ class Painter:
         if not panels:
             return None
         nodes = [node for node in self._facts.nodes if any(node in lines for _, lines in panels)]
+        positive = [_positive(lines) for _, lines in panels]
+        # All panels of a plot alike, or lines that look alike would be others.
+        log = log and any(len(good) and good.max() >= marks.LOGARITHMIC_FROM * good.min() for good in positive)
         with self._styled():
             figure, axes = self._panels(len(panels), height_in, len(nodes))
-            for axis, (title, lines) in zip(axes, panels, strict=True):
+            for axis, (title, lines), good in zip(axes, panels, positive, strict=True):
                 for node, line in lines.items():
                     self._line(axis, line, self._colours[node])
                 axis.set_title(title, x=_TITLE_X)
-                values = np.concatenate(list(lines.values()))
-                good = values[~np.isnan(values) & (values > 0)]
-                if log and len(good):
-                    self._log_axis(axis, good.min(), good.max())
+                if not len(good):
+                    told = any(not np.isnan(line).all() for line in lines.values())
+                    _say(axis, _ZERO if told else _UNTOLD)
+                elif log:
+                    self._log_axis(axis, float(good.min()), float(good.max()))
                 else:
-                    axis.set_ylim(0, good.max() * 1.14 if len(good) else 1)
-                self._value_axis(axis, write, log and len(good) > 0)
+                    self._value_axis(axis, float(good.max()) * 1.14, write)
                 self._mark_highest(axis, lines, write)
                 if shaded is not None:
                     self._shade(axis, shaded)
@@ -318,8 +321,10 @@ class Painter:
                 handles.append(Patch(color=colour, label=_cut(text)))
             step = words.duration(self._facts.axis.step_s)
             axis.set_title(f"{title}, in each {step}", x=_TITLE_X)
-            axis.set_ylim(0, max(1.0, float(np.max(below)) * 1.12))
-            self._value_axis(axis, words.short)
+            if np.max(below) > 0:
+                self._value_axis(axis, max(1.0, float(np.max(below)) * 1.12), words.short, whole=True)
+            else:
+                _say(axis, _ZERO)
             self._time_axis(axis)
             self._key(axis, handles)
             return Plot(name, title, figure)
@@ -397,27 +402,19 @@ class Painter:
             axis.axvspan(begin, end, color=colours.ALARM, alpha=0.18, linewidth=0, zorder=0)
 
     def _time_axis(self, axis: Axes) -> None:
-        from datetime import UTC
-
-        from matplotlib import dates
-
         span = self._facts.axis.span
-        axis.set_xlim(span.start_s / 86_400.0, max(span.end_s, span.start_s + 1) / 86_400.0)
-        locator: Any = dates.AutoDateLocator(  # type: ignore[no-untyped-call]
-            tz=UTC, minticks=4, maxticks=10
-        )
-        formats = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
-        starts = ["", "%Y", "%b %Y", "%d %b", "%H:%M", "%H:%M"]
-        formatter = dates.ConciseDateFormatter(  # type: ignore[no-untyped-call]
-            locator, tz=UTC, formats=formats, zero_formats=starts, show_offset=False
-        )
-        axis.xaxis.set_major_locator(locator)
-        axis.xaxis.set_major_formatter(formatter)
+        start_s, end_s = span.start_s, max(span.end_s, span.start_s + 1)
+        axis.set_xlim(start_s / 86_400.0, end_s / 86_400.0)
+        at = marks.times(start_s, end_s)
+        axis.set_xticks([at_s / 86_400.0 for at_s, _ in at], [label for _, label in at])
+        for (at_s, _), label in zip(at, axis.get_xticklabels(), strict=True):
+            place = (at_s - start_s) / (end_s - start_s)
+            label.set_horizontalalignment("left" if place < _EDGE else "right" if place > 1 - _EDGE else "center")
         axis.annotate(
             "UTC",
             (0, 0),
             xycoords="axes fraction",
-            xytext=(-19, -5.5),
+            xytext=(-19, -8),
             textcoords="offset points",
             ha="right",
             va="top",
@@ -425,24 +422,15 @@ class Painter:
             fontsize=7.5,
         )
 
-    def _value_axis(self, axis: Axes, write: Callable[[float], str], logarithmic: bool = False) -> None:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+    def _value_axis(self, axis: Axes, top: float, write: Callable[[float], str], whole: bool = False) -> None:
+        axis.set_ylim(0, top)
+        _mark(axis, marks.values(top, write, whole))
 
-        if not logarithmic:
-            axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: "0" if value == 0 else write(value)))
-        axis.yaxis.set_minor_formatter(NullFormatter())
-
-    def _log_axis(self, axis: Axes, least: float, most: float) -> None:
-        """For durations: marks stand at those that people name."""
-        from matplotlib.ticker import FixedLocator, NullLocator
-
-        low, high = least / 1.4, most * 1.4
+    def _log_axis(self, axis: Axes, least_s: float, most_s: float) -> None:
+        at = marks.lengths(least_s, most_s)
         axis.set_yscale("log")
-        axis.set_ylim(low, high)
-        marks = [mark for mark in _DURATIONS_S if low <= mark <= high]
-        axis.yaxis.set_major_locator(FixedLocator(marks[:: -(-len(marks) // 4) or 1]))
-        axis.yaxis.set_minor_locator(NullLocator())
+        axis.set_ylim(at[0][0], at[-1][0])
+        _mark(axis, at)
 
     def _legend(self, axis: Axes, nodes: Sequence[str]) -> None:
         from matplotlib.patches import Patch
@@ -488,6 +476,26 @@ class Painter:
         except OSError as error:
             raise ReportError(f"{path} can't be written: {error.strerror or error}") from error
         return path
+
+
+def _positive(lines: Mapping[str, Line]) -> Line:
+    values = np.concatenate(list(lines.values()))
+    good: Line = values[~np.isnan(values) & (values > 0)]
+    return good
+
+
+def _mark(axis: Axes, at: marks.Marks) -> None:
+    from matplotlib.ticker import NullLocator
+
+    axis.set_yticks([value for value, _ in at], [label for _, label in at])
+    axis.yaxis.set_minor_locator(NullLocator())
+
+
+def _say(axis: Axes, why: str) -> None:
+    """In place of an empty frame."""
+    axis.set_ylim(0, 1)
+    axis.set_yticks([])
+    axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color=colours.QUIET)
 
 
 def _top_in(keys: int) -> float:

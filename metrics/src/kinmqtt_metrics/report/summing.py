@@ -16,6 +16,7 @@ from attrs import Factory, define, field, frozen
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.report.gaps import missing
 from kinmqtt_metrics.report.reading import LeftOut, Reader, Span, summed
+from kinmqtt_metrics.report.sketches import QUANTILES, Sketches
 
 Line: TypeAlias = npt.NDArray[np.float64]
 """A value for each step; NaN where nothing was told."""
@@ -30,8 +31,6 @@ MOST_NAMES: Final = 200_000
 _MOST_STORMS: Final = 12
 _MOST_REJECTED: Final = 8
 
-QUANTILES: Final = (0.5, 0.95, 0.99)
-
 GAUGES: Final = (
     "clients.connected",
     "clients.total",
@@ -44,6 +43,9 @@ GAUGES: Final = (
     "overload.level",
 )
 """Those that are drawn or stand in the report's table."""
+
+SPREAD: Final = ("queued.count",)
+"""Gauges whose percentiles are drawn: their sketches are merged."""
 
 _RULES: Final = ("limiter.shadow_blocked", "limiter.blocked", "limiter.delayed")
 
@@ -112,7 +114,7 @@ class Spread:
 
 
 @define(slots=True, eq=False)
-class GaugeLine(Spread):
+class GaugeLine:
     """A gauge."""
 
     mean: Line
@@ -161,10 +163,9 @@ class Lengths:
     connections: int = 0
     sum_s: float = 0.0
     max_s: float = 0.0
-    p50_s: float = 0.0
-    """The mean of the windows' medians, weighted."""
-    p99_s: float = 0.0
-    """The highest of the windows'."""
+    p50_s: float | None = None
+    """Of all of them together; nothing where no sketch can be read."""
+    p99_s: float | None = None
 
 
 @define(slots=True, eq=False)
@@ -187,6 +188,8 @@ class Facts:
     """By metric of the limiter and rule."""
     rule_totals: dict[tuple[str, str], int] = Factory(dict)
     gauges: dict[tuple[str, str], GaugeLine] = Factory(dict)
+    gauge_spreads: dict[tuple[str, str], Spread] = Factory(dict)
+    """Of :data:`SPREAD`."""
     histograms: dict[tuple[str, str], HistogramLine] = Factory(dict)
     histogram_units: dict[str, str] = Factory(dict)
     connects: dict[str, Line] = Factory(dict)
@@ -218,6 +221,8 @@ class Facts:
     left_out: list[LeftOut] = Factory(list)
     odd: dict[str, int] = Factory(dict)
     """By table: rows that were set aside, as they can't be."""
+    unread_sketches: dict[str, int] = Factory(dict)
+    """By table: rows whose sketch can't be read; they are in no percentile."""
     missing: list[str] = Factory(list)
     """Sentences about records that were not read."""
 
@@ -304,6 +309,8 @@ class _Sums:
     weight: dict[str, int] = field(factory=lambda: defaultdict(int))
     """Bytes and messages by node: who is told of singly."""
     seen: dict[str, None] = field(factory=dict)
+    lengths: Sketches = field(factory=Sketches)
+    """Of connections, by node and step."""
 
     def _pieces(self, table: t.Table, columns: Sequence[str]) -> Iterator[pa.Table]:
         """With the number of the step in place of the window's start."""
@@ -351,26 +358,20 @@ class _Sums:
                 facts.rule_totals[key] = facts.rule_totals.get(key, 0) + delta
 
     def read_gauges(self) -> None:
-        """Of a step with several windows the median is the weighted mean of theirs, the others the highest."""
-        how = {
-            "sum": "sum",
-            "middle": "sum",
-            "samples": "sum",
-            "min": "min",
-            "max": "max",
-            "p95": "max",
-            "p99": "max",
-        }
+        """Means and bounds of all; of some the percentiles, from the merged sketches of a step's windows."""
+        how = {"sum": "sum", "samples": "sum", "min": "min", "max": "max"}
+        sketches = Sketches()
 
         def pieces() -> Iterator[pa.Table]:
-            columns = ("node", "name", "samples", "min", "max", "mean", "p50", "p95", "p99")
+            columns = ("node", "name", "samples", "min", "max", "mean", "sketch")
             for piece in self._pieces(t.GAUGES, columns):
                 piece = piece.filter(pc.is_in(piece["name"], value_set=pa.array(GAUGES)))
+                spread = piece.filter(pc.is_in(piece["name"], value_set=pa.array(SPREAD)))
+                for row in _rows(spread.select(["node", "name", "step", "samples", "sketch"])):
+                    sketches.add(row["sketch"], row["samples"] or 0, ((row["node"], row["name"]), row["step"]))
                 samples = piece["samples"].cast(pa.float64())
-                yield (
-                    piece.append_column("sum", pc.multiply(piece["mean"], samples))
-                    .append_column("middle", pc.multiply(piece["p50"], samples))
-                    .select(["step", "node", "name", *how])
+                yield piece.append_column("sum", pc.multiply(piece["mean"], samples)).select(
+                    ["step", "node", "name", *how]
                 )
 
         axis = self.facts.axis
@@ -378,20 +379,24 @@ class _Sums:
         for row in _rows(summed(pieces(), ("step", "node", "name"), how)):
             raw[row["node"], row["name"]].append(row)
         for key, rows in raw.items():
-            line = GaugeLine(axis.empty(), axis.empty(), axis.empty(), axis.empty(), np.inf, -np.inf, 0.0)
+            line = GaugeLine(axis.empty(), np.inf, -np.inf, 0.0)
             whole = samples = 0.0
             for row in rows:
                 step, count = row["step"], row["samples"] or 0
                 if not count or None in row.values():
                     continue
                 line.mean[step] = row["sum"] / count
-                line.p50[step] = row["middle"] / count
-                line.p95[step], line.p99[step] = row["p95"], row["p99"]
                 line.low, line.high = min(line.low, row["min"]), max(line.high, row["max"])
                 whole, samples = whole + row["sum"], samples + count
             if samples:
                 line.whole_mean = whole / samples
                 self.facts.gauges[key] = line
+        self.facts.gauge_spreads = _spreads(sketches, axis)
+        self._unread(t.GAUGES, sketches)
+
+    def _unread(self, table: t.Table, sketches: Sketches) -> None:
+        if sketches.unread:
+            self.facts.unread_sketches[table.name] = sketches.unread
 
     def read_histograms(self) -> None:
         """Counts of the same bounds are added up; where bounds changed, those with the most observations are told."""
@@ -452,39 +457,29 @@ class _Sums:
         facts.storms = sorted(storms, key=lambda storm: storm.start_s)
 
     def read_connections(self) -> None:
-        """How long connections lasted."""
+        """How long connections lasted: percentiles from the merged sketches, by step and node, and by reason."""
         facts = self.facts
-        how = {"connections": "sum", "sum_s": "sum", "max_s": "max", "middle": "sum", "p95_s": "max", "p99_s": "max"}
+        reasons, sketches = Sketches(), self.lengths
 
         def pieces() -> Iterator[pa.Table]:
-            columns = ("node", "reason", "connections", "sum_s", "max_s", "p50_s", "p95_s", "p99_s")
+            columns = ("node", "reason", "connections", "sum_s", "max_s", "sketch")
             for piece in self._pieces(t.CONNECTIONS, columns):
-                weighted = pc.multiply(piece["p50_s"], piece["connections"].cast(pa.float64()))
-                yield piece.append_column("middle", weighted).select(["step", "node", "reason", *how])
+                for row in _rows(piece.filter(pc.greater(piece["connections"], 0))):
+                    if sketches.add(row["sketch"], row["connections"], (row["node"], row["step"])):
+                        reasons.add(row["sketch"], row["connections"], row["reason"] or "")
+                yield piece.select(["reason", "connections", "sum_s", "max_s"])
 
-        weights: dict[tuple[str, int], int] = defaultdict(int)
-        for row in _rows(summed(pieces(), ("step", "node", "reason"), how)):
-            node, step, number = row["node"], row["step"], row["connections"] or 0
-            if not number or None in (row["middle"], row["p95_s"], row["p99_s"]):
+        how = {"connections": "sum", "sum_s": "sum", "max_s": "max"}
+        for row in _rows(summed(pieces(), ("reason",), how)):
+            number = row["connections"] or 0
+            if not number:
                 continue
-            reason = facts.lengths.setdefault(row["reason"] or "", Lengths())
-            reason.connections += number
-            reason.sum_s += row["sum_s"] or 0.0
-            reason.max_s = max(reason.max_s, row["max_s"] or 0.0)
-            reason.p50_s += row["middle"] or 0.0
-            reason.p99_s = max(reason.p99_s, row["p99_s"] or 0.0)
-            axis = facts.axis
-            line = facts.length_lines.setdefault(node, Spread(axis.empty(), axis.empty(), axis.empty()))
-            before = weights[node, step]
-            weights[node, step] += number
-            if not before:
-                line.p50[step], line.p95[step], line.p99[step] = row["middle"] / number, row["p95_s"], row["p99_s"]
-            else:
-                line.p50[step] = (line.p50[step] * before + row["middle"]) / (before + number)
-                line.p95[step] = max(line.p95[step], row["p95_s"])
-                line.p99[step] = max(line.p99[step], row["p99_s"])
-        for reason in facts.lengths.values():
-            reason.p50_s /= reason.connections
+            reason = facts.lengths[row["reason"] or ""] = Lengths(number, row["sum_s"] or 0.0, row["max_s"] or 0.0)
+            percentiles = reasons.quantiles(row["reason"] or "")
+            if percentiles is not None:
+                reason.p50_s, _, reason.p99_s = percentiles
+        facts.length_lines = _spreads(sketches, facts.axis)
+        self._unread(t.CONNECTIONS, sketches)
 
     def read_drops(self) -> None:
         """Messages that did not reach a client, by reason."""
@@ -602,9 +597,14 @@ class _Sums:
         for (node, name), histogram in facts.histograms.items():
             histograms[node_of(node), name].append(histogram)
         facts.histograms = {key: _merged(found) for key, found in histograms.items()}
-        # Percentiles of gauges and lengths don't add up over nodes: the others' are in no plot.
+        # What several nodes had at different moments is no gauge of them together: the others' are in no plot.
         facts.gauges = {key: line for key, line in facts.gauges.items() if key[0] not in others}
-        facts.length_lines = {node: line for node, line in facts.length_lines.items() if node not in others}
+        facts.gauge_spreads = {key: line for key, line in facts.gauge_spreads.items() if key[0] not in others}
+        for step in {step for node, step in self.lengths.known() if node in others}:
+            self.lengths.join((OTHER_NODES, step), [(node, step) for node in others])
+        facts.length_lines = {
+            node: line for node, line in _spreads(self.lengths, facts.axis).items() if node not in others
+        }
         for names in (facts.clients, facts.topics):
             for name, by_node in names.items():
                 merged: dict[str, tuple[int, int]] = {}
@@ -612,6 +612,17 @@ class _Sums:
                     before = merged.get(node_of(node), (0, 0))
                     merged[node_of(node)] = (before[0] + messages, before[1] + size)
                 names[name] = merged
+
+
+def _spreads(sketches: Sketches, axis: Axis) -> dict[Any, Spread]:
+    """Percentiles of each step, of sketches whose keys are whose they are and the step."""
+    found: dict[Any, Spread] = {}
+    for of, step in sketches.known():
+        percentiles = sketches.quantiles((of, step))
+        assert percentiles is not None
+        line = found.setdefault(of, Spread(axis.empty(), axis.empty(), axis.empty()))
+        line.p50[step], line.p95[step], line.p99[step] = percentiles
+    return found
 
 
 def _added(rows: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], int]:

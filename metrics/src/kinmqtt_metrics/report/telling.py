@@ -10,6 +10,7 @@ import numpy as np
 from attrs import Factory, frozen
 
 from kinmqtt_metrics import words
+from kinmqtt_metrics.report import reasons
 from kinmqtt_metrics.report.plots import Painter, Plot
 from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, together
 
@@ -127,7 +128,7 @@ def _stands_out(facts: Facts) -> list[str]:
             f"Acknowledgements waited longest for the stores {_when(facts, at)}, at {words.name(node)}: 1 in 100 "
             f"took {words.duration(value)} or longer."
         )
-    worst = _worst((node, line.p99) for (node, name), line in facts.gauges.items() if name == "queued.count")
+    worst = _worst((node, line.p99) for (node, name), line in facts.gauge_spreads.items() if name == "queued.count")
     if worst and worst[2] > 0:
         node, at, value = worst
         told.append(
@@ -184,6 +185,13 @@ def _warnings(facts: Facts) -> list[str]:
         )
     if facts.odd:
         told.append(f"{odd_rows(facts.odd)}, and are in no sum of this page.")
+    if facts.unread_sketches:
+        rows = sum(facts.unread_sketches.values())
+        told.append(
+            f"{words.some(rows, 'row')} of the tables {words.listed(sorted(facts.unread_sketches))} "
+            f"{'has' if rows == 1 else 'have'} no sketch that can be read, and {'is' if rows == 1 else 'are'} in the "
+            "sums and means of this page, and in no percentile."
+        )
     if facts.missing:
         told.append(
             "Records are missing, whatever the time: they were deleted unread, stood in what was rejected, or are "
@@ -192,7 +200,7 @@ def _warnings(facts: Facts) -> list[str]:
     if facts.others:
         told.append(
             f"There are more nodes than colours. The {words.some(len(facts.others), 'node')} with the least "
-            f"traffic are told together as {OTHER_NODES}, and are in no plot of percentiles or gauges: "
+            f"traffic are told together as {OTHER_NODES}, and are in no plot of gauges: "
             f"{words.listed([words.name(node) for node in facts.others], 12)}."
         )
     if facts.forgot_names:
@@ -282,8 +290,8 @@ def _latency(facts: Facts, painter: Painter) -> Section:
     return Section(
         "latency",
         "Latency",
-        "How long things took, on a scale on which each mark is a multiple of the one below: stores.commit is "
-        "how long acknowledgements waited until the stores had kept what they promise. Half of all took no "
+        "How long things took; where that differs a hundredfold, each mark is ten times the one below, or more: "
+        "stores.commit is how long acknowledgements waited until the stores had kept what they promise. Half took no "
         "longer than p50, and 1 in 100 took longer than p99. Counts of a step's windows were added up before; "
         "within a bucket values are interpolated.",
         "p99 rises while p50 stays: something stalls now and then, often a disk. Both rise with the traffic: the "
@@ -302,8 +310,7 @@ def _queues(facts: Facts, painter: Painter) -> Section:
     return Section(
         "queues",
         "Queues",
-        "How many messages waited for clients that were away or slow (the gauge queued.count). "
-        + _gauge_words(facts),
+        "How many messages waited for clients that were away or slow (the gauge queued.count). " + _GAUGE_WORDS,
         "it grows and does not come down: clients are away for good, or receive less than is sent to them. What "
         "comes next is messages that are dropped because a queue is full.",
         plots,
@@ -341,17 +348,19 @@ def _lengths(facts: Facts, painter: Painter) -> Section:
     plots = _there(painter.lengths())
     rows = [
         (
-            words.words(reason),
+            reasons.of_end(reason),
             words.whole(of.connections),
-            *(words.duration(value) for value in (of.sum_s / of.connections, of.p50_s, of.p99_s, of.max_s)),
+            words.duration(of.sum_s / of.connections),
+            *("–" if value is None else words.duration(value) for value in (of.p50_s, of.p99_s)),
+            words.duration(of.max_s),
         )
         for reason, of in sorted(facts.lengths.items(), key=lambda item: -item[1].connections)[:15]
     ]
-    heads = ("they ended by", "connections", "mean", "p50 (mean of windows)", "p99 (highest of windows)", "longest")
+    heads = ("why they ended", "connections", "mean", "p50", "p99", "longest")
     return Section(
         "lengths",
         "How long connections lasted",
-        "Of the connections that ended in each step, how long they had lasted, by node. " + _window_words(facts),
+        "Of the connections that ended in each step, how long they had lasted, by node. " + _LENGTH_WORDS,
         "p50 falls to seconds: clients connect, fail and come again. Where keep alive timeout leads the table, "
         "networks drop connections in silence.",
         plots,
@@ -396,7 +405,7 @@ def _reconnects(facts: Facts, painter: Painter) -> Section:
 
 def _drops(facts: Facts, painter: Painter) -> Section:
     plots = _there(painter.drops())
-    grid = _cross("By reason and node", "reason", facts, facts.drop_totals, words.words)
+    grid = _cross("By reason and node", "reason", facts, facts.drop_totals, reasons.of_drop)
     return Section(
         "drops",
         "Messages dropped",
@@ -421,7 +430,7 @@ def _refusals(facts: Facts, painter: Painter) -> Section:
         (
             words.words(name),
             words.name(by),
-            words.words(reason),
+            reasons.of_event(name, reason) if reason else words.words(reason),
             words.whole(sum(by_node.values())),
             *(words.whole(by_node.get(node, 0)) for node in facts.nodes),
         )
@@ -537,7 +546,7 @@ def _everything(facts: Facts) -> Section:
     event_rows = [
         (
             words.words(name),
-            words.words(reason) if reason else "",
+            reasons.of_event(name, reason) if reason else "",
             words.whole(sum(by_node.values())),
             *(words.whole(by_node.get(node, 0)) for node in facts.nodes),
         )
@@ -620,22 +629,14 @@ def _gaps(facts: Facts) -> list[str]:
     return told
 
 
-def _gauge_words(facts: Facts) -> str:
-    if facts.axis.step_s <= facts.window_s:
-        return "Of the samples in each window, half were no higher than p50, and 1 in 100 was higher than p99."
-    return (
-        f"Of the samples in a window of {facts.window_s} s, half were no higher than p50, and 1 in 100 was higher "
-        f"than p99. A step of {words.duration(facts.axis.step_s)} has several windows: p50 is their mean, p95 and "
-        "p99 their highest."
-    )
-
-
-def _window_words(facts: Facts) -> str:
-    if facts.axis.step_s <= facts.window_s:
-        return "Half lasted no longer than p50."
-    return (
-        "Half lasted no longer than p50. Of a step with several windows p50 is their mean, p95 and p99 their highest."
-    )
+_SKETCH_WORDS: Final = (
+    "Percentiles are those of all windows together, read from the sketches in the tables: exact below 200 values, "
+    "and beyond that up to 1.3 in 100 ranks away."
+)
+_GAUGE_WORDS: Final = (
+    f"Of the samples in each step, half were no higher than p50, and 1 in 100 was higher than p99. {_SKETCH_WORDS}"
+)
+_LENGTH_WORDS: Final = f"Half lasted no longer than p50, and 1 in 100 longer than p99. {_SKETCH_WORDS}"
 
 
 def _gauge_grid(facts: Facts, names: Sequence[str], folded: bool = False) -> list[Grid]:
