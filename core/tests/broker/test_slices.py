@@ -10,7 +10,7 @@ from sliced import SlicedHouse
 from stores import Failing, FailingSessions, Retaineds
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.slices import SLICE_S, Slices
+from kinmqtt.broker.slices import FIRST_SLICE_S, SLICE_S, Slices
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
@@ -58,7 +58,7 @@ def test_a_slice_is_over_when_its_time_is() -> None:
     loop.slices.begin()
 
     first = loop.slices.is_over()
-    loop.clock.advance(SLICE_S)
+    loop.clock.advance(FIRST_SLICE_S)
     second = loop.slices.is_over()
     loop.slices.begin()
     third = loop.slices.is_over()
@@ -103,7 +103,7 @@ def test_a_read_full_of_packets_leaves_others_their_turns(version: int) -> None:
     others = len(other.connection.out)
     house.settle()
 
-    assert at_once < 50
+    assert at_once < 100
     assert others == 1
     assert len(flooding.of(Pingresp)) == 5000
     assert len(other.of(Pingresp)) == 1
@@ -143,17 +143,21 @@ def test_a_violation_behind_many_packets_is_found_when_its_turn_comes() -> None:
     assert pub.closed
 
 
-def test_nothing_is_read_while_packets_of_a_read_wait() -> None:
-    """The socket holds what comes meanwhile, and is read again when the read is carried out."""
+def test_little_is_read_while_packets_of_a_read_wait() -> None:
+    """The socket holds what comes beyond 256 KiB, and is read again when the read is carried out."""
     house = SlicedHouse()
     peer = house.connect("c")
 
     house.hand_over(peer, PINGREQ * 1000)
-    meanwhile = peer.link.reading
+    little = peer.link.reading
+    house.hand_over(peer, PINGREQ * 140_000)
+    much = peer.link.reading
     house.settle()
 
-    assert not meanwhile
+    assert little
+    assert not much
     assert peer.link.reading
+    assert len(peer.of(Pingresp)) == 141_000
 
 
 def test_packets_behind_a_connect_wait_for_it_and_for_one_another() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness import House, Peer
 
-from kinmqtt.broker.slices import SLICE_S
+from kinmqtt.broker.slices import FIRST_SLICE_S
 from kinmqtt_spi.reference.plugin import TurnableClock
 
 
@@ -21,7 +21,7 @@ class HurriedClock(TurnableClock):
     def monotonic(self) -> float:
         """Seconds since the clock was made, and a slice for each look at it."""
         self._looks += 1
-        return super().monotonic() + self._looks * SLICE_S
+        return super().monotonic() + self._looks * FIRST_SLICE_S
 
 
 class SlicedHouse(House):  # type: ignore[misc,valid-type]

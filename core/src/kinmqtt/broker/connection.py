@@ -50,6 +50,9 @@ _NOBODY: Final = CLOSED
 MANY_PIECES: Final = 16_384
 """So many answers to one read are not gathered until the turn ends."""
 
+AWAITING_TURN_BYTES: Final = 256 << 10
+"""Read of a client that awaits its turn before it is read no more until it has it."""
+
 SMALL_READ_BYTES: Final = 1024
 """A read that is cut and begun in the turn in which it comes, however much that turn has done."""
 
@@ -562,7 +565,7 @@ class Connection(Intake):
         """
         if self._awaits_turn:
             # It comes soon: to stop reading, and to begin again, would cost more than what is held meanwhile.
-            return self.framer.held_bytes <= READ_AHEAD_BYTES
+            return self.framer.held_bytes <= AWAITING_TURN_BYTES
         few = self._read_ahead_bytes <= READ_AHEAD_BYTES
         return few and not self._is_let_in and self.framer.error is None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
+from kinmqtt.broker.buffers import SHARED_BYTES
 from kinmqtt.broker.naming import check_made_names
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import known_right, may_receive
@@ -215,6 +216,8 @@ class Fanout:
             if not out:
                 dirty.append(out)
             out.append(packet)
+        if len(packet) >= SHARED_BYTES:
+            self._runtime.turn.has_large = True
         count = len(sessions)
         self._runtime.statistics.messages_sent.value += count
         if count > HEAVY:
@@ -235,6 +238,8 @@ class Fanout:
         for version, sessions in self._shared:
             head, tail = publication.parts(version, 0, False)
             packet = head + tail
+            if len(packet) >= SHARED_BYTES:
+                self._runtime.turn.has_large = True
             dirty = self._runtime.turn.dirty
             for session in sessions:
                 out = session.out

@@ -58,12 +58,12 @@ def drop(runtime: Runtime, session: Session, message: Message) -> None:
     """A message gives way. One event tells of all that do so for a client in a turn."""
     client_id = session.client_id
     runtime.drop(client_id, message, "queue_full")
-    runtime.slow_consumers.queue_is_full(session)
     drops = runtime.turn.batch.drops
     told = drops.get(client_id)
     if told is not None:
         told["messages"] += 1
         return
+    runtime.slow_consumers.queue_is_full(session)
     told = drops[client_id] = {"topic": message.topic, "messages": 1}
     events.record_data(runtime, EventKind.QUEUE_DROP, client_id, session.epoch, told)
 

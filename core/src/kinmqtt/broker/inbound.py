@@ -18,7 +18,16 @@ from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, Disconnect, PacketType, Puback, Publish, Pubrec
 from kinmqtt.mqtt.reasons import fitting
-from kinmqtt.mqtt.session import COMPLETE, REFUSED, RELEASE, RELEASE_AGAIN, UNKNOWN, VIOLATION, check_quota
+from kinmqtt.mqtt.session import (
+    COMPLETE,
+    REFUSED,
+    RELEASE,
+    RELEASE_AGAIN,
+    UNKNOWN,
+    VIOLATION,
+    check_quota,
+    written_id,
+)
 from kinmqtt_spi import values
 from kinmqtt_spi.properties import NO_PROPERTIES
 from kinmqtt_spi.reasons import ReasonCode
@@ -46,7 +55,13 @@ PINGRESP: Final = b"\xd0\x00"
 
 _SUCCESS: Final = ReasonCode.SUCCESS
 _PUBACK: Final = PacketType.PUBACK
+_PUBREC: Final = PacketType.PUBREC
 _PUBCOMP: Final = PacketType.PUBCOMP
+_DELIVERED: Final = Routed.DELIVERED
+
+_PUBACK_OF: Final = b"\x40\x02"
+_PUBREL_OF: Final = b"\x62\x02"
+"""How the packets begin that end with a packet identifier."""
 
 _TOO_LONG: Final = ""
 """Stands for the topic of an alias that is longer than may be: what comes by that alias is refused as it was."""
@@ -409,21 +424,21 @@ async def _routed_later(
 
 
 def _routed(connection: Connection, session: Session, packet: Publish, routed: Routed) -> None:
-    if routed is Routed.REFUSED:
+    if routed is _DELIVERED:
+        _acknowledge(connection, session, packet, _SUCCESS)
+    elif routed is Routed.REFUSED:
         _refuse(connection, session, packet, ReasonCode.QUOTA_EXCEEDED, "a subscriber's queue is full")
     elif routed is Routed.NOT_RETAINED:
         _refuse(connection, session, packet, ReasonCode.QUOTA_EXCEEDED, "there are too many retained messages")
-    elif routed is Routed.UNROUTED:
-        _acknowledge(connection, session, packet, ReasonCode.NO_MATCHING_SUBSCRIBERS)
     else:
-        _acknowledge(connection, session, packet, _SUCCESS)
+        _acknowledge(connection, session, packet, ReasonCode.NO_MATCHING_SUBSCRIBERS)
 
 
 def _acknowledge(connection: Connection, session: Session, packet: Publish, reason: ReasonCode) -> None:
     """Answer a message that was taken over, or is treated as if it were."""
     if not packet.qos:
         return
-    packet_type = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
+    packet_type = _PUBACK if packet.qos == 1 else _PUBREC
     if packet.qos == 2:
         _open_inbound(connection, session, packet)
     if reason is _SUCCESS or connection.version != V5:
@@ -580,7 +595,7 @@ def _session(connection: Connection) -> Session:
 
 def _short(packet_type: PacketType, packet_id: int) -> bytes:
     """An acknowledgement in its shortest form: a success."""
-    return bytes((packet_type << 4, 2, packet_id >> 8, packet_id & 0xFF))
+    return (_PUBACK_OF if packet_type is _PUBACK else bytes((packet_type << 4, 2))) + written_id(packet_id)
 
 
 def _with_reason(packet_type: PacketType, packet_id: int, reason: ReasonCode) -> bytes:
@@ -589,5 +604,5 @@ def _with_reason(packet_type: PacketType, packet_id: int, reason: ReasonCode) ->
 
 def _released(connection: Connection, packet_id: int, reason: ReasonCode) -> bytes:
     if reason is _SUCCESS or connection.version != V5:
-        return bytes((0x62, 2, packet_id >> 8, packet_id & 0xFF))
+        return _PUBREL_OF + written_id(packet_id)
     return bytes((0x62, 3, packet_id >> 8, packet_id & 0xFF, reason))

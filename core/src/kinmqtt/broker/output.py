@@ -7,7 +7,7 @@ and the client is congested when that is more than its limit, or more than is fr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.buffers import FLOOR_BYTES
 from kinmqtt.broker.link import Link
@@ -16,6 +16,9 @@ from kinmqtt.broker.unsent import Unsent, size_of, without_qos_0
 
 if TYPE_CHECKING:
     from kinmqtt.broker.broker import Broker
+
+JOINED_AT_ONCE: Final = 4096
+"""So many packets for one client are not joined before it is known how much they are."""
 
 
 class Output:
@@ -54,22 +57,32 @@ class Output:
 
     def _send_out(self, out: Outbox) -> None:
         """Hand a turn's packets to the transport, or keep them while it is busy."""
-        size = size_of(out)
+        runtime = self.broker.runtime
+        if self.link.ready and not runtime.turn.has_large and len(out) < JOINED_AT_ONCE:
+            data = b"".join(out)
+            out.clear()
+            size = len(data)
+        else:
+            # Joined for each of the connections they go to, large pieces would be there as many times.
+            data = b""
+            size = size_of(out)
         if not size:
             return  # It went out before the turn's end.
-        self.broker.runtime.statistics.bytes_sent.value += size
-        link = self.link
-        if not link.ready or size > self.broker.buffers.at_once:
+        runtime.statistics.bytes_sent.value += size
+        if not data and self.link.ready and size <= self.broker.buffers.at_once:
+            data = b"".join(out)
+            out.clear()
+        if not data:
             self._send_later(out, size)
-            return
-        data = b"".join(out)
-        out.clear()
-        link.write(data)
-        if not self._is_ready():
-            self._is_handed(size)
-            self._check_congestion()
+        elif size > self.broker.buffers.at_once:
+            self._send_later([data], size)
+        else:
+            self.link.write(data)
+            if not self._is_ready():
+                self._is_handed(size)
+                self._check_congestion()
 
-    def _send_later(self, out: Outbox, size: int) -> None:
+    def _send_later(self, out: list[bytes], size: int) -> None:
         """Have a turn's packets wait for the socket, and send as many of them as it takes now."""
         unsent = self._unsent
         if unsent is None:

@@ -37,6 +37,9 @@ class Routed(Enum):
     """It was to be retained, and there are too many; nobody got it."""
 
 
+_DELIVERED: Final = Routed.DELIVERED
+
+
 class Router:
     """Knows who wants a topic; the only one who changes the index."""
 
@@ -187,7 +190,7 @@ class Router:
             fanout.best_effort(publication)
         for group in groups:
             accepted &= self._to_member(group, publication, when_kept)
-        return Routed.DELIVERED if accepted else Routed.REFUSED
+        return _DELIVERED if accepted else Routed.REFUSED
 
     def to_another_member(
         self, client_id: str, shared_filter: str, publication: Publication, *, connected: bool, gone: bool = False

@@ -22,7 +22,7 @@ from kinmqtt.broker.waiting import Ended, WaitingHere, WaitingInStore
 from kinmqtt.broker.window import Window
 from kinmqtt.mqtt.aliases import OutgoingAliases
 from kinmqtt.mqtt.packets import V5
-from kinmqtt.mqtt.session import Incoming, Stage
+from kinmqtt.mqtt.session import Incoming, Stage, written_id
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState
@@ -211,7 +211,7 @@ class Session(Holder):
         owed: dict[Delivery, int] = {}
         for packet_id, delivery in list(self.outgoing):
             if delivery.stage is Stage.PUBCOMP:
-                connection.send(bytes((0x62, 2)) + packet_id.to_bytes(2, "big"))
+                connection.send(bytes((0x62, 2)) + written_id(packet_id))
             elif delivery.committed and not self._is_denied(packet_id, delivery):
                 owed[delivery] = packet_id
         if owed:
@@ -278,7 +278,7 @@ class Session(Holder):
             if waits:
                 waiting.add(delivery, fate)
             else:
-                self.transmit(self.assign(delivery), delivery)
+                self._transmit(self.assign(delivery), delivery)
             return True
         if isinstance(waiting, Ended):
             return True
@@ -318,8 +318,14 @@ class Session(Holder):
     def transmit(self, packet_id: int, delivery: Delivery) -> None:
         """Send a delivery that has its packet identifier; nothing happens while there is no connection."""
         delivery.committed = True
+        if self._resumed and self.outgoing.flights.get(packet_id) is delivery:
+            self._transmit(packet_id, delivery)
+
+    def _transmit(self, packet_id: int, delivery: Delivery) -> None:
+        """The same for one that is in flight, to a client that is there."""
+        delivery.committed = True
         connection = self.connection
-        if connection is None or not self._resumed or self.outgoing.flights.get(packet_id) is not delivery:
+        if connection is None:
             return
         publication = delivery.publication
         head, tail, payload = self._encode(publication, delivery.qos, delivery.retain, delivery.identifiers)
@@ -334,9 +340,12 @@ class Session(Holder):
         out = connection.out
         if not out:
             self._runtime.turn.dirty.append(out)
-        out.extend((head, packet_id.to_bytes(2, "big"), tail))
+        out.extend((head, written_id(packet_id), tail))
+        if len(tail) >= SHARED_BYTES:
+            self._runtime.turn.has_large = True
         if payload:
             out.append(payload)
+            self._runtime.turn.has_large = True
         self._runtime.statistics.messages_sent.value += 1
         self._tell_delivered(publication)
 
@@ -485,6 +494,7 @@ class Session(Holder):
         if not out:
             self._runtime.turn.dirty.append(out)
         if len(end) >= SHARED_BYTES:
+            self._runtime.turn.has_large = True
             out.append(start)
             out.append(end)
         else:

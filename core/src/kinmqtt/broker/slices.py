@@ -21,13 +21,26 @@ log = Logger("kinmqtt.slices")
 SLICE_S: Final = 0.004
 """How long a slice is. What it led to is committed and sent after it, which may take as long again."""
 
+FIRST_SLICE_S: Final = 0.010
+"""The same in a turn of the event loop before which nothing waited: what is done in one go costs less."""
+
 _NOT_ASKED: Final = -1.0
 
 
 class Slices:
     """Says when a slice is over, and when the next one begins."""
 
-    __slots__ = ("_began", "_call_soon", "_idle", "_is_scheduled", "_monotonic", "_waiting", "is_heavy")
+    __slots__ = (
+        "_began",
+        "_call_soon",
+        "_idle",
+        "_is_running",
+        "_is_scheduled",
+        "_limit_s",
+        "_monotonic",
+        "_waiting",
+        "is_heavy",
+    )
 
     def __init__(self, call_soon: Callable[[Callable[[], object]], object], monotonic: Callable[[], float]) -> None:
         """``call_soon`` makes a call in the next turn of the event loop, ``monotonic`` is a clock in seconds."""
@@ -35,14 +48,18 @@ class Slices:
         self._monotonic = monotonic
         self._began = _NOT_ASKED
         self._waiting: deque[Callable[[], object]] = deque()
+        self._limit_s = FIRST_SLICE_S
         self._is_scheduled = False
+        self._is_running = False
         self._idle: list[Deferred[None]] = []
         self.is_heavy = False
         """Set by work that is much more than that of one packet: whoever counts packets asks the clock at once."""
 
     def begin(self) -> None:
-        """The event loop has called: a slice begins when the clock is first asked."""
-        self._began = _NOT_ASKED
+        """A turn of the event loop begins, and a slice when the clock is first asked in it."""
+        if not self._is_running:
+            self._began = _NOT_ASKED
+            self._limit_s = FIRST_SLICE_S
 
     def start(self) -> None:
         """What comes is known to take long: the clock is looked at now, where it was not in this slice."""
@@ -56,7 +73,7 @@ class Slices:
         if self._began == _NOT_ASKED:
             self._began = now
             return False
-        return now - self._began >= SLICE_S
+        return now - self._began >= self._limit_s
 
     def turn(self) -> Deferred[None]:
         """Fires in a later turn of the event loop, when everybody has had a turn who asked for one before."""
@@ -83,7 +100,9 @@ class Slices:
     def _run(self) -> None:
         """One slice of all that waits."""
         self._is_scheduled = False
+        self._is_running = True
         self._began = self._monotonic()
+        self._limit_s = SLICE_S
         waiting = self._waiting
         # Only those who wait now: what they do is committed and sent before it is their turn again.
         for _ in range(len(waiting)):
@@ -94,6 +113,7 @@ class Slices:
                 log.failure("work that was done in slices failed")
             if self.is_over():
                 break
+        self._is_running = False
         if not waiting:
             idle, self._idle = self._idle, []
             for done in idle:

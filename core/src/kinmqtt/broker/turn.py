@@ -83,6 +83,7 @@ class Turn:
         "batch",
         "began_at",
         "dirty",
+        "has_large",
         "pump",
     )
 
@@ -95,6 +96,8 @@ class Turn:
         """
         self._stores = stores
         self._slices = slices
+        self.has_large = False
+        """Whether a packet that many may get, and that is large, goes out with this turn."""
         self._call_soon = call_soon
         self._scheduled = False
         self._retries: bool | str = False
@@ -483,6 +486,7 @@ class Turn:
                 connection.flush()
             except Exception:
                 log.failure("what {client} is sent could not be", client=connection.name)
+        self.has_large = False
 
 
 def _attempt(call: Callable[[], object]) -> None:

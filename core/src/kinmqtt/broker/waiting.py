@@ -89,17 +89,20 @@ class Waiting(ABC):
 
     def all_are_full(self) -> bool:
         """Whether the queues of all clients, or those of this one's user, hold as much as they may."""
-        most = self._runtime.limits.max_all_queued_bytes
+        limits = self._runtime.limits
+        most = limits.max_all_queued_bytes
         if self._runtime.waiting.size_bytes >= most:
             return True
-        return self._session.account.queued_bytes >= self._runtime.limits.share_of(most)
+        # As LimitSettings.share_of has it, without the call: each message that waits comes here more than once.
+        return self._session.account.queued_bytes >= most * limits.user_share
 
     def all_hold_too_much(self) -> bool:
         """Whether they hold more than that."""
-        most = self._runtime.limits.max_all_queued_bytes
+        limits = self._runtime.limits
+        most = limits.max_all_queued_bytes
         if self._runtime.waiting.size_bytes > most:
             return True
-        return self._session.account.queued_bytes > self._runtime.limits.share_of(most)
+        return self._session.account.queued_bytes > most * limits.user_share
 
     @property
     def _is_over(self) -> bool:

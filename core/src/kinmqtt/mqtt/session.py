@@ -76,6 +76,19 @@ REFUSABLE: Final = frozenset({Effect.COMPLETE, Effect.RELEASE})
 """Effects that a failing reason code turns into REFUSED."""
 
 
+_PAGES: Final[list[list[bytes] | None]] = [None] * 256
+"""Packet identifiers as bytes, 256 of them in each, made when the first is asked for: at most 3 MB."""
+
+
+def written_id(packet_id: int) -> bytes:
+    """A packet identifier as it stands in a packet: the same object each time, for it is asked for very often."""
+    page = _PAGES[packet_id >> 8]
+    if page is None:
+        first = packet_id & 0xFF00
+        page = _PAGES[packet_id >> 8] = [each.to_bytes(2, "big") for each in range(first, first + 256)]
+    return page[packet_id & 0xFF]
+
+
 class Flight:
     """What is in flight: only its stage is looked at."""
 
