@@ -296,6 +296,12 @@ def _publish_with_many_properties() -> bytes:
     return b"\x30" + write_varint(len(body)) + body
 
 
+def _publish_with_user_properties(number: int) -> bytes:
+    properties = b"\x26\x00\x00\x00\x00" * number
+    body = b"\x00\x01t" + write_varint(len(properties)) + properties
+    return b"\x30" + write_varint(len(body)) + body
+
+
 OLD: Final = (V31, V311)
 ALL: Final = (V31, V311, V5)
 _PUBLISH: Final = Publish.build("t", b"x")
@@ -319,6 +325,7 @@ SCENARIOS: Final[Sequence[tuple[str, Sequence[int], Act]]] = (
     ("AUTH", (V5,), _authenticating(Auth(ReasonCode.CONTINUE_AUTHENTICATION, Properties(authentication_method="N")))),
     ("AUTH", (V5,), _authenticating(Auth(ReasonCode.REAUTHENTICATE, Properties(authentication_method="M")))),
     ("PUBLISH", (V5,), lambda stage: stage.connect().send_bytes(_publish_with_many_properties())),
+    ("PUBLISH", (V5,), lambda stage: stage.connect().send_bytes(_publish_with_user_properties(101))),
     ("PUBLISH", (V5,), _sent(_QOS_2_IN_5, receive_maximum=1)),
     ("PUBLISH", (V5,), _packet(Publish.build("t", b"", properties=Properties(subscription_identifier=(1,))))),
     ("PUBLISH", (V5,), _packet(Publish.build("", b"", properties=Properties(topic_alias=1)))),

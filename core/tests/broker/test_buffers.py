@@ -16,6 +16,7 @@ from kinmqtt.broker.connection import Connection
 from kinmqtt.broker.intake import FRAME_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection import State
+from kinmqtt.mqtt.framing import PIECE_BYTES
 from kinmqtt.mqtt.packets import V5, Connect, Pingreq, Puback, Publish, Subscribe, SubscribeRequest
 from kinmqtt_spi import Decision, hookimpl
 from kinmqtt_spi.properties import Properties
@@ -55,7 +56,8 @@ def held_of(connection: Connection) -> int:
     if connection.state is State.CLOSED:
         return 0
     framer, frames = connection.framer, frames_of(connection)
-    raw = len(framer._held or b"") + len(framer._beyond or b"")
+    raw = len(framer._held or b"") + len(framer._beyond or b"") + len(framer._uncut or b"")
+    raw += sum(len(piece) + PIECE_BYTES for piece in framer._later or ())
     waiting = sum(map(len, frames)) + FRAME_BYTES * len(frames)
     return raw + waiting + connection._pending_bytes + connection.beneath_bytes
 

@@ -8,7 +8,15 @@ import pytest
 from harness import House
 
 from kinmqtt.broker.connection import HANDLERS
-from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, Action, State, check_authentication_step, violation
+from kinmqtt.mqtt.connection import (
+    TABLE,
+    TRANSITIONS,
+    Action,
+    State,
+    check_authentication_step,
+    check_first_byte,
+    violation,
+)
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, V31, V311, PacketType
 from kinmqtt_spi.reasons import ReasonCode
@@ -117,3 +125,11 @@ def test_an_auth_out_of_step_is_an_error(
         check_authentication_step(method, offered, reason, state)
 
     assert raised.value.clause == clause
+
+
+def test_a_tls_handshake_where_there_is_no_tls_is_told_in_words() -> None:
+    """Its first byte is a CONNECT with flags in MQTT's eyes; that would help nobody (MQTT-2.1.3-1)."""
+    with pytest.raises(MalformedPacket, match="a TLS handshake begins so, and there is no TLS on this listener"):
+        check_first_byte(0x16, State.AWAITING_CONNECT, 0)
+    with pytest.raises(MalformedPacket, match="the fixed header's flags are 0x7, not 0x0$"):
+        check_first_byte(0x17, State.AWAITING_CONNECT, 0)

@@ -41,8 +41,9 @@ WILD_LEVEL_BYTES: Final = 70
 SUBSCRIPTION_BYTES: Final = 700
 """What a subscription takes besides its filter: in its session, in the session store and in the index."""
 
-SHARE_BYTES: Final = 150
-"""What a shared subscription takes on top of that, besides the name of its group."""
+SHARE_BYTES: Final = 1100
+"""What a shared subscription takes on top of that, with the group that it may be the only member of, besides the name
+of its group."""
 
 NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 

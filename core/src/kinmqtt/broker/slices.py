@@ -21,7 +21,7 @@ log = Logger("kinmqtt.slices")
 SLICE_S: Final = 0.004
 """How long a slice is. What it led to is committed and sent after it, which may take as long again."""
 
-FIRST_SLICE_S: Final = 0.010
+FIRST_SLICE_S: Final = 0.008
 """The same in a turn of the event loop before which nothing waited: what is done in one go costs less."""
 
 _NOT_ASKED: Final = -1.0

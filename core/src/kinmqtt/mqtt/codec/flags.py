@@ -14,6 +14,9 @@ from kinmqtt.mqtt.codec.publish import checked_qos
 from kinmqtt.mqtt.errors import MalformedPacket
 from kinmqtt.mqtt.packets import V31, PacketType
 
+TLS_HANDSHAKE: Final = 0x16
+"""The first byte of a ClientHello (RFC 8446 section 5.1); with MQTT's eyes, a CONNECT with flags."""
+
 _RESERVED: Final = "MQTT-2.1.3-1"
 _ALL: Final = 0x0F
 _QOS: Final = 0x06
@@ -49,4 +52,7 @@ def check_flags(first_byte: int, version: int) -> None:
     expected, used_in_31, clause = _RULES[packet_type]
     if flags == expected or (version == V31 and flags & used_in_31 == expected):
         return
-    raise MalformedPacket(f"the fixed header's flags are 0x{flags:X}, not 0x{expected:X}", clause)
+    text = f"the fixed header's flags are 0x{flags:X}, not 0x{expected:X}"
+    if first_byte == TLS_HANDSHAKE:
+        text += ": a TLS handshake begins so, and there is no TLS on this listener"
+    raise MalformedPacket(text, clause)
