@@ -131,5 +131,7 @@ def test_a_tls_handshake_where_there_is_no_tls_is_told_in_words() -> None:
     """Its first byte is a CONNECT with flags in MQTT's eyes; that would help nobody (MQTT-2.1.3-1)."""
     with pytest.raises(MalformedPacket, match="a TLS handshake begins so, and there is no TLS on this listener"):
         check_first_byte(0x16, State.AWAITING_CONNECT, 0)
-    with pytest.raises(MalformedPacket, match="the fixed header's flags are 0x7, not 0x0$"):
+    with pytest.raises(MalformedPacket) as told:
         check_first_byte(0x17, State.AWAITING_CONNECT, 0)
+
+    assert "TLS" not in str(told.value)
