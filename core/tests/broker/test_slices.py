@@ -144,20 +144,20 @@ def test_a_violation_behind_many_packets_is_found_when_its_turn_comes() -> None:
 
 
 def test_little_is_read_while_packets_of_a_read_wait() -> None:
-    """The socket holds what comes beyond 256 KiB, and is read again when the read is carried out."""
+    """The socket holds what comes beyond 512 KiB, and is read again when the read is carried out."""
     house = SlicedHouse()
     peer = house.connect("c")
 
     house.hand_over(peer, PINGREQ * 1000)
     little = peer.link.reading
-    house.hand_over(peer, PINGREQ * 140_000)
+    house.hand_over(peer, PINGREQ * 270_000)
     much = peer.link.reading
     house.settle()
 
     assert little
     assert not much
     assert peer.link.reading
-    assert len(peer.of(Pingresp)) == 141_000
+    assert len(peer.of(Pingresp)) == 271_000
 
 
 def test_packets_behind_a_connect_wait_for_it_and_for_one_another() -> None:

@@ -50,7 +50,7 @@ _NOBODY: Final = CLOSED
 MANY_PIECES: Final = 16_384
 """So many answers to one read are not gathered until the turn ends."""
 
-AWAITING_TURN_BYTES: Final = 256 << 10
+AWAITING_TURN_BYTES: Final = 512 << 10
 """Read of a client that awaits its turn before it is read no more until it has it."""
 
 SMALL_READ_BYTES: Final = 1024

@@ -498,12 +498,12 @@ def puback(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 def pubrec(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PUBREC."""
-    return _acknowledged(connection, frame, body, PacketType.PUBREC, 0x50)
+    return _acknowledged(connection, frame, body, _PUBREC, 0x50)
 
 
 def pubcomp(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PUBCOMP."""
-    return _acknowledged(connection, frame, body, PacketType.PUBCOMP, 0x70)
+    return _acknowledged(connection, frame, body, _PUBCOMP, 0x70)
 
 
 def _acknowledged(
@@ -515,7 +515,7 @@ def _acknowledged(
     if effect is VIOLATION:
         raise ProtocolError(f"{packet_type.name} for a message of another QoS", "MQTT-4.3.2-3")
     if effect is UNKNOWN:
-        if packet_type is PacketType.PUBREC and reason < 0x80:
+        if packet_type is _PUBREC and reason < 0x80:
             connection.send(_released(connection, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
         return None
     if delivery is None:

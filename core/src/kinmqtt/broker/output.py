@@ -7,7 +7,7 @@ and the client is congested when that is more than its limit, or more than is fr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kinmqtt.broker.buffers import FLOOR_BYTES
 from kinmqtt.broker.link import Link
@@ -16,9 +16,6 @@ from kinmqtt.broker.unsent import Unsent, size_of, without_qos_0
 
 if TYPE_CHECKING:
     from kinmqtt.broker.broker import Broker
-
-JOINED_AT_ONCE: Final = 4096
-"""So many packets for one client are not joined before it is known how much they are."""
 
 
 class Output:
@@ -57,8 +54,13 @@ class Output:
 
     def _send_out(self, out: Outbox) -> None:
         """Hand a turn's packets to the transport, or keep them while it is busy."""
+        if not out:
+            return  # It went out before the turn's end.
         runtime = self.broker.runtime
-        if self.link.ready and not runtime.turn.has_large and len(out) < JOINED_AT_ONCE:
+        at_once = self.broker.buffers.at_once
+        # The sizes of the first and the last tell those of the others, as a rule: to look at each costs a good deal.
+        looks_small = len(out) * (len(out[0]) + len(out[-1])) <= at_once
+        if looks_small and self.link.ready and not runtime.turn.has_large:
             data = b"".join(out)
             out.clear()
             size = len(data)
@@ -66,15 +68,13 @@ class Output:
             # Joined for each of the connections they go to, large pieces would be there as many times.
             data = b""
             size = size_of(out)
-        if not size:
-            return  # It went out before the turn's end.
         runtime.statistics.bytes_sent.value += size
-        if not data and self.link.ready and size <= self.broker.buffers.at_once:
+        if not data and self.link.ready and size <= at_once:
             data = b"".join(out)
             out.clear()
         if not data:
             self._send_later(out, size)
-        elif size > self.broker.buffers.at_once:
+        elif size > at_once:
             self._send_later([data], size)
         else:
             self.link.write(data)

@@ -129,8 +129,11 @@ class Framer:
             return frames
         if self._later is not None:
             # Joined once: each of very many small pieces would else cost a copy of all that lies here.
-            data = b"".join((*self._later, data))
+            later = self._later
             self._later = None
+            if data:
+                later.append(data)
+            data = later[0] if len(later) == 1 else b"".join(later)
         uncut = self._uncut
         if uncut is not None:
             start = self._uncut_at

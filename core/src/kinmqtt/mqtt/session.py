@@ -52,7 +52,10 @@ UNKNOWN: Final = Effect.UNKNOWN
 VIOLATION: Final = Effect.VIOLATION
 AWAITS_PUBACK: Final = Stage.PUBACK
 AWAITS_PUBREC: Final = Stage.PUBREC
+AWAITS_PUBCOMP: Final = Stage.PUBCOMP
 _PUBACK: Final = PacketType.PUBACK
+_PUBREC: Final = PacketType.PUBREC
+_PUBCOMP: Final = PacketType.PUBCOMP
 
 OUTGOING: Final[Mapping[tuple[Stage | None, PacketType], Effect]] = MappingProxyType(
     {
@@ -146,11 +149,18 @@ class Outgoing(Generic[F]):
     def acknowledge(self, packet_id: int, packet_type: PacketType, reason: int) -> tuple[F | None, Effect]:
         """Take an acknowledgement: the message it is for, and what it leads to."""
         flight = self.flights.get(packet_id)
-        if flight is not None and packet_type is _PUBACK and flight.stage is AWAITS_PUBACK and reason < 0x80:
-            # What nearly all are.
-            del self.flights[packet_id]
-            self.ended(flight)
-            return flight, COMPLETE
+        if flight is not None and reason < 0x80:
+            # What nearly all are, as the table has it.
+            stage = flight.stage
+            if packet_type is _PUBREC and stage is AWAITS_PUBREC:
+                flight.stage = AWAITS_PUBCOMP
+                return flight, RELEASE
+            if (packet_type is _PUBACK and stage is AWAITS_PUBACK) or (
+                packet_type is _PUBCOMP and stage is AWAITS_PUBCOMP
+            ):
+                del self.flights[packet_id]
+                self.ended(flight)
+                return flight, COMPLETE
         effect = OUTGOING[None if flight is None else flight.stage, packet_type]
         if reason >= 0x80 and effect in REFUSABLE:
             effect = REFUSED
@@ -159,7 +169,7 @@ class Outgoing(Generic[F]):
                 del self.flights[packet_id]
                 self.ended(flight)
             elif effect is RELEASE:
-                flight.stage = Stage.PUBCOMP
+                flight.stage = AWAITS_PUBCOMP
         return flight, effect
 
     def forget(self, packet_id: int) -> None:
