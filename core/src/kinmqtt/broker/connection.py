@@ -379,7 +379,7 @@ class Connection(Intake):
         self.waits_for_room.append((messages, ready))
         if self.link.ready and session.waiting.count < messages:
             # What this turn has for it goes out before: then the transport says whether it is enough.
-            self.broker.runtime.slices.turn().addCallback(lambda _: self._tell_room())
+            self.broker.runtime.slices.later(self._tell_room)
         return ready
 
     def told_room(self) -> None:

@@ -278,6 +278,7 @@ class Session(Holder):
             if waits:
                 waiting.add(delivery, fate)
             else:
+                delivery.committed = True
                 self._transmit(self.assign(delivery), delivery)
             return True
         if isinstance(waiting, Ended):
@@ -323,7 +324,6 @@ class Session(Holder):
 
     def _transmit(self, packet_id: int, delivery: Delivery) -> None:
         """The same for one that is in flight, to a client that is there."""
-        delivery.committed = True
         connection = self.connection
         if connection is None:
             return

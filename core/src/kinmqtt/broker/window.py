@@ -33,13 +33,13 @@ class Window(Outgoing[Delivery]):
         if not self._counts:
             self._counts = True
             for flight in self.flights.values():
-                self._count(flight, 1)
+                self._enters(flight.publication)
 
     def detach(self) -> None:
         """The client is away: what was in flight to it counts among what waits for it."""
         if self._counts:
             for flight in self.flights.values():
-                self._count(flight, -1)
+                self._leaves(flight.publication)
             self._counts = False
 
     @property
@@ -68,29 +68,29 @@ class Window(Outgoing[Delivery]):
         publication = flight.publication
         self.size_bytes += publication.packet_bytes
         if self._counts:
-            others = publication.in_flight
-            publication.in_flight = others + 1
-            if not others:
-                self._buffers.hold_inflight(publication.packet_bytes)
+            self._enters(publication)
 
     def ended(self, flight: Delivery) -> None:
         """Count it no longer."""
         publication = flight.publication
         self.size_bytes -= publication.packet_bytes
         if self._counts:
-            others = publication.in_flight - 1
-            publication.in_flight = others
-            if not others:
-                self._buffers.hold_inflight(-publication.packet_bytes)
+            self._leaves(publication)
 
     @property
     def _limit_bytes(self) -> int:
         return min(self.most_bytes, self._buffers.outbound_share())
 
-    def _count(self, flight: Delivery, by: int) -> None:
-        """Count a message where it is the first that is in flight, or the last."""
-        publication = flight.publication
-        before = publication.in_flight
-        publication.in_flight = after = before + by
-        if not before or not after:
-            self._buffers.hold_inflight(by * publication.packet_bytes)
+    def _enters(self, publication: Publication) -> None:
+        """A message is in flight to one client more: the first of them counts it."""
+        others = publication.in_flight
+        publication.in_flight = others + 1
+        if not others:
+            self._buffers.hold_inflight(publication.packet_bytes)
+
+    def _leaves(self, publication: Publication) -> None:
+        """A message is in flight to one client less."""
+        others = publication.in_flight - 1
+        publication.in_flight = others
+        if not others:
+            self._buffers.hold_inflight(-publication.packet_bytes)

@@ -97,17 +97,14 @@ def publish_parts(
     *,
     topic: str | None = None,
     dup: bool = False,
-    written: bytes = b"",
 ) -> tuple[bytes, bytes]:
     """What stands before and after the Packet Identifier, so that one encoding serves many subscribers.
 
     ``head + packet_id.to_bytes(2) + tail`` is the packet, ``head + tail`` that of QoS 0. ``topic`` replaces
-    the message's own, with ``""`` where ``properties`` carry a Topic Alias; ``written`` are further properties, as
-    bytes. Raises :class:`LocalError` like :func:`encode_publish`.
+    the message's own, with ``""`` where ``properties`` carry a Topic Alias. Raises
+    :class:`LocalError` like :func:`encode_publish`.
     """
-    head, tail = publish_without_payload(
-        publish, version, qos, retain, properties, topic=topic, dup=dup, written=written
-    )
+    head, tail = publish_without_payload(publish, version, qos, retain, properties, topic=topic, dup=dup)
     return head, tail + publish.payload
 
 
@@ -122,7 +119,10 @@ def publish_without_payload(
     dup: bool = False,
     written: bytes = b"",
 ) -> tuple[bytes, bytes]:
-    """The same, but for the payload, which ends the packet: a large one need not be copied for each subscriber."""
+    """The same, but for the payload, which ends the packet: a large one need not be copied for each subscriber.
+
+    ``written`` are further properties, as bytes.
+    """
     if not 0 <= qos <= 2 or (dup and not qos):
         raise LocalError(f"a PUBLISH of QoS {qos} with DUP {int(dup)}")
     topic = publish.topic if topic is None else topic
