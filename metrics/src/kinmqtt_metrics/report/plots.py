@@ -263,7 +263,7 @@ class Painter:
         nodes = [node for node in self._facts.nodes if any(node in lines for _, lines in panels)]
         positive = [_positive(lines) for _, lines in panels]
         # All panels of a plot alike, or lines that look alike would be others.
-        log = log and any(len(good) and good.max() >= marks.LOGARITHMIC_FROM * good.min() for good in positive)
+        log = log and any(len(good) and np.max(good) >= marks.LOGARITHMIC_FROM * np.min(good) for good in positive)
         with self._styled():
             figure, axes = self._panels(len(panels), height_in, len(nodes))
             for axis, (title, lines), good in zip(axes, panels, positive, strict=True):
@@ -274,9 +274,9 @@ class Painter:
                     told = any(not np.isnan(line).all() for line in lines.values())
                     _say(axis, _ZERO if told else _UNTOLD)
                 elif log:
-                    self._log_axis(axis, float(good.min()), float(good.max()))
+                    self._log_axis(axis, float(np.min(good)), float(np.max(good)))
                 else:
-                    self._value_axis(axis, float(good.max()) * 1.14, write)
+                    self._value_axis(axis, float(np.max(good)) * 1.14, write)
                 self._mark_highest(axis, lines, write)
                 if shaded is not None:
                     self._shade(axis, shaded)
