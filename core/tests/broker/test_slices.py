@@ -26,7 +26,7 @@ from kinmqtt.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from kinmqtt_spi import Properties, hookimpl
+from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.queue import Append
 from kinmqtt_spi.services.session import DiscardSession, RemoveSubscriptions, SaveSubscriptions
@@ -86,6 +86,61 @@ def test_everybody_has_a_turn_in_order() -> None:
         served.clear()
 
     assert turns == ["ab", "ca", "bc"]
+
+
+@pytest.mark.parametrize(("cost", "slices_s"), [(0.25, 0.008), (1.0, 0.005), (9.0, 0.001), (100.0, 0.0005)])
+def test_a_slice_leaves_time_for_what_it_leads_to(cost: float, slices_s: float) -> None:
+    """A slice and what is committed and sent after it take ten milliseconds, by what the slice before has shown."""
+    loop = Loop()
+    slices = loop.slices
+    slices.begin()
+    slices.is_over()
+    loop.clock.advance(0.001)
+
+    settled = slices.settle()
+    loop.clock.advance(0.001 * cost)
+    slices.settled()
+    slices.begin()
+    slices.is_over()
+    loop.clock.advance(slices_s - 0.00001)
+    before = slices.is_over()
+    loop.clock.advance(0.00002)
+    after = slices.is_over()
+
+    assert settled
+    assert (before, after) == (False, True)
+
+
+def test_slices_grow_again_when_they_lead_to_little() -> None:
+    """One turn that took long, whatever the reason, is forgotten after some that did not."""
+    loop = Loop()
+    slices = loop.slices
+
+    def slice_of(gathered_s: float, ending_s: float) -> bool:
+        slices.begin()
+        slices.is_over()
+        loop.clock.advance(gathered_s)
+        was_over = slices.is_over()
+        slices.settle()
+        loop.clock.advance(ending_s)
+        slices.settled()
+        return was_over
+
+    slice_of(0.001, 0.1)
+    shortened = slice_of(0.002, 0)
+    later = [slice_of(0.002, 0) for _ in range(50)]
+
+    assert shortened
+    assert later[0]
+    assert not later[-1]
+
+
+def test_a_turn_in_which_nobody_asked_is_no_slice() -> None:
+    """The small packets of every day cost no look at the clock."""
+    loop = Loop()
+    loop.slices.begin()
+
+    assert not loop.slices.settle()
 
 
 # Reads
@@ -192,6 +247,138 @@ def test_without_haste_a_read_is_carried_out_at_once() -> None:
     peer.connection.receive(PINGREQ * 5000)
 
     assert len(peer.connection.out) == 5000
+
+
+# Messages to very many
+
+
+def crowd(house: SlicedHouse, size: int = 600, qos: int = 1, **more: Any) -> list[Peer]:
+    """Subscribers to one topic."""
+    return [house.connect(f"s{number}", V5, **more).subscribe("t", qos=qos) for number in range(size)]
+
+
+def publish(payload: bytes, packet_id: int, topic: str = "t") -> bytes:
+    """A PUBLISH of MQTT 5 and QoS 1."""
+    return encode(Publish.build(topic, payload, qos=1, packet_id=packet_id), V5)
+
+
+def have(peers: list[Peer]) -> int:
+    """How many have got something."""
+    for peer in peers:
+        peer.collect()
+    return sum(bool(peer.messages) for peer in peers)
+
+
+@pytest.mark.parametrize("more", [{}, {"expiry_s": 60}], ids=["unkept", "kept"])
+def test_others_are_served_while_a_message_goes_to_very_many(more: dict[str, int]) -> None:
+    """Its publisher alone waits, and is answered when everybody has it (MQTT-4.6.0-6)."""
+    house = SlicedHouse()
+    subs = crowd(house, **more)
+    pub, other = house.connect("pub", V5), house.connect("other", V5)
+
+    house.hand_over(pub, publish(b"1", 1) + PINGREQ)
+    house.steps_until(lambda: have(subs) > 0)
+    reached = have(subs)
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    still = have(subs)
+    early = answered(pub, Puback) or answered(pub, Pingresp)
+    house.settle()
+
+    assert 0 < reached <= still < 600
+    assert not early
+    assert have(subs) == 600
+    assert answered(pub, Puback) and answered(pub, Pingresp)
+
+
+def test_messages_of_one_topic_reach_all_of_very_many_in_one_order() -> None:
+    """What others publish to a topic waits until what came before has reached everybody."""
+    house = SlicedHouse()
+    subs = crowd(house)
+    pubs = [house.connect(f"p{number}", V5) for number in range(3)]
+
+    for number, pub in enumerate(pubs):
+        house.hand_over(pub, publish(b"%d" % number, 1) + publish(b"%d" % (number + 3), 2))
+    house.broker.publish(Message("t", b"6", qos=1))
+    house.settle()
+    have(subs)
+    orders = {tuple(payload for _, payload, _ in sub.messages) for sub in subs}
+
+    assert len(orders) == 1
+    [order] = orders
+    assert sorted(order) == [b"%d" % number for number in range(7)]
+    assert all(order.index(b"%d" % number) < order.index(b"%d" % (number + 3)) for number in range(3))
+
+
+def test_another_topic_does_not_wait_for_very_many() -> None:
+    """Only the topic's own messages do."""
+    house = SlicedHouse()
+    subs = crowd(house)
+    pub, other = house.connect("pub", V5), house.connect("other", V5).subscribe("elsewhere", qos=1)
+
+    house.hand_over(pub, publish(b"1", 1))
+    house.steps_until(lambda: have(subs) > 0)
+    house.hand_over(other, publish(b"2", 1, "elsewhere"))
+    house.steps_until(lambda: have([other]) > 0)
+    reached = have(subs)
+    house.settle()
+
+    assert reached < 600
+    assert have(subs) == 600
+
+
+def test_who_comes_or_goes_while_a_message_goes_to_very_many() -> None:
+    """Who ended gets nothing, who came after it was published neither; who left its session behind has it there."""
+    house = SlicedHouse()
+    subs = crowd(house)
+    ended, left = subs.pop(), house.connect("left", V5, expiry_s=60).subscribe("t", qos=1)
+    pub = house.connect("pub", V5)
+
+    house.hand_over(pub, publish(b"1", 1))
+    house.steps_until(lambda: have(subs) > 0)
+    ended.connection.lost("gone")
+    left.connection.lost("gone")
+    late = house.connect("late", V5).subscribe("t", qos=1)
+    house.settle()
+    back = house.connect("left", V5, clean_start=False, expiry_s=60)
+
+    assert have(subs) == 599
+    assert have([late, ended]) == 0
+    assert have([back]) == 1
+
+
+def test_a_message_to_very_many_reaches_them_though_its_publisher_is_gone() -> None:
+    """It was taken over; nobody else's copy hangs on the connection by which it came."""
+    house = SlicedHouse()
+    subs = crowd(house)
+    pub = house.connect("pub", V5)
+
+    house.hand_over(pub, publish(b"1", 1))
+    house.steps_until(lambda: have(subs) > 0)
+    pub.connection.lost("gone")
+    house.settle()
+
+    assert have(subs) == 600
+
+
+def test_a_message_of_qos_0_to_very_many_who_differ_goes_in_slices_too() -> None:
+    """Where each has a packet of its own, here by its subscription identifier, each is much work."""
+    house = SlicedHouse()
+    subs = [
+        house.connect(f"s{number}", V5).send(
+            Subscribe(7, (SubscribeRequest("t"),), Properties(subscription_identifier=(number + 1,)))
+        )
+        for number in range(600)
+    ]
+    pub = house.connect("pub", V5)
+
+    house.hand_over(pub, encode(Publish.build("t", b"1"), V5) + PINGREQ)
+    house.steps_until(lambda: have(subs) > 0)
+    reached = have(subs)
+    house.settle()
+
+    assert reached < 600
+    assert have(subs) == 600
 
 
 # SUBSCRIBE and UNSUBSCRIBE

@@ -18,11 +18,23 @@ from twisted.logger import Logger
 
 log = Logger("kinmqtt.slices")
 
+LONGEST_TURN_S: Final = 0.010
+"""How long a slice and what it leads to may take together."""
+
 SLICE_S: Final = 0.004
-"""How long a slice is. What it led to is committed and sent after it, which may take as long again."""
+"""How long a slice is at most."""
 
 FIRST_SLICE_S: Final = 0.008
 """The same in a turn of the event loop before which nothing waited: what is done in one go costs less."""
+
+SHORTEST_SLICE_S: Final = 0.0005
+"""How long a slice is at least, however long what it leads to takes: less would not be worth its turn."""
+
+_SHORTEST_SEEN_S: Final = 0.00025
+"""What takes less than this is too short to say how long more of it would take."""
+
+_FORGETS: Final = 0.1
+"""How much of what was seen before is forgotten with each slice that leads to less."""
 
 _NOT_ASKED: Final = -1.0
 
@@ -33,11 +45,15 @@ class Slices:
     __slots__ = (
         "_began",
         "_call_soon",
+        "_cost",
+        "_first_slice_s",
+        "_gathered_s",
         "_idle",
         "_is_running",
         "_is_scheduled",
         "_limit_s",
         "_monotonic",
+        "_slice_s",
         "_waiting",
         "is_heavy",
     )
@@ -48,7 +64,13 @@ class Slices:
         self._monotonic = monotonic
         self._began = _NOT_ASKED
         self._waiting: deque[Callable[[], object]] = deque()
+        self._slice_s = SLICE_S
+        self._first_slice_s = FIRST_SLICE_S
         self._limit_s = FIRST_SLICE_S
+        self._gathered_s = 0.0
+        """How long the slice took whose outcome is being committed and sent."""
+        self._cost = 0.0
+        """How long that takes, in slices."""
         self._is_scheduled = False
         self._is_running = False
         self._idle: list[Deferred[None]] = []
@@ -59,7 +81,32 @@ class Slices:
         """A turn of the event loop begins, and a slice when the clock is first asked in it."""
         if not self._is_running:
             self._began = _NOT_ASKED
-            self._limit_s = FIRST_SLICE_S
+            self._limit_s = self._first_slice_s
+
+    def settle(self) -> bool:
+        """The turn ends: what its slice led to is committed and sent now, and :meth:`settled` is to be called then.
+
+        ``False`` where the clock was not asked: there was no slice, and there is nothing to be called.
+        """
+        self._limit_s = self._first_slice_s
+        if self._began == _NOT_ASKED:
+            return False
+        now = self._monotonic()
+        self._gathered_s = now - self._began
+        self._began = now
+        return True
+
+    def settled(self) -> None:
+        """What the slice led to is committed and sent: slices are as long from now on as leaves time for that."""
+        took_s = self._monotonic() - self._began
+        gathered_s = self._gathered_s
+        cost = took_s / gathered_s if gathered_s > _SHORTEST_SEEN_S else took_s / _SHORTEST_SEEN_S
+        known = self._cost
+        self._cost = cost if cost > known else known + _FORGETS * (cost - known)
+        room_s = max(SHORTEST_SLICE_S, LONGEST_TURN_S / (1.0 + self._cost))
+        self._slice_s = min(SLICE_S, room_s)
+        self._first_slice_s = min(FIRST_SLICE_S, room_s)
+        self._began = _NOT_ASKED
 
     def start(self) -> None:
         """What comes is known to take long: the clock is looked at now, where it was not in this slice."""
@@ -102,7 +149,7 @@ class Slices:
         self._is_scheduled = False
         self._is_running = True
         self._began = self._monotonic()
-        self._limit_s = SLICE_S
+        self._limit_s = self._slice_s
         waiting = self._waiting
         # Only those who wait now: what they do is committed and sent before it is their turn again.
         for _ in range(len(waiting)):

@@ -206,8 +206,8 @@ class Turn:
 
     def end(self) -> None:
         """Commit, release what is committed, and send."""
-        if self._slices is not None:
-            self._slices.begin()
+        slices = self._slices
+        measured = slices is not None and slices.settle()
         try:
             self._commit()
             while (self.pump or not self.batch.is_empty) and not self._waits():
@@ -218,6 +218,8 @@ class Turn:
             # Whatever went wrong, there is a next turn.
             self._scheduled = False
             self.began_at = 0.0
+            if measured and slices is not None:
+                slices.settled()
         if (self.dirty or self.pump or not self.batch.is_empty) and not self._waits():
             self.touch()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutinefunction
 from typing import Final
@@ -64,6 +65,8 @@ class MemoryEventLog(EventLog):
         self._retention_bytes = retention_bytes
         self._records: list[Recorded] = []
         self._bytes = 0
+        self._sizes_bytes: deque[int] = deque()
+        """What each event takes: to look twice at all that it holds costs more than to remember."""
         self._gone = 0
         """Places at the start of the list whose events are gone: they are cut off when they are half."""
         self._next = 0
@@ -76,7 +79,8 @@ class MemoryEventLog(EventLog):
         """Begin anew, where another log ended: with the events it had, and what its groups had committed."""
         self._records = list(records[-self._retention :])
         self._gone = 0
-        self._bytes = sum(each.event.size_bytes for each in self._records)
+        self._sizes_bytes = deque(each.event.size_bytes for each in self._records)
+        self._bytes = sum(self._sizes_bytes)
         self._forget_oldest()
         if records:
             self._next = records[-1].offset + 1
@@ -105,7 +109,9 @@ class MemoryEventLog(EventLog):
         for event in events:
             self._records.append(Recorded(self._next, event))
             self._next += 1
-            self._bytes += event.size_bytes
+            size_bytes = event.size_bytes
+            self._sizes_bytes.append(size_bytes)
+            self._bytes += size_bytes
         self._forget_oldest()
         if events:
             for group in self._groups.values():
@@ -148,7 +154,7 @@ class MemoryEventLog(EventLog):
         while len(records) - gone > 1 and (
             len(records) - gone > self._retention or self._bytes > self._retention_bytes
         ):
-            self._bytes -= records[gone].event.size_bytes
+            self._bytes -= self._sizes_bytes.popleft()
             records[gone] = _GONE
             gone += 1
         if gone > len(records) - gone:

@@ -57,6 +57,10 @@ class Event:
         return EVENT_BYTES + text_bytes(self.client_id) + _data_bytes(self.data)
 
 
+_PLAIN: Final = frozenset((int, float, bool, type(None)))
+"""Values that hold no others: to ask a value whether it is a mapping takes long."""
+
+
 def _data_bytes(data: Mapping[str, object]) -> int:
     size_bytes = 0
     left: list[object] = list(data.values())
@@ -68,6 +72,8 @@ def _data_bytes(data: Mapping[str, object]) -> int:
             size_bytes += BINARY_BYTES + len(value)
         else:
             size_bytes += NUMBER_BYTES
+            if type(value) in _PLAIN:
+                continue
             if isinstance(value, Mapping):
                 left += value.keys()
                 left += value.values()
