@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from attrs import define, field
 from harness import House
 from processes import free_port
+from twisted.internet import tcp
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IProtocolFactory
+from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactor
 
 from kinmqtt.broker.listener import ListenerPlan
 from kinmqtt.broker.settings import ListenerSettings, from_text
 from kinmqtt.net.listeners import (
+    ACCEPTED_AT_ONCE,
     BACKLOG,
     ListenerPort,
+    accept_in_groups,
     close_all,
     describe,
     is_local,
@@ -168,6 +173,30 @@ def test_all_listeners_are_opened() -> None:
     assert ports == [endpoint.port for endpoint in endpoints]
     assert all(IProtocolFactory.providedBy(endpoint.factories[0]) for endpoint in endpoints)
     assert endpoints[0].factories != endpoints[1].factories
+
+
+def test_a_storm_is_accepted_in_groups() -> None:
+    """However many connections wait: those that there are have their turn in between."""
+    made: list[object] = []
+
+    class Counting(Factory):
+        def buildProtocol(self, addr: object) -> None:
+            made.append(addr)
+
+    port = tcp.Port(0, Counting(), 100, interface="127.0.0.1", reactor=MemoryReactor())
+    port.startListening()
+    accept_in_groups(port)
+    counts = []
+    with ExitStack() as stack:
+        stack.callback(port.socket.close)
+        for _ in range(5 * ACCEPTED_AT_ONCE):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port.getHost().port)))
+        for _ in range(6):
+            before = len(made)
+            port.doRead()
+            counts.append(len(made) - before)
+
+    assert counts == [ACCEPTED_AT_ONCE] * 5 + [0]
 
 
 @pytest.mark.parametrize(

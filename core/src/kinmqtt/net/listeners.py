@@ -16,6 +16,7 @@ from twisted.internet.interfaces import (
     IListeningPort,
     IStreamServerEndpoint,
 )
+from twisted.internet.tcp import Port
 
 from kinmqtt.broker.awaiting import settle
 from kinmqtt.broker.broker import Broker
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 4096
 """How many connections may wait to be accepted. Twisted's 50 lets a storm of reconnecting clients time out."""
+
+ACCEPTED_AT_ONCE: Final = 16
+"""Connections that a listener accepts in one turn of the event loop. In a storm Twisted accepts ever more at once,
+and whoever is connected waits for them."""
 
 _SHORT: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^:\[\]]+):)?(?P<port>\d+)\Z")
 _WITH_PORT: Final = ("tcp", "tcp6", "ssl")
@@ -55,6 +60,23 @@ class ListenerPort:
         spoken = ", ".join(name for name, layer in layers if layer)
         where = self.description if self.plan.name == settings.endpoint else f"{self.plan.name}: {self.description}"
         return f"{where} ({spoken})" if spoken else where
+
+
+def accept_in_groups(port: Any) -> None:
+    """Have a listening port accept no more than :data:`ACCEPTED_AT_ONCE` connections at once.
+
+    A port that is not Twisted's own, which an endpoint of a plugin may have opened, goes on as it is.
+    """
+    if not isinstance(port, Port):
+        return
+    accept: Any = port.doRead
+
+    def accept_some() -> None:
+        # Twisted counts on from what it has accepted before.
+        port.numberAccepts = ACCEPTED_AT_ONCE
+        accept()
+
+    port.doRead = accept_some  # type: ignore[method-assign]
 
 
 def is_local(description: str) -> bool:
@@ -185,6 +207,7 @@ async def open_all(
             await close_all(opened)
             cause = getattr(error, "socketError", error)
             raise AssemblyError(f"can't listen on {port.description!r}: {cause}") from error
+        accept_in_groups(listening)
         if loop is not None:
             own_sockets(listening, loop)
         factory.rate.port = listening
