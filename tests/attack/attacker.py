@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 
 from attacks import Attack
@@ -28,4 +29,5 @@ async def main(name: str, port: int, lasts_s: float) -> None:
 
 if __name__ == "__main__":
     gc.disable()  # Its pauses would be the bystander's.
+    os.nice(10)  # An attack comes from another machine, as a rule: it does not take the broker's processor.
     asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))

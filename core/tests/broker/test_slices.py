@@ -97,9 +97,9 @@ def test_a_slice_leaves_time_for_what_it_leads_to(cost: float, slices_s: float) 
     slices.is_over()
     loop.clock.advance(0.001)
 
-    settled = slices.settle()
+    slices.settle()
     loop.clock.advance(0.001 * cost)
-    slices.settled()
+    slices.settled(behind=False)
     slices.begin()
     slices.is_over()
     loop.clock.advance(slices_s - 0.00001)
@@ -107,7 +107,6 @@ def test_a_slice_leaves_time_for_what_it_leads_to(cost: float, slices_s: float) 
     loop.clock.advance(0.00002)
     after = slices.is_over()
 
-    assert settled
     assert (before, after) == (False, True)
 
 
@@ -123,7 +122,7 @@ def test_slices_grow_again_when_they_lead_to_little() -> None:
         was_over = slices.is_over()
         slices.settle()
         loop.clock.advance(ending_s)
-        slices.settled()
+        slices.settled(behind=False)
         return was_over
 
     slice_of(0.001, 0.1)
@@ -135,12 +134,43 @@ def test_slices_grow_again_when_they_lead_to_little() -> None:
     assert not later[-1]
 
 
-def test_a_turn_in_which_nobody_asked_is_no_slice() -> None:
-    """The small packets of every day cost no look at the clock."""
+def test_a_turn_in_which_nobody_asked_says_nothing() -> None:
+    """The small packets of every day cost no look at the clock, and what their turn waits for is no slice's cost."""
     loop = Loop()
     loop.slices.begin()
+    loop.slices.settle()
+    loop.clock.advance(1)
+    loop.slices.settled(behind=False)
+    loop.slices.begin()
+    loop.slices.is_over()
+    loop.clock.advance(FIRST_SLICE_S - 0.001)
 
-    assert not loop.slices.settle()
+    assert not loop.slices.is_over()
+
+
+def test_no_slice_begins_before_what_earlier_ones_led_to_has_been_sent() -> None:
+    """Else what is to be sent would grow without bound."""
+    loop = Loop()
+    served: list[str] = []
+
+    def turn(behind: bool) -> bool:
+        loop.slices.begin()
+        loop.turn()
+        is_over = loop.slices.is_over()
+        loop.slices.settle()
+        loop.slices.settled(behind)
+        return is_over
+
+    turn(behind=True)
+    loop.slices.later(lambda: served.append("work"))
+    over = turn(behind=True)
+    while_behind = [*served]
+    turn(behind=False)
+    turn(behind=False)
+
+    assert over
+    assert while_behind == []
+    assert served == ["work"]
 
 
 # Reads

@@ -50,7 +50,7 @@ _NOBODY: Final = CLOSED
 MANY_PIECES: Final = 16_384
 """So many answers to one read are not gathered until the turn ends."""
 
-AWAITING_TURN_BYTES: Final = 512 << 10
+AWAITING_TURN_BYTES: Final = 128 << 10
 """Read of a client that awaits its turn before it is read no more until it has it."""
 
 SMALL_READ_BYTES: Final = 1024
@@ -367,6 +367,10 @@ class Connection(Intake):
             return
         self._send_out(out)
 
+    def _send_on_later(self) -> None:
+        self.broker.runtime.turn.dirty.append(self.out)
+        self.broker.runtime.turn.touch()
+
     def room(self, messages: int) -> Deferred[None]:
         """Fires when the client can take about that many messages more, or is gone; in a later turn, as a rule."""
         ready: Deferred[None] = Deferred()
@@ -667,6 +671,7 @@ class Connection(Intake):
 
     def _go_on(self) -> None:
         """One thing that was waited for is done; what it has led to may still be waited for."""
+        was_paused = self._awaits_turn and not self._reads_ahead
         self._awaits_turn = False
         self._waits -= 1
         if self._waits:
@@ -690,6 +695,8 @@ class Connection(Intake):
         self._take_in(held)
         self._count_inbound(False)
         self._read_on()
+        if was_paused:
+            self.broker.runtime.slices.reads_on()
 
     def _hold(self, frames: list[Frame]) -> None:
         """Put packets behind those that wait; where nothing is waited for, nobody is left to carry them out."""
@@ -721,7 +728,7 @@ class Connection(Intake):
     def cut(self) -> None:
         """Disconnect at once, for the sake of what is held for the client; what waits for its socket is forgotten."""
         # In the middle of a packet there is no place for a DISCONNECT.
-        self._aborts = not self.link.ready
+        self._aborts = not self.link.ready or self._goes_on
         if self._aborts:
             self._forget_unsent()
         if self.state is State.CLOSED:

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from kinmqtt.broker.statistics import Statistics
 
 
+LARGE_PIECES: Final = 128
+LARGE_BYTES: Final = 16 << 10
+"""What it takes for an outbox to have much: pieces, or bytes as far as its first and last piece tell."""
+
+
 class Outbox(list[bytes]):
     """What goes out on a connection when the turn ends."""
 
@@ -21,6 +26,14 @@ class Outbox(list[bytes]):
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self.connection = connection
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there is much to send; no exact answer, which would cost as much as to send it."""
+        pieces = len(self)
+        if not pieces or pieces > LARGE_PIECES:
+            return True  # Empty it is where more goes out of what waits for the socket.
+        return pieces * len(self[-1]) > LARGE_BYTES or len(self[0]) > LARGE_BYTES
 
 
 class Closed(Outbox):

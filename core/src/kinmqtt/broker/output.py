@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Output:
     """What waits for one client's socket."""
 
-    __slots__ = ("_unsent", "broker", "congested", "handed_bytes", "limits", "link", "waiting_bytes")
+    __slots__ = ("_goes_on", "_unsent", "broker", "congested", "handed_bytes", "limits", "link", "waiting_bytes")
 
     def __init__(self, broker: Broker, link: Link) -> None:
         self.broker = broker
@@ -34,6 +34,8 @@ class Output:
         self.handed_bytes = 0
         """Those among them that the transport has."""
         self._unsent: Unsent | None = None
+        self._goes_on = False
+        """Whether the socket takes more of what waits, and is handed it in the next turn."""
 
     def is_closed(self) -> bool:
         """Whether the connection has ended."""
@@ -41,6 +43,10 @@ class Output:
 
     def _congest(self) -> None:
         """The client takes too little."""
+        raise NotImplementedError
+
+    def _send_on_later(self) -> None:
+        """Have :meth:`_send_out` called in the next turn, whatever that brings."""
         raise NotImplementedError
 
     def _is_ready(self) -> bool:
@@ -54,13 +60,18 @@ class Output:
 
     def _send_out(self, out: Outbox) -> None:
         """Hand a turn's packets to the transport, or keep them while it is busy."""
+        if self._goes_on:
+            self._goes_on = False
+            self._send_on()
+            self._check_congestion()
         if not out:
             return  # It went out before the turn's end.
         runtime = self.broker.runtime
+        is_ready = self.link.ready and not self._unsent
         at_once = self.broker.buffers.at_once
         # The sizes of the first and the last tell those of the others, as a rule: to look at each costs a good deal.
         looks_small = len(out) * (len(out[0]) + len(out[-1])) <= at_once
-        if looks_small and self.link.ready and not runtime.turn.has_large:
+        if looks_small and is_ready and not runtime.turn.has_large:
             data = b"".join(out)
             out.clear()
             size = len(data)
@@ -69,7 +80,7 @@ class Output:
             data = b""
             size = size_of(out)
         runtime.statistics.bytes_sent.value += size
-        if not data and self.link.ready and size <= at_once:
+        if not data and is_ready and size <= at_once:
             data = b"".join(out)
             out.clear()
         if not data:
@@ -108,21 +119,29 @@ class Output:
             self._congest()
 
     def _send_on(self) -> None:
-        """Hand on what waits, a little at a time, for as long as the socket takes it."""
+        """Hand on what waits, a little at a time, for as long as the socket takes it and there is time."""
         unsent = self._unsent
         link = self.link
+        runtime = self.broker.runtime
         while unsent and link.ready:
+            if self._goes_on:
+                return
             data = unsent.take(self.broker.buffers.at_once)
             self.waiting_bytes -= len(data)
             link.write(data)
             if not self._is_ready():
                 self._is_handed(len(data))
+            elif unsent and runtime.slices.is_over():
+                # In the next turn, behind those that have been sent nothing in this one.
+                self._goes_on = True
+                self._send_on_later()
 
     def _send_rest(self) -> None:
         """Hand on all that waits, though the socket does not take it: the connection is about to be closed.
 
         It goes on to count here: the transport has the same pieces until it is gone.
         """
+        self._goes_on = False
         if self._unsent:
             for piece in self._unsent.rest():
                 self.link.write(piece)
@@ -147,5 +166,7 @@ class Output:
             self.broker.buffers.hold_outbound(-handed)
 
     def _check_congestion(self) -> None:
-        if not self.congested and self.waiting_bytes > self._outbound_limit and not self.is_closed():
+        # What the socket would take waits for its turn, not for the client.
+        is_slow = self.waiting_bytes > self._outbound_limit and not self._goes_on
+        if is_slow and not self.congested and not self.is_closed():
             self._congest()

@@ -30,6 +30,9 @@ FIRST_SLICE_S: Final = 0.008
 SHORTEST_SLICE_S: Final = 0.0005
 """How long a slice is at least, however long what it leads to takes: less would not be worth its turn."""
 
+READ_S: Final = 0.0001
+"""How long the event loop takes, about, to read the 256 KB that may have come meanwhile."""
+
 _SHORTEST_SEEN_S: Final = 0.00025
 """What takes less than this is too short to say how long more of it would take."""
 
@@ -49,6 +52,7 @@ class Slices:
         "_first_slice_s",
         "_gathered_s",
         "_idle",
+        "_is_behind",
         "_is_running",
         "_is_scheduled",
         "_limit_s",
@@ -71,6 +75,8 @@ class Slices:
         """How long the slice took whose outcome is being committed and sent."""
         self._cost = 0.0
         """How long that takes, in slices."""
+        self._is_behind = False
+        """Whether what earlier slices led to has not all been sent."""
         self._is_scheduled = False
         self._is_running = False
         self._idle: list[Deferred[None]] = []
@@ -83,30 +89,41 @@ class Slices:
             self._began = _NOT_ASKED
             self._limit_s = self._first_slice_s
 
-    def settle(self) -> bool:
-        """The turn ends: what its slice led to is committed and sent now, and :meth:`settled` is to be called then.
+    def settle(self) -> None:
+        """The turn ends: what its slice led to is committed and sent now, for as long as leaves the turn its length.
 
-        ``False`` where the clock was not asked: there was no slice, and there is nothing to be called.
+        :meth:`settled` is to be called then.
         """
-        self._limit_s = self._first_slice_s
+        self._limit_s = FIRST_SLICE_S
+        self._gathered_s = _NOT_ASKED
         if self._began == _NOT_ASKED:
-            return False
+            return  # There was no slice.
         now = self._monotonic()
         self._gathered_s = now - self._began
+        self._limit_s = max(LONGEST_TURN_S - self._gathered_s, SLICE_S)
         self._began = now
-        return True
 
-    def settled(self) -> None:
-        """What the slice led to is committed and sent: slices are as long from now on as leaves time for that."""
-        took_s = self._monotonic() - self._began
+    def settled(self, behind: bool) -> bool:
+        """What the slice led to is committed and sent: slices are as long from now on as leaves time for that.
+
+        Answers whether there was a slice, in the sense of one of which the clock was asked.
+        Where ``behind``, some of it is still to be sent: no slice begins before it is.
+        """
+        was_behind, self._is_behind = self._is_behind, behind
+        if was_behind and not behind and self._waiting:
+            self._schedule()
         gathered_s = self._gathered_s
-        cost = took_s / gathered_s if gathered_s > _SHORTEST_SEEN_S else took_s / _SHORTEST_SEEN_S
-        known = self._cost
-        self._cost = cost if cost > known else known + _FORGETS * (cost - known)
-        room_s = max(SHORTEST_SLICE_S, LONGEST_TURN_S / (1.0 + self._cost))
-        self._slice_s = min(SLICE_S, room_s)
-        self._first_slice_s = min(FIRST_SLICE_S, room_s)
+        was_asked = gathered_s != _NOT_ASKED
+        if was_asked:
+            took_s = self._monotonic() - self._began
+            cost = took_s / max(gathered_s, _SHORTEST_SEEN_S)
+            known = self._cost
+            self._cost = cost if cost > known else known + _FORGETS * (cost - known)
+            room_s = max(SHORTEST_SLICE_S, LONGEST_TURN_S / (1.0 + self._cost))
+            self._slice_s = min(SLICE_S, room_s)
+            self._first_slice_s = min(FIRST_SLICE_S, room_s)
         self._began = _NOT_ASKED
+        return was_asked
 
     def start(self) -> None:
         """What comes is known to take long: the clock is looked at now, where it was not in this slice."""
@@ -119,8 +136,13 @@ class Slices:
         now = self._monotonic()
         if self._began == _NOT_ASKED:
             self._began = now
-            return False
+            return self._is_behind
         return now - self._began >= self._limit_s
+
+    def reads_on(self) -> None:
+        """A connection is read from again that was not, for what it sends: that takes time, and counts here."""
+        if self._began != _NOT_ASKED:
+            self._began -= READ_S
 
     def turn(self) -> Deferred[None]:
         """Fires in a later turn of the event loop, when everybody has had a turn who asked for one before."""
@@ -131,6 +153,9 @@ class Slices:
     def later(self, call: Callable[[], object]) -> None:
         """The same for a call, which costs less: many may be made in one turn."""
         self._waiting.append(call)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._run)
@@ -147,6 +172,8 @@ class Slices:
     def _run(self) -> None:
         """One slice of all that waits."""
         self._is_scheduled = False
+        if self._is_behind:
+            return
         self._is_running = True
         self._began = self._monotonic()
         self._limit_s = self._slice_s
@@ -165,6 +192,5 @@ class Slices:
             idle, self._idle = self._idle, []
             for done in idle:
                 done.callback(None)
-        elif not self._is_scheduled:
-            self._is_scheduled = True
-            self._call_soon(self._run)
+        else:
+            self._schedule()

@@ -50,6 +50,12 @@ ELSEWHERE: Final = ReasonCode.USE_ANOTHER_SERVER
 OWED_AT_ONCE: Final = 1000
 """Clients of whom something is handed over again in one turn, besides those of whom the turn writes anyway."""
 
+FLUSHED_AT_ONCE: Final = 16
+"""Connections that are sent something before the clock is looked at; it is after each that is sent much."""
+
+LITTLE_TURNS: Final = 8
+"""Turns in which little is done, before what is done between turns is."""
+
 Unkept = Callable[[str, Sequence[QueueWrite], ReasonCode, bool], None]
 
 
@@ -66,8 +72,10 @@ class Turn:
 
     __slots__ = (
         "_call_soon",
+        "_ends",
         "_failing",
         "_held",
+        "_late",
         "_loses_events",
         "_monotonic",
         "_observe",
@@ -80,6 +88,7 @@ class Turn:
         "_slices",
         "_stores",
         "_under_way",
+        "_when_ended",
         "batch",
         "began_at",
         "dirty",
@@ -121,6 +130,10 @@ class Turn:
         """When somebody first asked for the time in this turn, in seconds since the epoch; 0 before."""
         self.dirty: list[Outbox] = []
         """Outboxes that were empty before this turn."""
+        self._ends = 0
+        self._when_ended: Callable[[], object] | None = None
+        self._late: list[Outbox] = []
+        """Those of earlier turns that there was no time for."""
         self.pump: list[Session] = []
         """Sessions that may have room for what waits in their queue."""
 
@@ -136,6 +149,10 @@ class Turn:
         """
         self._on_unkept = call
         self._on_unopened = unopened
+
+    def when_ended(self, call: Callable[[], object]) -> None:
+        """Have a call made between turns: after each that is long, and after some of the others."""
+        self._when_ended = call
 
     def measure(self, monotonic: Callable[[], float], observe: Callable[[float], object]) -> None:
         """Have ``observe`` told how many seconds each turn waits until what it wants kept is kept, by this clock."""
@@ -207,7 +224,8 @@ class Turn:
     def end(self) -> None:
         """Commit, release what is committed, and send."""
         slices = self._slices
-        measured = slices is not None and slices.settle()
+        if slices is not None:
+            slices.settle()
         try:
             self._commit()
             while (self.pump or not self.batch.is_empty) and not self._waits():
@@ -218,9 +236,11 @@ class Turn:
             # Whatever went wrong, there is a next turn.
             self._scheduled = False
             self.began_at = 0.0
-            if measured and slices is not None:
-                slices.settled()
-        if (self.dirty or self.pump or not self.batch.is_empty) and not self._waits():
+            was_long = slices is not None and slices.settled(bool(self._late))
+            self._ends += 1
+            if self._when_ended is not None and (was_long or not self._ends % LITTLE_TURNS):
+                _attempt(self._when_ended)
+        if self.dirty or self._late or ((self.pump or not self.batch.is_empty) and not self._waits()):
             self.touch()
 
     def _waits(self) -> bool:
@@ -481,14 +501,30 @@ class Turn:
                 self._owed.setdefault(change.client_id, Owed()).sessions.append(change)
 
     def _flush(self) -> None:
+        """Send, as far as there is time; the rest goes out in later turns."""
         dirty, self.dirty = self.dirty, []
-        for outbox in dirty:
+        late = self._late
+        if self.has_large or late:
+            # Who gets little does not wait for what goes to others.
+            late += [outbox for outbox in dirty if outbox.is_large]
+            dirty = [outbox for outbox in dirty if not outbox.is_large]
+        left = self._send(dirty, FLUSHED_AT_ONCE)
+        if late or left:
+            self._late = left + self._send(late, 1)
+        self.has_large = False
+
+    def _send(self, outboxes: list[Outbox], asks_after: int) -> list[Outbox]:
+        """Send until the time is over, but to some in any case; answers to whom nothing was sent."""
+        slices = self._slices
+        for sent, outbox in enumerate(outboxes, 1):
             connection: Connection = outbox.connection
             try:
                 connection.flush()
             except Exception:
                 log.failure("what {client} is sent could not be", client=connection.name)
-        self.has_large = False
+            if not sent % asks_after and slices is not None and slices.is_over():
+                return outboxes[sent:]
+        return []
 
 
 def _attempt(call: Callable[[], object]) -> None:

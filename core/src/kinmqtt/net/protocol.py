@@ -40,6 +40,10 @@ CLOSE_LIMIT_S: Final = 10.0
 """How long a peer may take to read the last words written to it, before the connection is cut."""
 
 
+FORGOTTEN_AT_ONCE_BYTES: Final = 64 << 10
+"""What is read at once of a closed connection, and forgotten, before it is others' turn."""
+
+
 @frozen(slots=True)
 class SharedBounds:
     """What the listeners of a broker share: who waits to come in, and who has not quite left."""
@@ -167,6 +171,17 @@ class MqttProtocol(Protocol):
             if self._left_bytes < 0:
                 log.debug("{address} was cut off: it did not stop sending", address=self.address)
                 self.abort()
+            elif len(data) >= FORGOTTEN_AT_ONCE_BYTES:
+                # Others are read between: what is to be forgotten must not be read faster than what is not.
+                transport: Any = self.transport
+                transport.pauseProducing()
+                self._broker.runtime.slices.later(self._forget_on)
+
+    def _forget_on(self) -> None:
+        if self._left_bytes is not None:
+            self._broker.runtime.slices.reads_on()
+            transport: Any = self.transport
+            transport.resumeProducing()
 
     def introduced(self) -> Connection:
         """The broker's side of this connection; who is there is known by now."""
@@ -226,6 +241,7 @@ class MqttProtocol(Protocol):
                 listener=self.listener.name,
                 why=self._why_lost(reason),
             )
+        self._left_bytes = None
 
     def _why_lost(self, reason: Failure) -> str:
         """Why the connection ended, in words; a TLS handshake that failed says what the peer did wrong."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import secrets
 import signal
 import threading
@@ -19,7 +18,9 @@ from twisted.logger import Logger
 from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.awaiting import limited
 from kinmqtt.broker.broker import STOP_LIMIT_S, Broker
+from kinmqtt.broker.overload import Level
 from kinmqtt.broker.settings import LimitSettings
+from kinmqtt.net.collector import Collector
 from kinmqtt.net.listeners import ListenerPort, close_all, open_all
 from kinmqtt.net.owned import log_errors, owning_loop
 from kinmqtt.net.protocol import SharedBounds
@@ -74,6 +75,7 @@ class BrokerService(Service):
         self._starting: Deferred[None] | None = None
         self.broker = Broker(assembly, next_turn(reactor), secrets.token_hex, version)
         self._bounds = SharedBounds.of(self.broker.runtime.clock)
+        self._collector = Collector()
         self.failed: str | None = None
         """Why the broker could not start."""
 
@@ -157,11 +159,12 @@ class BrokerService(Service):
             for line in warnings(listener, self._now):
                 log.warn("{line}", line=line)
         self.broker.housekeeping.every(LOOK_AT_CERTIFICATES_S, self._look_at_certificates, at_once=False)
-        # What is there now stays: later collections need not look at it.
-        gc.collect()
-        gc.freeze()
-        # Messages on their way are no cycles: looking for some among them costs a tenth of the time.
-        gc.set_threshold(100_000, 20, 50)
+        self._collector.begin()
+        self.broker.runtime.turn.when_ended(self._collector.look)
+        self.broker.housekeeping.every(1.0, self._look_at_all, at_once=False)
+
+    def _look_at_all(self) -> None:
+        self._collector.look_at_all(self.broker.overload.level > Level.NORMAL)
 
     def _give_up(self, failure: Any) -> None:
         if failure.check(SpiError):
@@ -183,3 +186,4 @@ class BrokerService(Service):
         self._bounds.lingering.stop()
         if self.failed is None:
             await self.broker.stop()
+        self._collector.stop()
