@@ -27,8 +27,11 @@ log = Logger("kinmqtt.fanout")
 HEAVY: Final = 64
 """Deliveries beyond which one message is much more work than most packets are."""
 
-PIECE: Final = 128
+LARGE: Final = 500
 """Deliveries that are made at once: a message to more is delivered in pieces, and others have their turn between."""
+
+PIECE: Final = 32
+"""Deliveries before the clock is looked at again."""
 
 
 class Target:
@@ -186,7 +189,7 @@ class Fanout:
         self._denied = ordered.denied
         self.is_simple = bool(self.targets) and not groups and not self._plain and len(self._shared) == 1
         """Whether a QoS 0 packet that came in one version goes out to all as it is."""
-        self.is_large = len(self.targets) > PIECE
+        self.is_large = len(self.targets) > LARGE
         """Whether messages go out in :meth:`pieces`."""
 
     def holds(self, client_id: str) -> bool:

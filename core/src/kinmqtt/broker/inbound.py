@@ -550,16 +550,16 @@ def _read_acknowledgement(connection: Connection, frame: bytes, body: int, first
 def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PUBREL: the identifier of a QoS 2 message may be used anew."""
     session = _session(connection)
-    packet: Any = decode(frame, body, connection.version, connection.limits)
-    reason = session.incoming.close(packet.packet_id)
+    packet_id, _ = _read_acknowledgement(connection, frame, body, 0x62)
+    reason = session.incoming.close(packet_id)
     turn = connection.broker.runtime.turn
     if session.kept and reason is _SUCCESS:
-        turn.batch.queue.append(queue.InboundClose(session.client_id, session.epoch, packet.packet_id))
+        turn.batch.queue.append(queue.InboundClose(session.client_id, session.epoch, packet_id))
     if reason is _SUCCESS or connection.version != V5:
-        answer = _short(PacketType.PUBCOMP, packet.packet_id)
+        answer = _short(PacketType.PUBCOMP, packet_id)
     else:
         connection.unacknowledged += 1  # The answer takes it off again: nothing was counted for this identifier.
-        answer = _with_reason(PacketType.PUBCOMP, packet.packet_id, reason)
+        answer = _with_reason(PacketType.PUBCOMP, packet_id, reason)
     turn.acknowledge(connection, answer)
     return None
 

@@ -30,13 +30,10 @@ FIRST_SLICE_S: Final = 0.008
 SHORTEST_SLICE_S: Final = 0.0005
 """How long a slice is at least, however long what it leads to takes: less would not be worth its turn."""
 
-READ_S: Final = 0.0001
+READ_S: Final = 0.0002
 """How long the event loop takes, about, to read the 256 KB that may have come meanwhile."""
 
-_SHORTEST_SEEN_S: Final = 0.00025
-"""What takes less than this is too short to say how long more of it would take."""
-
-_FORGETS: Final = 0.1
+_FORGETS: Final = 0.2
 """How much of what was seen before is forgotten with each slice that leads to less."""
 
 _NOT_ASKED: Final = -1.0
@@ -55,6 +52,7 @@ class Slices:
         "_is_behind",
         "_is_running",
         "_is_scheduled",
+        "_is_settling",
         "_limit_s",
         "_monotonic",
         "_slice_s",
@@ -77,6 +75,8 @@ class Slices:
         """How long that takes, in slices."""
         self._is_behind = False
         """Whether what earlier slices led to has not all been sent."""
+        self._is_settling = False
+        """Whether that is being committed and sent, and the clock asked for its sake."""
         self._is_scheduled = False
         self._is_running = False
         self._idle: list[Deferred[None]] = []
@@ -94,6 +94,7 @@ class Slices:
 
         :meth:`settled` is to be called then.
         """
+        self._is_settling = True
         self._limit_s = FIRST_SLICE_S
         self._gathered_s = _NOT_ASKED
         if self._began == _NOT_ASKED:
@@ -109,21 +110,27 @@ class Slices:
         Answers whether there was a slice, in the sense of one of which the clock was asked.
         Where ``behind``, some of it is still to be sent: no slice begins before it is.
         """
+        self._is_settling = False
         was_behind, self._is_behind = self._is_behind, behind
         if was_behind and not behind and self._waiting:
             self._schedule()
         gathered_s = self._gathered_s
         was_asked = gathered_s != _NOT_ASKED
         if was_asked:
-            took_s = self._monotonic() - self._began
-            cost = took_s / max(gathered_s, _SHORTEST_SEEN_S)
-            known = self._cost
-            self._cost = cost if cost > known else known + _FORGETS * (cost - known)
-            room_s = max(SHORTEST_SLICE_S, LONGEST_TURN_S / (1.0 + self._cost))
-            self._slice_s = min(SLICE_S, room_s)
-            self._first_slice_s = min(FIRST_SLICE_S, room_s)
+            self._learn(gathered_s, self._monotonic() - self._began)
         self._began = _NOT_ASKED
         return was_asked
+
+    def _learn(self, gathered_s: float, took_s: float) -> None:
+        """A turn has gathered and then committed and sent for so long: slices shrink where that was too long."""
+        cost = took_s / max(gathered_s, SHORTEST_SLICE_S)
+        if cost < self._cost:
+            self._cost += _FORGETS * (cost - self._cost)
+        elif gathered_s + took_s > LONGEST_TURN_S:
+            self._cost = cost
+        room_s = max(SHORTEST_SLICE_S, LONGEST_TURN_S / (1.0 + self._cost))
+        self._slice_s = min(SLICE_S, room_s)
+        self._first_slice_s = min(FIRST_SLICE_S, room_s)
 
     def start(self) -> None:
         """What comes is known to take long: the clock is looked at now, where it was not in this slice."""
@@ -134,9 +141,11 @@ class Slices:
         """Whether the slice is over: who has more to do does it in a later one."""
         self.is_heavy = False
         now = self._monotonic()
+        if self._is_behind and not self._is_settling:
+            return True
         if self._began == _NOT_ASKED:
             self._began = now
-            return self._is_behind
+            return False
         return now - self._began >= self._limit_s
 
     def reads_on(self) -> None:
