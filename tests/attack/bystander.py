@@ -2,11 +2,11 @@
 
     python bystander.py PORT
 
-It publishes to itself with QoS 1, 200 messages a second, and waits for none before it sends the next. A message's time
-runs from when it is due, so that a broker that stalls delays all that were due meanwhile; what has not come back when
-it is asked has taken until then. Each line on standard input is a number: once
-so many messages have come back since the line before, it prints what it has seen of them, as JSON: ``trips``,
-``p50_ms``, ``p99_ms``, ``longest_ms``, ``lost``. A connection that ends is opened again, and counted as lost.
+It publishes to itself with QoS 1, 200 messages a second, and waits for none before it sends the next. A message's
+time runs from when it is due, so that a broker that stalls delays all that were due meanwhile; what has not come back
+when it is asked has taken until then. Each line on standard input is a number: once so many messages have come back
+since the line before, it prints what it has seen of them, as JSON: ``trips``, ``p50_ms``, ``p99_ms``, ``longest_ms``,
+``lost``. A connection that ends is opened again, and counted as lost.
 """
 
 from __future__ import annotations

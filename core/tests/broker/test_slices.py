@@ -296,138 +296,6 @@ def test_without_haste_a_read_is_carried_out_at_once() -> None:
     assert len(peer.connection.out) == 5000
 
 
-# Messages to very many
-
-
-def crowd(house: SlicedHouse, size: int = 600, qos: int = 1, **more: Any) -> list[Peer]:
-    """Subscribers to one topic."""
-    return [house.connect(f"s{number}", V5, **more).subscribe("t", qos=qos) for number in range(size)]
-
-
-def publish(payload: bytes, packet_id: int, topic: str = "t") -> bytes:
-    """A PUBLISH of MQTT 5 and QoS 1."""
-    return encode(Publish.build(topic, payload, qos=1, packet_id=packet_id), V5)
-
-
-def have(peers: list[Peer]) -> int:
-    """How many have got something."""
-    for peer in peers:
-        peer.collect()
-    return sum(bool(peer.messages) for peer in peers)
-
-
-@pytest.mark.parametrize("more", [{}, {"expiry_s": 60}], ids=["unkept", "kept"])
-def test_others_are_served_while_a_message_goes_to_very_many(more: dict[str, int]) -> None:
-    """Its publisher alone waits, and is answered when everybody has it (MQTT-4.6.0-6)."""
-    house = SlicedHouse()
-    subs = crowd(house, **more)
-    pub, other = house.connect("pub", V5), house.connect("other", V5)
-
-    house.hand_over(pub, publish(b"1", 1) + PINGREQ)
-    house.steps_until(lambda: have(subs) > 0)
-    reached = have(subs)
-    house.hand_over(other, PINGREQ)
-    house.steps_until(lambda: answered(other, Pingresp))
-    still = have(subs)
-    early = answered(pub, Puback) or answered(pub, Pingresp)
-    house.settle()
-
-    assert 0 < reached <= still < 600
-    assert not early
-    assert have(subs) == 600
-    assert answered(pub, Puback) and answered(pub, Pingresp)
-
-
-def test_messages_of_one_topic_reach_all_of_very_many_in_one_order() -> None:
-    """What others publish to a topic waits until what came before has reached everybody."""
-    house = SlicedHouse()
-    subs = crowd(house)
-    pubs = [house.connect(f"p{number}", V5) for number in range(3)]
-
-    for number, pub in enumerate(pubs):
-        house.hand_over(pub, publish(b"%d" % number, 1) + publish(b"%d" % (number + 3), 2))
-    house.broker.publish(Message("t", b"6", qos=1))
-    house.settle()
-    have(subs)
-    orders = {tuple(payload for _, payload, _ in sub.messages) for sub in subs}
-
-    assert len(orders) == 1
-    [order] = orders
-    assert sorted(order) == [b"%d" % number for number in range(7)]
-    assert all(order.index(b"%d" % number) < order.index(b"%d" % (number + 3)) for number in range(3))
-
-
-def test_another_topic_does_not_wait_for_very_many() -> None:
-    """Only the topic's own messages do."""
-    house = SlicedHouse()
-    subs = crowd(house)
-    pub, other = house.connect("pub", V5), house.connect("other", V5).subscribe("elsewhere", qos=1)
-
-    house.hand_over(pub, publish(b"1", 1))
-    house.steps_until(lambda: have(subs) > 0)
-    house.hand_over(other, publish(b"2", 1, "elsewhere"))
-    house.steps_until(lambda: have([other]) > 0)
-    reached = have(subs)
-    house.settle()
-
-    assert reached < 600
-    assert have(subs) == 600
-
-
-def test_who_comes_or_goes_while_a_message_goes_to_very_many() -> None:
-    """Who ended gets nothing, who came after it was published neither; who left its session behind has it there."""
-    house = SlicedHouse()
-    subs = crowd(house)
-    ended, left = subs.pop(), house.connect("left", V5, expiry_s=60).subscribe("t", qos=1)
-    pub = house.connect("pub", V5)
-
-    house.hand_over(pub, publish(b"1", 1))
-    house.steps_until(lambda: have(subs) > 0)
-    ended.connection.lost("gone")
-    left.connection.lost("gone")
-    late = house.connect("late", V5).subscribe("t", qos=1)
-    house.settle()
-    back = house.connect("left", V5, clean_start=False, expiry_s=60)
-
-    assert have(subs) == 599
-    assert have([late, ended]) == 0
-    assert have([back]) == 1
-
-
-def test_a_message_to_very_many_reaches_them_though_its_publisher_is_gone() -> None:
-    """It was taken over; nobody else's copy hangs on the connection by which it came."""
-    house = SlicedHouse()
-    subs = crowd(house)
-    pub = house.connect("pub", V5)
-
-    house.hand_over(pub, publish(b"1", 1))
-    house.steps_until(lambda: have(subs) > 0)
-    pub.connection.lost("gone")
-    house.settle()
-
-    assert have(subs) == 600
-
-
-def test_a_message_of_qos_0_to_very_many_who_differ_goes_in_slices_too() -> None:
-    """Where each has a packet of its own, here by its subscription identifier, each is much work."""
-    house = SlicedHouse()
-    subs = [
-        house.connect(f"s{number}", V5).send(
-            Subscribe(7, (SubscribeRequest("t"),), Properties(subscription_identifier=(number + 1,)))
-        )
-        for number in range(600)
-    ]
-    pub = house.connect("pub", V5)
-
-    house.hand_over(pub, encode(Publish.build("t", b"1"), V5) + PINGREQ)
-    house.steps_until(lambda: have(subs) > 0)
-    reached = have(subs)
-    house.settle()
-
-    assert reached < 600
-    assert have(subs) == 600
-
-
 # SUBSCRIBE and UNSUBSCRIBE
 
 
@@ -726,3 +594,75 @@ def test_delayed_messages_of_one_second_are_published_in_slices() -> None:
     house.advance(6)
 
     assert [int(payload) for _, payload, _ in sub.messages] == list(range(100))
+
+
+# Output
+
+
+def large(number: int) -> bytes:
+    """A message of QoS 0 that does not go out at once."""
+    return encode(Publish.build("t", b"%07d" % number + bytes(100_000)), V5)
+
+
+def test_who_is_sent_little_does_not_wait_for_who_is_sent_much() -> None:
+    """What goes to others is sent a little at a time, in the turns that follow, and is all sent in the end."""
+    house = SlicedHouse()
+    subs = [house.connect(f"s{number}", V5).subscribe("t") for number in range(20)]
+    pub, other = house.connect("pub", V5), house.connect("other", V5)
+
+    house.hand_over(pub, large(1))
+    house.hand_over(other, PINGREQ)
+    house.steps_until(lambda: answered(other, Pingresp))
+    for sub in subs:
+        sub.collect()
+    early = sum(bool(sub.messages) for sub in subs)
+    house.settle()
+    for sub in subs:
+        sub.collect()
+
+    assert early < 20
+    assert [len(sub.messages) for sub in subs] == [1] * 20
+
+
+def test_a_slow_client_is_relieved_when_its_socket_takes_all_in_slices() -> None:
+    """The socket has nothing more to tell then: who has sent the rest sees to it that the client is read again."""
+    house = SlicedHouse(outbound_buffer_bytes=1_000_000)
+    sub = house.connect("sub", V5).subscribe("t")
+    write = sub.link.write
+    takes = [False]
+
+    def write_little(data: bytes) -> None:
+        write(data)
+        sub.link.ready = takes[0]
+
+    sub.link.write = write_little  # type: ignore[method-assign]
+    for number in range(60):
+        house.broker.publish(Message("t", b"%07d" % number + bytes(100_000)))
+    house.settle()
+    slow = sub.connection.congested
+    takes[0] = sub.link.ready = True
+    sub.connection.drained()
+    house.settle()
+    house.broker.publish(Message("t", b"0000060"))
+    house.settle()
+    sub.collect()
+
+    assert slow
+    assert not sub.connection.congested
+    assert sub.link.reading
+    assert int(sub.messages[-1][1][:7]) == 60
+
+
+def test_who_is_cut_while_more_is_to_be_sent_is_told_nothing() -> None:
+    """A DISCONNECT in the middle of a packet would be part of it (section 2.1)."""
+    house = SlicedHouse()
+    sub = house.connect("sub", V5).subscribe("t")
+    house.broker.publish(Message("t", bytes(3_000_000)))
+    house.steps_until(lambda: sub.connection.waiting_bytes > 0)
+
+    sub.connection.cut()
+    house.settle()
+    sub.collect()
+
+    assert sub.closed
+    assert sub.of(Disconnect) == []

@@ -90,6 +90,7 @@ def test_circles_are_found_sooner_while_memory_is_short(
 ) -> None:
     """What they hold is wanted."""
     monkeypatch.setattr(module, "SET_ASIDE_WHILE_SHORT", LOOKS_AT)
+    monkeypatch.setattr(module, "PART_SET_ASIDE", 1_000_000)
     circle = Circle()
     kept = fill()
     collector.look()

@@ -26,7 +26,7 @@ from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.publishing import Publishing
 from kinmqtt.broker.retained import Retained
 from kinmqtt.broker.rights import Rights
-from kinmqtt.broker.router import Routed, Router
+from kinmqtt.broker.router import Router
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.sessions import Sessions
 from kinmqtt.broker.settings import LimitSettings
@@ -532,15 +532,10 @@ class _ClusterNews:
 
     def forwarded(self, origin: NodeIdentity, messages: Sequence[Message]) -> Commit:
         """Route another node's messages to this node's subscribers."""
-        router = self._broker.router
-        routed = [router.route(Publication.of(message)) for message in messages]
-        return run(self._when_kept([each for each in routed if isinstance(each, Awaitable)]))
-
-    async def _when_kept(self, pending: Sequence[Awaitable[Routed]]) -> None:
-        """Wait until messages are delivered that have very many subscribers, and until all is kept."""
-        for each in pending:
-            await as_deferred(each)
-        await self._broker.runtime.turn.committed()
+        broker = self._broker
+        for message in messages:
+            broker.router.route(Publication.of(message))
+        return broker.runtime.turn.committed()
 
     def routes_changed(
         self, node: NodeIdentity, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]

@@ -227,10 +227,7 @@ class Connection(Intake):
         self._is_taken()
         if self._unsent:
             self._send_on()
-        if self.congested and self.waiting_bytes <= self._outbound_limit:
-            self._relieve()
-        if self.waits_for_room and self.link.ready:
-            self._tell_room()
+        self._has_sent()
 
     def lost(self, text: str) -> None:
         """The network connection is gone, from whichever side."""
@@ -366,6 +363,12 @@ class Connection(Intake):
         if out is _NOBODY:
             return
         self._send_out(out)
+
+    def _has_sent(self) -> None:
+        if self.congested and self.waiting_bytes <= self._outbound_limit:
+            self._relieve()
+        if self.waits_for_room and self.link.ready:
+            self._tell_room()
 
     def _send_on_later(self) -> None:
         self.broker.runtime.turn.dirty.append(self.out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -26,12 +26,6 @@ log = Logger("kinmqtt.fanout")
 
 HEAVY: Final = 64
 """Deliveries beyond which one message is much more work than most packets are."""
-
-LARGE: Final = 500
-"""Deliveries that are made at once: a message to more is delivered in pieces, and others have their turn between."""
-
-PIECE: Final = 32
-"""Deliveries before the clock is looked at again."""
 
 
 class Target:
@@ -164,7 +158,6 @@ class Fanout:
         "_unknown",
         "generation",
         "groups",
-        "is_large",
         "is_simple",
         "targets",
         "topic",
@@ -189,8 +182,6 @@ class Fanout:
         self._denied = ordered.denied
         self.is_simple = bool(self.targets) and not groups and not self._plain and len(self._shared) == 1
         """Whether a QoS 0 packet that came in one version goes out to all as it is."""
-        self.is_large = len(self.targets) > LARGE
-        """Whether messages go out in :meth:`pieces`."""
 
     def holds(self, client_id: str) -> bool:
         """Whether a client is among those who get the messages for themselves."""
@@ -241,17 +232,9 @@ class Fanout:
         """Deliver a QoS 0 message."""
         if len(self.targets) > HEAVY:
             self._runtime.slices.is_heavy = True
-        plain = self._plain  # A plugin that is asked below may make this fan-out stale.
-        self._share(publication)
-        for target in plain:
-            deliver(self._runtime, target, publication)
-        if self._unknown:
-            self._learn()
-
-    def _share(self, publication: Publication) -> None:
-        """Send a QoS 0 message to those who share its packets."""
         if self._denied:
             self._count_denied()
+        plain = self._plain  # A plugin that is asked below may make this fan-out stale.
         for version, sessions in self._shared:
             head, tail = publication.parts(version, 0, False)
             packet = head + tail
@@ -264,26 +247,8 @@ class Fanout:
                     dirty.append(out)
                 out.append(packet)
             self._runtime.statistics.messages_sent.value += len(sessions)
-
-    def pieces(self, publication: Publication) -> Iterator[bool]:
-        """Deliver a message piece by piece; of each, whether all queues accepted.
-
-        Who has ended meanwhile is passed over. Who comes meanwhile does not get it: it was published before.
-        """
-        if publication.publish.qos:
-            targets: Sequence[Target] = self._served
-            if self._denied:
-                self._count_denied()
-            deliver_all = self._assure_each if self._plain else self._assure
-            for start in range(0, len(targets), PIECE):
-                yield deliver_all(targets[start : start + PIECE], publication)
-        else:
-            targets = self._plain
-            self._share(publication)
-            for start in range(0, len(targets), PIECE):
-                for target in targets[start : start + PIECE]:
-                    deliver(self._runtime, target, publication)
-                yield True
+        for target in plain:
+            deliver(self._runtime, target, publication)
         if self._unknown:
             self._learn()
 
@@ -294,33 +259,24 @@ class Fanout:
 
     def assured(self, publication: Publication) -> bool:
         """Deliver a message of QoS 1 or 2; ``False`` if a queue refused it."""
+        accepted = True
+        qos = publication.publish.qos
         if len(self.targets) > HEAVY:
             self._runtime.slices.is_heavy = True
         if self._denied:
             self._count_denied()
         if self._plain:
-            accepted = self._assure_each(self._served, publication)
+            for target in self._served:
+                accepted &= deliver(self._runtime, target, publication)
             if self._unknown:
                 self._learn()
             return accepted
-        return self._assure(self._served, publication)
-
-    def _assure(self, targets: Sequence[Target], publication: Publication) -> bool:
-        """Deliver to targets of which nothing is particular."""
-        accepted = True
-        qos = publication.publish.qos
-        for target in targets:
+        for target in self._served:
             granted = target.qos
             if granted:
                 accepted &= target.session.deliver(publication, qos if qos < granted else granted, False)
             else:
                 deliver(self._runtime, target, publication)
-        return accepted
-
-    def _assure_each(self, targets: Sequence[Target], publication: Publication) -> bool:
-        accepted = True
-        for target in targets:
-            accepted &= deliver(self._runtime, target, publication)
         return accepted
 
 

@@ -45,6 +45,10 @@ class Output:
         """The client takes too little."""
         raise NotImplementedError
 
+    def _has_sent(self) -> None:
+        """Less waits than before: whoever waited for that may go on."""
+        raise NotImplementedError
+
     def _send_on_later(self) -> None:
         """Have :meth:`_send_out` called in the next turn, whatever that brings."""
         raise NotImplementedError
@@ -64,6 +68,7 @@ class Output:
             self._goes_on = False
             self._send_on()
             self._check_congestion()
+            self._has_sent()
         if not out:
             return  # It went out before the turn's end.
         runtime = self.broker.runtime

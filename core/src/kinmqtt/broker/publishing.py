@@ -129,7 +129,7 @@ class Publishing:
     async def _after(self, retained: Awaitable[None], publication: Publication, when_kept: bool) -> Routed:
         await as_deferred(retained)
         self._runtime.turn.touch()
-        return await settle(self._router.route(publication, when_kept=when_kept))
+        return self._router.route(publication, when_kept=when_kept)
 
     def completed(self, message: Message) -> Message:
         """The message as received now: with an id of its own and the moment from which its expiry counts."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from twisted.internet.defer import Deferred
-
-from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.fanout import Fanout, Target, deliver, deliver_when_kept
 from kinmqtt.broker.fanouts import Fanouts
 from kinmqtt.broker.groups import Group, GroupKey
@@ -61,8 +58,6 @@ class Router:
         self._groups_of: dict[str, set[GroupKey]] = {}
         """By client id: who comes and goes is told to the groups it is a member of."""
         self.fanouts = Fanouts(runtime, index, session_of, self._groups)
-        self._under_way: dict[str, list[Deferred[None]]] = {}
-        """By topic: a message is being delivered in pieces, and who waits for the end of that."""
         self._routes_version = 0
         self._interest: dict[RouteChange, int] = {}
         """How many of this node's clients want a route: the other nodes hear of the first and the last."""
@@ -168,12 +163,9 @@ class Router:
         """Everybody who gets the messages of a topic, from what is remembered where it is fresh."""
         return self.fanouts.get(topic)
 
-    def route(
-        self, publication: Publication, fanout: Fanout | None = None, *, when_kept: bool = False
-    ) -> Maybe[Routed]:
-        """Deliver a message to everybody who wants it: to very many in later turns of the event loop too.
+    def route(self, publication: Publication, fanout: Fanout | None = None, *, when_kept: bool = False) -> Routed:
+        """Deliver a message to everybody who wants it.
 
-        Meanwhile what is published to the same topic waits, whoever published it (MQTT-4.6.0-6).
         With ``when_kept`` nobody gets it unless this turn's writes are kept: it would come again where they are not.
         """
         publish = publication.publish
@@ -187,12 +179,8 @@ class Router:
             if runtime.hooks.message_unrouted.active:
                 runtime.hooks.message_unrouted(publication.message)
             return Routed.UNROUTED
-        if self._under_way and publish.topic in self._under_way:
-            return run(self._route_behind(publication, when_kept))
-        groups = fanout.groups  # A plugin that is asked below may make the fan-out stale.
-        if fanout.is_large and not when_kept:
-            return self._route_in_pieces(publication, fanout.pieces(publication), groups)
         accepted = True
+        groups = fanout.groups  # A plugin that is asked below may make the fan-out stale.
         if when_kept:
             for target in fanout.targets:
                 accepted &= deliver_when_kept(self._runtime, target, publication)
@@ -200,56 +188,9 @@ class Router:
             accepted = fanout.assured(publication)
         else:
             fanout.best_effort(publication)
-        return self._to_groups(publication, groups, when_kept, accepted)
-
-    def _to_groups(
-        self, publication: Publication, groups: tuple[Group, ...], when_kept: bool, accepted: bool
-    ) -> Routed:
         for group in groups:
             accepted &= self._to_member(group, publication, when_kept)
         return _DELIVERED if accepted else Routed.REFUSED
-
-    def _route_in_pieces(
-        self, publication: Publication, pieces: Iterator[bool], groups: tuple[Group, ...]
-    ) -> Maybe[Routed]:
-        """Deliver to very many: as far as the slice goes now, and the rest later."""
-        slices = self._runtime.slices
-        accepted = True
-        for taken in pieces:
-            accepted &= taken
-            if slices.is_over():
-                self._under_way[publication.publish.topic] = []
-                return run(self._route_rest(publication, pieces, groups, accepted))
-        return self._to_groups(publication, groups, False, accepted)
-
-    async def _route_rest(
-        self, publication: Publication, pieces: Iterator[bool], groups: tuple[Group, ...], accepted: bool
-    ) -> Routed:
-        runtime = self._runtime
-        slices = runtime.slices
-        try:
-            await slices.turn()
-            runtime.turn.touch()
-            for taken in pieces:
-                accepted &= taken
-                if slices.is_over():
-                    await slices.turn()
-                    runtime.turn.touch()
-            return self._to_groups(publication, groups, False, accepted)
-        finally:
-            # Whoever waits goes on in the order of coming, one of them at a time.
-            for waits in self._under_way.pop(publication.publish.topic):
-                waits.callback(None)
-
-    async def _route_behind(self, publication: Publication, when_kept: bool) -> Routed:
-        """Deliver a message when what was published before it to its topic is."""
-        topic = publication.publish.topic
-        while (before := self._under_way.get(topic)) is not None:
-            waits: Deferred[None] = Deferred()
-            before.append(waits)
-            await waits
-        self._runtime.turn.touch()
-        return await settle(self.route(publication, when_kept=when_kept))
 
     def to_another_member(
         self, client_id: str, shared_filter: str, publication: Publication, *, connected: bool, gone: bool = False

@@ -3,7 +3,7 @@
 Every entry into the broker (a read, a timer, a plugin's publish) calls :meth:`Turn.touch`. When the turn ends, its
 writes go to each store in one batch. What depends on them, acknowledgements and deliveries of kept sessions, waits
 for the commits; batches are released in the order in which they were made, so acknowledgements keep theirs
-(MQTT-4.6.0-2). Then each connection that has something to send gets one write.
+(MQTT-4.6.0-2). Then each connection that has something to send gets one write, in this turn or in one of the next.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OWED_AT_ONCE: Final = 1000
 """Clients of whom something is handed over again in one turn, besides those of whom the turn writes anyway."""
 
 FLUSHED_AT_ONCE: Final = 16
-"""Connections that are sent something before the clock is looked at; it is after each that is sent much."""
+"""Connections that are sent little before the clock is looked at; it is after each that is sent much."""
 
 LITTLE_TURNS: Final = 8
 """Turns in which little is done, before what is done between turns is."""
@@ -236,9 +236,9 @@ class Turn:
             # Whatever went wrong, there is a next turn.
             self._scheduled = False
             self.began_at = 0.0
-            was_long = slices is not None and slices.settled(bool(self._late))
+            had_slice = slices is not None and slices.settled(bool(self._late))
             self._ends += 1
-            if self._when_ended is not None and (was_long or not self._ends % LITTLE_TURNS):
+            if self._when_ended is not None and (had_slice or not self._ends % LITTLE_TURNS):
                 _attempt(self._when_ended)
         if self.dirty or self._late or ((self.pump or not self.batch.is_empty) and not self._waits()):
             self.touch()
@@ -511,7 +511,7 @@ class Turn:
         left = self._send(dirty, FLUSHED_AT_ONCE)
         if late or left:
             self._late = left + self._send(late, 1)
-        self.has_large = False
+        self.has_large = bool(self._late)
 
     def _send(self, outboxes: list[Outbox], asks_after: int) -> list[Outbox]:
         """Send until the time is over, but to some in any case; answers to whom nothing was sent."""

@@ -56,8 +56,8 @@ class Collector:
         It is done sooner where memory ``is_short``.
         """
         self.look()
-        most = SET_ASIDE_WHILE_SHORT if is_short else max(MOST_SET_ASIDE, self._there // PART_SET_ASIDE)
-        if self._set_aside > most:
+        most = SET_ASIDE_WHILE_SHORT if is_short else MOST_SET_ASIDE
+        if self._set_aside > max(most, self._there // PART_SET_ASIDE):
             self._look_at_all()
 
     def _look_at_all(self) -> None:
