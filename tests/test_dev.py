@@ -122,7 +122,7 @@ def test_what_continuous_integration_names_is_there() -> None:
 
     named = set(re.findall(r"(?<![\w./-])(?:core|metrics|plugins|spi|tests)/[\w/.]*\w", text))
 
-    assert {"core/tests/broker", "tests/crash", "tests/conformance"} <= named
+    assert len(named) > 15
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 

@@ -246,20 +246,20 @@ def test_a_violation_behind_many_packets_is_found_when_its_turn_comes() -> None:
 
 
 def test_little_is_read_while_packets_of_a_read_wait() -> None:
-    """The socket holds what comes beyond 512 KiB, and is read again when the read is carried out."""
+    """The socket holds what comes beyond 128 KiB, and is read again when the read is carried out."""
     house = SlicedHouse()
     peer = house.connect("c")
 
     house.hand_over(peer, PINGREQ * 1000)
     little = peer.link.reading
-    house.hand_over(peer, PINGREQ * 270_000)
+    house.hand_over(peer, PINGREQ * 70_000)
     much = peer.link.reading
     house.settle()
 
     assert little
     assert not much
     assert peer.link.reading
-    assert len(peer.of(Pingresp)) == 271_000
+    assert len(peer.of(Pingresp)) == 71_000
 
 
 def test_packets_behind_a_connect_wait_for_it_and_for_one_another() -> None:
@@ -622,6 +622,24 @@ def test_who_is_sent_little_does_not_wait_for_who_is_sent_much() -> None:
 
     assert early < 20
     assert [len(sub.messages) for sub in subs] == [1] * 20
+
+
+def test_what_is_large_is_not_copied_for_who_gets_it_in_a_later_turn() -> None:
+    """It is handed on unjoined for as long as some of it is late."""
+    house = SlicedHouse()
+    subs = [house.connect(f"s{number}", V5).subscribe("t") for number in range(20)]
+    pub = house.connect("pub", V5)
+    turn = house.broker.runtime.turn
+
+    house.hand_over(pub, large(1))
+    house.steps_until(lambda: any(not sub.connection.out for sub in subs))
+    late = [sub for sub in subs if sub.connection.out]
+    while_late = turn.has_large
+    house.settle()
+
+    assert late
+    assert while_late
+    assert not turn.has_large
 
 
 def test_a_slow_client_is_relieved_when_its_socket_takes_all_in_slices() -> None:

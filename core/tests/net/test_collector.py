@@ -69,27 +69,12 @@ def test_what_was_looked_at_is_set_aside(collector: Collector) -> None:
     assert gc.get_count()[0] < LOOKS_AT
 
 
-def test_circles_that_outlive_a_look_are_found_later(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where so much has been set aside that there may be many of them."""
-    monkeypatch.setattr(module, "MOST_SET_ASIDE", LOOKS_AT)
-    monkeypatch.setattr(module, "PART_SET_ASIDE", 1_000_000)
-    circle = Circle()
-    kept = fill()
-    collector.look()
-    gone = weakref.ref(circle)
-    del circle
-
-    collector.look_at_all(is_short=False)
-
-    assert kept
-    assert gone() is None
-
-
-def test_circles_are_found_sooner_while_memory_is_short(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("is_short", "bound"), [(False, "MOST_SET_ASIDE"), (True, "SET_ASIDE_WHILE_SHORT")])
+def test_circles_that_outlive_a_look_are_found_later(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, is_short: bool, bound: str
 ) -> None:
-    """What they hold is wanted."""
-    monkeypatch.setattr(module, "SET_ASIDE_WHILE_SHORT", LOOKS_AT)
+    """Where so much has been set aside that there may be many of them; sooner while memory is short."""
+    monkeypatch.setattr(module, bound, LOOKS_AT)
     monkeypatch.setattr(module, "PART_SET_ASIDE", 1_000_000)
     circle = Circle()
     kept = fill()
@@ -97,7 +82,7 @@ def test_circles_are_found_sooner_while_memory_is_short(
     gone = weakref.ref(circle)
     del circle
 
-    collector.look_at_all(is_short=True)
+    collector.look_at_all(is_short)
 
     assert kept
     assert gone() is None

@@ -25,7 +25,7 @@ from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, Connack, Connect, Disconnect, Packet
 from kinmqtt.net.admission import Admission
 from kinmqtt.net.lingering import LINGER_LIMIT_S, Lingering
-from kinmqtt.net.protocol import CLOSE_LIMIT_S, MqttFactory, MqttProtocol, SharedBounds
+from kinmqtt.net.protocol import CLOSE_LIMIT_S, FORGOTTEN_AT_ONCE_BYTES, MqttFactory, MqttProtocol, SharedBounds
 from kinmqtt_spi.reasons import ReasonCode
 
 PLAIN = ListenerSettings(endpoint="1883")
@@ -140,6 +140,26 @@ def test_a_client_that_never_stops_writing_is_cut_off() -> None:
 
     assert "abort" not in before
     assert transport.calls[-1] == "abort"
+
+
+def test_a_client_that_goes_on_writing_much_is_read_in_turns() -> None:
+    """What is to be forgotten is not read faster than what is not; a connection that has ended is left alone."""
+    site = Site()
+    protocol, transport = site.fail()
+    site.house.settle()
+    del transport.calls[:]
+
+    protocol.dataReceived(bytes(FORGOTTEN_AT_ONCE_BYTES))
+    paused = list(transport.calls)
+    site.house.settle()
+    read_on = list(transport.calls)
+    protocol.dataReceived(bytes(FORGOTTEN_AT_ONCE_BYTES))
+    protocol.connectionLost(Failure(ConnectionDone()))
+    site.house.settle()
+
+    assert paused == ["pause"]
+    assert read_on == ["pause", "resume"]
+    assert transport.calls == ["pause", "resume", "pause"]
 
 
 def test_only_so_many_linger() -> None:

@@ -168,6 +168,7 @@ def thawed() -> Iterator[None]:
     """Undo what a started broker does to the garbage collector of its process."""
     yield
     gc.unfreeze()
+    gc.enable()
 
 
 class Running:

@@ -4,6 +4,10 @@ No packet may hold the event loop for long. Work that can be long asks :meth:`Sl
 slice is over it awaits :meth:`Slices.turn`, and packets of others are read in between. All that waits is served first
 come, first served, by one call a turn of the event loop, which ends when the slice is over: however many clients have
 long work waiting, a turn of the event loop does one slice of it.
+
+What a slice led to is committed and sent when the turn ends, and nobody else is served until that is done. How long
+it takes, beside the slice, is measured, and slices shrink so that both stay within :data:`LONGEST_TURN_S`. Sending
+has a slice of its own: what there is no time for goes out in the next turns, and no other slice begins before that.
 """
 
 from __future__ import annotations
@@ -107,8 +111,8 @@ class Slices:
     def settled(self, behind: bool) -> bool:
         """What the slice led to is committed and sent: slices are as long from now on as leaves time for that.
 
-        Answers whether there was a slice, in the sense of one of which the clock was asked.
-        Where ``behind``, some of it is still to be sent: no slice begins before it is.
+        Where ``behind``, some of it is still to be sent: no slice begins before it is. Answers whether there was a
+        slice at all: whether the clock was asked in this turn.
         """
         self._is_settling = False
         was_behind, self._is_behind = self._is_behind, behind
@@ -140,9 +144,9 @@ class Slices:
     def is_over(self) -> bool:
         """Whether the slice is over: who has more to do does it in a later one."""
         self.is_heavy = False
-        now = self._monotonic()
         if self._is_behind and not self._is_settling:
             return True
+        now = self._monotonic()
         if self._began == _NOT_ASKED:
             self._began = now
             return False

@@ -29,6 +29,9 @@ from kinmqtt_spi.errors import SpiError
 
 log = Logger("kinmqtt")
 
+LOOK_AT_ALL_S: Final = 1.0
+"""How often it is asked whether the garbage collector is to look at everything."""
+
 LOOK_AT_CERTIFICATES_S: Final = 86_400.0
 """How often a running broker looks whether its certificates are valid."""
 
@@ -161,7 +164,7 @@ class BrokerService(Service):
         self.broker.housekeeping.every(LOOK_AT_CERTIFICATES_S, self._look_at_certificates, at_once=False)
         self._collector.begin()
         self.broker.runtime.turn.when_ended(self._collector.look)
-        self.broker.housekeeping.every(1.0, self._look_at_all, at_once=False)
+        self.broker.housekeeping.every(LOOK_AT_ALL_S, self._look_at_all, at_once=False)
 
     def _look_at_all(self) -> None:
         self._collector.look_at_all(self.broker.overload.level > Level.NORMAL)
@@ -184,6 +187,8 @@ class BrokerService(Service):
         # Whom the broker closes from now on it waits for itself, until the last words have gone out.
         self._bounds.admission.stop()
         self._bounds.lingering.stop()
-        if self.failed is None:
-            await self.broker.stop()
-        self._collector.stop()
+        try:
+            if self.failed is None:
+                await self.broker.stop()
+        finally:
+            self._collector.stop()
