@@ -40,6 +40,7 @@ COMPILED = (
     "kinmqtt/broker/limiting.py",
     "kinmqtt/broker/output.py",
     "kinmqtt/broker/overload.py",
+    "kinmqtt/broker/passage.py",
     "kinmqtt/broker/patience.py",
     "kinmqtt/broker/patterns.py",
     "kinmqtt/broker/publication.py",

@@ -377,12 +377,12 @@ def test_clients_of_removed_users_are_sent_away_where_that_is_asked_for(
     tmp_path: Path, asked: bool, expected: list[str]
 ) -> None:
     """A removed user's, and one's whose hash has changed; others stay."""
-    bench = Bench(tmp_path, ANN + BOB + ANN.replace("ann", "carl"), disconnect_removed=asked)
+    bench = Bench(tmp_path, ANN + BOB + ANN.replace("ann:", "carl:", 1), disconnect_removed=asked)
     for client_id, user in (("bob", "bob"), ("changed", "ann"), ("carl", "carl"), ("other", "stranger")):
         bench.context.clients[client_id] = Client(client_id, user)
         bench.plugin.connected(bench.context.clients[client_id], False)
 
-    bench.write("passwords", NEW_ANN + ANN.replace("ann", "carl"))
+    bench.write("passwords", NEW_ANN + ANN.replace("ann:", "carl:", 1))
     bench.look()
 
     assert sorted(client_id for client_id, _ in bench.context.disconnected) == expected

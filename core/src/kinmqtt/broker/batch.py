@@ -70,6 +70,7 @@ class Batch:
         "sends",
         "sessions",
         "tied",
+        "unfinished",
         "waiting",
     )
 
@@ -89,6 +90,8 @@ class Batch:
         self.drops: dict[str, dict[str, Any]] = {}
         """By client id: what the event says of what gave way in its queue in this turn."""
         self.acknowledgements: list[tuple[Connection, bytes]] = []
+        self.unfinished: list[Connection] = []
+        """Publishers of whose message a part was delivered in this turn; it is acknowledged in a later one."""
         self.sends: list[tuple[Session, int, Delivery]] = []
         self.queued: list[Session] = []
         """Kept sessions in whose queue something more waits."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from kinmqtt.broker.answers import WrongAnswer
@@ -26,7 +26,7 @@ from kinmqtt.broker.publication import Publication, check_message
 from kinmqtt.broker.publishing import Publishing
 from kinmqtt.broker.retained import Retained
 from kinmqtt.broker.rights import Rights
-from kinmqtt.broker.router import Router
+from kinmqtt.broker.router import Routed, Router
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.sessions import Sessions
 from kinmqtt.broker.settings import LimitSettings
@@ -524,6 +524,14 @@ async def _attempted(what: str, work: Callable[[], Maybe[None]]) -> None:
         log.failure("{what} could not be brought to an end", what=what)
 
 
+async def _all_of(commits: list[Deferred[None]]) -> None:
+    """Wait for all of them; raises what the first that fails raises."""
+    outcomes: list[tuple[bool, Any]] = await DeferredList(commits, consumeErrors=True)
+    for was_kept, outcome in outcomes:
+        if not was_kept:
+            outcome.raiseException()
+
+
 class _ClusterNews:
     """What the broker does with news from its cluster backend."""
 
@@ -532,10 +540,21 @@ class _ClusterNews:
 
     def forwarded(self, origin: NodeIdentity, messages: Sequence[Message]) -> Commit:
         """Route another node's messages to this node's subscribers."""
-        broker = self._broker
+        turn = self._broker.runtime.turn
+        commits = []
         for message in messages:
-            broker.router.route(Publication.of(message))
-        return broker.runtime.turn.committed()
+            routed = self._broker.router.route(Publication.of(message), when_kept=True)
+            if isinstance(routed, Awaitable):
+                commits.append(run(self._when_kept(routed)))
+        if not commits:
+            return turn.committed()
+        commits.append(turn.committed())
+        return run(_all_of(commits))
+
+    async def _when_kept(self, routed: Awaitable[Routed]) -> None:
+        """Wait until a message is delivered that had to wait for others of its topic, and is kept."""
+        await as_deferred(routed)
+        await self._broker.runtime.turn.committed()
 
     def routes_changed(
         self, node: NodeIdentity, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]

@@ -27,6 +27,9 @@ log = Logger("kinmqtt.fanout")
 HEAVY: Final = 64
 """Deliveries beyond which one message is much more work than most packets are."""
 
+MANY: Final = 256
+"""Subscribers beyond which a message reaches them in slices."""
+
 
 class Target:
     """One session that gets the messages of a topic, once for all of its overlapping filters (section 3.3.4)."""
@@ -158,6 +161,7 @@ class Fanout:
         "_unknown",
         "generation",
         "groups",
+        "is_large",
         "is_simple",
         "targets",
         "topic",
@@ -182,6 +186,8 @@ class Fanout:
         self._denied = ordered.denied
         self.is_simple = bool(self.targets) and not groups and not self._plain and len(self._shared) == 1
         """Whether a QoS 0 packet that came in one version goes out to all as it is."""
+        self.is_large = len(self.targets) > MANY
+        """Whether a message is too much for one slice."""
 
     def holds(self, client_id: str) -> bool:
         """Whether a client is among those who get the messages for themselves."""
@@ -232,9 +238,16 @@ class Fanout:
         """Deliver a QoS 0 message."""
         if len(self.targets) > HEAVY:
             self._runtime.slices.is_heavy = True
+        plain = self._plain  # A plugin that is asked below may make this fan-out stale.
+        self._share(publication)
+        for target in plain:
+            deliver(self._runtime, target, publication)
+        self.has_delivered()
+
+    def _share(self, publication: Publication) -> None:
+        """Send a QoS 0 message to those who take the same packets as others."""
         if self._denied:
             self._count_denied()
-        plain = self._plain  # A plugin that is asked below may make this fan-out stale.
         for version, sessions in self._shared:
             head, tail = publication.parts(version, 0, False)
             packet = head + tail
@@ -247,8 +260,40 @@ class Fanout:
                     dirty.append(out)
                 out.append(packet)
             self._runtime.statistics.messages_sent.value += len(sessions)
-        for target in plain:
-            deliver(self._runtime, target, publication)
+
+    def begin(self, publication: Publication) -> Sequence[Target]:
+        """Begin to deliver a message in slices; answers those whom :meth:`bring` is to bring it to."""
+        if not publication.publish.qos:
+            plain = self._plain
+            self._share(publication)
+            return plain
+        if self._denied:
+            self._count_denied()
+        return self._served
+
+    def bring(self, targets: Sequence[Target], publication: Publication) -> bool:
+        """Deliver a message to some; ``False`` if a queue refused it."""
+        if self._plain:
+            accepted = True
+            for target in targets:
+                accepted &= deliver(self._runtime, target, publication)
+            return accepted
+        return self._bring_alike(targets, publication)
+
+    def _bring_alike(self, targets: Sequence[Target], publication: Publication) -> bool:
+        """The same for a message of QoS 1 or 2, where nothing is particular to any of them."""
+        accepted = True
+        qos = publication.publish.qos
+        for target in targets:
+            granted = target.qos
+            if granted:
+                accepted &= target.session.deliver(publication, qos if qos < granted else granted, False)
+            else:
+                deliver(self._runtime, target, publication)
+        return accepted
+
+    def has_delivered(self) -> None:
+        """Everybody has a message: see what authorizers have answered."""
         if self._unknown:
             self._learn()
 
@@ -259,24 +304,12 @@ class Fanout:
 
     def assured(self, publication: Publication) -> bool:
         """Deliver a message of QoS 1 or 2; ``False`` if a queue refused it."""
-        accepted = True
-        qos = publication.publish.qos
         if len(self.targets) > HEAVY:
             self._runtime.slices.is_heavy = True
         if self._denied:
             self._count_denied()
-        if self._plain:
-            for target in self._served:
-                accepted &= deliver(self._runtime, target, publication)
-            if self._unknown:
-                self._learn()
-            return accepted
-        for target in self._served:
-            granted = target.qos
-            if granted:
-                accepted &= target.session.deliver(publication, qos if qos < granted else granted, False)
-            else:
-                deliver(self._runtime, target, publication)
+        accepted = self.bring(self._served, publication)
+        self.has_delivered()
         return accepted
 
 

@@ -72,6 +72,7 @@ class Fanouts:
         "_session_of",
         "_weight",
         "generation",
+        "is_busy",
     )
 
     def __init__(
@@ -97,6 +98,8 @@ class Fanouts:
         """The generation before the first of the changes that are noted."""
         self.generation = 0
         """Counts the changes. A fan-out whose own number is this one is fresh."""
+        self.is_busy = False
+        """Whether a message is on its way to very many: what comes to the same topic must not overtake it."""
         self._marks: deque[int] = deque()
 
     def get(self, topic: str) -> Fanout:
@@ -116,6 +119,10 @@ class Fanouts:
                 return self._remember(topic, roster.fanout(self.generation), 0)
             del self._rosters[topic]
         return self._made(topic)
+
+    def is_fresh(self, fanout: Fanout) -> bool:
+        """Whether nothing has changed of a fan-out."""
+        return fanout.generation == self.generation or self._still_holds(fanout)
 
     def subscribed(self, client_id: str, subscription: Subscription) -> None:
         """A client has made, or replaced, a subscription of its own."""

@@ -138,6 +138,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
                 route is not None
                 and route.straight
                 and route.fanout.generation == broker.fanouts.generation  # type: ignore[union-attr]
+                and not broker.fanouts.is_busy
                 # A length that runs past the packet leaves a topic that was cut, and may well be known.
                 and end <= len(frame)
                 and (connection.version != V5 or not frame[end])
@@ -402,7 +403,12 @@ def _take(
     if packet.qos == 2:
         session.incoming.open(packet.packet_id)
     # A QoS 2 message of a kept session comes again, under the same identifier, where this turn's writes are not kept.
-    routed = broker.publishing.take(publication, fanout, when_kept=packet.qos == 2 and session.kept)
+    routed = broker.publishing.take(
+        publication,
+        fanout,
+        when_kept=packet.qos == 2 and session.kept,
+        connection=connection if packet.qos else None,
+    )
     if not isinstance(routed, Routed):
         return connection.wait_for(run(_routed_later(connection, session, packet, routed)))
     if packet.qos:

@@ -15,6 +15,7 @@ from kinmqtt.broker.waiting import RETRY_S
 from kinmqtt_spi.values import Maybe, Message, Subscription
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.retained import Retained
     from kinmqtt.broker.router import Router
     from kinmqtt.broker.runtime import Runtime
@@ -30,20 +31,25 @@ class Publishing:
         self._retained = retained
 
     def take(
-        self, publication: Publication, fanout: Fanout | None = None, *, when_kept: bool = False
+        self,
+        publication: Publication,
+        fanout: Fanout | None = None,
+        *,
+        when_kept: bool = False,
+        connection: Connection | None = None,
     ) -> Maybe[Routed]:
         """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known.
 
-        For ``when_kept`` see :meth:`~kinmqtt.broker.router.Router.route`.
+        For ``when_kept`` and ``connection`` see :meth:`~kinmqtt.broker.router.Router.route`.
         """
         if publication.publish.retain:
             full = self._retained.has_no_room_for(publication)
             if isinstance(full, Awaitable):
-                return self._when_known(full, publication, when_kept)
+                return self._when_known(full, publication, when_kept, connection)
             if full:
                 return self._not_retained(publication)
-            return self._retain(publication, fanout, when_kept)
-        return self._router.route(publication, fanout, when_kept=when_kept)
+            return self._retain(publication, fanout, when_kept, connection)
+        return self._router.route(publication, fanout, when_kept=when_kept, connection=connection)
 
     def publish(self, message: Message) -> Maybe[Routed]:
         """Publish for the broker itself or a plugin: no client's rights are asked for.
@@ -108,28 +114,34 @@ class Publishing:
         target = target_of(session, [Subscription(message.topic, message.qos)])
         return deliver(self._runtime, target, Publication.of(self.completed(message)))
 
-    def _retain(self, publication: Publication, fanout: Fanout | None, when_kept: bool) -> Maybe[Routed]:
+    def _retain(
+        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Connection | None
+    ) -> Maybe[Routed]:
         retained = self._retained.keep(publication)
         if isinstance(retained, Awaitable):
-            return self._after(retained, publication, when_kept)
-        return self._router.route(publication, fanout, when_kept=when_kept)
+            return self._after(retained, publication, when_kept, connection)
+        return self._router.route(publication, fanout, when_kept=when_kept, connection=connection)
 
     def _not_retained(self, publication: Publication) -> Routed:
         self._runtime.drop(publication.publisher.client_id, publication.message, "retained_full")
         return Routed.NOT_RETAINED
 
-    async def _when_known(self, full: Awaitable[bool], publication: Publication, when_kept: bool) -> Routed:
+    async def _when_known(
+        self, full: Awaitable[bool], publication: Publication, when_kept: bool, connection: Connection | None
+    ) -> Routed:
         """Go on when the store has said whether there is room."""
         is_full = await as_deferred(full)
         self._runtime.turn.touch()
         if is_full:
             return self._not_retained(publication)
-        return await settle(self._retain(publication, None, when_kept))
+        return await settle(self._retain(publication, None, when_kept, connection))
 
-    async def _after(self, retained: Awaitable[None], publication: Publication, when_kept: bool) -> Routed:
+    async def _after(
+        self, retained: Awaitable[None], publication: Publication, when_kept: bool, connection: Connection | None
+    ) -> Routed:
         await as_deferred(retained)
         self._runtime.turn.touch()
-        return self._router.route(publication, when_kept=when_kept)
+        return await settle(self._router.route(publication, when_kept=when_kept, connection=connection))
 
     def completed(self, message: Message) -> Message:
         """The message as received now: with an id of its own and the moment from which its expiry counts."""

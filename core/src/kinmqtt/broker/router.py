@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from kinmqtt.broker.awaiting import as_deferred
 from kinmqtt.broker.fanout import Fanout, Target, deliver, deliver_when_kept
 from kinmqtt.broker.fanouts import Fanouts
 from kinmqtt.broker.groups import Group, GroupKey
+from kinmqtt.broker.passage import Passage
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import is_allowed
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
@@ -16,6 +23,7 @@ from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
 from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.connection import Connection
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session import Session
 
@@ -40,6 +48,18 @@ class Routed(Enum):
 _DELIVERED: Final = Routed.DELIVERED
 
 
+class _Waiting:
+    """A message that must not overtake another one of its topic."""
+
+    __slots__ = ("connection", "publication", "routed", "when_kept")
+
+    def __init__(self, publication: Publication, when_kept: bool, connection: Connection | None) -> None:
+        self.publication = publication
+        self.when_kept = when_kept
+        self.connection = connection
+        self.routed: Deferred[Routed] = Deferred()
+
+
 class Router:
     """Knows who wants a topic; the only one who changes the index."""
 
@@ -58,6 +78,8 @@ class Router:
         self._groups_of: dict[str, set[GroupKey]] = {}
         """By client id: who comes and goes is told to the groups it is a member of."""
         self.fanouts = Fanouts(runtime, index, session_of, self._groups)
+        self._under_way: dict[str, deque[_Waiting]] = {}
+        """By topic, where a message is on its way to very many: what was published to it since."""
         self._routes_version = 0
         self._interest: dict[RouteChange, int] = {}
         """How many of this node's clients want a route: the other nodes hear of the first and the last."""
@@ -163,17 +185,36 @@ class Router:
         """Everybody who gets the messages of a topic, from what is remembered where it is fresh."""
         return self.fanouts.get(topic)
 
-    def route(self, publication: Publication, fanout: Fanout | None = None, *, when_kept: bool = False) -> Routed:
-        """Deliver a message to everybody who wants it.
+    def route(
+        self,
+        publication: Publication,
+        fanout: Fanout | None = None,
+        *,
+        when_kept: bool = False,
+        connection: Connection | None = None,
+    ) -> Maybe[Routed]:
+        """Deliver a message to everybody who wants it: to very many in slices, the later ones in later turns.
 
-        With ``when_kept`` nobody gets it unless this turn's writes are kept: it would come again where they are not.
+        Until all of them have it what is published to the same topic waits, whoever published it (MQTT-4.6.0-6). With
+        ``when_kept`` nobody gets it unless this turn's writes are kept: it would come again where they are not.
+        ``connection`` is the publisher's, where the message is to be acknowledged.
         """
         publish = publication.publish
-        if fanout is None or fanout.generation != self.fanouts.generation:
-            fanout = self.fanouts.get(publish.topic)
         runtime = self._runtime
         if runtime.tells_published:
             runtime.hooks.published.about(publish.topic, publication.message)
+        if self._under_way and publish.topic in self._under_way:
+            return self._wait(publication, when_kept, connection)
+        if fanout is None or fanout.generation != self.fanouts.generation:
+            fanout = self.fanouts.get(publish.topic)
+        if fanout.is_large and not when_kept:
+            self._under_way[publish.topic] = deque()
+            self.fanouts.is_busy = True
+            return self._route_in_turn(publication, fanout, False, connection)
+        return self._route_at_once(publication, fanout, when_kept)
+
+    def _route_at_once(self, publication: Publication, fanout: Fanout, when_kept: bool) -> Routed:
+        runtime = self._runtime
         if fanout.is_empty:
             runtime.statistics.unrouted.value += 1
             if runtime.hooks.message_unrouted.active:
@@ -184,13 +225,85 @@ class Router:
         if when_kept:
             for target in fanout.targets:
                 accepted &= deliver_when_kept(self._runtime, target, publication)
-        elif publish.qos:
+        elif publication.publish.qos:
             accepted = fanout.assured(publication)
         else:
             fanout.best_effort(publication)
+        return self._to_groups(publication, groups, when_kept, accepted)
+
+    def _to_groups(
+        self, publication: Publication, groups: tuple[Group, ...], when_kept: bool, accepted: bool
+    ) -> Routed:
         for group in groups:
             accepted &= self._to_member(group, publication, when_kept)
         return _DELIVERED if accepted else Routed.REFUSED
+
+    def _wait(self, publication: Publication, when_kept: bool, connection: Connection | None) -> Deferred[Routed]:
+        """Have a message be delivered after those of its topic that came before it."""
+        if connection is not None:
+            # It may be retained with this turn's writes already.
+            self._runtime.turn.batch.unfinished.append(connection)
+        waiting = _Waiting(publication, when_kept, connection)
+        self._under_way[publication.publish.topic].append(waiting)
+        return waiting.routed
+
+    def _route_in_turn(
+        self, publication: Publication, fanout: Fanout, when_kept: bool, connection: Connection | None
+    ) -> Maybe[Routed]:
+        """Deliver a message for which others of its topic wait, and let the next one begin when all have it."""
+        topic = publication.publish.topic
+        try:
+            if fanout.is_large and not when_kept:
+                passage = Passage(self._runtime, self.fanouts, self._session_of, publication, fanout, connection)
+                if not passage.go_on():
+                    done: Deferred[Routed] = Deferred()
+                    self._runtime.slices.later(partial(self._go_on, topic, passage, done))
+                    return done
+                routed = self._to_groups(publication, passage.groups, False, passage.accepted)
+            else:
+                routed = self._route_at_once(publication, fanout, when_kept)
+        except Exception:
+            self._let_next_begin(topic)
+            raise
+        self._let_next_begin(topic)
+        return routed
+
+    def _go_on(self, topic: str, passage: Passage, done: Deferred[Routed]) -> None:
+        """Another slice of a message's way."""
+        self._runtime.turn.touch()
+        try:
+            if not passage.go_on():
+                self._runtime.slices.later(partial(self._go_on, topic, passage, done))
+                return
+            routed = self._to_groups(passage.publication, passage.groups, False, passage.accepted)
+        except Exception:
+            self._let_next_begin(topic)
+            done.errback(Failure())
+            return
+        self._let_next_begin(topic)
+        done.callback(routed)
+
+    def _let_next_begin(self, topic: str) -> None:
+        if self._under_way[topic]:
+            self._runtime.slices.later(partial(self._begin_next, topic))
+        else:
+            del self._under_way[topic]
+            self.fanouts.is_busy = bool(self._under_way)
+
+    def _begin_next(self, topic: str) -> None:
+        """Deliver the first of the messages that wait."""
+        waiting = self._under_way[topic].popleft()
+        self._runtime.turn.touch()
+        try:
+            fanout = self.fanouts.get(topic)
+            routed = self._route_in_turn(waiting.publication, fanout, waiting.when_kept, waiting.connection)
+        except Exception:
+            waiting.routed.errback(Failure())
+            return
+        if isinstance(routed, Routed):
+            waiting.routed.callback(routed)
+        else:
+            as_deferred(routed).chainDeferred(waiting.routed)
 
     def to_another_member(
         self, client_id: str, shared_filter: str, publication: Publication, *, connected: bool, gone: bool = False

@@ -442,6 +442,10 @@ class Turn:
         if not publishers:
             return
         acknowledgements, batch.acknowledgements = batch.acknowledgements, []
+        for connection in batch.unfinished:
+            session = connection.session
+            if session is not None and session.client_id in publishers:
+                _attempt(partial(connection.withhold_acknowledgement, b"", ELSEWHERE))
         for connection, packet in acknowledgements:
             session = connection.session
             if session is not None and session.client_id in publishers:
@@ -475,6 +479,8 @@ class Turn:
         if not isinstance(reason, ReasonCode):  # errors of other libraries have one too
             reason = ReasonCode.SERVER_UNAVAILABLE
         self._owe(batch)
+        for connection in batch.unfinished:
+            _attempt(partial(connection.withhold_acknowledgement, b"", reason))
         for connection, packet in batch.acknowledgements:
             _attempt(partial(connection.withhold_acknowledgement, packet, reason))
         unkept: dict[str, list[QueueWrite]] = {}
