@@ -36,8 +36,9 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("fresh")
     wheels = place / "wheels"
     # The tests' own setuptools builds them, from copies: a build leaves files in its source folder.
+    # Without the compiler, which takes minutes: what it makes is what test_packaging is about.
     options = ("-q", "--no-deps", "--no-build-isolation", "-w", str(wheels))
-    _run(sys.executable, "-m", "pip", "wheel", *options, *_copies(place / "sources"))
+    _run(sys.executable, "-m", "pip", "wheel", *options, *_copies(place / "sources"), KINMQTT_PURE="1")
     _run(sys.executable, "-m", "venv", str(place / "env"))
     commands = place / "env" / "bin"
     _run(str(commands / "python"), "-m", "pip", "install", "-q", *map(str, sorted(wheels.glob("*.whl"))))
@@ -49,8 +50,9 @@ def _copies(place: Path) -> list[str]:
     return [str(shutil.copytree(ROOT / folder, place / folder, ignore=leave_out)) for folder in DISTRIBUTIONS]
 
 
-def _run(*command: str) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment())
+def _run(*command: str, **changes: str) -> None:
+    surroundings = environment(**changes)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=surroundings)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
 
 

@@ -49,9 +49,9 @@ class FakeRedis:
     def _get(self, key: bytes) -> bytes | None:
         return self.leases.get(key)
 
-    def _set(self, key: bytes, value: int, *options: Any) -> bytes | None:
+    def _set(self, key: bytes, value: bytes, *options: Any) -> bytes | None:
         before = self.leases.get(key)
-        self.leases[key] = b"%d" % value
+        self.leases[key] = value
         return before
 
     def _del(self, key: bytes) -> int:
@@ -133,6 +133,24 @@ def test_whose_lease_has_ended_is_gone() -> None:
         assert after == [True]
         assert await pair.there.renew(pair.redis.ask) is False
         assert await pair.look_for(1) == [False]
+
+    in_pair(work)
+
+
+def test_a_renewal_whose_answer_was_lost_is_no_sign_that_the_lease_has_lasted() -> None:
+    """It may have been the one that found it ended: sessions are looked for that others have claimed meanwhile."""
+
+    async def work(pair: Pair) -> None:
+        async def lost(commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+            await pair.redis.ask(commands)
+            raise TimeoutError
+
+        pair.ends()
+        with pytest.raises(TimeoutError):
+            await pair.there.renew(lost)
+
+        assert await pair.there.back(pair.redis.ask) is False
+        assert await pair.there.renew(pair.redis.ask) is True
 
     in_pair(work)
 
@@ -312,6 +330,22 @@ def test_a_lease_is_renewed_and_given_back(server: RedisServer) -> None:
 
     assert (first, second, after, place) == ("1", "2", "", "-")
     assert 5_000 < int(left_ms) <= 10_000
+
+
+def test_redis_says_whether_a_lease_has_lasted(server: RedisServer) -> None:
+    """By what it holds of the renewal before: another one's answer may have been lost."""
+
+    async def run() -> list[bool]:
+        life = await begun(HERE, **at(server), timeout_s=1.0)
+        leases, ask = life.parts.leases, life.parts.link.ask
+        lasted = [await leases.renew(ask)]
+        server.ask("del", "kinmqtt:{n}:l:1")
+        lasted.append(await leases.renew(ask))
+        lasted.append(await leases.renew(ask))
+        await life.plugin.stop()
+        return lasted
+
+    assert asyncio.run(run()) == [True, False, True]
 
 
 def test_nodes_that_are_forgotten_take_no_room(server: RedisServer) -> None:

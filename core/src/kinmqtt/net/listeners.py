@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BACKLOG: Final = 4096
 """How many connections may wait to be accepted. Twisted's 50 lets a storm of reconnecting clients time out."""
 
-ACCEPTED_AT_ONCE: Final = 8
+ACCEPTED_AT_ONCE: Final = 4
 """Connections that a listener accepts in one turn of the event loop. In a storm Twisted accepts ever more at once,
 and whoever is connected waits for them."""
 

@@ -68,6 +68,8 @@ class Leases:
         self._grace_s = grace_s
         self._machine = Machine() if machine is None else machine
         self._renewals = 0
+        self._answered: bytes | None = None
+        """The last renewal of which Redis has said that it was made."""
         self._up_since: float | None = None
         self._others: dict[int, _Seen] = {}
         self.is_held = False
@@ -89,18 +91,28 @@ class Leases:
         return await self.renew(ask)
 
     async def renew(self, ask: Ask) -> bool:
-        """Renew the lease; answers whether it had not ended meanwhile."""
+        """Renew the lease; answers whether it is certain that it had not ended meanwhile.
+
+        What is there must be the renewal before. It is another where that one's answer never came: then it may have
+        found that the lease had ended, and nobody knows.
+        """
         self._renewals += 1
+        renewal = b"%d" % self._renewals
         place = self._machine.here()
-        _, before = await ask(
+        lease = self._keys.lease(self._uid)
+        _, before, _ = await ask(
             [
                 ("HSET", self._keys.nodes(), self._uid, place),
-                ("SET", self._keys.lease(self._uid), self._renewals, "PX", int(self._lease_s * 1000), "GET"),
+                # By itself: of what SET answers with GET the client library leaves only whether it is "OK".
+                ("GET", lease),
+                ("SET", lease, renewal, "PX", int(self._lease_s * 1000)),
             ]
         )
-        if before is None:
+        lasted = before is not None and before == self._answered
+        self._answered = renewal
+        if not lasted:
             self._up_since = self._clock.monotonic()
-        return before is not None
+        return lasted
 
     def lost(self) -> None:
         """Redis is away."""
