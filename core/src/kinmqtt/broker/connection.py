@@ -53,6 +53,9 @@ MANY_PIECES: Final = 16_384
 AWAITING_TURN_BYTES: Final = 128 << 10
 """Read of a client that awaits its turn before it is read no more until it has it."""
 
+LARGE_READ_BYTES: Final = 256 << 10
+"""Read of a packet that is larger still, before what follows may wait for another turn."""
+
 SMALL_READ_BYTES: Final = 1024
 """A read that is cut and begun in the turn in which it comes, however much that turn has done."""
 
@@ -199,6 +202,8 @@ class Connection(Intake):
                 self.link.pause_reading()
             self._count_inbound(False)
             return
+        if not self.version:
+            runtime.slices.hurry()
         if (len(data) > SMALL_READ_BYTES or not self.version) and runtime.slices.is_over():
             # Many clients come at once, or send much: not each has its first packets carried out in one turn.
             framer.hold(data)
@@ -207,16 +212,25 @@ class Connection(Intake):
             self._await_turn()
             self._count_inbound(False)
             return
+        was_large = framer.buffered_bytes > LARGE_READ_BYTES
         frames = self._cut(data)
         if broker.overload.slows and len(data) >= SLOWED_FROM_BYTES:
             if framer.buffered_bytes or framer.is_behind or _has_publish(frames):
                 self.pause_for(len(data) / SLOW_BYTES_PER_S)
-        if frames:
+        if was_large and frames and runtime.slices.is_over():
+            # To read it, and to put it together, was enough for one turn.
+            self._rest = PendingRead(frames, None, False)
+            self._pending_bytes = sum([len(frame) for frame, _ in frames])
+            self._await_turn()
+        elif frames:
             self._take_in(frames)
         else:
             self._look_at_rest()
-        if framer.buffered_bytes or self.inbound_bytes or self._held is not None:
+        buffered_bytes = framer.buffered_bytes
+        if buffered_bytes or self.inbound_bytes or self._held is not None:
             self._count_inbound(bool(frames))
+            if buffered_bytes > LARGE_READ_BYTES:
+                runtime.slices.hurry()
         if len(self.out) > MANY_PIECES:
             # What a flood of small packets is answered with takes more in pieces than it has bytes.
             self.flush()

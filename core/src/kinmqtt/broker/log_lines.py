@@ -10,8 +10,8 @@ from kinmqtt_spi.services.plugin import Clock, Timer
 
 log = Logger("kinmqtt.connection")
 
-LINES_PER_S: Final = 200
-"""Of each kind. A line takes some 50 µs: in the worst of storms each kind takes a hundredth of the time."""
+LINES_PER_S: Final = 50
+"""Of each kind. A line takes some 50 µs, and all of a second may come in one turn of the event loop."""
 
 SUMMED_UP_EVERY_S: Final = 1.0
 

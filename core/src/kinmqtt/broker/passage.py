@@ -65,6 +65,7 @@ class Passage:
         publication = self.publication
         targets = self._targets
         slices = self._runtime.slices
+        slices.hurry()
         while self._next < len(targets):
             piece = targets[self._next : self._next + PIECE]
             self._next += PIECE  # At once: of whom the delivery fails, it would fail again.

@@ -22,14 +22,17 @@ from twisted.logger import Logger
 
 log = Logger("kinmqtt.slices")
 
-LONGEST_TURN_S: Final = 0.010
-"""How long a slice and what it leads to may take together."""
+LONGEST_TURN_S: Final = 0.007
+"""How long a slice and what it leads to may take together while somebody waits for a turn."""
 
-SLICE_S: Final = 0.004
+LONGEST_FIRST_TURN_S: Final = 0.016
+"""The same in a turn before which nobody waited: what is done in one go costs less."""
+
+SLICE_S: Final = 0.0035
 """How long a slice is at most."""
 
 FIRST_SLICE_S: Final = 0.008
-"""The same in a turn of the event loop before which nothing waited: what is done in one go costs less."""
+"""The same in a turn before which nobody waited."""
 
 SHORTEST_SLICE_S: Final = 0.0005
 """How long a slice is at least, however long what it leads to takes: less would not be worth its turn."""
@@ -58,6 +61,7 @@ class Slices:
         "_is_scheduled",
         "_is_settling",
         "_limit_s",
+        "_longest_s",
         "_monotonic",
         "_slice_s",
         "_waiting",
@@ -73,6 +77,7 @@ class Slices:
         self._slice_s = SLICE_S
         self._first_slice_s = FIRST_SLICE_S
         self._limit_s = FIRST_SLICE_S
+        self._longest_s = LONGEST_FIRST_TURN_S
         self._gathered_s = 0.0
         """How long the slice took whose outcome is being committed and sent."""
         self._cost = 0.0
@@ -91,7 +96,11 @@ class Slices:
         """A turn of the event loop begins, and a slice when the clock is first asked in it."""
         if not self._is_running:
             self._began = _NOT_ASKED
-            self._limit_s = self._first_slice_s
+            self._set_limits(is_first=not (self._waiting or self._is_behind))
+
+    def _set_limits(self, is_first: bool) -> None:
+        self._limit_s = self._first_slice_s if is_first else self._slice_s
+        self._longest_s = LONGEST_FIRST_TURN_S if is_first else LONGEST_TURN_S
 
     def settle(self) -> None:
         """The turn ends: what its slice led to is committed and sent now, for as long as leaves the turn its length.
@@ -105,7 +114,7 @@ class Slices:
             return  # There was no slice.
         now = self._monotonic()
         self._gathered_s = now - self._began
-        self._limit_s = max(LONGEST_TURN_S - self._gathered_s, SLICE_S)
+        self._limit_s = min(max(self._longest_s - self._gathered_s, SLICE_S), FIRST_SLICE_S)
         self._began = now
 
     def settled(self, behind: bool) -> bool:
@@ -130,11 +139,17 @@ class Slices:
         cost = took_s / max(gathered_s, SHORTEST_SLICE_S)
         if cost < self._cost:
             self._cost += _FORGETS * (cost - self._cost)
-        elif gathered_s + took_s > LONGEST_TURN_S:
+        elif gathered_s + took_s > self._longest_s:
             self._cost = cost
-        room_s = max(SHORTEST_SLICE_S, LONGEST_TURN_S / (1.0 + self._cost))
-        self._slice_s = min(SLICE_S, room_s)
-        self._first_slice_s = min(FIRST_SLICE_S, room_s)
+        share = 1.0 / (1.0 + self._cost)
+        self._slice_s = min(SLICE_S, max(SHORTEST_SLICE_S, LONGEST_TURN_S * share))
+        self._first_slice_s = min(FIRST_SLICE_S, max(SHORTEST_SLICE_S, LONGEST_FIRST_TURN_S * share))
+
+    def hurry(self) -> None:
+        """What begins takes more than one slice: it may as well be the first of those that wait."""
+        self.start()
+        self._limit_s = min(self._limit_s, self._slice_s)
+        self._longest_s = LONGEST_TURN_S
 
     def start(self) -> None:
         """What comes is known to take long: the clock is looked at now, where it was not in this slice."""
@@ -160,8 +175,12 @@ class Slices:
     def turn(self) -> Deferred[None]:
         """Fires in a later turn of the event loop, when everybody has had a turn who asked for one before."""
         waits: Deferred[None] = Deferred()
-        self.later(partial(waits.callback, None))
+        self.later(partial(self._resume, waits))
         return waits
+
+    def _resume(self, waits: Deferred[None]) -> None:
+        self.hurry()
+        waits.callback(None)
 
     def later(self, call: Callable[[], object]) -> None:
         """The same for a call, which costs less: many may be made in one turn."""
@@ -189,8 +208,8 @@ class Slices:
             return
         self._is_running = True
         self._began = self._monotonic()
-        self._limit_s = self._slice_s
         waiting = self._waiting
+        self._set_limits(is_first=len(waiting) == 1)
         # Only those who wait now: what they do is committed and sent before it is their turn again.
         for _ in range(len(waiting)):
             try:

@@ -97,7 +97,7 @@ def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 def _check_count(connection: Connection, frame: bytes, body: int) -> None:
     """Refuse a packet with more topic filters than may be, before they cost more than a look."""
-    connection.broker.runtime.slices.start()
+    connection.broker.runtime.slices.hurry()
     most = connection.broker.runtime.limits.max_filters
     if has_more_filters(frame, body, connection.version, most):
         raise RemoteError(ReasonCode.QUOTA_EXCEEDED, f"more than {most} topic filters in one packet")
