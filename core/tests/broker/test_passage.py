@@ -425,6 +425,83 @@ def test_another_nodes_messages_are_kept_before_it_is_told_so() -> None:
     assert {tuple(payloads(sub)) for sub in subs} == {(b"1", b"2")}
 
 
+def test_a_retained_message_that_waits_is_retained_when_its_turn_comes() -> None:
+    """Who subscribes in between gets it once, as a live message: it has not been published yet."""
+    house = SlicedHouse()
+    subs = crowd(house)
+    first, second = house.connect("first", V5), house.connect("second", V5)
+    house.hand_over(first, publish(b"1", 1))
+    house.steps_until(lambda: have(subs[:1]) > 0)
+
+    house.hand_over(second, publish(b"2", 1, retain=True))
+    late = house.connect("late", V5).subscribe("t", qos=1)
+    house.settle()
+
+    assert payloads(late) == [b"2"]
+    assert payloads(house.connect("later", V5).subscribe("t", qos=1)) == [b"2"]
+
+
+@pytest.mark.parametrize("more", [{}, {"expiry_s": 60}], ids=["unkept", "kept"])
+def test_a_retained_will_that_waits_is_published_whole_or_again(more: dict[str, int]) -> None:
+    """A store that fails once keeps no part of it: it is retained with what it is published with."""
+    store = FailingRetaineds()
+    house = SlicedHouse(plugins={"store": store})
+    subs = crowd(house)
+    pub, other = house.connect("pub", V5, will=Will("t", b"off", 1, True), **more), house.connect("other", V5)
+    pub.publish("t", b"on", 1, True)
+    house.hand_over(other, publish(b"1", 1))
+    house.steps_until(lambda: b"1" in payloads(subs[0]))
+    refused: list[object] = []
+
+    def refuses(write: Any) -> bool:
+        if refused or write.message.payload != b"off":
+            return False
+        refused.append(write)
+        return True
+
+    store.refuses = refuses
+    pub.drop()
+    house.settle()
+    house.advance(120)
+
+    assert refused
+    assert payloads(subs[0]) == [b"on", b"1", b"off"]
+    assert payloads(house.connect("late", V5).subscribe("t", qos=1)) == [b"off"]
+
+
+def test_a_qos_2_message_of_a_kept_session_does_not_wait() -> None:
+    """Its identifier is taken from the moment it comes, and a repeat would be answered though nobody has it."""
+    house = SlicedHouse()
+    subs = crowd(house)
+    first, pub = house.connect("first", V5), house.connect("pub", V5, expiry_s=60)
+    house.hand_over(first, publish(b"1", 1))
+    house.steps_until(lambda: have(subs[:1]) > 0)
+
+    house.hand_over(pub, publish(b"2", 7, qos=2))
+    pub.connection.lost("gone")
+    house.settle()
+
+    assert all(sorted(payloads(sub)) == [b"1", b"2"] for sub in subs)
+
+
+def test_who_publishes_to_those_who_are_not_kept_hears_nothing_of_what_others_lose() -> None:
+    """What another's message could not be kept with concerns that one alone."""
+    store = Failing()
+    house = SlicedHouse(plugins={"store": store})
+    crowd(house)
+    house.connect("kept", V5, expiry_s=60).subscribe("other", qos=1)
+    one, two = house.connect("one", V5), house.connect("two", V5)
+    store.refuses = lambda write: True
+
+    house.hand_over(one, publish(b"1", 1))
+    house.settle()
+    house.hand_over(two, publish(b"2", 1, "other"))
+    house.settle()
+
+    assert not one.closed and answered(one, Puback)
+    assert two.closed
+
+
 # A model
 
 

@@ -15,6 +15,7 @@ from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
     V311,
+    Connack,
     Disconnect,
     Pingresp,
     Puback,
@@ -311,16 +312,63 @@ def test_packets_behind_a_connect_wait_for_it_and_for_one_another() -> None:
     assert len(peer.of(Pingresp)) == 3000
 
 
-def test_a_client_that_is_gone_in_the_middle_of_a_read_is_gone() -> None:
-    """What is left of its read is not carried out."""
+def test_what_a_client_has_sent_before_it_is_gone_is_carried_out() -> None:
+    """In slices as at once: what came before its end came."""
     house = SlicedHouse()
     sub = house.connect("sub").subscribe("t")
     pub = house.connect("pub")
 
     house.hand_over(pub, encode(Publish.build("t", b"x"), V311) * 2000)
+    early = len(sub.messages)
     pub.drop()
+    house.settle()
 
-    assert 0 < len(sub.messages) < 100
+    assert early < 100
+    assert len(sub.messages) == 2000
+    assert house.broker.connections == {sub.connection}
+
+
+def test_a_disconnect_that_waits_for_its_turn_takes_the_will_away() -> None:
+    """MQTT-3.14.4-3, also where its client has closed before the turn came."""
+    house = SlicedHouse()
+    many = [house.connect(f"s{number}", V5).subscribe("t") for number in range(300)]
+    sub = house.connect("sub", V5).subscribe("d").subscribe("w")
+    leaves = house.connect("leaves", V5, will=Will("w", b"dead", 0, False))
+    pub = house.connect("pub", V5)
+
+    house.hand_over(pub, encode(Publish.build("t", b"1"), V5))
+    house.step()
+    house.hand_over(leaves, encode(Publish.build("d", bytes(1500)), V5) + encode(Disconnect(), V5))
+    leaves.connection.lost("closed")
+    house.settle()
+
+    assert [topic for topic, _, _ in sub.messages] == ["d"]
+    assert all(peer.messages for peer in many)
+
+
+def test_a_flood_of_small_packets_reaches_everybody() -> None:
+    """Who is late is served before who has something new, and nothing is read until those who get little have it."""
+    house = SlicedHouse()
+    subs = [house.connect(f"s{number}", V5, silent=True).subscribe("t") for number in range(320)]
+    pub, new = house.connect("pub", V5), house.open(V5)
+    connect = bytes.fromhex("101000044d5154540502003c00") + b"\x00\x03new"
+
+    for number in range(200):
+        house.hand_over(pub, encode(Publish.build("t", b"%d" % number), V5))
+        if number == 50:
+            house.hand_over(new, connect)
+        for _ in range(len(house._soon)):
+            house.step()
+        house.clock.advance(0)
+    counts = []
+    for sub in subs:
+        sub.collect()
+        counts.append(len(sub.messages))
+
+    assert min(counts) > 0
+    assert max(counts) - min(counts) <= 3
+    assert answered(new, Connack)
+    assert max(len(sub.connection.out) for sub in subs) <= 3
 
 
 def test_a_large_packet_is_carried_out_in_a_turn_of_its_own() -> None:

@@ -540,12 +540,14 @@ class _ClusterNews:
 
     def forwarded(self, origin: NodeIdentity, messages: Sequence[Message]) -> Commit:
         """Route another node's messages to this node's subscribers."""
-        turn = self._broker.runtime.turn
+        router, turn = self._broker.router, self._broker.runtime.turn
         commits = []
         for message in messages:
-            routed = self._broker.router.route(Publication.of(message), when_kept=True)
-            if isinstance(routed, Awaitable):
-                commits.append(run(self._when_kept(routed)))
+            route = partial(router.route, Publication.of(message), when_kept=True)
+            if router.must_wait(message.topic):
+                commits.append(run(self._when_kept(router.when_free(message.topic, route))))
+            else:
+                route()
         if not commits:
             return turn.committed()
         commits.append(turn.committed())

@@ -76,6 +76,7 @@ class Connection(Intake):
         "_handlers",
         "_impatience",
         "_lasting_grants",
+        "_lost_because",
         "_packet_grant",
         "_read_ahead_bytes",
         "_read_grant",
@@ -127,6 +128,8 @@ class Connection(Intake):
         self.asked: Deferred[Any] | None = None
         """A plugin's answer about a client that is not accepted yet; it is cancelled when the connection is gone."""
         self._goodbye: ReasonCode | None = None
+        self._lost_because: str | None = None
+        """Why the network connection is gone, where what came by it before that is still to be carried out."""
         self._impatience: Timer | None = None
         self.waits_for_room: list[tuple[int, Deferred[None]]] | None = None
         self.heard = broker.wheel.now
@@ -202,9 +205,11 @@ class Connection(Intake):
                 self.link.pause_reading()
             self._count_inbound(False)
             return
+        slices = runtime.slices
         if not self.version:
-            runtime.slices.hurry()
-        if (len(data) > SMALL_READ_BYTES or not self.version) and runtime.slices.is_over():
+            slices.hurry()
+        may_wait = len(data) > SMALL_READ_BYTES or not self.version or slices.is_heavy or slices.is_flooded
+        if may_wait and slices.is_over():
             # Many clients come at once, or send much: not each has its first packets carried out in one turn.
             framer.hold(data)
             if broker.overload.slows:
@@ -220,7 +225,6 @@ class Connection(Intake):
         if was_large and frames and runtime.slices.is_over():
             # To read it, and to put it together, was enough for one turn.
             self._rest = PendingRead(frames, None, False)
-            self._pending_bytes = sum([len(frame) for frame, _ in frames])
             self._await_turn()
         elif frames:
             self._take_in(frames)
@@ -245,6 +249,10 @@ class Connection(Intake):
 
     def lost(self, text: str) -> None:
         """The network connection is gone, from whichever side."""
+        if self._awaits_turn and self.state is not State.CLOSED:
+            # What has come is carried out when its turn comes, as it is where nobody has to wait: a DISCONNECT, too.
+            self._lost_because = text
+            return
         if self._goodbye is not None:
             self._part()
         elif self.state is not State.CLOSED:
@@ -687,7 +695,14 @@ class Connection(Intake):
         return True
 
     def _go_on(self) -> None:
-        """One thing that was waited for is done; what it has led to may still be waited for."""
+        """One thing that was waited for is done."""
+        self._carry_on()
+        why, self._lost_because = self._lost_because, None
+        if why is not None:
+            self.lost(why)
+
+    def _carry_on(self) -> None:
+        """Carry out what the client has sent meanwhile; what that leads to may still be waited for."""
         was_paused = self._awaits_turn and not self._reads_ahead
         self._awaits_turn = False
         self._waits -= 1

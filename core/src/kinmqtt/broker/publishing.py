@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kinmqtt.broker.awaiting import as_deferred, pause, settle
+from kinmqtt.broker.awaiting import as_deferred, pause, run, settle
 from kinmqtt.broker.fanout import Fanout, deliver, target_of
 from kinmqtt.broker.naming import check_made_message
 from kinmqtt.broker.publication import Publication, check_message
@@ -40,12 +41,22 @@ class Publishing:
     ) -> Maybe[Routed]:
         """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known.
 
+        Where a message of the topic is on its way to very many, all of that waits until it is this one's turn.
         For ``when_kept`` and ``connection`` see :meth:`~kinmqtt.broker.router.Router.route`.
         """
+        topic = publication.publish.topic
+        # A QoS 2 message comes again under its identifier while nothing is known of it: it can't wait.
+        if self._router.must_wait(topic) and not (when_kept and connection is not None):
+            return self._router.when_free(topic, partial(self._take, publication, None, when_kept, connection))
+        return self._take(publication, fanout, when_kept, connection)
+
+    def _take(
+        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Connection | None
+    ) -> Maybe[Routed]:
         if publication.publish.retain:
             full = self._retained.has_no_room_for(publication)
             if isinstance(full, Awaitable):
-                return self._when_known(full, publication, when_kept, connection)
+                return run(self._when_known(full, publication, when_kept, connection))
             if full:
                 return self._not_retained(publication)
             return self._retain(publication, fanout, when_kept, connection)
@@ -119,7 +130,7 @@ class Publishing:
     ) -> Maybe[Routed]:
         retained = self._retained.keep(publication)
         if isinstance(retained, Awaitable):
-            return self._after(retained, publication, when_kept, connection)
+            return run(self._after(retained, publication, when_kept, connection))
         return self._router.route(publication, fanout, when_kept=when_kept, connection=connection)
 
     def _not_retained(self, publication: Publication) -> Routed:

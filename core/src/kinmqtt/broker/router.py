@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
-from kinmqtt.broker.awaiting import as_deferred
 from kinmqtt.broker.fanout import Fanout, Target, deliver, deliver_when_kept
 from kinmqtt.broker.fanouts import Fanouts
 from kinmqtt.broker.groups import Group, GroupKey
@@ -49,14 +48,12 @@ _DELIVERED: Final = Routed.DELIVERED
 
 
 class _Waiting:
-    """A message that must not overtake another one of its topic."""
+    """A message that must not overtake another one of its topic: what is to be done when its turn comes."""
 
-    __slots__ = ("connection", "publication", "routed", "when_kept")
+    __slots__ = ("begin", "routed")
 
-    def __init__(self, publication: Publication, when_kept: bool, connection: Connection | None) -> None:
-        self.publication = publication
-        self.when_kept = when_kept
-        self.connection = connection
+    def __init__(self, begin: Callable[[], Maybe[Routed]]) -> None:
+        self.begin = begin
         self.routed: Deferred[Routed] = Deferred()
 
 
@@ -195,23 +192,31 @@ class Router:
     ) -> Maybe[Routed]:
         """Deliver a message to everybody who wants it: to very many in slices, the later ones in later turns.
 
-        Until all of them have it what is published to the same topic waits, whoever published it (MQTT-4.6.0-6). With
-        ``when_kept`` nobody gets it unless this turn's writes are kept: it would come again where they are not.
+        With ``when_kept`` nobody gets it unless this turn's writes are kept: it would come again where they are not.
         ``connection`` is the publisher's, where the message is to be acknowledged.
         """
         publish = publication.publish
         runtime = self._runtime
-        if runtime.tells_published:
-            runtime.hooks.published.about(publish.topic, publication.message)
-        if self._under_way and publish.topic in self._under_way:
-            return self._wait(publication, when_kept, connection)
         if fanout is None or fanout.generation != self.fanouts.generation:
             fanout = self.fanouts.get(publish.topic)
+        if runtime.tells_published:
+            runtime.hooks.published.about(publish.topic, publication.message)
         if fanout.is_large and not when_kept:
-            self._under_way[publish.topic] = deque()
-            self.fanouts.is_busy = True
-            return self._route_in_turn(publication, fanout, False, connection)
+            return self._route_in_slices(publication, fanout, connection)
         return self._route_at_once(publication, fanout, when_kept)
+
+    def must_wait(self, topic: str) -> bool:
+        """Whether a message of a topic is on its way to very many, which others of it must not overtake."""
+        return bool(self._under_way) and topic in self._under_way
+
+    def when_free(self, topic: str, begin: Callable[[], Maybe[Routed]]) -> Deferred[Routed]:
+        """Make a call when it is its turn among what is published to a topic; only where it :meth:`must_wait`.
+
+        Whoever published it, the order stays the one in which it came (MQTT-4.6.0-6).
+        """
+        waiting = _Waiting(begin)
+        self._under_way[topic].append(waiting)
+        return waiting.routed
 
     def _route_at_once(self, publication: Publication, fanout: Fanout, when_kept: bool) -> Routed:
         runtime = self._runtime
@@ -238,50 +243,54 @@ class Router:
             accepted &= self._to_member(group, publication, when_kept)
         return _DELIVERED if accepted else Routed.REFUSED
 
-    def _wait(self, publication: Publication, when_kept: bool, connection: Connection | None) -> Deferred[Routed]:
-        """Have a message be delivered after those of its topic that came before it."""
-        if connection is not None:
-            # It may be retained with this turn's writes already.
-            self._runtime.turn.batch.unfinished.append(connection)
-        waiting = _Waiting(publication, when_kept, connection)
-        self._under_way[publication.publish.topic].append(waiting)
-        return waiting.routed
-
-    def _route_in_turn(
-        self, publication: Publication, fanout: Fanout, when_kept: bool, connection: Connection | None
+    def _route_in_slices(
+        self, publication: Publication, fanout: Fanout, connection: Connection | None
     ) -> Maybe[Routed]:
-        """Deliver a message for which others of its topic wait, and let the next one begin when all have it."""
         topic = publication.publish.topic
+        # One whose turn has come holds the topic already, and lets it go itself.
+        holds = topic not in self._under_way
+        if holds:
+            self._under_way[topic] = deque()
+            self.fanouts.is_busy = True
+        passage = Passage(self._runtime, self.fanouts, self._session_of, publication, fanout, connection)
+        done: Deferred[Routed] = Deferred()
         try:
-            if fanout.is_large and not when_kept:
-                passage = Passage(self._runtime, self.fanouts, self._session_of, publication, fanout, connection)
-                if not passage.go_on():
-                    done: Deferred[Routed] = Deferred()
-                    self._runtime.slices.later(partial(self._go_on, topic, passage, done))
-                    return done
-                routed = self._to_groups(publication, passage.groups, False, passage.accepted)
-            else:
-                routed = self._route_at_once(publication, fanout, when_kept)
+            routed = self._passed(passage)
         except Exception:
-            self._let_next_begin(topic)
+            if holds:
+                self._let_next_begin(topic)
             raise
-        self._let_next_begin(topic)
-        return routed
+        if routed is not None:
+            if holds:
+                self._let_next_begin(topic)
+            return routed
+        self._runtime.slices.later(partial(self._go_on, topic if holds else None, passage, done))
+        return done
 
-    def _go_on(self, topic: str, passage: Passage, done: Deferred[Routed]) -> None:
-        """Another slice of a message's way."""
+    def _passed(self, passage: Passage) -> Routed | None:
+        """Deliver a message for a slice; what became of it, or ``None`` if not everybody has it yet."""
+        if not passage.go_on():
+            return None
+        return self._to_groups(passage.publication, passage.groups, False, passage.accepted)
+
+    def _go_on(self, holds: str | None, passage: Passage, done: Deferred[Routed]) -> None:
+        """Another slice of a message's way; ``holds`` is the topic that is free when it is over."""
         self._runtime.turn.touch()
+        failure: Failure | None = None
+        routed: Routed | None = None
         try:
-            if not passage.go_on():
-                self._runtime.slices.later(partial(self._go_on, topic, passage, done))
-                return
-            routed = self._to_groups(passage.publication, passage.groups, False, passage.accepted)
+            routed = self._passed(passage)
         except Exception:
-            self._let_next_begin(topic)
-            done.errback(Failure())
+            failure = Failure()
+        if routed is None and failure is None:
+            self._runtime.slices.later(partial(self._go_on, holds, passage, done))
             return
-        self._let_next_begin(topic)
-        done.callback(routed)
+        if holds is not None:
+            self._let_next_begin(holds)
+        if failure is not None:
+            done.errback(failure)
+        elif routed is not None:
+            done.callback(routed)
 
     def _let_next_begin(self, topic: str) -> None:
         if self._under_way[topic]:
@@ -291,19 +300,18 @@ class Router:
             self.fanouts.is_busy = bool(self._under_way)
 
     def _begin_next(self, topic: str) -> None:
-        """Deliver the first of the messages that wait."""
+        """It is the turn of the first of those that wait."""
         waiting = self._under_way[topic].popleft()
         self._runtime.turn.touch()
-        try:
-            fanout = self.fanouts.get(topic)
-            routed = self._route_in_turn(waiting.publication, fanout, waiting.when_kept, waiting.connection)
-        except Exception:
-            waiting.routed.errback(Failure())
-            return
-        if isinstance(routed, Routed):
-            waiting.routed.callback(routed)
+        begun: Deferred[Any] = maybeDeferred(waiting.begin)
+        begun.addBoth(self._has_passed, topic, waiting)
+
+    def _has_passed(self, outcome: Routed | Failure, topic: str, waiting: _Waiting) -> None:
+        self._let_next_begin(topic)
+        if isinstance(outcome, Failure):
+            waiting.routed.errback(outcome)
         else:
-            as_deferred(routed).chainDeferred(waiting.routed)
+            waiting.routed.callback(outcome)
 
     def to_another_member(
         self, client_id: str, shared_filter: str, publication: Publication, *, connected: bool, gone: bool = False

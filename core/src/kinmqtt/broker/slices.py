@@ -22,17 +22,21 @@ from twisted.logger import Logger
 
 log = Logger("kinmqtt.slices")
 
-LONGEST_TURN_S: Final = 0.007
+LONGEST_TURN_S: Final = 0.010
 """How long a slice and what it leads to may take together while somebody waits for a turn."""
 
-LONGEST_FIRST_TURN_S: Final = 0.016
-"""The same in a turn before which nobody waited: what is done in one go costs less."""
+LONGEST_LONELY_TURN_S: Final = 0.016
+"""The same where nobody waits: what is done in one go costs less."""
 
-SLICE_S: Final = 0.0035
-"""How long a slice is at most."""
+LONGEST_HURRIED_TURN_S: Final = 0.007
+"""The same of work that is known to take more than one slice, or of which much comes at once."""
 
-FIRST_SLICE_S: Final = 0.008
-"""The same in a turn before which nobody waited."""
+_MOST: Final = 0.5
+"""How much of a turn a slice takes at most, however little it leads to."""
+
+SLICE_S: Final = LONGEST_TURN_S * _MOST
+FIRST_SLICE_S: Final = LONGEST_LONELY_TURN_S * _MOST
+HURRIED_SLICE_S: Final = LONGEST_HURRIED_TURN_S * _MOST
 
 SHORTEST_SLICE_S: Final = 0.0005
 """How long a slice is at least, however long what it leads to takes: less would not be worth its turn."""
@@ -53,7 +57,6 @@ class Slices:
         "_began",
         "_call_soon",
         "_cost",
-        "_first_slice_s",
         "_gathered_s",
         "_idle",
         "_is_behind",
@@ -63,8 +66,9 @@ class Slices:
         "_limit_s",
         "_longest_s",
         "_monotonic",
-        "_slice_s",
+        "_share",
         "_waiting",
+        "is_flooded",
         "is_heavy",
     )
 
@@ -74,10 +78,10 @@ class Slices:
         self._monotonic = monotonic
         self._began = _NOT_ASKED
         self._waiting: deque[Callable[[], object]] = deque()
-        self._slice_s = SLICE_S
-        self._first_slice_s = FIRST_SLICE_S
+        self._share = _MOST
+        """How much of a turn the slice may take."""
         self._limit_s = FIRST_SLICE_S
-        self._longest_s = LONGEST_FIRST_TURN_S
+        self._longest_s = LONGEST_LONELY_TURN_S
         self._gathered_s = 0.0
         """How long the slice took whose outcome is being committed and sent."""
         self._cost = 0.0
@@ -89,6 +93,8 @@ class Slices:
         self._is_scheduled = False
         self._is_running = False
         self._idle: list[Deferred[None]] = []
+        self.is_flooded = False
+        """Whether those are late who are sent little: whoever sends anything waits until they have it."""
         self.is_heavy = False
         """Set by work that is much more than that of one packet: whoever counts packets asks the clock at once."""
 
@@ -96,11 +102,14 @@ class Slices:
         """A turn of the event loop begins, and a slice when the clock is first asked in it."""
         if not self._is_running:
             self._began = _NOT_ASKED
-            self._set_limits(is_first=not (self._waiting or self._is_behind))
+            self._limit(alone=not (self._waiting or self._is_behind))
 
-    def _set_limits(self, is_first: bool) -> None:
-        self._limit_s = self._first_slice_s if is_first else self._slice_s
-        self._longest_s = LONGEST_FIRST_TURN_S if is_first else LONGEST_TURN_S
+    def _limit(self, alone: bool) -> None:
+        self._limit_to(LONGEST_LONELY_TURN_S if alone else LONGEST_TURN_S)
+
+    def _limit_to(self, longest_s: float) -> None:
+        self._longest_s = longest_s
+        self._limit_s = max(SHORTEST_SLICE_S, longest_s * self._share)
 
     def settle(self) -> None:
         """The turn ends: what its slice led to is committed and sent now, for as long as leaves the turn its length.
@@ -114,16 +123,18 @@ class Slices:
             return  # There was no slice.
         now = self._monotonic()
         self._gathered_s = now - self._began
-        self._limit_s = min(max(self._longest_s - self._gathered_s, SLICE_S), FIRST_SLICE_S)
+        self._limit_s = min(max(self._longest_s - self._gathered_s, HURRIED_SLICE_S), FIRST_SLICE_S)
         self._began = now
 
-    def settled(self, behind: bool) -> bool:
+    def settled(self, behind: bool, flooded: bool = False) -> bool:
         """What the slice led to is committed and sent: slices are as long from now on as leaves time for that.
 
-        Where ``behind``, some of it is still to be sent: no slice begins before it is. Answers whether there was a
+        Where ``behind``, some of it is still to be sent: no slice begins before it is, and where ``flooded`` some of
+        it is little and nothing is read before it is gone. Answers whether there was a
         slice at all: whether the clock was asked in this turn.
         """
         self._is_settling = False
+        self.is_flooded = flooded
         was_behind, self._is_behind = self._is_behind, behind
         if was_behind and not behind and self._waiting:
             self._schedule()
@@ -141,15 +152,13 @@ class Slices:
             self._cost += _FORGETS * (cost - self._cost)
         elif gathered_s + took_s > self._longest_s:
             self._cost = cost
-        share = 1.0 / (1.0 + self._cost)
-        self._slice_s = min(SLICE_S, max(SHORTEST_SLICE_S, LONGEST_TURN_S * share))
-        self._first_slice_s = min(FIRST_SLICE_S, max(SHORTEST_SLICE_S, LONGEST_FIRST_TURN_S * share))
+        self._share = min(_MOST, 1.0 / (1.0 + self._cost))
 
     def hurry(self) -> None:
-        """What begins takes more than one slice: it may as well be the first of those that wait."""
+        """What begins is known to be long: others have their turn sooner."""
         self.start()
-        self._limit_s = min(self._limit_s, self._slice_s)
-        self._longest_s = LONGEST_TURN_S
+        if self._longest_s > LONGEST_HURRIED_TURN_S:
+            self._limit_to(LONGEST_HURRIED_TURN_S)
 
     def start(self) -> None:
         """What comes is known to take long: the clock is looked at now, where it was not in this slice."""
@@ -209,7 +218,7 @@ class Slices:
         self._is_running = True
         self._began = self._monotonic()
         waiting = self._waiting
-        self._set_limits(is_first=len(waiting) == 1)
+        self._limit(alone=len(waiting) == 1)
         # Only those who wait now: what they do is committed and sent before it is their turn again.
         for _ in range(len(waiting)):
             try:

@@ -76,6 +76,7 @@ class Turn:
         "_failing",
         "_held",
         "_late",
+        "_late_small",
         "_loses_events",
         "_monotonic",
         "_observe",
@@ -133,7 +134,9 @@ class Turn:
         self._ends = 0
         self._when_ended: Callable[[], object] | None = None
         self._late: list[Outbox] = []
-        """Those of earlier turns that there was no time for."""
+        """Those of earlier turns that there was no time for and that get much; the oldest first."""
+        self._late_small: list[Outbox] = []
+        """The same of those that get little."""
         self.pump: list[Session] = []
         """Sessions that may have room for what waits in their queue."""
 
@@ -236,11 +239,18 @@ class Turn:
             # Whatever went wrong, there is a next turn.
             self._scheduled = False
             self.began_at = 0.0
-            had_slice = slices is not None and slices.settled(bool(self._late))
+            had_slice = slices is not None and slices.settled(
+                bool(self._late or self._late_small), bool(self._late_small)
+            )
             self._ends += 1
             if self._when_ended is not None and (had_slice or not self._ends % LITTLE_TURNS):
                 _attempt(self._when_ended)
-        if self.dirty or self._late or ((self.pump or not self.batch.is_empty) and not self._waits()):
+        if (
+            self.dirty
+            or self._late
+            or self._late_small
+            or ((self.pump or not self.batch.is_empty) and not self._waits())
+        ):
             self.touch()
 
     def _waits(self) -> bool:
@@ -280,6 +290,7 @@ class Turn:
             return
         retries, self._retries = self._retries, False
         if batch.is_empty and not retries:
+            batch.unfinished.clear()  # Of what they have sent nothing is to be kept.
             return
         batch.promises = bool(batch.queue or batch.sessions or batch.retain)
         if self._owed:
@@ -514,9 +525,11 @@ class Turn:
             # Who gets little does not wait for what goes to others.
             late += [outbox for outbox in dirty if outbox.is_large]
             dirty = [outbox for outbox in dirty if not outbox.is_large]
-        left = self._send(dirty, FLUSHED_AT_ONCE)
-        if late or left:
-            self._late = left + self._send(late, 1)
+        if self._late_small:
+            dirty = self._late_small + dirty
+        self._late_small = self._send(dirty, FLUSHED_AT_ONCE)
+        if late:
+            self._late = self._send(late, 1)
         self.has_large = bool(self._late)
 
     def _send(self, outboxes: list[Outbox], asks_after: int) -> list[Outbox]:
