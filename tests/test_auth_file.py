@@ -17,7 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 from processes import BrokerProcess, Process, free_port, needed, run_command, running_broker, wait_until
 from smallclient import SmallClient
 from twisted.internet.defer import Deferred
@@ -275,6 +277,17 @@ def running_with_files(folder: Path, *arguments: str, extra: str = "") -> Iterat
     settings.write_text(text, encoding="utf-8")
     with running_broker("-c", str(settings), *arguments) as broker:
         yield broker
+
+
+def test_it_runs_beside_the_embedded_store(tmp_path: Path) -> None:
+    """As it does for whoever names no other store: both are in one broker with all that each of them shows."""
+    (tmp_path / "passwords").write_text(f"ann:{Pbkdf2.of(b'secret', 10)}\n", encoding="utf-8")
+
+    with running_with_files(tmp_path, "--data", str(tmp_path / "data")) as broker:
+        client = paho.Client(CallbackAPIVersion.VERSION2)
+        client.username_pw_set("ann", "secret")
+        assert client.connect("127.0.0.1", broker.port) == 0
+        client.disconnect()
 
 
 @pytest.mark.interop

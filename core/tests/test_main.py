@@ -283,7 +283,9 @@ def test_a_key_in_the_wrong_table_is_told_where_it_belongs(refused: Refused) -> 
     """A key that is known elsewhere, in the core's tables or a plugin's, is named with its table."""
     core = refused("[broker]\nmax_connections = 5\n")
     builtin = refused("[limits]\nentries = []\n")
+    above = refused('listen = ["127.0.0.1:1883"]\n[broker]\n')
 
+    assert above == "k.toml:1:1: listen: unknown key; it belongs to broker.listen"
     assert core == (
         "k.toml:2:1: broker.max_connections: unknown key; it belongs to limits.max_connections or "
         "listeners.NAME.limits.max_connections"
@@ -298,6 +300,7 @@ def test_a_string_without_quotes_is_recognised(refused: Refused) -> None:
 
     assert path == 'k.toml:2:8: invalid value; did you mean data = "/var/lib/mqtt"?'
     assert switch == "k.toml:2:19: invalid value; did you mean allow_anonymous = true?"
+    assert refused("[broker]\nallow_anonymous = True\n") == switch
 
 
 def test_check_finds_a_data_directory_that_can_not_be_written(refused: Refused) -> None:

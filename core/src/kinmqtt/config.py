@@ -180,7 +180,7 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
     spelling.
     """
     document = Document.empty() if path is None else _read(path)
-    problems = list(unknown_tables(document, (), TABLES))
+    problems = list(unknown_tables(document, (), TABLES, elsewhere=belongs_to))
     classes = {"broker": BrokerSettings, "limits": LimitSettings, "services": ServiceSettings}
     parsed: dict[str, Any] = {}
     for table, settings_class in classes.items():

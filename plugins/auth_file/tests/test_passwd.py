@@ -33,7 +33,14 @@ def file(tmp_path: Path) -> Path:
 def run(file: Path, *arguments: str, typed: list[str] | None = None, piped: bytes | None = None) -> int:
     """Run the command; ``typed`` is what somebody types at the terminal, ``piped`` what standard input has."""
     answers: Iterator[str] = iter(typed or [])
-    passwd = Passwd(lambda prompt: next(answers), lambda: io.BytesIO(piped or b""), lambda: typed is not None)
+
+    def ask(prompt: str) -> str:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise EOFError from None
+
+    passwd = Passwd(ask, lambda: io.BytesIO(piped or b""), lambda: typed is not None)
     parser = ArgumentParser()
     passwd.add_arguments(parser)
     more = [] if piped is None else ["--password-stdin"]
@@ -175,6 +182,8 @@ def test_plain_passwords_are_hashed(file: Path, capsys: pytest.CaptureFixture[st
     [
         (["ann"], ["one", "two"], "two different passwords"),
         (["ann"], ["", ""], "the password is empty"),
+        (["ann"], [], "no password was typed"),
+        (["ann"], ["one"], "no password was typed"),
         (["ann"], ["x" * 65536] * 2, "longer than MQTT can say"),
         (["ann"], ["x\0"] * 2, "ends with a zero byte"),
         (["ann"], None, "no terminal to ask at; --password-stdin"),

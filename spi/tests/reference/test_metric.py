@@ -46,6 +46,24 @@ def test_one_name_is_one_sort_of_metric() -> None:
         metrics.histogram("took", "seconds", [2.0], {"a": "1"})
 
 
+def test_plugins_need_not_know_what_others_call_their_metrics() -> None:
+    """The same name is each one's own, with the unit and the sort that it likes."""
+    registry = MetricRegistry()
+    one, two = Namespaced(registry, "one"), Namespaced(registry, "two")
+
+    one.gauge("failing", "flag", lambda: 1)
+    two.gauge("failing", "addresses", lambda: 7)
+    registry.counter("failing", "stores")
+
+    with pytest.raises(ValueError, match="not a counter"):
+        two.counter("failing", "addresses")
+    assert {(sample.labels.get("plugin"), sample.unit) for sample in registry.snapshot(0.0, "n").samples} == {
+        ("one", "flag"),
+        ("two", "addresses"),
+        (None, "stores"),
+    }
+
+
 def test_a_snapshot_holds_every_value() -> None:
     """A snapshot is made of plain values that later counting does not change."""
     metrics = MetricRegistry()

@@ -48,11 +48,12 @@ def write(name: str, family: str, directory: Path) -> list[str]:
         raise AssemblyError(f"{directory} can't be written: {error.strerror or error}") from error
     if in_use:
         raise AssemblyError(f"{directory} exists already and is not empty; name another with --directory")
+    files = list(rendered(name, family))
     target = directory.resolve()
     beside = target.parent / f".{target.name}.{token_hex(4)}"
     written = []
     try:
-        for place, text in rendered(name, family):
+        for place, text in files:
             file = beside / place
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")

@@ -190,8 +190,12 @@ class Passwd:
         if parsed.password_stdin:
             password = _one_line(self._standard_input())
         elif self._is_terminal():
-            typed = self._ask("Password: ")
-            if again and self._ask("Once more: ") != typed:
+            try:
+                typed = self._ask("Password: ")
+                is_other = again and self._ask("Once more: ") != typed
+            except (EOFError, KeyboardInterrupt):
+                raise UsageError("no password was typed; nothing has changed") from None
+            if is_other:
                 raise UsageError("these were two different passwords")
             password = typed.encode(errors="surrogateescape")
         else:

@@ -22,6 +22,9 @@ from kinmqtt_spi.values import NO_ATTRIBUTES
 Metric: TypeAlias = Counter | Gauge | Histogram
 M = TypeVar("M", Counter, Gauge, Histogram)
 
+PLUGIN = "plugin"
+"""The label that says whose a metric is."""
+
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -82,10 +85,11 @@ class MetricRegistry(Metrics):
 
     def _known_or_new(self, new: M) -> M:
         family = self._metrics.setdefault(new.name, {})
+        plugin = new.labels.get(PLUGIN)
         for one in family.values():
-            if _sort(one) != _sort(new):
+            # What others call by the same name is theirs: no plugin knows which names are taken.
+            if one.labels.get(PLUGIN) == plugin and _sort(one) != _sort(new):
                 raise ValueError(f"metric {new.name} is a {_sort(one)}, not a {_sort(new)}")
-            break
         known = family.setdefault(tuple(sorted(new.labels.items())), new)
         assert isinstance(known, type(new))
         return known
@@ -126,7 +130,7 @@ class Namespaced(Metrics):
         return self._metrics.histogram(name, unit, bounds, self._labels(labels))
 
     def _labels(self, labels: Mapping[str, str]) -> Mapping[str, str]:
-        return {**labels, "plugin": self._plugin}
+        return {**labels, PLUGIN: self._plugin}
 
 
 def _frozen(labels: Mapping[str, str]) -> Mapping[str, str]:

@@ -65,7 +65,7 @@ class Metrics(ABC):
     """Where a plugin makes its metrics. Asking again for the same name and labels gives the same object.
 
     Names are lower case with dots (``queue.dropped``); units are words (``messages``, ``bytes``, ``seconds``). A
-    name that exists with another unit or sort raises ``ValueError``.
+    name that the same plugin has with another unit or sort raises ``ValueError``.
     """
 
     @abstractmethod

@@ -111,7 +111,9 @@ def _quotes_missing(lines: list[str]) -> str:
     if match is None:
         return ""
     value = match["value"]
-    written = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(value.lower(), f'"{value}"')
+    written = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}.get(
+        value.lower(), f'"{value}"'
+    )
     return f"; did you mean {match['key']} = {written}?"
 
 

@@ -56,8 +56,17 @@ def parse(
     return cast(T, instance)
 
 
-def unknown_tables(document: Document, path: KeyPath, known: Iterable[str]) -> list[str]:
-    """One problem for each key of the table at ``path`` that is not ``known``, in the order of the file."""
+def unknown_tables(
+    document: Document,
+    path: KeyPath,
+    known: Iterable[str],
+    *,
+    elsewhere: Callable[[str], str | None] | None = None,
+) -> list[str]:
+    """One problem for each key of the table at ``path`` that is not ``known``, in the order of the file.
+
+    ``elsewhere`` is asked where a key that is no table belongs; ``None`` where it does not know.
+    """
     names = list(known)
     reader = Reader(document, {}, [])
     table = _value_at(path, reader)
@@ -66,7 +75,9 @@ def unknown_tables(document: Document, path: KeyPath, known: Iterable[str]) -> l
             if key not in names:
                 tables = value if isinstance(value, list) else [value]
                 noun = "table" if tables and all(isinstance(item, dict) for item in tables) else "key"
-                reader.at_key((*path, key), f"unknown {noun}{did_you_mean(key, names)}")
+                place = elsewhere(key) if elsewhere is not None and noun == "key" else None
+                hint = f"; it belongs to {place}" if place else did_you_mean(key, names)
+                reader.at_key((*path, key), f"unknown {noun}{hint}")
     elif table is not REFUSED:
         reader.refuse(Place(path), "a table", table)
     return [problem.text for problem in sorted(reader.problems)]
