@@ -17,9 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 from processes import BrokerProcess, Process, free_port, needed, run_command, running_broker, wait_until
 from smallclient import SmallClient
 from twisted.internet.defer import Deferred
@@ -284,10 +282,9 @@ def test_it_runs_beside_the_embedded_store(tmp_path: Path) -> None:
     (tmp_path / "passwords").write_text(f"ann:{Pbkdf2.of(b'secret', 10)}\n", encoding="utf-8")
 
     with running_with_files(tmp_path, "--data", str(tmp_path / "data")) as broker:
-        client = paho.Client(CallbackAPIVersion.VERSION2)
-        client.username_pw_set("ann", "secret")
-        assert client.connect("127.0.0.1", broker.port) == 0
-        client.disconnect()
+        right, wrong = (connack(broker.port, "ann", password) for password in (b"secret", b"secretx"))
+
+    assert (right, wrong) == (0, 0x86)
 
 
 @pytest.mark.interop

@@ -8,14 +8,13 @@ import pytest
 from harness import House, Peer
 from hypothesis import given
 from hypothesis import strategies as st
-from sliced import SlicedHouse
+from sliced import SlicedHouse, answered
 from stores import Failing, FailingRetaineds, SlowQueues
 
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
     Disconnect,
-    Packet,
     Pingresp,
     Puback,
     Publish,
@@ -59,12 +58,6 @@ def payloads(peer: Peer) -> list[bytes]:
     """What a peer has got, in order."""
     peer.collect()
     return [payload for _, payload, _ in peer.messages]
-
-
-def answered(peer: Peer, sort: type[Packet]) -> bool:
-    """Whether a peer has got a packet of that sort."""
-    peer.collect()
-    return bool(peer.of(sort))
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from harness import House, Peer
-from sliced import SlicedHouse
+from sliced import SlicedHouse, answered
 from stores import Failing, FailingSessions, Retaineds
 from twisted.internet.defer import Deferred
 
@@ -411,12 +411,6 @@ def subscribe(*filters: str) -> bytes:
 def unsubscribe(*filters: str) -> bytes:
     """An UNSUBSCRIBE of MQTT 5."""
     return encode(Unsubscribe(8, filters), V5)
-
-
-def answered(peer: Peer, answer: type[object]) -> bool:
-    """Whether a client has such an answer."""
-    peer.collect()
-    return bool(peer.of(answer))
 
 
 MANY = [f"t/{number}" for number in range(300)]

@@ -49,3 +49,9 @@ class SlicedHouse(House):  # type: ignore[misc,valid-type]
             if not self.step():
                 self.clock.advance(0)
         raise AssertionError(f"not done after {most} steps")
+
+
+def answered(peer: Peer, answer: type[object]) -> bool:
+    """Whether a client has such an answer."""
+    peer.collect()
+    return bool(peer.of(answer))

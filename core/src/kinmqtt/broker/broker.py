@@ -548,8 +548,6 @@ class _ClusterNews:
                 commits.append(run(self._when_kept(router.when_free(message.topic, route))))
             else:
                 route()
-        if not commits:
-            return turn.committed()
         commits.append(turn.committed())
         return run(_all_of(commits))
 

@@ -375,8 +375,8 @@ class Connection(Intake):
             self.unacknowledged = max(0, self.unacknowledged - 1)
         self.send(packet)
 
-    def withhold_acknowledgement(self, packet: bytes, reason: ReasonCode) -> None:
-        """A store did not keep what this would have acknowledged: the client must send it again."""
+    def withhold_acknowledgement(self, reason: ReasonCode) -> None:
+        """A store did not keep what was to be acknowledged: the client must send it again."""
         self.fail(reason, "a store did not keep the message")
 
     def flush(self) -> None:

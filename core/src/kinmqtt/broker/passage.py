@@ -29,12 +29,12 @@ class Passage:
         "_fanout",
         "_fanouts",
         "_next",
+        "_publication",
         "_runtime",
         "_session_of",
         "_targets",
         "accepted",
         "groups",
-        "publication",
     )
 
     def __init__(
@@ -50,7 +50,7 @@ class Passage:
         self._runtime = runtime
         self._fanouts = fanouts
         self._session_of = session_of
-        self.publication = publication
+        self._publication = publication
         self._fanout = fanout
         self._connection = connection
         self.groups = fanout.groups
@@ -62,10 +62,9 @@ class Passage:
     def go_on(self) -> bool:
         """Deliver until the slice is over; whether everybody has it then."""
         fanout = self._fanout
-        publication = self.publication
+        publication = self._publication
         targets = self._targets
         slices = self._runtime.slices
-        slices.hurry()
         while self._next < len(targets):
             piece = targets[self._next : self._next + PIECE]
             self._next += PIECE  # At once: of whom the delivery fails, it would fail again.
@@ -90,4 +89,4 @@ class Passage:
         wanted = [subscriptions[s.full_filter] for s in target.subscriptions if s.full_filter in subscriptions]
         if not wanted:
             return True
-        return deliver(self._runtime, target_of(session, wanted), self.publication)
+        return deliver(self._runtime, target_of(session, wanted), self._publication)

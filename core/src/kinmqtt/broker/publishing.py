@@ -47,7 +47,8 @@ class Publishing:
         topic = publication.publish.topic
         # A QoS 2 message comes again under its identifier while nothing is known of it: it can't wait.
         if self._router.must_wait(topic) and not (when_kept and connection is not None):
-            return self._router.when_free(topic, partial(self._take, publication, None, when_kept, connection))
+            take = partial(self._take, publication, None, when_kept, connection)
+            return run(self._router.when_free(topic, take))
         return self._take(publication, fanout, when_kept, connection)
 
     def _take(

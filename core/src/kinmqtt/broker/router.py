@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.python.failure import Failure
+from twisted.internet.defer import Deferred
 
+from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.fanout import Fanout, Target, deliver, deliver_when_kept
 from kinmqtt.broker.fanouts import Fanouts
 from kinmqtt.broker.groups import Group, GroupKey
@@ -47,16 +47,6 @@ class Routed(Enum):
 _DELIVERED: Final = Routed.DELIVERED
 
 
-class _Waiting:
-    """A message that must not overtake another one of its topic: what is to be done when its turn comes."""
-
-    __slots__ = ("begin", "routed")
-
-    def __init__(self, begin: Callable[[], Maybe[Routed]]) -> None:
-        self.begin = begin
-        self.routed: Deferred[Routed] = Deferred()
-
-
 class Router:
     """Knows who wants a topic; the only one who changes the index."""
 
@@ -75,8 +65,8 @@ class Router:
         self._groups_of: dict[str, set[GroupKey]] = {}
         """By client id: who comes and goes is told to the groups it is a member of."""
         self.fanouts = Fanouts(runtime, index, session_of, self._groups)
-        self._under_way: dict[str, deque[_Waiting]] = {}
-        """By topic, where a message is on its way to very many: what was published to it since."""
+        self._under_way: dict[str, deque[Deferred[None]]] = {}
+        """By topic, where a message is on its way to very many: for each that came since, what fires at its turn."""
         self._routes_version = 0
         self._interest: dict[RouteChange, int] = {}
         """How many of this node's clients want a route: the other nodes hear of the first and the last."""
@@ -202,21 +192,26 @@ class Router:
         if runtime.tells_published:
             runtime.hooks.published.about(publish.topic, publication.message)
         if fanout.is_large and not when_kept:
-            return self._route_in_slices(publication, fanout, connection)
+            return run(self._route_in_slices(publication, fanout, connection))
         return self._route_at_once(publication, fanout, when_kept)
 
     def must_wait(self, topic: str) -> bool:
         """Whether a message of a topic is on its way to very many, which others of it must not overtake."""
         return bool(self._under_way) and topic in self._under_way
 
-    def when_free(self, topic: str, begin: Callable[[], Maybe[Routed]]) -> Deferred[Routed]:
+    async def when_free(self, topic: str, begin: Callable[[], Maybe[Routed]]) -> Routed:
         """Make a call when it is its turn among what is published to a topic; only where it :meth:`must_wait`.
 
         Whoever published it, the order stays the one in which it came (MQTT-4.6.0-6).
         """
-        waiting = _Waiting(begin)
-        self._under_way[topic].append(waiting)
-        return waiting.routed
+        free: Deferred[None] = Deferred()
+        self._under_way[topic].append(free)
+        await free
+        self._runtime.turn.touch()
+        try:
+            return await settle(begin())
+        finally:
+            self._let_next_begin(topic)
 
     def _route_at_once(self, publication: Publication, fanout: Fanout, when_kept: bool) -> Routed:
         runtime = self._runtime
@@ -243,75 +238,34 @@ class Router:
             accepted &= self._to_member(group, publication, when_kept)
         return _DELIVERED if accepted else Routed.REFUSED
 
-    def _route_in_slices(
+    async def _route_in_slices(
         self, publication: Publication, fanout: Fanout, connection: Connection | None
-    ) -> Maybe[Routed]:
+    ) -> Routed:
         topic = publication.publish.topic
         # One whose turn has come holds the topic already, and lets it go itself.
         holds = topic not in self._under_way
         if holds:
             self._under_way[topic] = deque()
             self.fanouts.is_busy = True
-        passage = Passage(self._runtime, self.fanouts, self._session_of, publication, fanout, connection)
-        done: Deferred[Routed] = Deferred()
+        runtime = self._runtime
+        runtime.slices.hurry()
         try:
-            routed = self._passed(passage)
-        except Exception:
+            passage = Passage(runtime, self.fanouts, self._session_of, publication, fanout, connection)
+            while not passage.go_on():
+                await runtime.slices.turn()
+                runtime.turn.touch()
+            return self._to_groups(publication, passage.groups, False, passage.accepted)
+        finally:
             if holds:
                 self._let_next_begin(topic)
-            raise
-        if routed is not None:
-            if holds:
-                self._let_next_begin(topic)
-            return routed
-        self._runtime.slices.later(partial(self._go_on, topic if holds else None, passage, done))
-        return done
-
-    def _passed(self, passage: Passage) -> Routed | None:
-        """Deliver a message for a slice; what became of it, or ``None`` if not everybody has it yet."""
-        if not passage.go_on():
-            return None
-        return self._to_groups(passage.publication, passage.groups, False, passage.accepted)
-
-    def _go_on(self, holds: str | None, passage: Passage, done: Deferred[Routed]) -> None:
-        """Another slice of a message's way; ``holds`` is the topic that is free when it is over."""
-        self._runtime.turn.touch()
-        failure: Failure | None = None
-        routed: Routed | None = None
-        try:
-            routed = self._passed(passage)
-        except Exception:
-            failure = Failure()
-        if routed is None and failure is None:
-            self._runtime.slices.later(partial(self._go_on, holds, passage, done))
-            return
-        if holds is not None:
-            self._let_next_begin(holds)
-        if failure is not None:
-            done.errback(failure)
-        elif routed is not None:
-            done.callback(routed)
 
     def _let_next_begin(self, topic: str) -> None:
-        if self._under_way[topic]:
-            self._runtime.slices.later(partial(self._begin_next, topic))
+        waiting = self._under_way[topic]
+        if waiting:
+            self._runtime.slices.later(partial(waiting.popleft().callback, None))
         else:
             del self._under_way[topic]
             self.fanouts.is_busy = bool(self._under_way)
-
-    def _begin_next(self, topic: str) -> None:
-        """It is the turn of the first of those that wait."""
-        waiting = self._under_way[topic].popleft()
-        self._runtime.turn.touch()
-        begun: Deferred[Any] = maybeDeferred(waiting.begin)
-        begun.addBoth(self._has_passed, topic, waiting)
-
-    def _has_passed(self, outcome: Routed | Failure, topic: str, waiting: _Waiting) -> None:
-        self._let_next_begin(topic)
-        if isinstance(outcome, Failure):
-            waiting.routed.errback(outcome)
-        else:
-            waiting.routed.callback(outcome)
 
     def to_another_member(
         self, client_id: str, shared_filter: str, publication: Publication, *, connected: bool, gone: bool = False

@@ -35,8 +35,11 @@ _MOST: Final = 0.5
 """How much of a turn a slice takes at most, however little it leads to."""
 
 SLICE_S: Final = LONGEST_TURN_S * _MOST
+"""How long a slice is at most while somebody waits,"""
 FIRST_SLICE_S: Final = LONGEST_LONELY_TURN_S * _MOST
+"""where nobody does,"""
 HURRIED_SLICE_S: Final = LONGEST_HURRIED_TURN_S * _MOST
+"""and of work that is known to be long."""
 
 SHORTEST_SLICE_S: Final = 0.0005
 """How long a slice is at least, however long what it leads to takes: less would not be worth its turn."""
@@ -129,9 +132,9 @@ class Slices:
     def settled(self, behind: bool, flooded: bool = False) -> bool:
         """What the slice led to is committed and sent: slices are as long from now on as leaves time for that.
 
-        Where ``behind``, some of it is still to be sent: no slice begins before it is, and where ``flooded`` some of
-        it is little and nothing is read before it is gone. Answers whether there was a
-        slice at all: whether the clock was asked in this turn.
+        Where ``behind``, some of it is still to be sent: no slice begins before it is. Where ``flooded``, that is for
+        some who get little: nothing is carried out before they have it. Answers whether there was a slice at all:
+        whether the clock was asked in this turn.
         """
         self._is_settling = False
         self.is_flooded = flooded
@@ -155,15 +158,11 @@ class Slices:
         self._share = min(_MOST, 1.0 / (1.0 + self._cost))
 
     def hurry(self) -> None:
-        """What begins is known to be long: others have their turn sooner."""
-        self.start()
-        if self._longest_s > LONGEST_HURRIED_TURN_S:
-            self._limit_to(LONGEST_HURRIED_TURN_S)
-
-    def start(self) -> None:
-        """What comes is known to take long: the clock is looked at now, where it was not in this slice."""
+        """What begins is known to be long: others have their turn sooner, and the slice begins now at the latest."""
         if self._began == _NOT_ASKED:
             self._began = self._monotonic()
+        if self._longest_s > LONGEST_HURRIED_TURN_S:
+            self._limit_to(LONGEST_HURRIED_TURN_S)
 
     def is_over(self) -> bool:
         """Whether the slice is over: who has more to do does it in a later one."""

@@ -452,15 +452,13 @@ class Turn:
         publishers = self._forget_refused(batch)
         if not publishers:
             return
-        acknowledgements, batch.acknowledgements = batch.acknowledgements, []
         for connection in batch.unfinished:
-            session = connection.session
-            if session is not None and session.client_id in publishers:
-                _attempt(partial(connection.withhold_acknowledgement, b"", ELSEWHERE))
+            if _is_of(connection, publishers):
+                _attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
+        acknowledgements, batch.acknowledgements = batch.acknowledgements, []
         for connection, packet in acknowledgements:
-            session = connection.session
-            if session is not None and session.client_id in publishers:
-                _attempt(partial(connection.withhold_acknowledgement, packet, ELSEWHERE))
+            if _is_of(connection, publishers):
+                _attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
             else:
                 batch.acknowledgements.append((connection, packet))
         taken_over: dict[str, list[QueueWrite]] = {}
@@ -490,10 +488,8 @@ class Turn:
         if not isinstance(reason, ReasonCode):  # errors of other libraries have one too
             reason = ReasonCode.SERVER_UNAVAILABLE
         self._owe(batch)
-        for connection in batch.unfinished:
-            _attempt(partial(connection.withhold_acknowledgement, b"", reason))
-        for connection, packet in batch.acknowledgements:
-            _attempt(partial(connection.withhold_acknowledgement, packet, reason))
+        for connection in (*batch.unfinished, *(connection for connection, _ in batch.acknowledgements)):
+            _attempt(partial(connection.withhold_acknowledgement, reason))
         unkept: dict[str, list[QueueWrite]] = {}
         for write in batch.queue:
             unkept.setdefault(write.client_id, []).append(write)
@@ -544,6 +540,12 @@ class Turn:
             if not sent % asks_after and slices is not None and slices.is_over():
                 return outboxes[sent:]
         return []
+
+
+def _is_of(connection: Connection, client_ids: set[str]) -> bool:
+    """Whether a connection is that of one of some clients."""
+    session = connection.session
+    return session is not None and session.client_id in client_ids
 
 
 def _attempt(call: Callable[[], object]) -> None:

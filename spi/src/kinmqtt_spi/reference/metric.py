@@ -88,8 +88,10 @@ class MetricRegistry(Metrics):
         plugin = new.labels.get(PLUGIN)
         for one in family.values():
             # What others call by the same name is theirs: no plugin knows which names are taken.
-            if one.labels.get(PLUGIN) == plugin and _sort(one) != _sort(new):
-                raise ValueError(f"metric {new.name} is a {_sort(one)}, not a {_sort(new)}")
+            if one.labels.get(PLUGIN) == plugin:
+                if _sort(one) != _sort(new):
+                    raise ValueError(f"metric {new.name} is a {_sort(one)}, not a {_sort(new)}")
+                break
         known = family.setdefault(tuple(sorted(new.labels.items())), new)
         assert isinstance(known, type(new))
         return known
