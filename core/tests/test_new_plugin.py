@@ -96,16 +96,21 @@ def test_what_is_interrupted_leaves_nothing(
 ) -> None:
     """So that the next run finds the directory as it was."""
     parts = list(new_plugin.rendered("door", "queue"))
+    written: list[Path] = []
+    write_text = Path.write_text
 
-    def breaks(*arguments: str) -> object:
-        yield parts[0]
-        raise error
+    def breaks(file: Path, text: str, encoding: str) -> int:
+        if written:
+            raise error
+        written.append(file)
+        return write_text(file, text, encoding)
 
     with monkeypatch.context() as patched:
-        patched.setattr(new_plugin, "rendered", breaks)
+        patched.setattr(Path, "write_text", breaks)
         with pytest.raises((KeyboardInterrupt, AssemblyError)):
             write("door", "queue", tmp_path / "new")
 
+    assert written
     assert list(tmp_path.iterdir()) == []
     write("door", "queue", tmp_path / "new")
     assert len([path for path in (tmp_path / "new").rglob("*") if path.is_file()]) == len(parts)
