@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kinmqtt.broker import full_queue
 from kinmqtt.broker.buffers import SHARED_BYTES
 from kinmqtt.broker.delivery import Delivery
-from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.holder import Holder
 from kinmqtt.broker.outbox import Discard, Outbox
 from kinmqtt.broker.publication import Publication
@@ -25,7 +24,7 @@ from kinmqtt.mqtt.packets import V5
 from kinmqtt.mqtt.session import Incoming, Stage, written_id
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services import queue
-from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState
+from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState, Remove, make_write
 from kinmqtt_spi.values import Client, Message, Publisher
 
 if TYPE_CHECKING:
@@ -271,8 +270,8 @@ class Session(Holder):
         waiting = self.waiting
         waits = bool(waiting.count) or not self.can_send
         fate = waiting.fate_of(publication) if waits else None
-        if fate is not None and not fate.is_queued:
-            return fate is not Fate.REFUSED
+        if fate is not None and not full_queue.is_queued(fate):
+            return fate is not full_queue.REFUSED
         if type(waiting) is WaitingHere:
             delivery = Delivery(publication, qos, retain, identifiers, 0, shared_filter)
             if waits:
@@ -284,7 +283,7 @@ class Session(Holder):
         if isinstance(waiting, Ended):
             return True
         self.sequence = sequence = self.sequence + 1
-        entry = Entry(sequence, publication.stored, qos, retain, identifiers, shared_filter)
+        entry: Entry = make_write(Entry, (sequence, publication.stored, qos, retain, identifiers, shared_filter))
         if waits:
             waiting.add(entry, publication, fate)
             self.wants_pump()
@@ -293,7 +292,7 @@ class Session(Holder):
         packet_id = self.assign(delivery)
         waiting.cursor = sequence
         batch = self._runtime.turn.batch
-        batch.queue.append(queue.Append(self.client.client_id, self.epoch, entry, packet_id))
+        batch.queue.append(make_write(Append, (self.client.client_id, self.epoch, entry, packet_id)))
         batch.sends.append((self, packet_id, delivery))
         return True
 
@@ -366,7 +365,7 @@ class Session(Holder):
         if self._away_bytes:
             self._count_away(max(0, self._away_bytes - FLIGHT_BYTES - delivery.size_bytes))
         if self.kept:
-            self._runtime.turn.batch.queue.append(queue.Remove(self.client_id, self.epoch, delivery.sequence))
+            self._runtime.turn.batch.queue.append(make_write(Remove, (self.client_id, self.epoch, delivery.sequence)))
 
     def settled(self, delivery: Delivery) -> None:
         """A delivery is over: forget it in the store, and send what waited for its place."""
@@ -374,7 +373,7 @@ class Session(Holder):
             self._landed(delivery)
         if self.kept:
             client_id = self.client.client_id
-            self._runtime.turn.batch.queue.append(queue.Remove(client_id, self.epoch, delivery.sequence))
+            self._runtime.turn.batch.queue.append(make_write(Remove, (client_id, self.epoch, delivery.sequence)))
         if self._owed:
             self._owed.pop(delivery, None)
             self._pay()

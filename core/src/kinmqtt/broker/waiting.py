@@ -22,8 +22,7 @@ from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.full_queue import Fate
 from kinmqtt.broker.receiving import may_receive
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.services import queue
-from kinmqtt_spi.services.queue import Entry, QueueSizes
+from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, Remove, Send, make_write
 from kinmqtt_spi.values import Message
 
 if TYPE_CHECKING:
@@ -279,7 +278,7 @@ class WaitingInStore(Waiting):
             self._full.append((fate, entry.sequence, publication.publish.topic))
         self._comes(entry.size_bytes)
         self._at_rest = False
-        batch.queue.append(queue.Append(session.client_id, session.epoch, entry))
+        batch.queue.append(make_write(Append, (session.client_id, session.epoch, entry, None)))
         batch.queued.append(session)
         if self._runtime.hooks.message_queued.active:
             batch.afterwards.append(partial(self._tell_queued, publication))
@@ -332,7 +331,7 @@ class WaitingInStore(Waiting):
                 continue
             delivery = Delivery.of(entry)
             packet_id = session.assign(delivery)
-            batch.queue.append(queue.Send(session.client_id, session.epoch, entry.sequence, packet_id))
+            batch.queue.append(make_write(Send, (session.client_id, session.epoch, entry.sequence, packet_id)))
             batch.sends.append((session, packet_id, delivery))
         if entries and session.can_send:
             session.wants_pump()
@@ -368,7 +367,7 @@ class WaitingInStore(Waiting):
 
     def _remove(self, entry: Entry) -> None:
         session = self._session
-        self._runtime.turn.batch.queue.append(queue.Remove(session.client_id, session.epoch, entry.sequence))
+        self._runtime.turn.batch.queue.append(make_write(Remove, (session.client_id, session.epoch, entry.sequence)))
 
     def _read(self, limit: int, use: Callable[[Sequence[Entry]], None]) -> None:
         """Read the queue from the cursor on; one read at a time."""

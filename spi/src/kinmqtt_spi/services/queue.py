@@ -13,9 +13,9 @@ without its entries would lose a message, and entries kept without it would doub
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from attrs import frozen
 
@@ -153,6 +153,10 @@ class Purge(NamedTuple):
     client_id: str
     epoch: int
 
+
+make_write: Final[Callable[..., Any]] = tuple.__new__
+"""``make_write(Append, (client_id, epoch, entry, packet_id))`` is an :class:`Append`, and so are the other writes and
+:class:`Entry`, where each field is given: for the message path. Calling the class runs a Python function."""
 
 QueueWrite: TypeAlias = Append | Send | Release | Remove | Requeue | InboundOpen | InboundClose | Purge
 
