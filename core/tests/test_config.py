@@ -357,6 +357,10 @@ WRONG_LISTENERS = [
     ("[listeners.a]\nendpoint = '1'\nwebsocket = {path = 'mqtt'}\n", "path 'mqtt' does not begin with a slash"),
     ("[listeners.a]\nendpoint = '1'\nwebsocket = {origins = ['x.org']}\n", "origin 'x.org' has no scheme"),
     ("listeners = 5\n", "k.toml: listeners: expected tables [listeners.NAME]"),
+    (
+        "[listeners]\nendpoint = 'tcp:1'\n",
+        "k.toml:2: listeners.endpoint: each listener's table has a name, such as [listeners.main]",
+    ),
     ("[broker]\nlisten = []\n", "k.toml:2: broker.listen is empty: name at least one endpoint"),
 ]
 

@@ -303,6 +303,44 @@ def test_a_string_without_quotes_is_recognised(refused: Refused) -> None:
     assert refused("[broker]\nallow_anonymous = True\n") == switch
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("14 d", '"14 d"'),
+        ("1MiB", '"1MiB"'),
+        ("[tcp:1, wss:2]", '["tcp:1", "wss:2"]'),
+        ("""[auth_file, "bans", 'a', 5]""", """["auth_file", "bans", 'a', 5]"""),
+    ],
+)
+def test_units_and_lists_without_quotes_are_recognised(refused: Refused, written: str, meant: str) -> None:
+    """They are shown as they are to be written."""
+    assert refused(f"[broker]\nlisten = {written}\n").endswith(f"; did you mean listen = {meant}?")
+
+
+def test_what_no_quotes_would_mend_is_told_without_a_guess(refused: Refused) -> None:
+    """A table within the line, and a number that is none."""
+    assert refused("[broker]\nlisten = {a = b}\n") == "k.toml:2:15: invalid value"
+    assert "did you mean" not in refused("[broker]\nlisten = 07\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("chek",), "; did you mean check?"),
+        (("frobnicate",), ")"),
+        (("check", "k.toml"), "unrecognized arguments: k.toml; a settings file is given as -c k.toml"),
+        (("run", "--lisen=tcp:1"), "unrecognized arguments: --lisen=tcp:1; did you mean --listen?"),
+        (("version", "--frobnicate"), "unrecognized arguments: --frobnicate"),
+    ],
+)
+def test_a_misspelt_command_or_option_is_told_with_what_is_near(arguments: tuple[str, ...], hint: str) -> None:
+    """And nothing is guessed where nothing is near."""
+    done = run_command(*arguments)
+
+    assert done.returncode == 2
+    assert done.stderr.rstrip().endswith(hint)
+
+
 def test_check_finds_a_data_directory_that_can_not_be_written(refused: Refused) -> None:
     """`check` says what `run` would fail on, with the place of the setting, and makes nothing."""
     assert refused(None, "--data", "/proc/kinmqtt", command="check") == (
@@ -523,6 +561,9 @@ def test_a_port_in_use(surroundings: Surroundings) -> None:
     messages = [line for line in done.stderr.splitlines() if line.startswith("kinmqtt: ")]
     assert len(messages) == 1
     assert messages[0].startswith(f"kinmqtt: can't listen on 'tcp:{second}:interface=127.0.0.1")
+    assert messages[0].endswith(
+        "another process listens there (`ss -ltnp` shows which): stop it, or choose another port"
+    )
     assert "Address already in use" in messages[0]
     assert "Traceback" not in done.stderr
     assert "listening on" not in done.stderr

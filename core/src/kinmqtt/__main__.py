@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import re
 import secrets
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kinmqtt.commands import add_plugin_commands
 from kinmqtt.config import Overrides, Settings, load
@@ -26,8 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed, unknown = parser.parse_known_args(arguments)
         if unknown:
             # With the usage of the command that was meant.
-            hint = getattr(parsed, "hint", "")
-            getattr(parsed, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+            meant = getattr(parsed, "parser", parser)
+            hint = getattr(parsed, "hint", "") or _hint(unknown, meant)
+            meant.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         status: int = parsed.command(parsed)
     except SettingsError as error:
         return _complain(*error.problems)
@@ -40,25 +43,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def _hint(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """What was meant by arguments that a command does not have, as the end of a message."""
+    options = [option for action in parser._actions for option in action.option_strings]
+    for word in unknown:
+        if word.endswith(".toml") and "-c" in options:
+            return f"; a settings file is given as -c {word}"
+        near = get_close_matches(word.partition("=")[0], options, n=1) if word.startswith("--") else []
+        if near:
+            return f"; did you mean {near[0]}?"
+    return ""
+
+
+class _Commands(argparse.ArgumentParser):
+    """A parser that says which command a misspelt one may be."""
+
+    def error(self, message: str) -> NoReturn:
+        """Show the usage and what is wrong, and exit with 2."""
+        if match := re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            near = get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), n=1)
+            message += f"; did you mean {near[0]}?" if near else ""
+        super().error(message)
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kinmqtt", description="A pluggable MQTT broker.")
+    parser = _Commands(prog="kinmqtt", description="A pluggable MQTT broker.")
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="the same as the command version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run the broker in the foreground")
     _add_settings(run)
     run.add_argument("--log-level", choices=("debug", "info", "warn", "error"), default="info")
-    run.set_defaults(command=_run)
+    run.set_defaults(command=_run, parser=run)
     check = commands.add_parser("check", help="check the settings and the plugins, and start nothing")
     _add_settings(check)
-    check.set_defaults(command=_check)
+    check.set_defaults(command=_check, parser=check)
     plugins = commands.add_parser("plugins", help="list the plugins: installed, chosen, and why")
     _add_settings(plugins)
-    plugins.set_defaults(command=_plugins)
+    plugins.set_defaults(command=_plugins, parser=plugins)
     _add_store(commands)
     _add_explain(commands)
     _add_new_plugin(commands)
     version = commands.add_parser("version", help="show the version")
-    version.set_defaults(command=_version)
+    version.set_defaults(command=_version, parser=version)
     if not arguments or arguments[0] not in commands.choices:
         # What plugins bring is loaded only where it may be meant: not to run a broker.
         add_plugin_commands(commands, tuple(commands.choices), arguments[0] if arguments else None)
@@ -116,7 +142,7 @@ def _add_explain(commands: Any) -> None:
             actions.add_argument(f"--{action}", action="store_true", help=summary)
         else:
             actions.add_argument(f"--{action}", metavar=metavar, help=summary)
-    explain.set_defaults(command=_explain)
+    explain.set_defaults(command=_explain, parser=explain)
 
 
 def _add_new_plugin(commands: Any) -> None:
@@ -126,7 +152,7 @@ def _add_new_plugin(commands: Any) -> None:
     new.add_argument(
         "--directory", type=Path, metavar="DIRECTORY", help="where it goes (default: kinmqtt-NAME, here)"
     )
-    new.set_defaults(command=_new_plugin)
+    new.set_defaults(command=_new_plugin, parser=new)
 
 
 def _add_store(commands: Any) -> None:

@@ -307,7 +307,14 @@ def _listener_tables(
         problems.append(f"{document.name}: listeners: expected tables [listeners.NAME]")
         return {}
     found = {}
-    for name in tables:
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            where = document.line(("listeners", name))
+            line = f":{where[0]}" if where else ""
+            problems.append(
+                f"{document.name}{line}: listeners.{name}: each listener's table has a name, such as [listeners.main]"
+            )
+            continue
         try:
             found[name] = _parsed(ListenerSettings, document, ("listeners", name), environment)
         except SettingsError as error:

@@ -220,6 +220,56 @@ def test_wrappers_are_refused(plugin: Any) -> None:
         manager({"a": plugin})
 
 
+class MisspeltHook:
+    """A hook that is none."""
+
+    @hookimpl
+    def authentcate(self, request: Any) -> Any:
+        """Never called."""
+
+
+class MisspeltArgument:
+    """An argument that the hook does not have."""
+
+    @hookimpl
+    def authenticate(self, reqest: Any) -> Any:
+        """Never called."""
+
+
+class ForeignArgument:
+    """An argument that is like none of the hook's."""
+
+    @hookimpl
+    def authenticate(self, xyz: Any) -> Any:
+        """Never called."""
+
+
+class ForeignHook:
+    """A hook that is like none."""
+
+    @hookimpl
+    def xyz(self) -> Any:
+        """Never called."""
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        (MisspeltHook(), "there is no hook 'authentcate'; did you mean 'authenticate'?"),
+        (MisspeltArgument(), "the hook authenticate has no argument 'reqest'; did you mean 'request'?"),
+        (ForeignArgument(), "the hook authenticate has no argument 'xyz'; those it has: request"),
+        (ForeignHook(), "there is no hook 'xyz'; docs/ lists those there are"),
+    ],
+)
+def test_a_misspelt_hook_or_argument_is_told_with_what_is_near(plugin: Any, message: str) -> None:
+    """One that is never called would be found by nobody."""
+    with pytest.raises(AssemblyError) as failure:
+        manager({"a": plugin})
+
+    assert str(failure.value).startswith("plugin 'a' (")
+    assert str(failure.value).endswith(message)
+
+
 def test_topics_are_for_hooks_that_know_them() -> None:
     """on_topics is refused where no message with a topic goes by, and known where one does."""
 

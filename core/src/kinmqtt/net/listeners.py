@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import re
 from asyncio import AbstractEventLoop
@@ -187,6 +188,13 @@ def wrapped(factory: MqttFactory, port: ListenerPort) -> Any:
     return ProxyFactory(layered, factory) if port.plan.settings.proxy_protocol else layered
 
 
+_REMEDIES: Final[dict[object, str]] = {
+    errno.EADDRINUSE: "; another process listens there (`ss -ltnp` shows which): stop it, or choose another port",
+    errno.EADDRNOTAVAIL: "; this machine has no such address (`ip address` shows those it has)",
+    errno.EACCES: "; ports below 1024 need the capability CAP_NET_BIND_SERVICE: choose another, or grant it",
+}
+
+
 async def open_all(
     broker: Broker,
     ports: Sequence[ListenerPort],
@@ -206,7 +214,8 @@ async def open_all(
         except Exception as error:  # again, endpoints may be anybody's
             await close_all(opened)
             cause = getattr(error, "socketError", error)
-            raise AssemblyError(f"can't listen on {port.description!r}: {cause}") from error
+            remedy = _REMEDIES.get(getattr(cause, "errno", None), "")
+            raise AssemblyError(f"can't listen on {port.description!r}: {cause}{remedy}") from error
         accept_in_groups(listening)
         if loop is not None:
             own_sockets(listening, loop)

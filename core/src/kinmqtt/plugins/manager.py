@@ -6,7 +6,8 @@ The rest of the core never meets ``pm.hook``: it asks here once, at assembly, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 import pluggy
@@ -184,11 +185,28 @@ class PluginManager:
             self._pm.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
             # pluggy's message has several lines, an operator's log has one for each message.
-            text = " ".join(str(error).split())
+            text = self._misspelt(plugin) or " ".join(str(error).split())
             raise AssemblyError(f"plugin {candidate.name!r} ({candidate.source}): {text}") from error
         for caller in self._pm.get_hookcallers(plugin) or ():
             self._check_implementation(candidate.name, caller)
         self._rank[candidate.name] = len(self._rank)
+
+    def _misspelt(self, plugin: object) -> str | None:
+        """Which hook, or argument of one, of a plugin there is none of, in words."""
+        there_are = {name: caller.spec for name, caller in vars(self._pm.hook).items() if caller.has_spec()}
+        for name in dir(plugin):
+            options = self._pm.parse_hookimpl_opts(plugin, name)
+            if options is None:
+                continue
+            hook = options.get("specname") or name
+            if hook not in there_are:
+                return f"there is no hook {hook!r}{_nearest(hook, there_are) or '; docs/ lists those there are'}"
+            known = there_are[hook].argnames
+            for argument in pluggy.HookImpl(plugin, "", getattr(plugin, name), options).argnames:
+                if argument not in known:
+                    near = _nearest(argument, known) or f"; those it has: {', '.join(known) or 'none'}"
+                    return f"the hook {hook} has no argument {argument!r}{near}"
+        return None
 
     def _check_implementation(self, name: str, caller: Any) -> None:
         traits = traits_of(caller.spec.function)
@@ -243,6 +261,11 @@ class PluginManager:
             self._needed[name] = needs.plugins
             if needs.reactor == "asyncio":
                 self._asyncio.add(name)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _requirements(implementation: Implementation) -> Requirements:

@@ -13,8 +13,13 @@ from kinmqtt_spi.settings._files import read_file
 from kinmqtt_spi.settings._keys import KeyPath, KeyScanner
 
 _AT_LINE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
-_BARE_TEXT: Final = re.compile(r"\s*(?P<key>[\w.-]+)\s*=\s*(?P<value>[A-Za-z_/~.$:*+][^\"'\[\]{}#=]*?)\s*(?:#.*)?")
-"""A line whose value begins as no value of TOML but true, false, inf and nan does."""
+_BARE_TEXT: Final = r"(?:[A-Za-z_/~.$:*+]|\d+ *[A-Za-z/])[^\"'\[\]{}#=,]*?"
+"""What begins as no value of TOML but true, false, inf and nan does, or is a number with a unit."""
+
+_BARE_VALUE: Final = re.compile(rf"\s*(?P<key>[\w.-]+)\s*=\s*(?P<value>{_BARE_TEXT}(?:,{_BARE_TEXT})*)\s*(?:#.*)?")
+_BARE_LIST: Final = re.compile(r"\s*(?P<key>[\w.-]+)\s*=\s*\[(?P<items>[^\[\]{}#=]*)\]\s*(?:#.*)?")
+_BARE_ITEM: Final = re.compile(_BARE_TEXT)
+_WORDS_FOR: Final = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 
 _AT_END: Final = re.compile(r" \(at end of document\)$")
 
@@ -106,15 +111,20 @@ def _located(name: str, text: str, message: str) -> str:
 
 
 def _quotes_missing(lines: list[str]) -> str:
-    """The end of a message about a line whose value may be a string that was written without quotes."""
-    match = _BARE_TEXT.fullmatch(lines[0]) if lines else None
-    if match is None:
+    """The end of a message about a line whose value may be strings that were written without quotes."""
+    line = lines[0] if lines else ""
+    if match := _BARE_VALUE.fullmatch(line):
+        meant = _quoted(match["value"])
+    elif match := _BARE_LIST.fullmatch(line):
+        items = [item.strip() for item in match["items"].split(",")]
+        meant = f"[{', '.join(_quoted(item) if _BARE_ITEM.fullmatch(item) else item for item in items)}]"
+    else:
         return ""
-    value = match["value"]
-    written = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}.get(
-        value.lower(), f'"{value}"'
-    )
-    return f"; did you mean {match['key']} = {written}?"
+    return f"; did you mean {match['key']} = {meant}?"
+
+
+def _quoted(value: str) -> str:
+    return _WORDS_FOR.get(value.lower(), f'"{value}"')
 
 
 def _not_utf8(name: str, content: bytes, offset: int) -> str:
