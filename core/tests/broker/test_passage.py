@@ -27,6 +27,7 @@ from kinmqtt.mqtt.packets import (
 )
 from kinmqtt_spi import ALLOW, Message, Properties, deny, hookimpl
 from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.cluster import SingleNode
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache
 from kinmqtt_spi.services.cluster import ClusterListener
@@ -217,6 +218,25 @@ def test_who_comes_or_goes_while_a_message_goes_to_very_many() -> None:
     assert have(subs) == CROWD - 1
     assert have([late, ended]) == 0
     assert have([back]) == 1
+
+
+def test_a_message_that_expires_while_it_waits_for_its_topic_is_dropped() -> None:
+    """MQTT-3.3.2-5: its delivery had not begun. Its publisher is answered as ever."""
+    house = SlicedHouse()
+    subs = crowd(house)
+    first, second = house.connect("first", V5), house.connect("second", V5)
+    brief = Publish.build("t", b"2", qos=1, packet_id=1, properties=Properties(message_expiry_interval=1))
+
+    house.hand_over(first, publish(b"1", 1))
+    house.steps_until(lambda: have(subs[:1]) > 0)
+    house.hand_over(second, encode(brief, V5))
+    house.steps_until(lambda: house.broker.runtime.statistics.messages_received.value == 2)
+    house.clock.advance(1)
+    house.settle()
+
+    assert {tuple(payloads(sub)) for sub in subs} == {(b"1",)}
+    assert [puback.reason for puback in second.of(Puback)] == [ReasonCode.SUCCESS]
+    assert house.broker.runtime.statistics.dropped["expired"].value == 1
 
 
 def test_who_may_not_receive_it_any_more_does_not() -> None:

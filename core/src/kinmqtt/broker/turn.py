@@ -245,12 +245,9 @@ class Turn:
             self._ends += 1
             if self._when_ended is not None and (had_slice or not self._ends % LITTLE_TURNS):
                 _attempt(self._when_ended)
-        if (
-            self.dirty
-            or self._late
-            or self._late_small
-            or ((self.pump or not self.batch.is_empty) and not self._waits())
-        ):
+            if self._late or self._late_small:
+                self.touch()
+        if self.dirty or ((self.pump or not self.batch.is_empty) and not self._waits()):
             self.touch()
 
     def _waits(self) -> bool:
