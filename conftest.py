@@ -20,6 +20,33 @@ else:
     settings.register_profile("kinmqtt", deadline=None)
     settings.load_profile("kinmqtt")
 
+LONG = (
+    "tests/test_packaging.py",
+    "metrics/tests/pipeline/",
+    "tests/attack/",
+    "tests/test_over_redis.py",
+    "tests/test_redis_session.py",
+    "metrics/tests/source/",
+    "tests/test_metrics",
+    "metrics/tests/test_learning.py",
+    "tests/test_quality.py",
+    "tests/conformance/test_v311",
+    "tests/interop/",
+    "tests/test_",
+)
+"""Files that take long with few tests: they begin first, or one worker would be at them when all others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests that take long first, each file's together and in their order."""
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    return next((rank for rank, path in enumerate(LONG) if item.nodeid.startswith(path)), len(LONG))
+
+
 if os.environ.get("KINMQTT_TEST_STORE", "memory") == "redis":
     from redis_house import houses_that_end, redis_for_houses
 
