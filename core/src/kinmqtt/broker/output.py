@@ -74,10 +74,12 @@ class Output:
         runtime = self.broker.runtime
         is_ready = self.link.ready and not self._unsent
         at_once = self.broker.buffers.at_once
+        # As a list: of a class of its own the compiler knows neither the length nor the pieces.
+        pieces: list[bytes] = out
         # The sizes of the first and the last tell those of the others, as a rule: to look at each costs a good deal.
-        looks_small = len(out) * (len(out[0]) + len(out[-1])) <= at_once
+        looks_small = len(pieces) * (len(pieces[0]) + len(pieces[-1])) <= at_once
         if looks_small and is_ready and not runtime.turn.has_large:
-            data = b"".join(out)
+            data = b"".join(pieces)
             out.clear()
             size = len(data)
         else:
