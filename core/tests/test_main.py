@@ -307,6 +307,7 @@ def test_a_string_without_quotes_is_recognised(refused: Refused) -> None:
     ("written", "meant"),
     [
         ("14 d", '"14 d"'),
+        ("a, b", '"a, b"'),
         ("1MiB", '"1MiB"'),
         ("[tcp:1, wss:2]", '["tcp:1", "wss:2"]'),
         ("""[auth_file, "bans", 'a', 5]""", """["auth_file", "bans", 'a', 5]"""),

@@ -9,7 +9,6 @@ import re
 import secrets
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +17,7 @@ from kinmqtt.config import Overrides, Settings, load
 from kinmqtt.tap import install_asyncio_reactor
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
 from kinmqtt_spi.services import FAMILIES
+from kinmqtt_spi.settings import did_you_mean
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,9 +49,9 @@ def _hint(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
     for word in unknown:
         if word.endswith(".toml") and "-c" in options:
             return f"; a settings file is given as -c {word}"
-        near = get_close_matches(word.partition("=")[0], options, n=1) if word.startswith("--") else []
+        near = did_you_mean(word.partition("=")[0], options, quote="") if word.startswith("--") else ""
         if near:
-            return f"; did you mean {near[0]}?"
+            return near
     return ""
 
 
@@ -61,8 +61,7 @@ class _Commands(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Show the usage and what is wrong, and exit with 2."""
         if match := re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            near = get_close_matches(match[1], re.findall(r"[\w-]+", match[2]), n=1)
-            message += f"; did you mean {near[0]}?" if near else ""
+            message += did_you_mean(match[1], re.findall(r"[\w-]+", match[2]), quote="")
         super().error(message)
 
 
@@ -73,21 +72,23 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run the broker in the foreground")
     _add_settings(run)
     run.add_argument("--log-level", choices=("debug", "info", "warn", "error"), default="info")
-    run.set_defaults(command=_run, parser=run)
+    run.set_defaults(command=_run)
     check = commands.add_parser("check", help="check the settings and the plugins, and start nothing")
     _add_settings(check)
-    check.set_defaults(command=_check, parser=check)
+    check.set_defaults(command=_check)
     plugins = commands.add_parser("plugins", help="list the plugins: installed, chosen, and why")
     _add_settings(plugins)
-    plugins.set_defaults(command=_plugins, parser=plugins)
+    plugins.set_defaults(command=_plugins)
     _add_store(commands)
     _add_explain(commands)
     _add_new_plugin(commands)
     version = commands.add_parser("version", help="show the version")
-    version.set_defaults(command=_version, parser=version)
+    version.set_defaults(command=_version)
     if not arguments or arguments[0] not in commands.choices:
         # What plugins bring is loaded only where it may be meant: not to run a broker.
         add_plugin_commands(commands, tuple(commands.choices), arguments[0] if arguments else None)
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)
     return parser
 
 
@@ -142,7 +143,7 @@ def _add_explain(commands: Any) -> None:
             actions.add_argument(f"--{action}", action="store_true", help=summary)
         else:
             actions.add_argument(f"--{action}", metavar=metavar, help=summary)
-    explain.set_defaults(command=_explain, parser=explain)
+    explain.set_defaults(command=_explain)
 
 
 def _add_new_plugin(commands: Any) -> None:
@@ -152,7 +153,7 @@ def _add_new_plugin(commands: Any) -> None:
     new.add_argument(
         "--directory", type=Path, metavar="DIRECTORY", help="where it goes (default: kinmqtt-NAME, here)"
     )
-    new.set_defaults(command=_new_plugin, parser=new)
+    new.set_defaults(command=_new_plugin)
 
 
 def _add_store(commands: Any) -> None:

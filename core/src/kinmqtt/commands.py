@@ -45,7 +45,7 @@ def _add(commands: Any, point: EntryPoint, source: str) -> None:
         command.add_arguments(ArgumentParser())
         parser = commands.add_parser(point.name, help=command.summary, description=command.summary)
         command.add_arguments(parser)
-        parser.set_defaults(command=command.run, parser=parser)
+        parser.set_defaults(command=command.run)
     except Exception as error:
         text = f"the command {point.name!r} of {source} can't be loaded: {type(error).__name__}: {error}"
         print(f"kinmqtt: {text}", file=sys.stderr)

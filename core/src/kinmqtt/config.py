@@ -284,17 +284,11 @@ def _plugins(document: Document, problems: list[str]) -> tuple[PluginSettings, l
         if isinstance(value, list) and all(isinstance(name, str) for name in value):
             values[key] = tuple(value)
         else:
-            where = document.line(("plugins", key))
-            problems.append(
-                f"{document.name}{f':{where[0]}' if where else ''}: plugins.{key}: expected a list of plugin names"
-            )
+            problems.append(f"{_place(document, 'plugins', key)}: expected a list of plugin names")
     for name in sections:
         if not isinstance(table[name], dict):
-            where = document.line(("plugins", name))
-            problems.append(
-                f"{document.name}{f':{where[0]}' if where else ''}: plugins.{name}: unknown key; expected order, "
-                "only, disabled, or a plugin's own table"
-            )
+            place = _place(document, "plugins", name)
+            problems.append(f"{place}: unknown key; expected order, only, disabled, or a plugin's own table")
     return PluginSettings(**values), [name for name in sections if isinstance(table[name], dict)]
 
 
@@ -309,11 +303,8 @@ def _listener_tables(
     found = {}
     for name, table in tables.items():
         if not isinstance(table, dict):
-            where = document.line(("listeners", name))
-            line = f":{where[0]}" if where else ""
-            problems.append(
-                f"{document.name}{line}: listeners.{name}: each listener's table has a name, such as [listeners.main]"
-            )
+            place = _place(document, "listeners", name)
+            problems.append(f"{place}: each listener's table has a name, such as [listeners.main]")
             continue
         try:
             found[name] = _parsed(ListenerSettings, document, ("listeners", name), environment)

@@ -438,6 +438,29 @@ def test_another_nodes_messages_are_kept_before_it_is_told_so() -> None:
     assert {tuple(payloads(sub)) for sub in subs} == {(b"1", b"2")}
 
 
+def test_another_nodes_message_that_expires_while_it_waits_is_dropped() -> None:
+    """MQTT-3.3.2-5: the other node is told that it is dealt with, as of any other."""
+    backend = Backend()
+    house = SlicedHouse(plugins={"cluster": backend})
+    subs = crowd(house, expiry_s=60)
+    pub = house.connect("pub", V5)
+    house.hand_over(pub, publish(b"1", 1))
+    house.steps_until(lambda: have(subs[:1]) > 0)
+
+    now = house.clock.now()
+    message = Message("t", b"2", 1, id=MessageId(9, 1), received_at=now, expires_at=now + 1)
+    told: Any = backend.news.forwarded(NodeIdentity("n2", 1), [message])
+    fired: list[object] = []
+    told.addBoth(fired.append)
+    house.clock.advance(1)
+    house.steps_until(lambda: bool(fired))
+    house.settle()
+
+    assert fired == [None]
+    assert {tuple(payloads(sub)) for sub in subs} == {(b"1",)}
+    assert house.broker.runtime.statistics.dropped["expired"].value == 1
+
+
 def test_a_retained_message_that_waits_is_retained_when_its_turn_comes() -> None:
     """Who subscribes in between gets it once, as a live message: it has not been published yet."""
     house = SlicedHouse()

@@ -152,9 +152,9 @@ class Endpoint:
         return succeed(self.port)
 
 
-def opened(endpoints: list[Endpoint]) -> Any:
+def opened(endpoints: list[Endpoint], kind: str = "test") -> Any:
     """What comes of opening all these."""
-    named = {f"test:{number}": ListenerSettings(endpoint="1") for number in range(len(endpoints))}
+    named = {f"{kind}:{number}": ListenerSettings(endpoint="1") for number in range(len(endpoints))}
     ports = [
         ListenerPort(ListenerPlan(name, True, settings), name, endpoint)
         for (name, settings), endpoint in zip(named.items(), endpoints, strict=True)
@@ -162,6 +162,26 @@ def opened(endpoints: list[Endpoint]) -> Any:
     outcome: list[Any] = []
     Deferred.fromCoroutine(open_all(House(listeners=named).broker, ports)).addBoth(outcome.append)
     return outcome[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "remedy"),
+    [
+        ("tcp", 98, "; another process listens there (`ss -ltnp` shows which): stop it, or choose another port"),
+        ("tcp", 99, "; this machine has no such address (`ip address` shows those it has)"),
+        ("tcp", 13, "; ports below 1024 need the capability CAP_NET_BIND_SERVICE: choose another, or grant it"),
+        ("tcp", 5, ""),
+        ("unix", 98, ""),
+        ("unix", 13, ""),
+    ],
+)
+def test_what_can_not_be_listened_on_is_told_with_a_remedy(kind: str, number: int, remedy: str) -> None:
+    """Those for ports are not for Unix sockets, whose errors have the same numbers."""
+    error = OSError(number, "no")
+
+    failure = opened([Endpoint(error)], kind)
+
+    assert str(failure.value) == f"can't listen on '{kind}:0': {error}{remedy}"
 
 
 def test_all_listeners_are_opened() -> None:

@@ -543,9 +543,10 @@ class _ClusterNews:
         router, turn = self._broker.router, self._broker.runtime.turn
         commits = []
         for message in messages:
-            route = partial(router.route, Publication.of(message), when_kept=True)
+            publication = Publication.of(message)
+            route = partial(router.route, publication, when_kept=True)
             if router.must_wait(message.topic):
-                commits.append(run(self._when_kept(router.when_free(message.topic, route))))
+                commits.append(run(self._when_kept(router.when_free(publication, route))))
             else:
                 route()
         commits.append(turn.committed())

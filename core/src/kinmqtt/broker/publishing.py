@@ -47,16 +47,9 @@ class Publishing:
         topic = publication.publish.topic
         # A QoS 2 message comes again under its identifier while nothing is known of it: it can't wait.
         if self._router.must_wait(topic) and not (when_kept and connection is not None):
-            take = partial(self._take_late, publication, when_kept, connection)
-            return run(self._router.when_free(topic, take))
+            take = partial(self._take, publication, None, when_kept, connection)
+            return run(self._router.when_free(publication, take))
         return self._take(publication, fanout, when_kept, connection)
-
-    def _take_late(self, publication: Publication, when_kept: bool, connection: Connection | None) -> Maybe[Routed]:
-        """Take over a message that has waited for its topic; it may have expired since (MQTT-3.3.2-5)."""
-        if publication.has_expired(self._runtime.clock.now()):
-            self._runtime.drop(publication.publisher.client_id, publication.message, "expired")
-            return Routed.DELIVERED
-        return self._take(publication, None, when_kept, connection)
 
     def _take(
         self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Connection | None

@@ -199,16 +199,22 @@ class Router:
         """Whether a message of a topic is on its way to very many, which others of it must not overtake."""
         return bool(self._under_way) and topic in self._under_way
 
-    async def when_free(self, topic: str, begin: Callable[[], Maybe[Routed]]) -> Routed:
-        """Make a call when it is its turn among what is published to a topic; only where it :meth:`must_wait`.
+    async def when_free(self, publication: Publication, begin: Callable[[], Maybe[Routed]]) -> Routed:
+        """Make a call when it is a message's turn among those of its topic; only where it :meth:`must_wait`.
 
-        Whoever published it, the order stays the one in which it came (MQTT-4.6.0-6).
+        Whoever published it, the order stays the one in which it came (MQTT-4.6.0-6). One that expires until then is
+        dropped: its delivery had not begun (MQTT-3.3.2-5).
         """
+        topic = publication.publish.topic
+        runtime = self._runtime
         free: Deferred[None] = Deferred()
         self._under_way[topic].append(free)
         await free
-        self._runtime.turn.touch()
+        runtime.turn.touch()
         try:
+            if publication.has_expired(runtime.clock.now()):
+                runtime.drop(publication.publisher.client_id, publication.message, "expired")
+                return _DELIVERED
             return await settle(begin())
         finally:
             self._let_next_begin(topic)

@@ -214,7 +214,8 @@ async def open_all(
         except Exception as error:  # again, endpoints may be anybody's
             await close_all(opened)
             cause = getattr(error, "socketError", error)
-            remedy = _REMEDIES.get(getattr(cause, "errno", None), "")
+            # A Unix socket's errors have the same numbers, and other reasons.
+            remedy = "" if port.description.startswith("unix:") else _REMEDIES.get(getattr(cause, "errno", None), "")
             raise AssemblyError(f"can't listen on {port.description!r}: {cause}{remedy}") from error
         accept_in_groups(listening)
         if loop is not None:

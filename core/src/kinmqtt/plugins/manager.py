@@ -6,8 +6,7 @@ The rest of the core never meets ``pm.hook``: it asks here once, at assembly, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pluggy
@@ -21,6 +20,7 @@ from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import PROJECT, HookTraits, is_closed, topics_of, traits_of
 from kinmqtt_spi.services.plugin import Requirements
+from kinmqtt_spi.settings import did_you_mean
 
 log = Logger("kinmqtt.plugins")
 
@@ -200,11 +200,11 @@ class PluginManager:
                 continue
             hook = options.get("specname") or name
             if hook not in there_are:
-                return f"there is no hook {hook!r}{_nearest(hook, there_are) or '; docs/ lists those there are'}"
+                return f"there is no hook {hook!r}{did_you_mean(hook, there_are) or '; docs/ lists those there are'}"
             known = there_are[hook].argnames
             for argument in pluggy.HookImpl(plugin, "", getattr(plugin, name), options).argnames:
                 if argument not in known:
-                    near = _nearest(argument, known) or f"; those it has: {', '.join(known) or 'none'}"
+                    near = did_you_mean(argument, known) or f"; those it has: {', '.join(known) or 'none'}"
                     return f"the hook {hook} has no argument {argument!r}{near}"
         return None
 
@@ -261,11 +261,6 @@ class PluginManager:
             self._needed[name] = needs.plugins
             if needs.reactor == "asyncio":
                 self._asyncio.add(name)
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _requirements(implementation: Implementation) -> Requirements:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from attrs import field, frozen
 
 from kinmqtt.plugins.discovery import Candidate
 from kinmqtt_spi.errors import AssemblyError
+from kinmqtt_spi.settings import did_you_mean
 
 
 @frozen(slots=True)
@@ -73,9 +73,8 @@ def _check_names(candidates: Sequence[Candidate], selection: Selection) -> None:
     known = {candidate.name for candidate in candidates}
     for name in sorted(selection.named | selection.disabled):
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else "`kinmqtt plugins` lists those there are"
-            raise AssemblyError(f"{_place(selection, name)}no plugin named {name!r} is installed; {hint}")
+            hint = did_you_mean(name, known) or "; `kinmqtt plugins` lists those there are"
+            raise AssemblyError(f"{_place(selection, name)}no plugin named {name!r} is installed{hint}")
     both = sorted(selection.named & selection.disabled)
     if both:
         where = _place(selection, both[0])

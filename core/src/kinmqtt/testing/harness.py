@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from itertools import count
 from typing import Any, TypeVar
 
@@ -55,7 +54,7 @@ from kinmqtt.plugins.selection import Selection, choose
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.settings import Document, parse
+from kinmqtt_spi.settings import Document, did_you_mean, parse
 from kinmqtt_spi.values import Address, NodeIdentity
 from kinmqtt_spi.values import Will as SpiWill
 
@@ -399,8 +398,7 @@ def _limits(limits: Mapping[str, Any]) -> LimitSettings:
     known = [attribute.name for attribute in fields(LimitSettings)]
     for name in limits:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else "; docs/limits.md has those there are"
+            hint = did_you_mean(name, known) or "; docs/limits.md has those there are"
             raise TypeError(f"the harness takes no keyword {name!r}, and there is no such limit{hint}")
     return LimitSettings(**limits)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from enum import Enum
 from typing import Final
 
@@ -12,6 +11,7 @@ from kinmqtt_sentinel_limiter._settings import DegradeSettings, names_of
 from kinmqtt_spi.errors import CallStopped
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.plugin import CallGuard, Log
+from kinmqtt_spi.settings import did_you_mean
 
 _EARLY_S: Final = 1e-6
 """A call's beginning is worked out from its duration, which may be off by less than this."""
@@ -217,9 +217,9 @@ class Guards:
                 continue
             calls = sorted(f"{guard.plugin}.{guard.hook}" for guard in self.guards)
             asked = [f"{plugin}.{hook}" for plugin in names_of(rule.plugin) for hook in names_of(rule.hook)]
-            near = get_close_matches(asked[0] if asked else "", calls, 1)
-            hint = f"did you mean {near[0]}?" if near else f"those there are: {', '.join(calls) or 'none'}"
-            sentences.append(f"rule {rule.name} concerns no call that clients wait for; {hint}")
+            near = did_you_mean(asked[0] if asked else "", calls, quote="")
+            hint = near or f"; those there are: {', '.join(calls) or 'none'}"
+            sentences.append(f"rule {rule.name} concerns no call that clients wait for{hint}")
         return sentences
 
     def refused(self) -> int:

@@ -13,10 +13,10 @@ from kinmqtt_spi.settings._files import read_file
 from kinmqtt_spi.settings._keys import KeyPath, KeyScanner
 
 _AT_LINE: Final = re.compile(r" \(at line (\d+), column (\d+)\)$")
-_BARE_TEXT: Final = r"(?:[A-Za-z_/~.$:*+]|\d+ *[A-Za-z/])[^\"'\[\]{}#=,]*?"
+_BARE_TEXT: Final = r"(?:[A-Za-z_/~.$:*+]|\d+ *[A-Za-z/])[^\"'\[\]{}#=]*?"
 """What begins as no value of TOML but true, false, inf and nan does, or is a number with a unit."""
 
-_BARE_VALUE: Final = re.compile(rf"\s*(?P<key>[\w.-]+)\s*=\s*(?P<value>{_BARE_TEXT}(?:,{_BARE_TEXT})*)\s*(?:#.*)?")
+_BARE_VALUE: Final = re.compile(rf"\s*(?P<key>[\w.-]+)\s*=\s*(?P<value>{_BARE_TEXT})\s*(?:#.*)?")
 _BARE_LIST: Final = re.compile(r"\s*(?P<key>[\w.-]+)\s*=\s*\[(?P<items>[^\[\]{}#=]*)\]\s*(?:#.*)?")
 _BARE_ITEM: Final = re.compile(_BARE_TEXT)
 _WORDS_FOR: Final = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
