@@ -38,6 +38,7 @@ COMPILED = (
     "kinmqtt/broker/inbound.py",
     "kinmqtt/broker/intake.py",
     "kinmqtt/broker/limiting.py",
+    "kinmqtt/broker/outbox.py",
     "kinmqtt/broker/output.py",
     "kinmqtt/broker/overload.py",
     "kinmqtt/broker/passage.py",

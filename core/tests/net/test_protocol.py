@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from wire import Wire, wire
 
 from kinmqtt.broker.connection import Connection
-from kinmqtt.broker.outbox import Discard, Outbox
+from kinmqtt.broker.outbox import ConnectionOutbox
 from kinmqtt.broker.session import Session
 from kinmqtt.broker.settings import ListenerLimitSettings, ListenerSettings, TlsSettings
 from kinmqtt.broker.waiting import WaitingHere, WaitingInStore
@@ -72,7 +72,7 @@ def test_what_the_socket_takes_is_sent_at_once() -> None:
 def test_a_connection_that_is_gone_leaves_no_circle(kept: bool) -> None:
     """Nothing of it waits for the garbage collector, which looks at what is old only once in many minutes."""
     house = House()
-    sorts = (MqttProtocol, BufferTransport, Connection, Session, Outbox, Discard, WaitingHere, WaitingInStore)
+    sorts = (MqttProtocol, BufferTransport, Connection, Session, ConnectionOutbox, WaitingHere, WaitingInStore)
     gone = ConnectionLost()
 
     def come_and_go(name: str) -> None:

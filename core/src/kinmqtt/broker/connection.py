@@ -20,7 +20,7 @@ from kinmqtt.broker.actions import HANDLERS, over_limit
 from kinmqtt.broker.denials import shown
 from kinmqtt.broker.intake import Frame, Intake, PendingRead
 from kinmqtt.broker.link import Link
-from kinmqtt.broker.outbox import CLOSED, Discard, Outbox
+from kinmqtt.broker.outbox import CLOSED, ConnectionOutbox, Outbox
 from kinmqtt.broker.overload import SLOW_BYTES_PER_S, SLOWED_FROM_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection import TRANSITIONS, State, check_first_byte
@@ -92,7 +92,7 @@ class Connection(Intake):
         "limited_by",
         "limited_to",
         "max_packet_bytes",
-        "out",
+        "outbox",
         "receive_maximum",
         "routes",
         "session",
@@ -110,7 +110,7 @@ class Connection(Intake):
         self.version = 0
         """The protocol version; 0 until a CONNECT has named it."""
         self.session: Session | None = None
-        self.out = Outbox(self)
+        self.outbox: Outbox = ConnectionOutbox(self)
         self._aborts = False
         """Whether the end of the connection does not wait until everything has gone out."""
         self._lasting_grants: list[Grant] | None = None
@@ -235,7 +235,7 @@ class Connection(Intake):
             self._count_inbound(bool(frames))
             if buffered_bytes > LARGE_READ_BYTES:
                 runtime.slices.hurry()
-        if len(self.out) > MANY_PIECES:
+        if len(self.outbox.packets) > MANY_PIECES:
             # What a flood of small packets is answered with takes more in pieces than it has bytes.
             self.flush()
 
@@ -264,7 +264,7 @@ class Connection(Intake):
         self._is_taken()
         self._forget_unsent()
         self._held = None
-        self.out = CLOSED
+        self.outbox = CLOSED
         self.broker.lost(self)
         self._packet_is_done()
         self._read_is_done()
@@ -345,9 +345,10 @@ class Connection(Intake):
 
     def send(self, packet: bytes) -> None:
         """Send a packet with everything else of this turn."""
-        if not self.out:
-            self.broker.runtime.turn.dirty.append(self.out)
-        self.out.append(packet)
+        outbox = self.outbox
+        if not outbox.packets:
+            self.broker.runtime.turn.dirty.append(outbox)
+        outbox.packets.append(packet)
         self.broker.runtime.statistics.packets_sent.value += 1
 
     def send_packet(self, packet: Packet) -> bool:
@@ -381,10 +382,9 @@ class Connection(Intake):
 
     def flush(self) -> None:
         """Hand this turn's packets to the transport, or keep them while it is busy."""
-        out = self.out
-        if out is _NOBODY:
-            return
-        self._send_out(out)
+        outbox = self.outbox
+        if outbox is not _NOBODY:
+            self._send_out(outbox.packets)
 
     def _has_sent(self) -> None:
         if self.congested and self.waiting_bytes <= self._outbound_limit:
@@ -393,7 +393,7 @@ class Connection(Intake):
             self._tell_room()
 
     def _send_on_later(self) -> None:
-        self.broker.runtime.turn.dirty.append(self.out)
+        self.broker.runtime.turn.dirty.append(self.outbox)
         self.broker.runtime.turn.touch()
 
     def room(self, messages: int) -> Deferred[None]:
@@ -796,7 +796,7 @@ class Connection(Intake):
         self._impatience = self.broker.runtime.clock.later(self.limits.outbound_time_limit_s, self._lose_patience)
         if self.session is not None:
             self.broker.runtime.slow_consumers.buffer_is_full(self.session, self.waiting_bytes)
-            self.session.out = Discard(self.broker.runtime.statistics, "outbound_buffer_full")
+            self.session.outbox = self.broker.runtime.congested
 
     def _lose_patience(self) -> None:
         if self.congested and self.state is not State.CLOSED:
@@ -807,7 +807,7 @@ class Connection(Intake):
         if self._impatience is not None:
             self._impatience.cancel()
         if self.session is not None and self.session.connection is self:
-            self.session.out = self.out
+            self.session.outbox = self.outbox
             self.session.wants_pump()
         self._read_on()
 
@@ -855,11 +855,11 @@ class Connection(Intake):
         if self.state is not State.CLOSED:
             self.enter(State.CLOSED)
         if self._aborts:
-            self.out.clear()
+            self.outbox.packets.clear()
             self.link.abort()
             return
         # What this turn has for the client goes out before the close.
-        if self.out:
+        if self.outbox.packets:
             self.flush()
         self._send_rest()
         self.link.close(linger and self.version > 0)

@@ -218,10 +218,11 @@ class Fanout:
         sessions = self._shared[0][1]
         dirty = self._runtime.turn.dirty
         for session in sessions:
-            out = session.out
-            if not out:
-                dirty.append(out)
-            out.append(packet)
+            outbox = session.outbox
+            packets = outbox.packets
+            if not packets:
+                dirty.append(outbox)
+            packets.append(packet)
         if len(packet) >= SHARED_BYTES:
             self._runtime.turn.has_large = True
         count = len(sessions)
@@ -255,10 +256,11 @@ class Fanout:
                 self._runtime.turn.has_large = True
             dirty = self._runtime.turn.dirty
             for session in sessions:
-                out = session.out
-                if not out:
-                    dirty.append(out)
-                out.append(packet)
+                outbox = session.outbox
+                packets = outbox.packets
+                if not packets:
+                    dirty.append(outbox)
+                packets.append(packet)
             self._runtime.statistics.messages_sent.value += len(sessions)
 
     def begin(self, publication: Publication) -> Sequence[Target]:

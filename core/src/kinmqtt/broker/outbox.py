@@ -1,12 +1,13 @@
 """Where packets for one connection gather during a reactor turn.
 
-An outbox is a list of byte strings, so that the message path appends and does nothing else. A session whose client
-is away, or too slow for QoS 0, has a stand-in that counts and forgets: whoever fans out a message need not ask.
+The message path appends to a list, and notes the outbox down as dirty where that was empty. The turn's end flushes
+those. A session whose client is away, or too slow for QoS 0, has one that counts and forgets: whoever fans a message
+out need not ask.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection import Connection
@@ -18,8 +19,46 @@ LARGE_BYTES: Final = 16 << 10
 """What it takes for an outbox to have much: pieces, or bytes as far as its first and last piece tell."""
 
 
-class Outbox(list[bytes]):
-    """What goes out on a connection when the turn ends."""
+class Outbox:
+    """What goes out when the turn ends; this one forgets it, for a connection that is gone."""
+
+    __slots__ = ("packets",)
+
+    def __init__(self) -> None:
+        self.packets: list[bytes] = []
+        """Packets, or pieces of them: whoever adds to an empty list notes the outbox down as dirty."""
+
+    @property
+    def name(self) -> str:
+        """Whose it is, for log lines."""
+        return "nobody"
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there is much to send; no exact answer, which would cost as much as to send it."""
+        packets = self.packets
+        pieces = len(packets)
+        if not pieces or pieces > LARGE_PIECES:
+            return True  # Empty it is where more goes out of what waits for the socket.
+        return pieces * len(packets[-1]) > LARGE_BYTES or len(packets[0]) > LARGE_BYTES
+
+    def add_parts(self, start: bytes, end: bytes) -> None:
+        """Add one packet in two pieces."""
+        self.packets.append(start)
+        self.packets.append(end)
+
+    def flush(self) -> None:
+        """The turn is over."""
+        self.packets.clear()
+
+
+CLOSED: Final = Outbox()
+"""Stands in for the outbox of a connection that is gone, and so parts the two: a circle of references would stay in
+memory until the garbage collector looks at what is old."""
+
+
+class ConnectionOutbox(Outbox):
+    """What goes out on a connection."""
 
     __slots__ = ("connection",)
 
@@ -28,53 +67,32 @@ class Outbox(list[bytes]):
         self.connection = connection
 
     @property
-    def is_large(self) -> bool:
-        """Whether there is much to send; no exact answer, which would cost as much as to send it."""
-        pieces = len(self)
-        if not pieces or pieces > LARGE_PIECES:
-            return True  # Empty it is where more goes out of what waits for the socket.
-        return pieces * len(self[-1]) > LARGE_BYTES or len(self[0]) > LARGE_BYTES
+    def name(self) -> str:
+        """The client's."""
+        return self.connection.name
 
-
-class Closed(Outbox):
-    """Stands in for the outbox of a connection that is gone, and so parts the two: a circle of references would stay
-    in memory until the garbage collector looks at what is old.
-
-    It is never empty, and takes nothing.
-    """
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        list.__init__(self, [b""])
-
-    def append(self, packet: bytes) -> None:
-        """Nobody is there to get it."""
-
-    def extend(self, packets: Any) -> None:
-        """Nobody is there to get them."""
-
-    def clear(self) -> None:
-        """Stay as it is."""
-
-
-CLOSED: Final = Closed()
+    def flush(self) -> None:
+        """Send the turn's packets."""
+        self.connection.flush()
 
 
 class Discard(Outbox):
-    """Takes QoS 0 packets for a client that can't have them now, and counts them as dropped.
-
-    It is never empty, so that nobody notes it down as having something to send.
-    """
+    """Takes QoS 0 packets for clients that can't have them now, and counts them as dropped."""
 
     __slots__ = ("_dropped", "_sent")
 
     def __init__(self, statistics: Statistics, why: str) -> None:
-        list.__init__(self, [b""])
+        super().__init__()
         self._dropped = statistics.dropped[why]
         self._sent = statistics.messages_sent
 
-    def append(self, packet: bytes) -> None:
-        """Count one packet, and forget it; whoever fans out counts it as sent with all the others."""
-        self._dropped.value += 1
-        self._sent.value -= 1
+    def add_parts(self, start: bytes, end: bytes) -> None:
+        """Add one packet as one piece: the pieces are what is counted."""
+        self.packets.append(start)
+
+    def flush(self) -> None:
+        """Count what came, and forget it; whoever fanned it out counted it as sent with all the others."""
+        dropped = len(self.packets)
+        self.packets.clear()
+        self._dropped.value += dropped
+        self._sent.value -= dropped

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from kinmqtt.broker.buffers import FLOOR_BYTES
 from kinmqtt.broker.link import Link
-from kinmqtt.broker.outbox import Outbox
 from kinmqtt.broker.unsent import Unsent, size_of, without_qos_0
 
 if TYPE_CHECKING:
@@ -62,36 +61,34 @@ class Output:
         """How much may wait before the client counts as one that takes too little."""
         return min(self.limits.outbound_buffer_bytes, self.broker.buffers.outbound_share())
 
-    def _send_out(self, out: Outbox) -> None:
+    def _send_out(self, packets: list[bytes]) -> None:
         """Hand a turn's packets to the transport, or keep them while it is busy."""
         if self._goes_on:
             self._goes_on = False
             self._send_on()
             self._check_congestion()
             self._has_sent()
-        if not out:
+        if not packets:
             return  # It went out before the turn's end.
         runtime = self.broker.runtime
         is_ready = self.link.ready and not self._unsent
         at_once = self.broker.buffers.at_once
-        # As a list: of a class of its own the compiler knows neither the length nor the pieces.
-        pieces: list[bytes] = out
         # The sizes of the first and the last tell those of the others, as a rule: to look at each costs a good deal.
-        looks_small = len(pieces) * (len(pieces[0]) + len(pieces[-1])) <= at_once
+        looks_small = len(packets) * (len(packets[0]) + len(packets[-1])) <= at_once
         if looks_small and is_ready and not runtime.turn.has_large:
-            data = b"".join(pieces)
-            out.clear()
+            data = b"".join(packets)
+            packets.clear()
             size = len(data)
         else:
             # Joined for each of the connections they go to, large pieces would be there as many times.
             data = b""
-            size = size_of(out)
+            size = size_of(packets)
         runtime.statistics.bytes_sent.value += size
         if not data and is_ready and size <= at_once:
-            data = b"".join(out)
-            out.clear()
+            data = b"".join(packets)
+            packets.clear()
         if not data:
-            self._send_later(out, size)
+            self._send_later(packets, size)
         elif size > at_once:
             self._send_later([data], size)
         else:
@@ -100,20 +97,20 @@ class Output:
                 self._is_handed(size)
                 self._check_congestion()
 
-    def _send_later(self, out: list[bytes], size: int) -> None:
+    def _send_later(self, packets: list[bytes], size: int) -> None:
         """Have a turn's packets wait for the socket, and send as many of them as it takes now."""
         unsent = self._unsent
         if unsent is None:
             self._unsent = unsent = Unsent(self.broker.buffers)
         if size <= FLOOR_BYTES or self.link.ready or self.waiting_bytes + size <= self._outbound_limit:
-            unsent.add(out)
+            unsent.add(packets)
             self.waiting_bytes += size
-            out.clear()
+            packets.clear()
             self._send_on()
             self._check_congestion()
             return
         # What one turn brings must not go far beyond the limit either.
-        kept, dropped = without_qos_0(out)
+        kept, dropped = without_qos_0(packets)
         kept_size = size_of(kept)
         statistics = self.broker.runtime.statistics
         statistics.dropped["outbound_buffer_full"].value += dropped
@@ -121,7 +118,7 @@ class Output:
         statistics.bytes_sent.value -= size - kept_size
         unsent.add(kept)
         self.waiting_bytes += kept_size
-        out.clear()
+        packets.clear()
         if not self.congested and not self.is_closed():
             self._congest()
 

@@ -11,6 +11,7 @@ from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.connection_log import SlowConsumers
 from kinmqtt.broker.hooks import Hooks
 from kinmqtt.broker.log_lines import LogLines
+from kinmqtt.broker.outbox import Discard
 from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.slices import Slices
@@ -38,10 +39,12 @@ class Runtime:
         "accounts",
         "buffers",
         "clock",
+        "congested",
         "hooks",
         "limits",
         "log_lines",
         "node",
+        "offline",
         "random_hex",
         "refuses",
         "rights",
@@ -91,6 +94,10 @@ class Runtime:
         self.tells_delivered = hooks.delivered.active
         self.tells_published = hooks.published.active
         self.waiting = Tally()
+        self.offline = Discard(statistics, "offline")
+        """The outbox of sessions whose client is away,"""
+        self.congested = Discard(statistics, "outbound_buffer_full")
+        """and of those whose client takes too little."""
         self.log_lines = LogLines(clock)
         self.slow_consumers = SlowConsumers(self)
         self.accounts = Accounts()

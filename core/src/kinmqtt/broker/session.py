@@ -13,7 +13,7 @@ from kinmqtt.broker import full_queue
 from kinmqtt.broker.buffers import SHARED_BYTES
 from kinmqtt.broker.delivery import Delivery
 from kinmqtt.broker.holder import Holder
-from kinmqtt.broker.outbox import Discard, Outbox
+from kinmqtt.broker.outbox import Outbox
 from kinmqtt.broker.publication import Publication
 from kinmqtt.broker.receiving import may_receive
 from kinmqtt.broker.settings import NEVER_EXPIRES
@@ -68,7 +68,7 @@ class Session(Holder):
         "expiry_s",
         "incoming",
         "max_packet_bytes",
-        "out",
+        "outbox",
         "outgoing",
         "receive_rights",
         "sequence",
@@ -93,7 +93,7 @@ class Session(Holder):
         self.outgoing = Window(runtime.buffers, limits.max_inflight, limits.max_queued_bytes)
         self.incoming = Incoming()
         self.connection: Connection | None = None
-        self.out: Outbox = Discard(runtime.statistics, "offline")
+        self.outbox: Outbox = runtime.offline
         self.sequence = 0
         self.sorted_by = -1
         """The sort key by which fan-outs hold the session."""
@@ -162,7 +162,7 @@ class Session(Holder):
         self._aliases = None
         self._resumed = False
         self._owed = None
-        self.out = Discard(self._runtime.statistics, "offline")
+        self.outbox = self._runtime.offline
         if self.kept:
             for _, delivery in self.outgoing:
                 self._landed(delivery)
@@ -206,7 +206,7 @@ class Session(Holder):
         if connection is None:
             return
         self._resumed = True
-        self.out = connection.out
+        self.outbox = connection.outbox
         owed: dict[Delivery, int] = {}
         for packet_id, delivery in list(self.outgoing):
             if delivery.stage is Stage.PUBCOMP:
@@ -336,14 +336,15 @@ class Session(Holder):
         if delivery.sent:
             head = bytes((head[0] | DUP,)) + head[1:]
         delivery.sent = True
-        out = connection.out
-        if not out:
-            self._runtime.turn.dirty.append(out)
-        out.extend((head, written_id(packet_id), tail))
+        outbox = connection.outbox
+        packets = outbox.packets
+        if not packets:
+            self._runtime.turn.dirty.append(outbox)
+        packets += (head, written_id(packet_id), tail)
         if len(tail) >= SHARED_BYTES:
             self._runtime.turn.has_large = True
         if payload:
-            out.append(payload)
+            packets.append(payload)
             self._runtime.turn.has_large = True
         self._runtime.statistics.messages_sent.value += 1
         self._tell_delivered(publication)
@@ -489,15 +490,15 @@ class Session(Holder):
 
     def _send_now(self, start: bytes, end: bytes) -> None:
         """Send a packet; where its end is large it may be in many outboxes, and is not copied for this one."""
-        out = self.out
-        if not out:
-            self._runtime.turn.dirty.append(out)
+        outbox = self.outbox
+        packets = outbox.packets
+        if not packets:
+            self._runtime.turn.dirty.append(outbox)
         if len(end) >= SHARED_BYTES:
             self._runtime.turn.has_large = True
-            out.append(start)
-            out.append(end)
+            outbox.add_parts(start, end)
         else:
-            out.append(start + end)
+            packets.append(start + end)
 
     def _tell_delivered(self, publication: Publication) -> None:
         if self._runtime.tells_delivered:

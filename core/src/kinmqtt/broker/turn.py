@@ -529,11 +529,10 @@ class Turn:
         """Send until the time is over, but to some in any case; answers to whom nothing was sent."""
         slices = self._slices
         for sent, outbox in enumerate(outboxes, 1):
-            connection: Connection = outbox.connection
             try:
-                connection.flush()
+                outbox.flush()
             except Exception:
-                log.failure("what {client} is sent could not be", client=connection.name)
+                log.failure("what {client} is sent could not be", client=outbox.name)
             if not sent % asks_after and slices is not None and slices.is_over():
                 return outboxes[sent:]
         return []
