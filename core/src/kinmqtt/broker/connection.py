@@ -45,8 +45,6 @@ log = Logger("kinmqtt.connection")
 READ_AHEAD_BYTES: Final = 65_536
 """Read of a client that is not accepted yet, behind its CONNECT, before it is read no more until it is."""
 
-_NOBODY: Final = CLOSED
-
 MANY_PIECES: Final = 16_384
 """So many answers to one read are not gathered until the turn ends."""
 
@@ -381,10 +379,8 @@ class Connection(Intake):
         self.fail(reason, "a store did not keep the message")
 
     def flush(self) -> None:
-        """Hand this turn's packets to the transport, or keep them while it is busy."""
-        outbox = self.outbox
-        if outbox is not _NOBODY:
-            self._send_out(outbox.packets)
+        """Hand this turn's packets to the transport before the turn's end."""
+        self.outbox.flush()
 
     def _has_sent(self) -> None:
         if self.congested and self.waiting_bytes <= self._outbound_limit:

@@ -72,8 +72,10 @@ class ConnectionOutbox(Outbox):
         return self.connection.name
 
     def flush(self) -> None:
-        """Send the turn's packets."""
-        self.connection.flush()
+        """Send the turn's packets; nobody gets them where the connection has been closed meanwhile."""
+        connection = self.connection
+        if connection.outbox is self:
+            connection.send_out(self.packets)
 
 
 class Discard(Outbox):

@@ -49,7 +49,7 @@ class Output:
         raise NotImplementedError
 
     def _send_on_later(self) -> None:
-        """Have :meth:`_send_out` called in the next turn, whatever that brings."""
+        """Have :meth:`send_out` called in the next turn, whatever that brings."""
         raise NotImplementedError
 
     def _is_ready(self) -> bool:
@@ -61,7 +61,7 @@ class Output:
         """How much may wait before the client counts as one that takes too little."""
         return min(self.limits.outbound_buffer_bytes, self.broker.buffers.outbound_share())
 
-    def _send_out(self, packets: list[bytes]) -> None:
+    def send_out(self, packets: list[bytes]) -> None:
         """Hand a turn's packets to the transport, or keep them while it is busy."""
         if self._goes_on:
             self._goes_on = False
