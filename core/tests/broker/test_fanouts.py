@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kinmqtt.broker.fanout import DENIED, PLAIN, SHARED, UNKNOWN, Fanout, Target, merge, part_of
-from kinmqtt.broker.fanouts import CACHED_TARGETS, FORGOTTEN_AFTER, LARGE, LOOKS, NOTED, Fanouts, _matches
+from kinmqtt.broker.fanouts import (
+    CACHED_TARGETS,
+    FORGOTTEN_AFTER,
+    LARGE,
+    LOOKS,
+    NOTED,
+    WANTED_ONCE,
+    Fanouts,
+    _matches,
+)
 from kinmqtt.broker.session import Session
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt.mqtt.topics import matches
@@ -391,7 +400,11 @@ def test_a_large_fanout_is_not_put_together_anew() -> None:
     house = House()
     regard_as_large(house, 10)
     broker = house.broker
+    broker.fanouts.get("t")
     peers = [house.connect(f"c{n}", V5).subscribe("t") for n in range(12)]
+    broker.fanouts.get("t")  # The first that is large, and that one is put together without entries.
+    peers[0].unsubscribe("t")
+    peers[0].subscribe("t")
     pub = house.connect("pub", V5).publish("t", b"1")
     asked: list[str] = []
     index = broker.router.index
@@ -418,7 +431,9 @@ def test_a_large_fanout_that_became_small_is_one_of_the_small() -> None:
     """When most are gone it is put together anew."""
     house = House()
     regard_as_large(house, 10)
-    peers = [house.connect(f"c{n}").subscribe("t") for n in range(10)]
+    peers = [house.connect(f"c{n}").subscribe("t") for n in range(11)]
+    house.broker.fanouts.get("t")
+    peers.pop().unsubscribe("t")
     house.broker.fanouts.get("t")
     before = len(house.broker.fanouts._rosters)
 
@@ -436,13 +451,34 @@ def test_large_fanouts_are_bounded_together() -> None:
     regard_as_large(house, 10)
     for n in range(200):
         house.connect(f"c{n}").subscribe("#")
+    comes = house.connect("comes")
     fanouts = house.broker.fanouts
 
     for number in range(CACHED_TARGETS // 2 // 200 + 10):
         fanouts.get(f"t/{number}")
+        comes.subscribe(f"t/{number}").unsubscribe(f"t/{number}")
+        fanouts.get(f"t/{number}")
 
     assert sum(map(len, fanouts._rosters.values())) <= CACHED_TARGETS // 2
-    assert len(fanouts) == len(fanouts._rosters)
+    assert len(fanouts) <= len(fanouts._rosters) + WANTED_ONCE
+    assert fanouts._rosters
+
+
+def test_a_topic_that_is_wanted_once_leaves_nothing_large() -> None:
+    """Each message to a topic of its own: few of their fan-outs are remembered, and none is kept up to date."""
+    house = House()
+    regard_as_large(house, 10)
+    sub = house.connect("c0").subscribe("#")
+    for n in range(1, 20):
+        house.connect(f"c{n}").subscribe("#")
+    pub = house.connect("pub")
+
+    for number in range(50):
+        pub.publish(f"t/{number}")
+
+    assert len(sub.messages) == 50
+    assert len(house.broker.fanouts) == WANTED_ONCE
+    assert not house.broker.fanouts._rosters
 
 
 # Bounds

@@ -390,26 +390,38 @@ def _asked(runtime: Runtime, target: Target, publication: Publication, permitted
 
 def merge(subscribers: Sequence[Subscriber], session_of: Callable[[str], Session | None]) -> list[Target]:
     """One target for each client, whatever the number of its filters that match."""
-    by_client: dict[str, list[Subscription]] = {}
+    first: dict[str, Subscription] = {}
+    several: dict[str, list[Subscription]] = {}
     for subscriber in subscribers:
-        by_client.setdefault(subscriber.client_id, []).append(subscriber.subscription)
+        client_id = subscriber.client_id
+        if client_id in first:
+            several.setdefault(client_id, [first[client_id]]).append(subscriber.subscription)
+        else:
+            first[client_id] = subscriber.subscription
     targets = []
-    for client_id, subscriptions in by_client.items():
+    for client_id, subscription in first.items():
         session = session_of(client_id)
-        if session is not None:
-            targets.append(target_of(session, subscriptions))
+        if session is None:
+            continue
+        if several and client_id in several:
+            targets.append(target_of(session, several[client_id]))
+        else:
+            targets.append(_target_of_one(session, subscription))
     return targets
+
+
+def _target_of_one(session: Session, only: Subscription) -> Target:
+    identifier = only.identifier
+    identifiers = () if identifier is None else (identifier,)
+    # MQTT-3.8.3-4: a group has no No Local, whatever a plugin or a store says. Its message would go to nobody.
+    no_local = only.no_local and only.share_group is None
+    return Target(session, only.qos, only.retain_as_published, no_local, identifiers, only)
 
 
 def target_of(session: Session, subscriptions: Sequence[Subscription]) -> Target:
     """What a session's matching subscriptions come to together."""
-    if len(subscriptions) == 1:  # Nearly always, and for each of very many subscribers.
-        only = subscriptions[0]
-        identifier = only.identifier
-        identifiers = () if identifier is None else (identifier,)
-        # MQTT-3.8.3-4: a group has no No Local, whatever a plugin or a store says. Its message would go to nobody.
-        no_local = only.no_local and only.share_group is None
-        return Target(session, only.qos, only.retain_as_published, no_local, identifiers, only)
+    if len(subscriptions) == 1:
+        return _target_of_one(session, subscriptions[0])
     best = max(subscriptions, key=lambda subscription: subscription.qos)
     wanted = [s for s in subscriptions if not s.no_local]
     return Target(

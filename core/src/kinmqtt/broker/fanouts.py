@@ -3,7 +3,7 @@
 A change to an exact filter is a look-up of one topic. Which of very many topics a wildcard matches is not looked for:
 the change is noted, and a fan-out that is wanted again is compared with what was noted since it was last found fresh.
 So the message path compares two numbers, and whoever finds them differ pays for a few comparisons. Large fan-outs are
-few; they are told of each change at once, and take it over entry by entry.
+few; once a topic has been wanted again they are told of each change at once, and take it over entry by entry.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ TARGET_BYTES: Final = 100
 """What a cached target takes, about; one of a large fan-out takes three times as much."""
 
 LARGE: Final = 1000
-"""Targets from which on a fan-out is kept up to date entry by entry."""
+"""Targets from which on a fan-out is kept up to date entry by entry, where its topic is wanted more than once."""
+
+WANTED_ONCE: Final = 4
+"""Large fan-outs that are remembered of topics that were wanted once: such a topic may never be wanted again."""
+
+KNOWN_TOPICS: Final = 256
+"""Topics of large fan-outs of which it is known that they were wanted before."""
 
 NOTED: Final = 1024
 """Changes that are noted; a fan-out that was not wanted for longer is put together anew."""
@@ -65,8 +71,10 @@ class Fanouts:
         "_changes",
         "_groups",
         "_index",
+        "_known",
         "_large",
         "_marks",
+        "_once",
         "_rosters",
         "_runtime",
         "_session_of",
@@ -93,6 +101,10 @@ class Fanouts:
         """In the order in which they were last found fresh."""
         self._weight = 0
         self._rosters: dict[str, Roster] = {}
+        self._once: deque[str] = deque()
+        """Topics that were wanted once, of the large fan-outs without a roster."""
+        self._known: dict[str, None] = {}
+        """Topics of large fan-outs that were put together before, the latest last."""
         self._changes: list[Change] = []
         self._base = 0
         """The generation before the first of the changes that are noted."""
@@ -194,16 +206,36 @@ class Fanouts:
         watched = runtime.tells_delivered or hooks.dropped.active or hooks.delivering.for_topic(topic) is not None
         targets = merge(matches.subscribers, self._session_of)
         count = len(targets)
-        if count >= self._large:
+        is_large = count >= self._large
+        if is_large:
             runtime.slices.is_heavy = True
+        if is_large and self._is_known(topic):
             roster = Roster(runtime, self._session_of, topic, targets, groups, watched)
             self._make_room_for(roster)
             return self._remember(topic, roster.fanout(self.generation), 0)
         fanout = Fanout(
             runtime, self.generation, topic, sort_targets(runtime, topic, targets, watched), tuple(groups.values())
         )
+        if is_large:
+            self._once.append(topic)
+            while len(self._once) > WANTED_ONCE:
+                self._drop_once(self._once.popleft())
         # A long topic takes as much as many targets.
         return self._remember(topic, fanout, count + text_bytes(topic) // TARGET_BYTES)
+
+    def _is_known(self, topic: str) -> bool:
+        """Whether a large fan-out of this topic was put together before; from now on it was."""
+        known = self._known
+        is_known = topic in known
+        known.pop(topic, None)
+        known[topic] = None
+        if len(known) > KNOWN_TOPICS:
+            del known[next(iter(known))]
+        return is_known
+
+    def _drop_once(self, topic: str) -> None:
+        if topic not in self._rosters:
+            self._drop(topic)
 
     def _remember(self, topic: str, fanout: Fanout, weight: int) -> Fanout:
         cached = self._cached
