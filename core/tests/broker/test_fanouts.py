@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kinmqtt.broker.fanout import DENIED, PLAIN, SHARED, UNKNOWN, Fanout, Target, merge, part_of
+from kinmqtt.broker.fanout import DENIED, PLAIN, SHARED, UNKNOWN, Fanout, Sorted, Target, merge, part_of
 from kinmqtt.broker.fanouts import (
     CACHED_TARGETS,
     FORGOTTEN_AFTER,
     LARGE,
     LOOKS,
     NOTED,
+    TARGETS_WANTED_ONCE,
     WANTED_ONCE,
     Fanouts,
     _matches,
@@ -479,6 +480,47 @@ def test_a_topic_that_is_wanted_once_leaves_nothing_large() -> None:
     assert len(sub.messages) == 50
     assert len(house.broker.fanouts) == WANTED_ONCE
     assert not house.broker.fanouts._rosters
+
+
+def test_many_changes_elsewhere_do_not_slow_a_message_to_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large fan-out nobody looks through the targets for each session that may be among them."""
+    house = House()
+    regard_as_large(house, 10)
+    looked: list[str] = []
+    holds = Fanout.holds
+    monkeypatch.setattr(Fanout, "holds", lambda self, client_id: looked.append(client_id) or holds(self, client_id))
+    for n in range(20):
+        house.connect(f"c{n}").subscribe("#")
+    fanouts = house.broker.fanouts
+
+    for number in range(10):
+        fanouts.changed(f"other{number}")
+        fanout = fanouts.get("t")
+        fanouts.changed("another")
+        fanouts.is_fresh(fanout)
+
+    assert not looked
+    assert list(fanouts._rosters) == ["t"]
+
+
+def test_large_fanouts_of_topics_wanted_once_leave_the_small_ones_alone() -> None:
+    """They have a part of their own of what is remembered."""
+    house = House()
+    regard_as_large(house, 10)
+    fanouts = house.broker.fanouts
+    for number in range(100):
+        fanouts.get(f"small/{number}")
+    house.connect("small").subscribe("small/+")
+    small = [fanouts.get(f"small/{number}") for number in range(100)]
+    targets = TARGETS_WANTED_ONCE // 2 + 1
+    fanout = fanouts.get("small/0")
+    large = [Fanout(house.broker.runtime, fanouts.generation, f"large/{n}", Sorted(()), ()) for n in range(3)]
+    for each in large:
+        each.targets = fanout.targets * targets
+        fanouts._remember_once(each.topic, each)
+
+    assert all(fanouts.get(f"small/{number}") is each for number, each in enumerate(small))
+    assert [each.topic for each in large if each.targets] == ["large/2"]
 
 
 # Bounds

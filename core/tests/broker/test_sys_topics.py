@@ -7,6 +7,8 @@ from harness import House
 
 from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import V5, Publish
 from kinmqtt_spi import Message
 from kinmqtt_spi.services.metric import SysTopic
 from kinmqtt_spi.services.queue import Entry
@@ -173,3 +175,22 @@ def test_a_topic_may_be_published_on_change_only(on_change_only: bool, payloads:
     topic = SysTopic("$SYS/a", lambda: next(answers), on_change_only)
 
     assert [payload for _, payload, _ in published(topic, times=3)] == payloads
+
+
+def test_what_a_turn_discards_is_counted_before_its_end() -> None:
+    """A counter never goes down, though a timer comes between a read and the end of its turn."""
+    house = House(sys_interval_s=1)
+    for number in range(10):
+        house.connect(f"away{number}", V5, expiry_s=3600).subscribe("t").drop()
+    watch = house.connect("watch").subscribe("$SYS/sent/count")
+    pub = house.connect("pub")
+    house.advance(1)
+
+    pub.connection.receive(encode(Publish.build("t", b"x"), 4))
+    house.clock.advance(1)
+    house.settle()
+    house.advance(1)
+
+    counts = [int(payload) for topic, payload, *_ in watch.messages if topic == "$SYS/sent/count"]
+    assert counts == sorted(counts)
+    assert house.broker.runtime.statistics.dropped["offline"].value == 10

@@ -180,7 +180,7 @@ class Broker:
             topics.extend(more or ())
         if self.runtime.settings.sys_interval_s:
             publisher = SysPublisher(self.publish, topics)
-            self.housekeeping.every(self.runtime.settings.sys_interval_s, publisher.publish)
+            self.housekeeping.every(self.runtime.settings.sys_interval_s, partial(self._publish_sys, publisher))
             self.housekeeping.every(self.runtime.settings.sys_interval_s, self._sample)
         self.housekeeping.start()
 
@@ -465,9 +465,14 @@ class Broker:
             except Exception as error:
                 call.failed(error)
 
+    def _publish_sys(self, publisher: SysPublisher) -> None:
+        self.runtime.count_discarded()
+        publisher.publish()
+
     def _sample(self) -> None:
         """Tell of all that is counted, as of one moment: two would come to lie in two windows of time."""
         now = self.runtime.clock.now()
+        self.runtime.count_discarded()
         if self.runtime.hooks.sampled.active:
             self.runtime.hooks.sampled(self.assembly.metrics.snapshot(now, self.runtime.node.name))
         if self.runtime.hooks.traffic_sampled.active:

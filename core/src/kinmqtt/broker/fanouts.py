@@ -3,7 +3,8 @@
 A change to an exact filter is a look-up of one topic. Which of very many topics a wildcard matches is not looked for:
 the change is noted, and a fan-out that is wanted again is compared with what was noted since it was last found fresh.
 So the message path compares two numbers, and whoever finds them differ pays for a few comparisons. Large fan-outs are
-few; once a topic has been wanted again they are told of each change at once, and take it over entry by entry.
+few; they are not compared. One whose topic is wanted again after a change is told of each further change at once, and
+takes it over entry by entry.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ LARGE: Final = 1000
 
 WANTED_ONCE: Final = 4
 """Large fan-outs that are remembered of topics that were wanted once: such a topic may never be wanted again."""
+
+TARGETS_WANTED_ONCE: Final = CACHED_TARGETS // 8
+"""Of those together; one may be as large as it is."""
+
+ROSTER_TARGETS: Final = CACHED_TARGETS * 3 // 8
+"""Of those that are kept up to date, together; one may be as large as it is."""
 
 KNOWN_TOPICS: Final = 256
 """Topics of large fan-outs of which it is known that they were wanted before."""
@@ -101,8 +108,8 @@ class Fanouts:
         """In the order in which they were last found fresh."""
         self._weight = 0
         self._rosters: dict[str, Roster] = {}
-        self._once: deque[str] = deque()
-        """Topics that were wanted once, of the large fan-outs without a roster."""
+        self._once: deque[Fanout] = deque()
+        """Large fan-outs of topics that were wanted once, the latest last; some may be retired."""
         self._known: dict[str, None] = {}
         """Topics of large fan-outs that were put together before, the latest last."""
         self._changes: list[Change] = []
@@ -120,7 +127,7 @@ class Fanouts:
         if fanout is not None:
             if fanout.generation == self.generation:
                 return fanout
-            if self._still_holds(fanout):
+            if self._is_found_fresh(fanout):
                 fanout.generation = self.generation
                 self._cached.move_to_end(topic)
                 return fanout
@@ -134,7 +141,7 @@ class Fanouts:
 
     def is_fresh(self, fanout: Fanout) -> bool:
         """Whether nothing has changed of a fan-out."""
-        return fanout.generation == self.generation or self._still_holds(fanout)
+        return fanout.generation == self.generation or self._is_found_fresh(fanout)
 
     def subscribed(self, client_id: str, subscription: Subscription) -> None:
         """A client has made, or replaced, a subscription of its own."""
@@ -217,9 +224,7 @@ class Fanouts:
             runtime, self.generation, topic, sort_targets(runtime, topic, targets, watched), tuple(groups.values())
         )
         if is_large:
-            self._once.append(topic)
-            while len(self._once) > WANTED_ONCE:
-                self._drop_once(self._once.popleft())
+            return self._remember_once(topic, fanout)
         # A long topic takes as much as many targets.
         return self._remember(topic, fanout, count + text_bytes(topic) // TARGET_BYTES)
 
@@ -233,9 +238,17 @@ class Fanouts:
             del known[next(iter(known))]
         return is_known
 
-    def _drop_once(self, topic: str) -> None:
-        if topic not in self._rosters:
-            self._drop(topic)
+    def _remember_once(self, topic: str, fanout: Fanout) -> Fanout:
+        """Remember a large fan-out of which nobody knows whether its topic is wanted again; few of them."""
+        once = self._once
+        once.append(fanout)
+        left = TARGETS_WANTED_ONCE - sum(len(each.targets) for each in once)
+        while len(once) > WANTED_ONCE or (left < 0 and len(once) > 1):
+            oldest = once.popleft()
+            left += len(oldest.targets)
+            if self._cached.get(oldest.topic) is oldest:
+                self._drop(oldest.topic)
+        return self._remember(topic, fanout, 0)
 
     def _remember(self, topic: str, fanout: Fanout, weight: int) -> Fanout:
         cached = self._cached
@@ -250,7 +263,7 @@ class Fanouts:
         """Where large fan-outs are too much together the oldest give way; one may be as large as it is."""
         rosters = self._rosters
         rosters.pop(roster.topic, None)
-        left = CACHED_TARGETS // 2 - len(roster) - sum(map(len, rosters.values()))
+        left = ROSTER_TARGETS - len(roster) - sum(map(len, rosters.values()))
         while rosters and left < 0:
             topic = next(iter(rosters))
             left += len(rosters.pop(topic))
@@ -287,13 +300,18 @@ class Fanouts:
         changes.append(change)
         self.generation += 1
 
-    def _still_holds(self, fanout: Fanout) -> bool:
-        """Whether nothing that was noted since a fan-out was fresh concerns it."""
-        since = fanout.generation
-        if since < 0:
+    def _is_found_fresh(self, fanout: Fanout) -> bool:
+        """Whether no change concerns a fan-out since it was fresh last, though there were some."""
+        if fanout.generation < 0:
             return False
         if fanout.topic in self._rosters:
             return True  # It was told of each change.
+        # To look for a session among very many takes longer than is saved: such a fan-out is put together anew.
+        return len(fanout.targets) < self._large and self._still_holds(fanout)
+
+    def _still_holds(self, fanout: Fanout) -> bool:
+        """Whether nothing that was noted since a fan-out was fresh concerns it."""
+        since = fanout.generation
         number = since - self._base
         if number < 0:
             return False

@@ -112,6 +112,11 @@ class Runtime:
             turn.began_at = self.clock.now()
         return turn.began_at
 
+    def count_discarded(self) -> None:
+        """Count what this turn has discarded until now: whoever reads the counters before its end finds it there."""
+        self.offline.flush()
+        self.congested.flush()
+
     def mint(self) -> MessageId:
         """A new message id."""
         return MessageId(self.node.uid, self._counter())
