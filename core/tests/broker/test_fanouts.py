@@ -18,6 +18,7 @@ from kinmqtt.broker.fanouts import (
     LARGE,
     LOOKS,
     NOTED,
+    ROSTER_TARGETS,
     TARGETS_WANTED_ONCE,
     WANTED_ONCE,
     Fanouts,
@@ -460,9 +461,8 @@ def test_large_fanouts_are_bounded_together() -> None:
         comes.subscribe(f"t/{number}").unsubscribe(f"t/{number}")
         fanouts.get(f"t/{number}")
 
-    assert sum(map(len, fanouts._rosters.values())) <= CACHED_TARGETS // 2
-    assert len(fanouts) <= len(fanouts._rosters) + WANTED_ONCE
-    assert fanouts._rosters
+    assert 0 < sum(map(len, fanouts._rosters.values())) <= ROSTER_TARGETS
+    assert len(fanouts) == len(fanouts._rosters)
 
 
 def test_a_topic_that_is_wanted_once_leaves_nothing_large() -> None:
@@ -508,15 +508,11 @@ def test_large_fanouts_of_topics_wanted_once_leave_the_small_ones_alone() -> Non
     house = House()
     regard_as_large(house, 10)
     fanouts = house.broker.fanouts
-    for number in range(100):
-        fanouts.get(f"small/{number}")
     house.connect("small").subscribe("small/+")
     small = [fanouts.get(f"small/{number}") for number in range(100)]
-    targets = TARGETS_WANTED_ONCE // 2 + 1
-    fanout = fanouts.get("small/0")
     large = [Fanout(house.broker.runtime, fanouts.generation, f"large/{n}", Sorted(()), ()) for n in range(3)]
     for each in large:
-        each.targets = fanout.targets * targets
+        each.targets = small[0].targets * (TARGETS_WANTED_ONCE // 2 + 1)
         fanouts._remember_once(each.topic, each)
 
     assert all(fanouts.get(f"small/{number}") is each for number, each in enumerate(small))

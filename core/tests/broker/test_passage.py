@@ -418,19 +418,29 @@ def test_a_qos_2_message_of_a_kept_session_is_kept_for_all_or_nobody() -> None:
     assert have(subs) == 0
 
 
-def test_another_nodes_messages_are_kept_before_it_is_told_so() -> None:
-    """Also one that waits for another of its topic."""
+def on_its_way() -> tuple[Backend, SlicedHouse, list[Peer]]:
+    """A node of a cluster while a message is on its way to very many: another one to its topic has to wait."""
     backend = Backend()
     house = SlicedHouse(plugins={"cluster": backend})
     subs = crowd(house, expiry_s=60)
-    pub = house.connect("pub", V5)
-    house.hand_over(pub, publish(b"1", 1))
+    house.hand_over(house.connect("pub", V5), publish(b"1", 1))
     house.steps_until(lambda: have(subs[:1]) > 0)
+    return backend, house, subs
 
-    message = Message("t", b"2", 1, id=MessageId(9, 1), received_at=1.0)
+
+def forwarded(backend: Backend, message: Message) -> list[object]:
+    """Another node hands a message over: the list has the outcome once that node is told."""
     told: Any = backend.news.forwarded(NodeIdentity("n2", 1), [message])
     fired: list[object] = []
     told.addBoth(fired.append)
+    return fired
+
+
+def test_another_nodes_messages_are_kept_before_it_is_told_so() -> None:
+    """Also one that waits for another of its topic."""
+    backend, house, subs = on_its_way()
+    message = Message("t", b"2", 1, id=MessageId(9, 1), received_at=1.0)
+    fired = forwarded(backend, message)
     house.steps_until(lambda: bool(fired))
     house.settle()
 
@@ -440,18 +450,10 @@ def test_another_nodes_messages_are_kept_before_it_is_told_so() -> None:
 
 def test_another_nodes_message_that_expires_while_it_waits_is_dropped() -> None:
     """MQTT-3.3.2-5: the other node is told that it is dealt with, as of any other."""
-    backend = Backend()
-    house = SlicedHouse(plugins={"cluster": backend})
-    subs = crowd(house, expiry_s=60)
-    pub = house.connect("pub", V5)
-    house.hand_over(pub, publish(b"1", 1))
-    house.steps_until(lambda: have(subs[:1]) > 0)
-
+    backend, house, subs = on_its_way()
     now = house.clock.now()
     message = Message("t", b"2", 1, id=MessageId(9, 1), received_at=now, expires_at=now + 1)
-    told: Any = backend.news.forwarded(NodeIdentity("n2", 1), [message])
-    fired: list[object] = []
-    told.addBoth(fired.append)
+    fired = forwarded(backend, message)
     house.clock.advance(1)
     house.steps_until(lambda: bool(fired))
     house.settle()

@@ -20,7 +20,7 @@ from kinmqtt.broker.actions import HANDLERS, over_limit
 from kinmqtt.broker.denials import shown
 from kinmqtt.broker.intake import Frame, Intake, PendingRead
 from kinmqtt.broker.link import Link
-from kinmqtt.broker.outbox import CLOSED, ConnectionOutbox, Outbox
+from kinmqtt.broker.outbox import ConnectionOutbox, Outbox
 from kinmqtt.broker.overload import SLOW_BYTES_PER_S, SLOWED_FROM_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection import TRANSITIONS, State, check_first_byte
@@ -262,7 +262,7 @@ class Connection(Intake):
         self._is_taken()
         self._forget_unsent()
         self._held = None
-        self.outbox = CLOSED
+        self.outbox = Outbox()
         self.broker.lost(self)
         self._packet_is_done()
         self._read_is_done()

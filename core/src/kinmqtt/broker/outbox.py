@@ -20,7 +20,11 @@ LARGE_BYTES: Final = 16 << 10
 
 
 class Outbox:
-    """What goes out when the turn ends; this one forgets it, for a connection that is gone."""
+    """What goes out when the turn ends; this one forgets it.
+
+    It takes the place of that of a connection that is gone, and so parts the two: a circle of references would stay
+    in memory until the garbage collector looks at what is old.
+    """
 
     __slots__ = ("packets",)
 
@@ -42,19 +46,9 @@ class Outbox:
             return True  # Empty it is where more goes out of what waits for the socket.
         return pieces * len(packets[-1]) > LARGE_BYTES or len(packets[0]) > LARGE_BYTES
 
-    def add_parts(self, start: bytes, end: bytes) -> None:
-        """Add one packet in two pieces."""
-        self.packets.append(start)
-        self.packets.append(end)
-
     def flush(self) -> None:
         """The turn is over."""
         self.packets.clear()
-
-
-CLOSED: Final = Outbox()
-"""Stands in for the outbox of a connection that is gone, and so parts the two: a circle of references would stay in
-memory until the garbage collector looks at what is old."""
 
 
 class ConnectionOutbox(Outbox):
@@ -79,7 +73,7 @@ class ConnectionOutbox(Outbox):
 
 
 class Discard(Outbox):
-    """Takes QoS 0 packets for clients that can't have them now, and counts them as dropped."""
+    """Takes whole QoS 0 packets for clients that can't have them now, and counts them as dropped."""
 
     __slots__ = ("_dropped", "_sent")
 
@@ -87,10 +81,6 @@ class Discard(Outbox):
         super().__init__()
         self._dropped = statistics.dropped[why]
         self._sent = statistics.messages_sent
-
-    def add_parts(self, start: bytes, end: bytes) -> None:
-        """Add one packet as one piece: the pieces are what is counted."""
-        self.packets.append(start)
 
     def flush(self) -> None:
         """Count what came, and forget it; whoever fanned it out counted it as sent with all the others."""

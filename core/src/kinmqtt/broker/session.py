@@ -496,7 +496,8 @@ class Session(Holder):
             self._runtime.turn.dirty.append(outbox)
         if len(end) >= SHARED_BYTES:
             self._runtime.turn.has_large = True
-            outbox.add_parts(start, end)
+            packets.append(start)
+            packets.append(end)
         else:
             packets.append(start + end)
 
