@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle, islice
 from pathlib import Path
 
 TIME_LIMIT_S = 30.0
@@ -29,13 +30,25 @@ TIME_LIMIT_S = 30.0
 AMISS = re.compile(r"Traceback|[Ff]ailure|Unhandled|Unexpected|Warning:")
 """What never stands in the log of a sound broker."""
 
-_PORTS = range(20_000, 32_000)
+PORTS = range(20_000, 32_000)
 """Below the range from which systems take the ports of outgoing connections, which could be in the way."""
+
+WORKERS = 12
+"""So many test workers beside each other have ports of their own."""
+
+
+def ports_of(worker: str) -> range:
+    """The ports that a test worker gives out: what another one has chosen and nobody listens on yet is not free."""
+    number = int(worker.removeprefix("gw") or 0)
+    return PORTS[number % WORKERS :: WORKERS] if worker else PORTS
+
+
+_ports = cycle(random.sample(mine := ports_of(os.environ.get("PYTEST_XDIST_WORKER", "")), len(mine)))
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface on which nobody listens."""
-    for port in random.sample(_PORTS, 100):
+    """A TCP port of the loopback interface on which nobody listens, and which was not given out lately."""
+    for port in islice(_ports, 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,10 +22,10 @@ READY = r"Ready to accept connections|ready to accept connections"
 class RedisServer:
     """A server that runs, can be paused, killed and started again over what it has kept."""
 
-    def __init__(self, folder: Path, *options: str, port: int | None = None, on_socket: bool = False) -> None:
+    def __init__(self, folder: Path, *options: str, on_socket: bool = False) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.port = 0 if on_socket else free_port() if port is None else port
+        self.port = 0 if on_socket else free_port()
         self.socket = folder / "redis.sock" if on_socket else None
         self._options = list(options)
         self._process: Process | None = None
@@ -108,7 +107,8 @@ class RedisCluster:
             for number in range(3):
                 name = folder / f"node-{number}"
                 cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
-                self.nodes.append(RedisServer(name, *cluster, *options, port=_port_with_bus()))
+                bus = ("--cluster-port", str(free_port()))
+                self.nodes.append(RedisServer(name, *cluster, *bus, *options))
             addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
             self.nodes[0].ask("--cluster", "create", *addresses, "--cluster-yes")
             for node in self.nodes:
@@ -135,16 +135,3 @@ class RedisCluster:
         """Make sure that nothing of it is left."""
         for node in self.nodes:
             node.end()
-
-
-def _port_with_bus() -> int:
-    """A free port whose cluster bus, 10,000 above it, is free too."""
-    for _ in range(100):
-        port = free_port()
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port + 10_000))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free pair of ports was found")

@@ -160,12 +160,11 @@ class RedisRun(Run):
 
     async def suffer(self, times: int, blow: Callable[[], Awaitable[object]]) -> None:
         """Have something happen to Redis so many times under traffic, then let everybody come to rest."""
-        tasks = await self._begin()
-        for _ in range(times):
-            await asyncio.sleep(0.02 + 0.3 * self.chance.random())
-            await blow()
-            await self._until(self._progress(ENOUGH / times))
-        await self._rest(tasks)
+        async with self._under_traffic():
+            for _ in range(times):
+                await asyncio.sleep(0.02 + 0.3 * self.chance.random())
+                await blow()
+                await self._until(self._progress(ENOUGH / times))
 
 
 def _address(server: RedisServer) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from processes import environment, free_port
 MUTATED = Path(__file__).with_name("mutated_broker.py")
 LIMIT_S = 60.0
 """How long clients may take to come back, and to settle when the broker is left alone."""
+
+LAST_SAID = 4000
+"""Characters of a broker's log that say why it ended."""
 
 ENOUGH = 21
 """Acknowledged messages of each publisher: a run of fewer would say little."""
@@ -53,26 +57,37 @@ class Run:
 
     async def kill(self, kills: int, until_caught: bool = False) -> None:
         """Kill the broker so many times under traffic, then let everybody come to rest."""
-        tasks = await self._begin()
-        for _ in range(kills):
-            before = [client.connections for client in self.clients]
-            goes_on = self._progress(0 if until_caught else ENOUGH / kills)
-            await asyncio.sleep(0.02 + self.life_s * self.chance.random())
-            # On a machine that has much to do that was next to nothing.
-            await self._until(lambda goes_on=goes_on: goes_on() and self.lives_until())
-            await self._die()
-            await self._start()
-            await self._until(partial(self._are_back, before))
-            if until_caught and any("twice" in text or "lost" in text for text in self.notes.violations()):
-                break
-        await self._rest(tasks)
+        async with self._under_traffic():
+            for _ in range(kills):
+                before = [client.connections for client in self.clients]
+                goes_on = self._progress(0 if until_caught else ENOUGH / kills)
+                await asyncio.sleep(0.02 + self.life_s * self.chance.random())
+                # On a machine that has much to do that was next to nothing.
+                await self._until(lambda goes_on=goes_on: goes_on() and self.lives_until())
+                await self._die()
+                await self._start()
+                await self._until(partial(self._are_back, before))
+                if until_caught and any("twice" in text or "lost" in text for text in self.notes.violations()):
+                    break
 
-    async def _begin(self) -> list[asyncio.Task[None]]:
-        """Start the broker, and have the clients run when it is known who receives."""
-        await self._start()
-        tasks = [asyncio.create_task(self.subscriber.run())]
-        await self._until(lambda: self.subscriber.known)
-        return tasks + [asyncio.create_task(publisher.run()) for publisher in self.publishers]
+    @asynccontextmanager
+    async def _under_traffic(self) -> AsyncIterator[None]:
+        """The broker with its clients, which come to rest in the end; of a run that fails nothing is left."""
+        try:
+            async with asyncio.TaskGroup() as clients:
+                await self._start()
+                clients.create_task(self.subscriber.run())
+                await self._until(lambda: self.subscriber.known)
+                for publisher in self.publishers:
+                    clients.create_task(publisher.run())
+                yield
+                await self._rest()
+            await self._die()
+        finally:
+            if self._broker is not None and self._broker.returncode is None:
+                self._broker.kill()
+                await self._broker.wait()
+            self._log.close()
 
     def _progress(self, messages: float) -> Callable[[], bool]:
         """What says whether so many more messages of each publisher have been acknowledged since this call."""
@@ -80,8 +95,8 @@ class Run:
         before = {topic: len(numbers) for topic, numbers in promised.items()}
         return lambda: all(len(numbers) >= before[topic] + messages for topic, numbers in promised.items())
 
-    async def _rest(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Let everybody come to rest, and end the broker."""
+    async def _rest(self) -> None:
+        """Let everybody come to rest, and the clients end."""
         for publisher in self.publishers:
             publisher.stopping = True
         try:
@@ -92,9 +107,6 @@ class Run:
         for client in self.clients:
             client.over = True
             client.cut()
-        await asyncio.gather(*tasks)
-        await self._die()
-        self._log.close()
 
     def _are_back(self, before: list[int]) -> bool:
         return all(client.connections > number for client, number in zip(self.clients, before, strict=True))
@@ -114,7 +126,7 @@ class Run:
 
     async def _die(self) -> None:
         assert self._broker is not None
-        assert self._broker.returncode is None, "the broker ended of its own accord; see its log"
+        self._still_runs()
         self._broker.kill()
         for client in self.clients:
             client.cut()
@@ -124,7 +136,15 @@ class Run:
     async def _until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         async with asyncio.timeout(limit_s):
             while not condition():
+                self._still_runs()
                 await asyncio.sleep(0.01)
+
+    def _still_runs(self) -> None:
+        assert self._broker is not None
+        assert self._broker.returncode is None, f"the broker ended of its own accord: {self._said_last()}"
+
+    def _said_last(self) -> str:
+        return Path(self._log.name).read_text(errors="replace")[-LAST_SAID:]
 
 
 def said(path: Path) -> str:
