@@ -18,8 +18,8 @@ from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
 KEPT = Properties(session_expiry_interval=600)
-QUICK = "timeout_s = 0.3\nreconnect_max_s = 0.2\nlease_s = 1.5\n"
-CALM = "timeout_s = 1\nreconnect_max_s = 0.2\nlease_s = 3\n"
+QUICK = "timeout_s = 1\nreconnect_max_s = 0.2\nlease_s = 3\n"
+CALM = "timeout_s = 2\nreconnect_max_s = 0.2\nlease_s = 6\n"
 """Where nothing is to be taken for gone, however busy the machine is."""
 ADOPTED = r"(\d+) sessions that another node has left behind are here now"
 RESTORED = r"(\d+) sessions restored"
