@@ -43,7 +43,8 @@ def ports_of(worker: str) -> range:
     return PORTS[number % WORKERS :: WORKERS] if worker else PORTS
 
 
-_ports = cycle(random.sample(mine := ports_of(os.environ.get("PYTEST_XDIST_WORKER", "")), len(mine)))
+_own_ports = ports_of(os.environ.get("PYTEST_XDIST_WORKER", ""))
+_ports = cycle(random.sample(_own_ports, len(_own_ports)))
 
 
 def free_port() -> int:

@@ -141,10 +141,8 @@ class Run:
 
     def _still_runs(self) -> None:
         assert self._broker is not None
-        assert self._broker.returncode is None, f"the broker ended of its own accord: {self._said_last()}"
-
-    def _said_last(self) -> str:
-        return Path(self._log.name).read_text(errors="replace")[-LAST_SAID:]
+        ended = self._broker.returncode is not None
+        assert not ended, f"the broker ended of its own accord: {said(Path(self._log.name))[-LAST_SAID:]}"
 
 
 def said(path: Path) -> str:

@@ -149,9 +149,8 @@ def test_pieces_are_judged_like_the_whole(packets: list[bytes], cuts: list[int])
     """However a stream is cut, as many packets are carried out, and the end is the same."""
     stream = b"".join(packets)
     edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    whole, pieces = House().connect("c", V311), House().connect("c", V311)
     # A client that acknowledges would put its PUBACK into the middle of a packet.
-    whole.silent = pieces.silent = True
+    whole, pieces = (House().connect("c", V311, silent=True) for _ in range(2))
 
     whole.send_bytes(stream)
     for start, end in pairwise(edges):

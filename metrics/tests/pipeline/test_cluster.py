@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,17 +14,11 @@ from random import Random
 
 import recomputed
 from landing_data import Landing, Life, pieces
+from processes import free_port
 from running import command, until
 from spark_environment import spark_environment
 
 from kinmqtt_metrics import tables as t
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
