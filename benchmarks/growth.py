@@ -26,10 +26,10 @@ from attrs import asdict, define, field
 from svg_plot import Line, log_log_plot
 
 from kinmqtt import TWIN
+from kinmqtt.builtins.hash import HashIndex
+from kinmqtt.builtins.trie import TrieIndex
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.packets import V311, Puback, Publish
-from kinmqtt.plugins.builtin.hash import HashIndex
-from kinmqtt.plugins.builtin.trie import TrieIndex
 from kinmqtt_spi.reference.retain import MemoryRetainStore
 from kinmqtt_spi.reference.subscription import NaiveIndex
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from kinmqtt.builtins.hash import HashIndex
+from kinmqtt.builtins.trie import TrieIndex
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, V311, Connect, Packet, Puback, Publish, Subscribe, SubscribeRequest, Will
-from kinmqtt.plugins.builtin.hash import HashIndex
-from kinmqtt.plugins.builtin.trie import TrieIndex
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services.subscription import SubscriptionIndex
 from kinmqtt_spi.values import Subscription

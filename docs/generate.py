@@ -20,8 +20,20 @@ from typing import Any
 
 import attrs
 
-from kinmqtt.broker.defaults import MachineDefault
-from kinmqtt.broker.settings import (
+from kinmqtt.broker.statistics import Statistics
+from kinmqtt.builtins.auto_subscriptions import TemplateSettings
+from kinmqtt.builtins.bans import BanSettings
+from kinmqtt.builtins.delayed import DelayedSettings
+from kinmqtt.builtins.rate_limits import RateLimitSettings, RuleSettings
+from kinmqtt.builtins.scram import ScramSettings
+from kinmqtt.builtins.share_strategy import ShareStrategySettings
+from kinmqtt.builtins.topic_rewrite import RewriteSettings
+from kinmqtt.config import PluginSettings, ServiceSettings
+from kinmqtt.mqtt.connection_state import TABLE, TRANSITIONS, State
+from kinmqtt.mqtt.packets import PacketType
+from kinmqtt.mqtt.qos_state import OUTGOING, Stage
+from kinmqtt.mqtt.reasons import connack_code, has_connack_code
+from kinmqtt.settings import (
     BrokerSettings,
     LimitSettings,
     ListenerLimitSettings,
@@ -29,19 +41,7 @@ from kinmqtt.broker.settings import (
     TlsSettings,
     WebSocketSettings,
 )
-from kinmqtt.broker.statistics import Statistics
-from kinmqtt.config import PluginSettings, ServiceSettings
-from kinmqtt.mqtt.connection import TABLE, TRANSITIONS, State
-from kinmqtt.mqtt.packets import PacketType
-from kinmqtt.mqtt.reasons import connack_code, has_connack_code
-from kinmqtt.mqtt.session import OUTGOING, Stage
-from kinmqtt.plugins.builtin.auto_subscriptions import TemplateSettings
-from kinmqtt.plugins.builtin.bans import BanSettings
-from kinmqtt.plugins.builtin.delayed import DelayedSettings
-from kinmqtt.plugins.builtin.rate_limits import RateLimitSettings, RuleSettings
-from kinmqtt.plugins.builtin.scram import ScramSettings
-from kinmqtt.plugins.builtin.share_strategy import ShareStrategySettings
-from kinmqtt.plugins.builtin.topic_rewrite import RewriteSettings
+from kinmqtt.settings.defaults import MachineDefault
 from kinmqtt_metrics.tables import RAW, TABLES
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of

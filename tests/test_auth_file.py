@@ -22,9 +22,9 @@ from processes import BrokerProcess, Process, free_port, needed, run_command, ru
 from smallclient import SmallClient
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.settings import ListenerSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connect
+from kinmqtt.settings import ListenerSettings
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_auth_file import AuthFile
 from kinmqtt_auth_file.hashes import Kind, Pbkdf2

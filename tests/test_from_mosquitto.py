@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kinmqtt.broker.settings import BrokerSettings, LimitSettings, ListenerSettings
 from kinmqtt.config import Overrides, load
+from kinmqtt.settings import BrokerSettings, LimitSettings, ListenerSettings
 from kinmqtt_spi.settings import describe
 
 PAGE = (Path(__file__).parent.parent / "docs" / "from-mosquitto.md").read_text(encoding="utf-8")

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pytest
 
-from kinmqtt.broker.publication import Publication
-from kinmqtt.broker.settings import BrokerSettings
+from kinmqtt.broker.message.publication import Publication
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.packets import V5, Publish, Subscribe, SubscribeRequest
+from kinmqtt.settings import BrokerSettings
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_spi import Message, Properties
 from kinmqtt_spi.reference.event import MemoryEventLog

@@ -25,7 +25,7 @@ import twisted.plugins
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
-from kinmqtt.new_plugin import OURS
+from kinmqtt.cli.new_plugin import OURS
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN_FOLDERS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))

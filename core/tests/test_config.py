@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from attrs import frozen
 
-from kinmqtt.broker.settings import DEFAULT_ENDPOINT, LimitSettings, ListenerLimitSettings
 from kinmqtt.config import Overrides, Settings, default_data_directory, load
+from kinmqtt.settings import DEFAULT_ENDPOINT, LimitSettings, ListenerLimitSettings
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.settings import setting
 

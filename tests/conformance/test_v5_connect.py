@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from harness import House, Peer
 
-from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Pingresp, Publish, Pubrec, Will
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Client, Decision, Properties, ReasonCode, deny, hookimpl
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest

@@ -8,7 +8,7 @@ import time
 from itertools import count
 from typing import Any
 
-from kinmqtt.plugins.builtin.embedded import records, segment, stores
+from kinmqtt.builtins.embedded import records, segment, stores
 from kinmqtt_spi.services.queue import InboundOpen, Release
 
 
@@ -95,6 +95,6 @@ MUTATIONS = {
 
 if __name__ == "__main__":
     MUTATIONS[sys.argv.pop(1)]()
-    from kinmqtt.__main__ import main
+    from kinmqtt.cli.main import main
 
     sys.exit(main(sys.argv[1:]))

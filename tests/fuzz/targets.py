@@ -10,7 +10,7 @@ from typing import Final
 
 from harness import House, MemoryLink
 
-from kinmqtt.broker.connection import Connection
+from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.framing import Framer

@@ -9,11 +9,11 @@ from typing import Any, Final, TypeVar
 
 from attrs import evolve, field, frozen
 
-from kinmqtt.broker.settings import DEFAULT_ENDPOINT, BrokerSettings, LimitSettings, ListenerSettings, from_text
-from kinmqtt.elsewhere import belongs_to
-from kinmqtt.plugins.discovery import RESERVED_NAMES
-from kinmqtt.plugins.manager import PROVIDERS
-from kinmqtt.plugins.selection import Selection
+from kinmqtt.hooks.discovery import RESERVED_NAMES
+from kinmqtt.hooks.manager import PROVIDERS
+from kinmqtt.hooks.selection import Selection
+from kinmqtt.misplaced_keys import belongs_to
+from kinmqtt.settings import DEFAULT_ENDPOINT, BrokerSettings, LimitSettings, ListenerSettings, from_text
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.settings import (
     Document,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from stores import Failing
 
-from kinmqtt.broker.session import FLIGHT_BYTES, INBOUND_BYTES
-from kinmqtt.broker.settings import BrokerSettings
-from kinmqtt.broker.waiting import WaitingHere
+from kinmqtt.broker.session.queue import WaitingHere
+from kinmqtt.broker.session.session import FLIGHT_BYTES, INBOUND_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, Connack, Puback, Publish, Pubrec, Suback, Subscribe, SubscribeRequest
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Client, Decision, Message, Properties, Subscription, Will, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import TurnableClock

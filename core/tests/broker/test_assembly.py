@@ -11,12 +11,12 @@ from twisted.internet.defer import Deferred, succeed
 
 from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
-from kinmqtt.broker.listener import ListenerPlan
-from kinmqtt.broker.settings import BrokerSettings, LimitSettings, ListenerSettings
-from kinmqtt.plugins.builtin import DEFAULTS
-from kinmqtt.plugins.discovery import Candidate, builtin_candidates
-from kinmqtt.plugins.manager import PROVIDERS, PluginManager
-from kinmqtt.plugins.selection import Selection, choose
+from kinmqtt.broker.connection.listener import ListenerPlan
+from kinmqtt.builtins import DEFAULTS
+from kinmqtt.hooks.discovery import Candidate, builtin_candidates
+from kinmqtt.hooks.manager import PROVIDERS, PluginManager
+from kinmqtt.hooks.selection import Selection, choose
+from kinmqtt.settings import BrokerSettings, LimitSettings, ListenerSettings
 from kinmqtt_spi import SPI_VERSION, Message, hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, SettingsError
 from kinmqtt_spi.reference.plugin import TurnableClock

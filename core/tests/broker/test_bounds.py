@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from harness import House, Peer
 
-from kinmqtt.broker.session import FLIGHT_BYTES
+from kinmqtt.broker.session.session import FLIGHT_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Connack, Puback, Publish, Pubrec, Suback, Will
 from kinmqtt_spi import Message, Properties, hookimpl

@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.buffers import SHARED_BYTES
-from kinmqtt.broker.connection import Connection
-from kinmqtt.broker.intake import FRAME_BYTES
+from kinmqtt.broker.connection.connection import Connection
+from kinmqtt.broker.connection.intake import FRAME_BYTES
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.connection import State
+from kinmqtt.mqtt.connection_state import State
 from kinmqtt.mqtt.framing import PIECE_BYTES
 from kinmqtt.mqtt.packets import V5, Connect, Pingreq, Puback, Publish, Subscribe, SubscribeRequest
 from kinmqtt_spi import Decision, hookimpl

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from stores import SlowSessions
 from twisted.logger import formatEvent, globalLogPublisher
 
-from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Will
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Decision, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.reference.plugin import TurnableClock

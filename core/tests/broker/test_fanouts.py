@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kinmqtt.broker.fanout import DENIED, PLAIN, SHARED, UNKNOWN, Fanout, Sorted, Target, merge, part_of
-from kinmqtt.broker.fanouts import (
+from kinmqtt.broker.routing.fanout import DENIED, PLAIN, SHARED, UNKNOWN, Fanout, Sorted, Target, merge, part_of
+from kinmqtt.broker.routing.fanouts import (
     CACHED_TARGETS,
     FORGOTTEN_AFTER,
     LARGE,
@@ -24,7 +24,7 @@ from kinmqtt.broker.fanouts import (
     Fanouts,
     _matches,
 )
-from kinmqtt.broker.session import Session
+from kinmqtt.broker.session.session import Session
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt.mqtt.topics import matches
 from kinmqtt_spi import Properties, ReasonCode, Verdict, hookimpl

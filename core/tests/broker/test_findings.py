@@ -10,8 +10,8 @@ from harness import House
 from stores import SlowQueues
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.fanouts import CACHED_TARGETS
-from kinmqtt.broker.settings import BrokerSettings
+from kinmqtt.broker.routing.fanouts import CACHED_TARGETS
+from kinmqtt.builtins.rate_limits import RateLimitSettings, RuleSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
@@ -29,7 +29,7 @@ from kinmqtt.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from kinmqtt.plugins.builtin.rate_limits import RateLimitSettings, RuleSettings
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import NO_PROPERTIES, SPI_VERSION, Message, Properties, Subscription, hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.connection import State, check_first_byte
+from kinmqtt.mqtt.connection_state import State, check_first_byte
 from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connect, Disconnect, Pingresp
 from kinmqtt_spi import hookimpl

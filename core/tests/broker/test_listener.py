@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from harness import House, Peer
 
-from kinmqtt.broker.settings import ListenerLimitSettings, ListenerSettings
 from kinmqtt.mqtt.packets import V5, Connect, Disconnect
+from kinmqtt.settings import ListenerLimitSettings, ListenerSettings
 from kinmqtt_spi import ALLOW, Decision, deny, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest

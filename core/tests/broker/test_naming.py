@@ -11,8 +11,8 @@ from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.packets import V5, V311, Connect, Disconnect, Subscribe, SubscribeRequest, Will
+from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import Message, Properties, Subscription, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Identity, allow_as

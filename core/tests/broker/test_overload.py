@@ -8,7 +8,6 @@ from twisted.logger import capturedLogs, formatEvent
 
 from kinmqtt.broker.buffers import FLOOR_BYTES
 from kinmqtt.broker.overload import SLOW_BYTES_PER_S, Level, resident_bytes
-from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
@@ -21,6 +20,7 @@ from kinmqtt.mqtt.packets import (
     Subscribe,
     SubscribeRequest,
 )
+from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 

@@ -8,9 +8,9 @@ import pytest
 from harness import House, Peer
 from stores import Failing, FailingRetaineds, FailingSessions, SlowQueues
 
-from kinmqtt.broker import wills
+from kinmqtt.broker.ownership import wills
+from kinmqtt.builtins.delayed import DelayedSettings
 from kinmqtt.mqtt.packets import V5, V311, Publish, Pubrec, Will
-from kinmqtt.plugins.builtin.delayed import DelayedSettings
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import QueueSizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt.broker.patience import ENOUGH_BYTES, PacketPatience
+from kinmqtt.broker.connection.patience import ENOUGH_BYTES, PacketPatience
 
 LIMIT_S = 10
 

@@ -9,7 +9,7 @@ from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt.broker.patterns import STEPS_OF_SHARED, Patterns
+from kinmqtt.broker.session.patterns import STEPS_OF_SHARED, Patterns
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt.mqtt.topics import matches, split_shared
 from kinmqtt_spi.values import Subscription

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from harness import House, Peer
 
-from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Decision, Properties, deny, hookimpl
 from kinmqtt_spi.services.authorization import AuthorizationRequest
 

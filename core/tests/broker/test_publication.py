@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import payloads, properties, publishes, qos, topics, versions
 
-from kinmqtt.broker.publication import NOT_FORWARDED, Publication
+from kinmqtt.broker.message.publication import NOT_FORWARDED, Publication
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, PacketType, Publish, Subscribe, SubscribeRequest

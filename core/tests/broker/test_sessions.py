@@ -8,9 +8,9 @@ import pytest
 from harness import House, Peer
 from stores import SlowQueues, SlowSessions
 
-from kinmqtt.broker.settings import NEVER_EXPIRES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Puback, Publish, Pubrec, Pubrel, Will
+from kinmqtt.settings import NEVER_EXPIRES
 from kinmqtt_spi import Message, Properties
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode

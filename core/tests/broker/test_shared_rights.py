@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
+from kinmqtt.builtins.share_strategy import ShareStrategySettings, Strategy
 from kinmqtt.mqtt.packets import V5, Puback, Pubrec
-from kinmqtt.plugins.builtin.share_strategy import ShareStrategySettings, Strategy
 from kinmqtt_spi import ALLOW, Client, Drop, Message, Properties, Subscription, Verdict, deny, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache

@@ -10,7 +10,7 @@ from sliced import SlicedHouse, answered
 from stores import Failing, FailingSessions, Retaineds
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.slices import FIRST_SLICE_S, SLICE_S, Slices
+from kinmqtt.broker.turn.slices import FIRST_SLICE_S, SLICE_S, Slices
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,

@@ -12,11 +12,12 @@ from harness import House, Peer
 from stores import FULL, Failing, FailingSessions, Later, Retaineds, SlowQueues, SlowSessions
 from twisted.internet.defer import Deferred, fail
 
-from kinmqtt.broker import inbound, redistribution
-from kinmqtt.broker.fanouts import CACHED_TARGETS
+from kinmqtt.broker.handlers import publish as inbound
+from kinmqtt.broker.ownership import redistribution
+from kinmqtt.broker.routing.fanouts import CACHED_TARGETS
+from kinmqtt.builtins.delayed import DelayedSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connect, Puback, Publish, Pubrec, Will
-from kinmqtt.plugins.builtin.delayed import DelayedSettings
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.plain import to_plain

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from harness import House
 
-from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Publish
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Message
 from kinmqtt_spi.services.metric import SysTopic
 from kinmqtt_spi.services.queue import Entry

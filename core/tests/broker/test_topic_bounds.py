@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from harness import House, Peer, Trusting
 
-from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.packets import V5, V311, Disconnect, Puback, Publish, Pubrec, Unsuback, Will
+from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import ALLOW, Client, Decision, Drop, Message, Properties, Subscription, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import AuthorizationRequest

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt.broker.topic_spaces import NEED_A_CLAIM, Claims, TopicSpaces
+from kinmqtt.builtins.auto_subscriptions import AutoSubscriptionsSettings, TemplateSettings
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Will
 from kinmqtt.mqtt.topics import matches
-from kinmqtt.plugins.builtin.auto_subscriptions import AutoSubscriptionsSettings, TemplateSettings
 from kinmqtt_spi import ALLOW, Client, Drop, Message, Subscription, hookimpl, on_topics
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.reasons import ReasonCode

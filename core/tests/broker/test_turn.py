@@ -12,8 +12,9 @@ from harness import House, Peer
 from stores import FULL, Failing, FailingSessions, Later, SlowQueues, SlowSessions
 from twisted.internet.defer import Deferred, fail
 
-from kinmqtt.broker.batch import Stores
-from kinmqtt.broker.turn import Turn
+from kinmqtt.broker.turn.batch import Stores
+from kinmqtt.broker.turn.turn import Turn
+from kinmqtt.builtins.rate_limits import RateLimitSettings, RuleSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
@@ -31,7 +32,6 @@ from kinmqtt.mqtt.packets import (
     Unsuback,
     Unsubscribe,
 )
-from kinmqtt.plugins.builtin.rate_limits import RateLimitSettings, RuleSettings
 from kinmqtt_spi import Drop, Message, Properties, Reject, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode

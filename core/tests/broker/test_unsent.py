@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt.broker.buffers import SHARED_BYTES, Buffers
-from kinmqtt.broker.settings import LimitSettings
-from kinmqtt.broker.unsent import Unsent, size_of, without_qos_0
+from kinmqtt.broker.connection.unsent import Unsent, size_of, without_qos_0
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Pingresp, Puback, Publish
+from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.reference.metric import MetricRegistry
 
 LARGE = bytes(range(256)) * (SHARED_BYTES // 128)

@@ -8,8 +8,8 @@ import pytest
 from harness import House
 from processes import run_command
 
-from kinmqtt.broker.settings import BrokerSettings, ListenerSettings
 from kinmqtt.broker.user_rules import notes_on_users
+from kinmqtt.settings import BrokerSettings, ListenerSettings
 from kinmqtt_spi import hookimpl
 
 

@@ -26,7 +26,7 @@ from faulty import (
 from harness import House
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.broker.answers import EXPECTED, Expected
+from kinmqtt.hooks.answers import EXPECTED, Expected
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import (
     ALLOW,

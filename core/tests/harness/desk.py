@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kinmqtt.broker.calls import Call, CallFactory
-from kinmqtt.broker.notices import Mailbox, NoticeLimit, Notify
-from kinmqtt.plugins.manager import Implementation
+from kinmqtt.hooks.calls import Call, CallFactory
+from kinmqtt.hooks.manager import Implementation
+from kinmqtt.hooks.notify import Mailbox, NoticeLimit, Notify
 from kinmqtt_spi.markers import HookTraits, Kind
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.reference.plugin import TurnableClock

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness import House, Peer
 
-from kinmqtt.broker.slices import FIRST_SLICE_S
+from kinmqtt.broker.turn.slices import FIRST_SLICE_S
 from kinmqtt_spi.reference.plugin import TurnableClock
 
 

@@ -14,11 +14,11 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 from wire import Wire
 
-from kinmqtt.broker.settings import ListenerLimitSettings, ListenerSettings
 from kinmqtt.mqtt.packets import V5, V311, Connack, Connect, Disconnect
 from kinmqtt.net.admission import PATIENCE_S, Admission
 from kinmqtt.net.lingering import Lingering
 from kinmqtt.net.protocol import MqttFactory, MqttProtocol, SharedBounds
+from kinmqtt.settings import ListenerLimitSettings, ListenerSettings
 
 PLACES = 3
 

@@ -19,13 +19,13 @@ from transports import CONNECT, BufferTransport, EncryptingTransport, HalfClosin
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
-from kinmqtt.broker.settings import ListenerSettings
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, Connack, Connect, Disconnect, Packet
 from kinmqtt.net.admission import Admission
 from kinmqtt.net.lingering import LINGER_LIMIT_S, Lingering
 from kinmqtt.net.protocol import CLOSE_LIMIT_S, FORGOTTEN_AT_ONCE_BYTES, MqttFactory, MqttProtocol, SharedBounds
+from kinmqtt.settings import ListenerSettings
 from kinmqtt_spi.reasons import ReasonCode
 
 PLAIN = ListenerSettings(endpoint="1883")

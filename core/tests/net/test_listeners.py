@@ -17,8 +17,7 @@ from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactor
 
-from kinmqtt.broker.listener import ListenerPlan
-from kinmqtt.broker.settings import ListenerSettings, from_text
+from kinmqtt.broker.connection.listener import ListenerPlan
 from kinmqtt.net.listeners import (
     ACCEPTED_AT_ONCE,
     BACKLOG,
@@ -31,6 +30,7 @@ from kinmqtt.net.listeners import (
     open_all,
     parse_listeners,
 )
+from kinmqtt.settings import ListenerSettings, from_text
 from kinmqtt_spi.errors import AssemblyError
 
 FULL = [

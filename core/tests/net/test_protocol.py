@@ -17,11 +17,10 @@ from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 from wire import Wire, wire
 
-from kinmqtt.broker.connection import Connection
-from kinmqtt.broker.outbox import ConnectionOutbox
-from kinmqtt.broker.session import Session
-from kinmqtt.broker.settings import ListenerLimitSettings, ListenerSettings, TlsSettings
-from kinmqtt.broker.waiting import WaitingHere, WaitingInStore
+from kinmqtt.broker.connection.connection import Connection
+from kinmqtt.broker.session.queue import WaitingHere, WaitingInStore
+from kinmqtt.broker.session.session import Session
+from kinmqtt.broker.turn.outbox import ConnectionOutbox
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
@@ -40,6 +39,7 @@ from kinmqtt.mqtt.packets import (
 from kinmqtt.net.admission import PATIENCE_S
 from kinmqtt.net.protocol import CLOSE_LIMIT_S, MqttFactory, MqttProtocol
 from kinmqtt.net.proxy import ProxyFactory
+from kinmqtt.settings import ListenerLimitSettings, ListenerSettings, TlsSettings
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 

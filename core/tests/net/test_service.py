@@ -12,10 +12,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 from twisted.internet.testing import MemoryReactorClock
 
-from kinmqtt import runner
+from kinmqtt.cli import run as runner
 from kinmqtt.config import Overrides, load
+from kinmqtt.hooks.discovery import Candidate
 from kinmqtt.net.service import BrokerService, next_turn
-from kinmqtt.plugins.discovery import Candidate
 from kinmqtt_spi import hookimpl
 
 

@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
 from processes import BrokerProcess, running_broker
 from transports import CONNACK, CONNECT
 
-from kinmqtt.broker.settings import TlsSettings
 from kinmqtt.net.tls import TlsContext
+from kinmqtt.settings import TlsSettings
 from kinmqtt_spi.errors import AssemblyError
 
 

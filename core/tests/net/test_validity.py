@@ -17,13 +17,13 @@ from processes import run_command
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import formatEvent, globalLogPublisher
 
-from kinmqtt import runner
-from kinmqtt.broker.settings import TlsSettings
+from kinmqtt.cli import run as runner
 from kinmqtt.config import Overrides, load
 from kinmqtt.net import service as service_module
 from kinmqtt.net.service import LOOK_AT_CERTIFICATES_S, BrokerService
 from kinmqtt.net.tls import TlsContext
 from kinmqtt.net.validity import DAY_S, EARLY_S, Validity, of_chain
+from kinmqtt.settings import TlsSettings
 from kinmqtt_spi.reference.plugin import TurnableClock
 
 _now = time.time

@@ -15,7 +15,6 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Pong, RejectConnection, Request
 from wsproto.events import Ping as WsPing
 
-from kinmqtt.broker.settings import ListenerSettings, WebSocketSettings
 from kinmqtt.net.websocket import (
     HANDSHAKE_LIMIT_BYTES,
     CloseCode,
@@ -25,6 +24,7 @@ from kinmqtt.net.websocket import (
     frame_header,
     unmask,
 )
+from kinmqtt.settings import ListenerSettings, WebSocketSettings
 
 
 def masked(

@@ -11,20 +11,20 @@ from attrs import define, field
 from twisted.logger import Logger
 
 from kinmqtt.broker.allocator import trimmer
-from kinmqtt.broker.answers import EXPECTED, WrongAnswer
-from kinmqtt.broker.asyncio_services import on_asyncio
-from kinmqtt.broker.awaiting import is_pending
-from kinmqtt.broker.batch import Stores
-from kinmqtt.broker.context import PluginContext
-from kinmqtt.broker.hooks import Hooks
-from kinmqtt.broker.listener import ListenerPlan
-from kinmqtt.broker.machine import Machine
+from kinmqtt.broker.connection.listener import ListenerPlan
 from kinmqtt.broker.overload import resident_bytes
-from kinmqtt.broker.settings import BrokerSettings, LimitSettings
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.topic_spaces import Claims, TopicSpaces
-from kinmqtt.plugins.builtin import DEFAULTS, KEPT_DEFAULTS
-from kinmqtt.plugins.manager import PROVIDERS, PluginManager
+from kinmqtt.broker.turn.batch import Stores
+from kinmqtt.builtins import DEFAULTS, KEPT_DEFAULTS
+from kinmqtt.hooks.answers import EXPECTED, WrongAnswer
+from kinmqtt.hooks.asyncio_services import on_asyncio
+from kinmqtt.hooks.awaitables import is_pending
+from kinmqtt.hooks.context import PluginContext
+from kinmqtt.hooks.manager import PROVIDERS, PluginManager
+from kinmqtt.hooks.registry import Hooks
+from kinmqtt.settings import BrokerSettings, LimitSettings
+from kinmqtt.settings.machine import Machine
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, SettingsError
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.services.cluster import ClusterBackend

@@ -9,33 +9,33 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from kinmqtt.broker.answers import WrongAnswer
 from kinmqtt.broker.assembly import Assembly
-from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, limited, run, settle
 from kinmqtt.broker.buffers import Buffers
-from kinmqtt.broker.calls import Call
-from kinmqtt.broker.connection import Connection
-from kinmqtt.broker.context import PluginContext
-from kinmqtt.broker.due import Due
+from kinmqtt.broker.connection.connection import Connection
+from kinmqtt.broker.connection.link import Link
+from kinmqtt.broker.connection.listener import Listener
 from kinmqtt.broker.housekeeping import Housekeeping
+from kinmqtt.broker.keepalive import Wheel
 from kinmqtt.broker.limiting import Limiting
-from kinmqtt.broker.link import Link
-from kinmqtt.broker.listener import Listener
+from kinmqtt.broker.message.publication import Publication, check_message
 from kinmqtt.broker.overload import Overload
-from kinmqtt.broker.publication import Publication, check_message
-from kinmqtt.broker.publishing import Publishing
-from kinmqtt.broker.retained import Retained
+from kinmqtt.broker.ownership.registry import Sessions
 from kinmqtt.broker.rights import Rights
-from kinmqtt.broker.router import Routed, Router
+from kinmqtt.broker.routing.due import Due
+from kinmqtt.broker.routing.publisher import Publishing
+from kinmqtt.broker.routing.retained import Retained
+from kinmqtt.broker.routing.router import Routed, Router
+from kinmqtt.broker.routing.traffic import TrafficLedger, TrafficSampling
 from kinmqtt.broker.runtime import Runtime
-from kinmqtt.broker.sessions import Sessions
-from kinmqtt.broker.settings import LimitSettings
-from kinmqtt.broker.slices import Slices
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
-from kinmqtt.broker.traffic import TrafficLedger, TrafficSampling
 from kinmqtt.broker.trimming import Trimming
-from kinmqtt.broker.turn import Turn
-from kinmqtt.broker.wheel import Wheel
+from kinmqtt.broker.turn.slices import Slices
+from kinmqtt.broker.turn.turn import Turn
+from kinmqtt.hooks.answers import WrongAnswer
+from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, limited, run, settle
+from kinmqtt.hooks.calls import Call
+from kinmqtt.hooks.context import PluginContext
+from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Identity

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
 
-from kinmqtt.broker.settings import LimitSettings
+from kinmqtt.settings import LimitSettings
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.connection import Connection
-    from kinmqtt.broker.intake import Intake
+    from kinmqtt.broker.connection.connection import Connection
+    from kinmqtt.broker.connection.intake import Intake
     from kinmqtt_spi.services.metric import Counter
 
 log = Logger("kinmqtt.buffers")

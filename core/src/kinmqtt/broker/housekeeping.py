@@ -9,9 +9,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kinmqtt.broker.awaiting import run
-from kinmqtt.broker.slices import Slices
-from kinmqtt.broker.wheel import Wheel
+from kinmqtt.broker.keepalive import Wheel
+from kinmqtt.broker.turn.slices import Slices
+from kinmqtt.hooks.awaitables import run
 from kinmqtt_spi.services.plugin import Clock, Timer
 
 log = Logger("kinmqtt.housekeeping")

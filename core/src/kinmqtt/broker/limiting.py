@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kinmqtt.broker.calls import FAILURES, Call
+from kinmqtt.hooks.calls import FAILURES, Call
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.limiter import (
     WITHIN_LIMITS,
@@ -17,7 +17,7 @@ from kinmqtt_spi.services.limiter import (
 )
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.hooks import Hooks
+    from kinmqtt.hooks.registry import Hooks
     from kinmqtt_spi.services.metric import Metrics
 
 

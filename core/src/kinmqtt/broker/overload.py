@@ -16,7 +16,7 @@ from typing import Final
 from twisted.logger import Logger
 
 from kinmqtt.broker.buffers import UNLIMITED, Buffers
-from kinmqtt.broker.settings import LimitSettings
+from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.services.metric import Counter
 
 log = Logger("kinmqtt.overload")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kinmqtt.broker.denials import DENIALS
-from kinmqtt.broker.dispatch import Ruling
+from kinmqtt.hooks.denial_log import DENIALS
+from kinmqtt.hooks.dispatch import Ruling
 from kinmqtt_spi.services.authorization import AuthorizationRequest
 from kinmqtt_spi.values import Maybe
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.hooks import Hooks
     from kinmqtt.broker.topic_spaces import TopicSpaces
+    from kinmqtt.hooks.registry import Hooks
 
 
 class Rights:

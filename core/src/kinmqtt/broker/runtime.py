@@ -6,17 +6,17 @@ from collections.abc import Callable
 from itertools import count
 
 from kinmqtt.broker.accounts import Accounts
-from kinmqtt.broker.batch import Stores
 from kinmqtt.broker.buffers import Buffers
-from kinmqtt.broker.connection_log import SlowConsumers
-from kinmqtt.broker.hooks import Hooks
+from kinmqtt.broker.connection.connection_log import SlowConsumers
 from kinmqtt.broker.log_lines import LogLines
-from kinmqtt.broker.outbox import Discard
 from kinmqtt.broker.rights import Rights
-from kinmqtt.broker.settings import BrokerSettings, LimitSettings
-from kinmqtt.broker.slices import Slices
 from kinmqtt.broker.statistics import Statistics
-from kinmqtt.broker.turn import Turn
+from kinmqtt.broker.turn.batch import Stores
+from kinmqtt.broker.turn.outbox import Discard
+from kinmqtt.broker.turn.slices import Slices
+from kinmqtt.broker.turn.turn import Turn
+from kinmqtt.hooks.registry import Hooks
+from kinmqtt.settings import BrokerSettings, LimitSettings
 from kinmqtt_spi.services.plugin import Clock
 from kinmqtt_spi.values import Message, MessageId, NodeIdentity
 

@@ -19,13 +19,13 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.tcp import Port
 
-from kinmqtt.broker.awaiting import settle
 from kinmqtt.broker.broker import Broker
-from kinmqtt.broker.listener import ListenerPlan
-from kinmqtt.broker.settings import ListenerSettings
+from kinmqtt.broker.connection.listener import ListenerPlan
+from kinmqtt.hooks.awaitables import settle
 from kinmqtt.net.owned import own_sockets
 from kinmqtt.net.protocol import MqttFactory, SharedBounds
 from kinmqtt.net.proxy import ProxyFactory
+from kinmqtt.settings import ListenerSettings
 from kinmqtt_spi.errors import AssemblyError
 
 if TYPE_CHECKING:

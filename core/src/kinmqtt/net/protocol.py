@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
     from kinmqtt.broker.broker import Broker
-    from kinmqtt.broker.connection import Connection
-    from kinmqtt.broker.listener import Listener
-    from kinmqtt.broker.settings import ListenerSettings
+    from kinmqtt.broker.connection.connection import Connection
+    from kinmqtt.broker.connection.listener import Listener
+    from kinmqtt.settings import ListenerSettings
     from kinmqtt_spi.services.plugin import Clock, Timer
 
 log = Logger("kinmqtt.net")
@@ -59,7 +59,7 @@ class SharedBounds:
 
 @implementer(IPullProducer, IPushProducer, IHandshakeListener)
 class MqttProtocol(Protocol):
-    """One network connection; implements :class:`kinmqtt.broker.link.Link`.
+    """One network connection; implements :class:`kinmqtt.broker.connection.link.Link`.
 
     The broker meets it when it is known who is there: at once, behind a proxy with the first bytes after the proxy's
     header, with TLS after the handshake.

@@ -16,8 +16,8 @@ from kinmqtt.networks import LOOPBACK, Network, is_within, parse_network
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IAddress
 
-    from kinmqtt.broker.settings import ListenerSettings
     from kinmqtt.net.protocol import MqttFactory
+    from kinmqtt.settings import ListenerSettings
 
 V1_PREFIX: Final = b"PROXY "
 V2_PREFIX: Final = b"\r\n\r\n\x00\r\nQUIT\n"

@@ -16,15 +16,15 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
-from kinmqtt.broker.awaiting import limited
 from kinmqtt.broker.broker import STOP_LIMIT_S, Broker
 from kinmqtt.broker.overload import Level
-from kinmqtt.broker.settings import LimitSettings
+from kinmqtt.hooks.awaitables import limited
 from kinmqtt.net.collector import Collector
 from kinmqtt.net.listeners import ListenerPort, close_all, open_all
 from kinmqtt.net.owned import log_errors, owning_loop
 from kinmqtt.net.protocol import SharedBounds
 from kinmqtt.net.remarks import remarks, warnings
+from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.errors import SpiError
 
 log = Logger("kinmqtt")

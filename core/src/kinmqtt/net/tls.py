@@ -25,7 +25,7 @@ from kinmqtt_spi.errors import AssemblyError
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-    from kinmqtt.broker.settings import TlsSettings
+    from kinmqtt.settings import TlsSettings
 
 VERSIONS: Final = {"1.2": SSL.TLS1_2_VERSION, "1.3": SSL.TLS1_3_VERSION}
 

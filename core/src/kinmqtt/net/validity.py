@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from attrs import frozen
 from cryptography.x509 import Certificate, load_pem_x509_certificates
 
-from kinmqtt.broker.denials import shown
+from kinmqtt.hooks.denial_log import shown
 
 DAY_S: Final = 86_400.0
 

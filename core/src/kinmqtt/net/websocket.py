@@ -16,14 +16,14 @@ from wsproto.events import AcceptConnection, Request
 from wsproto.handshake import H11Handshake
 from wsproto.utilities import RemoteProtocolError
 
-from kinmqtt.broker.settings import WebSocketSettings
 from kinmqtt.net.protocol import MqttFactory, MqttProtocol, SharedBounds, log
 from kinmqtt.origins import refusal
+from kinmqtt.settings import WebSocketSettings
 
 if TYPE_CHECKING:
     from kinmqtt.broker.broker import Broker
-    from kinmqtt.broker.listener import Listener
-    from kinmqtt.broker.settings import ListenerSettings
+    from kinmqtt.broker.connection.listener import Listener
+    from kinmqtt.settings import ListenerSettings
 
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 """The names offered for MQTT (MQTT-6.0.0-3), and by clients of MQTT 3.1."""

@@ -23,10 +23,11 @@ from twisted.internet.defer import Deferred, succeed
 
 from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
-from kinmqtt.broker.connection import Connection
-from kinmqtt.broker.listener import Listener, ListenerPlan
-from kinmqtt.broker.machine import Machine
-from kinmqtt.broker.settings import BrokerSettings, LimitSettings, ListenerSettings
+from kinmqtt.broker.connection.connection import Connection
+from kinmqtt.broker.connection.listener import Listener, ListenerPlan
+from kinmqtt.hooks.discovery import Candidate, builtin_candidates
+from kinmqtt.hooks.manager import PluginManager
+from kinmqtt.hooks.selection import Selection, choose
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import (
@@ -48,9 +49,8 @@ from kinmqtt.mqtt.packets import (
     Unsubscribe,
     Will,
 )
-from kinmqtt.plugins.discovery import Candidate, builtin_candidates
-from kinmqtt.plugins.manager import PluginManager
-from kinmqtt.plugins.selection import Selection, choose
+from kinmqtt.settings import BrokerSettings, LimitSettings, ListenerSettings
+from kinmqtt.settings.machine import Machine
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reference.plugin import TurnableClock
@@ -62,7 +62,7 @@ P = TypeVar("P")
 
 
 class MemoryLink:
-    """A transport without a network; see :class:`kinmqtt.broker.link.Link`."""
+    """A transport without a network; see :class:`kinmqtt.broker.connection.link.Link`."""
 
     def __init__(self, listener: Listener, address: Address) -> None:
         self.ready = True

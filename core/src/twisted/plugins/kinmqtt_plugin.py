@@ -1,3 +1,3 @@
 from twisted.application.service import ServiceMaker
 
-kinmqtt = ServiceMaker("kinmqtt", "kinmqtt.tap", "A pluggable MQTT broker.", "kinmqtt")
+kinmqtt = ServiceMaker("kinmqtt", "kinmqtt.cli.tap", "A pluggable MQTT broker.", "kinmqtt")

@@ -9,8 +9,8 @@ import pytest
 from harness import House, Trusting
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Will
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, Properties, ReasonCode, Verdict, deny, hookimpl
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache, Scope
 

@@ -9,8 +9,8 @@ import pytest
 from harness import House
 from twisted.internet.defer import succeed
 
-from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.packets import V5, Will
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Drop, Message, Reject, hookimpl
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.reference.event import MemoryEventLog

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 
-from kinmqtt.broker import traffic as traffic_module
 from kinmqtt.broker.broker import FAREWELL_LIMIT_S, STOP_LIMIT_S
-from kinmqtt.broker.dispatch import Ruling
-from kinmqtt.broker.inbound import CACHED_ROUTES, Route
-from kinmqtt.broker.settings import BrokerSettings
-from kinmqtt.broker.traffic import AT_ONCE, TrafficLedger, TrafficSampling
+from kinmqtt.broker.handlers.publish import CACHED_ROUTES, Route
+from kinmqtt.broker.routing import traffic as traffic_module
+from kinmqtt.broker.routing.traffic import AT_ONCE, TrafficLedger, TrafficSampling
+from kinmqtt.hooks.dispatch import Ruling
 from kinmqtt.mqtt.packets import V5, V311
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import hookimpl, values
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache, Scope

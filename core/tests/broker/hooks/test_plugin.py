@@ -10,8 +10,8 @@ from attrs import frozen
 from harness import House
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.packets import V5
+from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, CallAbandoned, CallStopped, NotConfigured, SettingsError
 from kinmqtt_spi.reference.cluster import SingleNode

@@ -9,8 +9,8 @@ import pytest
 from harness import House, Peer
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.broker.settings import LimitSettings
 from kinmqtt.mqtt.packets import V5, Disconnect, Puback
+from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import Message, Properties, ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
 from kinmqtt_spi.reference.queue import MemoryQueueStore

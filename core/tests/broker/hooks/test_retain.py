@@ -9,8 +9,8 @@ import pytest
 from harness import House, Peer
 from twisted.internet.defer import Deferred, fail, succeed
 
-from kinmqtt.broker.settings import BrokerSettings
 from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Will
+from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Disconnect as DisconnectOutcome
 from kinmqtt_spi import Drop, Message, Properties, ReasonCode, Reject, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable

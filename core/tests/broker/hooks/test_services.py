@@ -9,9 +9,9 @@ import pytest
 from harness import House
 from twisted.internet.defer import Deferred, succeed
 
+from kinmqtt.builtins import DEFAULTS
+from kinmqtt.hooks.manager import PROVIDERS
 from kinmqtt.mqtt.packets import V5, Puback
-from kinmqtt.plugins.builtin import DEFAULTS
-from kinmqtt.plugins.manager import PROVIDERS
 from kinmqtt_spi import ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, Fenced, ServiceUnavailable
 from kinmqtt_spi.reference.cluster import SingleNode

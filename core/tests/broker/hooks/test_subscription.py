@@ -10,8 +10,8 @@ from attrs import evolve
 from harness import House
 from twisted.internet.defer import Deferred, fail, succeed
 
+from kinmqtt.builtins.trie import TrieIndex
 from kinmqtt.mqtt.packets import V5, V311, Disconnect, Puback, Publish
-from kinmqtt.plugins.builtin.trie import TrieIndex
 from kinmqtt_spi import Client, Drop, Message, ReasonCode, Reject, Subscription, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
 from kinmqtt_spi.reference.session import MemorySessionStore

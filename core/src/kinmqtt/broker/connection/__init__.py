@@ -1,0 +1,1 @@
+"""One network connection: reading, writing and its end."""

@@ -1,0 +1,199 @@
+"""What has come in on one connection and is not carried out: counted, bounded, and bounded in time.
+
+That is a packet that has not arrived in full, packets that wait behind an answer, and what a layer below holds. A
+connection that holds more than its share of what all may hold is not read from until there is capacity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kinmqtt.broker.connection.link import Link
+from kinmqtt.broker.connection.output import Output
+from kinmqtt.broker.connection.patience import PacketPatience
+from kinmqtt.mqtt.framing import Framer
+from kinmqtt_spi.services.limiter import LimitDecision
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.broker import Broker
+
+FRAME_BYTES: Final = 100
+"""What a packet takes besides its bytes while it waits: a flood of the smallest is no small thing to hold."""
+
+FRAMES_AT_ONCE: Final = 1024
+"""Packets cut from a read before they are carried out; a read of 256 KB may hold 128,000."""
+
+Frame = tuple[bytes, int]
+
+
+class PendingRead:
+    """Packets of a read that are still to be carried out, and what limiters said of its PUBLISH packets."""
+
+    __slots__ = ("frames", "refusal", "was_asked")
+
+    def __init__(self, frames: list[Frame], refusal: LimitDecision | None, was_asked: bool) -> None:
+        self.frames = frames
+        self.refusal = refusal
+        """Why its PUBLISH packets are refused; ``None`` where they are not."""
+        self.was_asked = was_asked
+        """Whether limiters were asked at all: they are not asked twice for one packet."""
+
+    def after(self, frames: list[Frame]) -> PendingRead:
+        """The same read, of which these are left."""
+        return PendingRead(frames, self.refusal, self.was_asked)
+
+
+class Intake(Output):
+    """What is held of what one client has sent."""
+
+    __slots__ = (
+        "_awaits_capacity",
+        "_beyond",
+        "_due",
+        "_held",
+        "_packet_patience",
+        "_pauses",
+        "_pending_bytes",
+        "_rest",
+        "accepted",
+        "beneath_bytes",
+        "framer",
+        "inbound_bytes",
+        "stalled",
+    )
+
+    def __init__(self, broker: Broker, link: Link) -> None:
+        super().__init__(broker, link)
+        self.framer = Framer(self.limits.max_connect_bytes, FRAMES_AT_ONCE)
+        self.accepted = False
+        """Whether the client has its CONNACK, or had it."""
+        self.inbound_bytes = 0
+        """Bytes that have come and are not carried out: as much as is counted among those of all connections."""
+        self.beneath_bytes = 0
+        """Those that a layer below holds: of a WebSocket's handshake."""
+        self.stalled = False
+        """Whether the packet that is arriving did not come when it alone might have."""
+        self._awaits_capacity = False
+        self._held: list[Frame] | None = None
+        """Packets that wait behind an answer; ``None`` where none is waited for."""
+        self._rest: PendingRead | None = None
+        """What is left of the read whose packet is waited for; it goes before what is held."""
+        self._beyond: list[Frame] | None = None
+        """Packets that came with CONNECT and were too large for a client that was not accepted."""
+        self._pending_bytes = 0
+        """The packet whose answer is waited for."""
+        self._pauses = 0
+        self._packet_patience: PacketPatience | None = None
+        self._due = 0
+        """The wheel's second in which the connection is asked; 0 where it is not, or one that is over."""
+
+    def time_is_over(self, now: int) -> None:
+        """The wheel's question."""
+        raise NotImplementedError
+
+    def _read_on(self) -> None:
+        """Read again, where nothing forbids it."""
+        raise NotImplementedError
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether nothing but a lack of capacity can keep the broker from reading what the client sends."""
+        return self._held is None and not self._pauses and not self.congested
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a packet is arriving that the broker would read on, if there were capacity."""
+        return self._held is None and not self.congested and self.framer.buffered_bytes > 0
+
+    def await_capacity(self) -> None:
+        """Read nothing until there is capacity for more."""
+        if not self._awaits_capacity:
+            self._awaits_capacity = True
+            self.link.pause_reading()
+        self.broker.buffers.wait(self)
+
+    def capacity_found(self) -> None:
+        """Read on: there is capacity."""
+        self._awaits_capacity = False
+        self._read_on()
+
+    def held_beneath(self, size_bytes: int) -> None:
+        """A layer below holds so much of what has come: count it with the rest."""
+        self.beneath_bytes = size_bytes
+        self._count_inbound(False)
+
+    def _is_accepted(self) -> None:
+        """The client has its CONNACK: it counts no longer among those of whom nothing is known."""
+        self.accepted = True
+        self.broker.buffers.accept(self.inbound_bytes)
+
+    def _count_inbound(self, completed: bool) -> None:
+        """Count anew what is held of what comes in; ``completed`` says that packets have arrived in full."""
+        if self.is_closed():
+            return
+        framer = self.framer
+        partial = framer.buffered_bytes > 0
+        held = framer.held_bytes + self.beneath_bytes + self._pending_bytes
+        if self._held or self._rest is not None or self._beyond:
+            held += _frame_bytes(self._held) + _frame_bytes(self._beyond)
+            held += 0 if self._rest is None else _frame_bytes(self._rest.frames)
+        more = held - self.inbound_bytes
+        self.inbound_bytes = held
+        if self.accepted:
+            self._expect_packet(partial, completed)
+        buffers = self.broker.buffers
+        if completed or not partial:
+            self.stalled = False
+            buffers.needs_no_grant(self)
+        if more:
+            buffers.hold_inbound(more, self.accepted)
+        if held <= buffers.inbound_share(self.accepted) or self in buffers.granted:
+            if self._awaits_capacity:
+                buffers.leave(self)
+                self.capacity_found()
+        elif self.inbound_bytes:  # Else it has just been disconnected for what it held.
+            self.await_capacity()
+
+    def _expect_packet(self, partial: bool, completed: bool) -> None:
+        """See to it that a packet which has begun to arrive does not take too long."""
+        wheel = self.broker.wheel
+        patience = self._packet_patience
+        if not partial:
+            if patience is not None:
+                patience.is_over()
+        elif patience is not None:
+            patience.goes_on(wheel.now, completed)
+        else:
+            self._packet_patience = patience = PacketPatience(wheel.now, self.limits.packet_time_limit_s)
+            if self._due <= wheel.now or patience.due < self._due:
+                wheel.remove(self, self._due)
+                self._due = wheel.add(self, patience.due)
+
+    def _packet_comes(self, now: int) -> bool:
+        """Whether the packet that is arriving may take longer, if there is one."""
+        patience = self._packet_patience
+        if patience is None or now < patience.due:
+            return True
+        partial = self.framer.buffered_bytes
+        if not partial:
+            self._packet_patience = None
+            return True
+        return patience.may_go_on(now, partial, self.is_listening)
+
+    def _release_inbound(self) -> None:
+        """Nothing that has come is carried out any more."""
+        self._rest = None
+        self._beyond = None
+        self.framer.forget()
+        held, self.inbound_bytes = self.inbound_bytes, 0
+        buffers = self.broker.buffers
+        buffers.leave(self)
+        if held:
+            buffers.hold_inbound(-held, self.accepted)
+
+
+def _frame_bytes(frames: list[Frame] | None) -> int:
+    """What packets take that wait."""
+    if not frames:
+        return 0
+    return sum(len(frame) for frame, _ in frames) + FRAME_BYTES * len(frames)

@@ -1,0 +1,1 @@
+"""What carries out each packet that a client sends."""

@@ -1,0 +1,1 @@
+"""Who owns a session, and what happens when one is claimed, left, expired or recovered."""

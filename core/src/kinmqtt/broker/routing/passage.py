@@ -1,0 +1,92 @@
+"""A message on its way to very many subscribers: it reaches them in slices, and only those who still want it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.routing.fanout import Fanout, Target, deliver, target_of
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection.connection import Connection
+    from kinmqtt.broker.routing.fanouts import Fanouts
+    from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session.session import Session
+
+PIECE: Final = 32
+"""Deliveries between two looks at the clock."""
+
+
+class Passage:
+    """How far a message has come.
+
+    Everybody gets it who had subscribed when it was published, and has not given that up since (MQTT-3.10.4-2).
+    """
+
+    __slots__ = (
+        "_connection",
+        "_fanout",
+        "_fanouts",
+        "_next",
+        "_publication",
+        "_runtime",
+        "_session_of",
+        "_targets",
+        "accepted",
+        "groups",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        fanouts: Fanouts,
+        session_of: Callable[[str], Session | None],
+        publication: Publication,
+        fanout: Fanout,
+        connection: Connection | None,
+    ) -> None:
+        """``connection`` is the publisher's, where the message is to be acknowledged."""
+        self._runtime = runtime
+        self._fanouts = fanouts
+        self._session_of = session_of
+        self._publication = publication
+        self._fanout = fanout
+        self._connection = connection
+        self.groups = fanout.groups
+        self.accepted = True
+        """Whether all queues have accepted it until now."""
+        self._next = 0
+        self._targets: Sequence[Target] = fanout.begin(publication)
+
+    def go_on(self) -> bool:
+        """Deliver until the slice is over; whether everybody has it then."""
+        fanout = self._fanout
+        publication = self._publication
+        targets = self._targets
+        slices = self._runtime.slices
+        while self._next < len(targets):
+            piece = targets[self._next : self._next + PIECE]
+            self._next += PIECE  # At once: of whom the delivery fails, it would fail again.
+            if self._fanouts.is_fresh(fanout):
+                self.accepted &= fanout.bring(piece, publication)
+            else:
+                for target in piece:
+                    self.accepted &= self._bring_if_wanted(target)
+            if slices.is_over() and self._next < len(targets):
+                if self._connection is not None:
+                    self._runtime.turn.batch.unfinished.append(self._connection)
+                return False
+        fanout.has_delivered()
+        return True
+
+    def _bring_if_wanted(self, target: Target) -> bool:
+        """Deliver to a session of which something may have changed since; ``False`` if its queue refused."""
+        session = target.session
+        if self._session_of(session.client_id) is not session:
+            return True
+        subscriptions = session.subscriptions
+        wanted = [subscriptions[s.full_filter] for s in target.subscriptions if s.full_filter in subscriptions]
+        if not wanted:
+            return True
+        return deliver(self._runtime, target_of(session, wanted), self._publication)

@@ -1,0 +1,165 @@
+"""Taking a message over: from here on it is the broker's, to retain and to route."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kinmqtt.broker.message.names import check_made_message
+from kinmqtt.broker.message.publication import Publication, check_message
+from kinmqtt.broker.routing.fanout import Fanout, deliver, target_of
+from kinmqtt.broker.routing.router import Routed
+from kinmqtt.broker.session.queue import RETRY_S
+from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.hooks.awaitables import as_deferred, pause, run, settle
+from kinmqtt_spi.values import Maybe, Message, Subscription
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection.connection import Connection
+    from kinmqtt.broker.routing.retained import Retained
+    from kinmqtt.broker.routing.router import Router
+    from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session.session import Session
+
+
+class Publishing:
+    """Retains and routes messages, whoever published them."""
+
+    def __init__(self, runtime: Runtime, router: Router, retained: Retained) -> None:
+        self._runtime = runtime
+        self._router = router
+        self._retained = retained
+
+    def take(
+        self,
+        publication: Publication,
+        fanout: Fanout | None = None,
+        *,
+        when_kept: bool = False,
+        connection: Connection | None = None,
+    ) -> Maybe[Routed]:
+        """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known.
+
+        Where a message of the topic is on its way to very many, all of that waits until it is this one's turn.
+        For ``when_kept`` and ``connection`` see :meth:`~kinmqtt.broker.routing.router.Router.route`.
+        """
+        topic = publication.publish.topic
+        # A QoS 2 message comes again under its identifier while nothing is known of it: it can't wait.
+        if self._router.must_wait(topic) and not (when_kept and connection is not None):
+            take = partial(self._take, publication, None, when_kept, connection)
+            return run(self._router.when_free(publication, take))
+        return self._take(publication, fanout, when_kept, connection)
+
+    def _take(
+        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Connection | None
+    ) -> Maybe[Routed]:
+        if publication.publish.retain:
+            full = self._retained.has_no_room_for(publication)
+            if isinstance(full, Awaitable):
+                return run(self._when_known(full, publication, when_kept, connection))
+            if full:
+                return self._not_retained(publication)
+            return self._retain(publication, fanout, when_kept, connection)
+        return self._router.route(publication, fanout, when_kept=when_kept, connection=connection)
+
+    def publish(self, message: Message) -> Maybe[Routed]:
+        """Publish for the broker itself or a plugin: no client's rights are asked for.
+
+        Raises ``ValueError`` for a message that no PUBLISH can carry, or may.
+        """
+        check_made_message(self._runtime.limits, message)
+        self._runtime.turn.touch()
+        return self.take(Publication.of(self.completed(message)))
+
+    async def publish_with(self, message: Message, along: Callable[[], None]) -> None:
+        """Publish in one transaction with what ``along`` writes: nobody gets it where that is not kept.
+
+        Raises :class:`~kinmqtt.broker.turn.turn.NotKept` then, and ``ValueError`` for a message that no PUBLISH can
+        carry.
+        """
+        check_message(message)
+        turn = self._runtime.turn
+        turn.touch()
+        await settle(self.take(Publication.of(message), when_kept=True))
+        along()
+        await turn.committed()
+
+    async def publish_until_kept(
+        self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        """The same, again and again until it is kept; ``pending`` asks whether it is not, after all."""
+        message = self.completed(message)
+        while True:
+            try:
+                await self.publish_with(message, along)
+                return
+            except NotKept:
+                pass  # What is waited for here would leave the error standing as the one that is being handled.
+            await pause(self._runtime.clock, RETRY_S)
+            if pending is not None and not await pending():
+                return
+
+    async def write_until_kept(
+        self, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        """The same, with nothing published."""
+        turn = self._runtime.turn
+        while True:
+            turn.touch()
+            along()
+            try:
+                await turn.committed()
+                return
+            except NotKept:
+                pass  # As in publish_until_kept.
+            await pause(self._runtime.clock, RETRY_S)
+            if pending is not None and not await pending():
+                return
+
+    def deliver(self, session: Session, message: Message) -> bool:
+        """Bring a message to one session that need not have subscribed to it; ``False`` if its queue refused it.
+
+        Raises ``ValueError`` for a message that no PUBLISH can carry, or may.
+        """
+        check_made_message(self._runtime.limits, message)
+        self._runtime.turn.touch()
+        target = target_of(session, [Subscription(message.topic, message.qos)])
+        return deliver(self._runtime, target, Publication.of(self.completed(message)))
+
+    def _retain(
+        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Connection | None
+    ) -> Maybe[Routed]:
+        retained = self._retained.keep(publication)
+        if isinstance(retained, Awaitable):
+            return run(self._after(retained, publication, when_kept, connection))
+        return self._router.route(publication, fanout, when_kept=when_kept, connection=connection)
+
+    def _not_retained(self, publication: Publication) -> Routed:
+        self._runtime.drop(publication.publisher.client_id, publication.message, "retained_full")
+        return Routed.NOT_RETAINED
+
+    async def _when_known(
+        self, full: Awaitable[bool], publication: Publication, when_kept: bool, connection: Connection | None
+    ) -> Routed:
+        """Go on when the store has said whether there is room."""
+        is_full = await as_deferred(full)
+        self._runtime.turn.touch()
+        if is_full:
+            return self._not_retained(publication)
+        return await settle(self._retain(publication, None, when_kept, connection))
+
+    async def _after(
+        self, retained: Awaitable[None], publication: Publication, when_kept: bool, connection: Connection | None
+    ) -> Routed:
+        await as_deferred(retained)
+        self._runtime.turn.touch()
+        return await settle(self._router.route(publication, when_kept=when_kept, connection=connection))
+
+    def completed(self, message: Message) -> Message:
+        """The message as received now: with an id of its own and the moment from which its expiry counts."""
+        if message.received_at:
+            return message
+        now = self._runtime.clock.now()
+        interval = message.properties.message_expiry_interval
+        return message.received(self._runtime.mint(), now, None if interval is None else now + interval)

@@ -1,0 +1,1 @@
+"""One client's session: its window, its queue and what it may receive."""

@@ -1,0 +1,81 @@
+"""What gives way when a client's queue is full: the plugins' or the settings' policy, carried out."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from kinmqtt.broker import event_log as events
+from kinmqtt_spi.services.event import EventKind
+from kinmqtt_spi.services.queue import FullPolicy, QueueFull
+from kinmqtt_spi.values import Message
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.message.publication import Publication
+    from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session.session import Session
+
+
+class Fate(Enum):
+    """What becomes of a message that finds the queue full."""
+
+    DROPPED = "dropped"
+    REFUSED = "refused"
+    """Its publisher is to be told 0x97 (quota exceeded)."""
+    QUEUED_FOR_OLDEST = "queued for oldest"
+    """It is queued, and the oldest gives way."""
+    QUEUED_FOR_TOPIC = "queued for topic"
+    """It is queued, and an older one of its topic gives way; where there is none, the oldest."""
+
+
+# For speed: a member of an Enum costs a Python function to look up, and one to find an entry of a dict by.
+DROPPED: Final = Fate.DROPPED
+REFUSED: Final = Fate.REFUSED
+_QUEUED_FOR_OLDEST: Final = Fate.QUEUED_FOR_OLDEST
+_QUEUED_FOR_TOPIC: Final = Fate.QUEUED_FOR_TOPIC
+_DROP_OLDEST: Final = FullPolicy.DROP_OLDEST
+_KEEP_LATEST: Final = FullPolicy.KEEP_LATEST
+_REFUSE: Final = FullPolicy.REFUSE
+
+
+def is_queued(fate: Fate) -> bool:
+    """Whether a message that found the queue full is to be queued."""
+    return fate is _QUEUED_FOR_OLDEST or fate is _QUEUED_FOR_TOPIC
+
+
+def decide(runtime: Runtime, session: Session, publication: Publication) -> Fate:
+    """Decide about a message that finds the queue full; one that is not queued is dropped, counted and told of."""
+    message = publication.stored
+    policy = _policy(runtime, session, message)
+    # Where all queues together are full, this one may have nothing that could give way.
+    if session.waiting.count:
+        if policy is _DROP_OLDEST:
+            return _QUEUED_FOR_OLDEST
+        if policy is _KEEP_LATEST:
+            return _QUEUED_FOR_TOPIC
+    # Queues hold QoS 1 and 2 only: "QoS 0 first" finds none and drops the newcomer.
+    drop(runtime, session, message)
+    return REFUSED if policy is _REFUSE else DROPPED
+
+
+def drop(runtime: Runtime, session: Session, message: Message) -> None:
+    """A message gives way. One event tells of all that do so for a client in a turn."""
+    client_id = session.client_id
+    runtime.drop(client_id, message, "queue_full")
+    drops = runtime.turn.batch.drops
+    told = drops.get(client_id)
+    if told is not None:
+        told["messages"] += 1
+        return
+    runtime.slow_consumers.queue_is_full(session)
+    told = drops[client_id] = {"topic": message.topic, "messages": 1}
+    events.record_data(runtime, EventKind.QUEUE_DROP, client_id, session.epoch, told)
+
+
+def _policy(runtime: Runtime, session: Session, message: Message) -> FullPolicy:
+    if runtime.hooks.queue_full.active:
+        client = session.client if session.connection is not None else None
+        answer = runtime.hooks.queue_full(QueueFull(session.client_id, client, session.sizes, message))
+        if answer is not None:
+            return answer
+    return runtime.limits.queue_full

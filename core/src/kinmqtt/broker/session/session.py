@@ -1,0 +1,511 @@
+"""One session (section 4.1): what a client has subscribed to, what is in flight to it, and what waits.
+
+A session whose state ends with its connection keeps all of that here. One that outlives its connection is *kept*:
+its queue is the queue store's, this object holds only what is in flight and a cursor into the store, and whatever
+goes to its client goes after the commit. Both send through the same window.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kinmqtt.broker.buffers import SHARED_BYTES
+from kinmqtt.broker.message.delivery import Delivery
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.session import overflow as full_queue
+from kinmqtt.broker.session.holder import Holder
+from kinmqtt.broker.session.queue import Ended, WaitingHere, WaitingInStore
+from kinmqtt.broker.session.receive_rights import may_receive
+from kinmqtt.broker.session.window import Window
+from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.mqtt.aliases import OutgoingAliases
+from kinmqtt.mqtt.packets import V5
+from kinmqtt.mqtt.qos_state import Incoming, Stage, written_id
+from kinmqtt.settings import NEVER_EXPIRES
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.services import queue
+from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState, Remove, make_write
+from kinmqtt_spi.values import Client, Message, Publisher
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection.connection import Connection
+    from kinmqtt.broker.runtime import Runtime
+
+DUP: Final = 0x08
+
+_RELEASED: Final = Message("released")
+"""Stands for a message of which only the packet identifier is left; it is never sent."""
+
+_NOTHING_LEFT: Final = Publication.of(_RELEASED)
+
+LARGE_BYTES: Final = 16 << 10
+"""In flight a message that counts for more is counted: the window bounds how much the others are."""
+
+_LIGHT_BYTES: Final = 1024
+"""A packet that is no larger is no large message: its properties take at most 13 times what they do on the wire."""
+
+FLIGHT_BYTES: Final = 300
+"""What a message in flight takes besides what it counts for where it waits: it is known here and in the store."""
+
+INBOUND_BYTES: Final = 150
+"""What the identifier of a QoS 2 message takes that its client has not released, here and in the store."""
+
+
+class Session(Holder):
+    """The state of one client id, with or without a connection."""
+
+    __slots__ = (
+        "_aliases",
+        "_owed",
+        "_paying",
+        "_publisher",
+        "_resumed",
+        "client",
+        "connection",
+        "created_at",
+        "ending",
+        "epoch",
+        "expiry_s",
+        "incoming",
+        "max_packet_bytes",
+        "outbox",
+        "outgoing",
+        "receive_rights",
+        "sequence",
+        "sorted_by",
+        "username_unverified",
+        "version",
+        "waiting",
+    )
+
+    def __init__(self, runtime: Runtime, client: Client, epoch: int, expiry_s: int, kept: bool | None = None) -> None:
+        """``kept`` says whether it outlives its connection, where that is not plain from ``expiry_s``."""
+        super().__init__(runtime, client.quota_key, expiry_s > 0 if kept is None else kept)
+        self.epoch = epoch
+        self.ending = False
+        """Whether it is about to end: what others held for a shared subscription is not for it."""
+        self.expiry_s = expiry_s
+        self.waiting: WaitingHere | WaitingInStore | Ended = (
+            WaitingInStore(runtime, self) if self.kept else WaitingHere(runtime, self)
+        )
+        self.created_at = runtime.clock.now()
+        limits = runtime.limits
+        self.outgoing = Window(runtime.buffers, limits.max_inflight, limits.max_queued_bytes)
+        self.incoming = Incoming()
+        self.connection: Connection | None = None
+        self.outbox: Outbox = runtime.offline
+        self.sequence = 0
+        self.sorted_by = -1
+        """The sort key by which fan-outs hold the session."""
+        self._resumed = False
+        self._paying = False
+        self._owed: dict[Delivery, int] | None = None
+        """In flight before the connection, and not sent again yet: its window is narrower than the one before."""
+        self.max_packet_bytes: int | None = None
+        self._aliases: OutgoingAliases | None = None
+        self.identify(client)
+
+    def identify(self, client: Client) -> None:
+        """Take what is known of the client that now uses the session."""
+        self.client = client
+        self.count_for(client.quota_key)
+        self.username_unverified = False
+        """Whether the user name is what CONNECT said when the session was stored: see ``StoredSession``."""
+        self.receive_rights: dict[str, bool] | None = None
+        """By topic: whether the client may receive it, where the only authorizer of deliveries said so for good."""
+        self.version = client.protocol_version
+        self._publisher: Publisher | None = None
+
+    @property
+    def publisher(self) -> Publisher:
+        """Who publishes by this session; made when it first does."""
+        if self._publisher is None:
+            self._publisher = Publisher(self.client.client_id, self.client.username)
+        return self._publisher
+
+    @property
+    def client_id(self) -> str:
+        """The client id the session belongs to."""
+        return self.client.client_id
+
+    # Connection
+
+    def attach(
+        self, connection: Connection, receive_maximum: int, max_packet_bytes: int | None, topic_aliases: int
+    ) -> None:
+        """A connection begins to use the session; nothing goes to it before :meth:`resume` (MQTT-3.2.0-1)."""
+        self.connection = connection
+        self._count_away(0)
+        for _, delivery in self.outgoing:
+            self._flies(delivery)
+        if isinstance(self.waiting, WaitingInStore):
+            self.waiting.retrying = False
+        limits = self._runtime.limits
+        self.outgoing.attach(min(receive_maximum, limits.max_inflight), limits.max_queued_bytes)
+        self.max_packet_bytes = max_packet_bytes
+        self._aliases = OutgoingAliases(topic_aliases) if topic_aliases else None
+
+    @property
+    def sort_key(self) -> int:
+        """What fan-outs sort the session by: the version of its packets, and whether they are made for it alone."""
+        return (self.version == V5) << 1 | self.has_packets_of_its_own
+
+    @property
+    def has_packets_of_its_own(self) -> bool:
+        """Whether the bytes sent to this client are not those sent to others."""
+        return self.max_packet_bytes is not None or self._aliases is not None
+
+    def detach(self) -> None:
+        """The connection is gone: what is in flight stays so until it is sent again."""
+        self.connection = None
+        self.outgoing.detach()
+        self._aliases = None
+        self._resumed = False
+        self._owed = None
+        self.outbox = self._runtime.offline
+        if self.kept:
+            for _, delivery in self.outgoing:
+                self._landed(delivery)
+                delivery.publication.rest()
+            self._count_away(self._inflight_bytes)
+            self._shed()
+
+    def end(self) -> None:
+        """The session is over, and nothing waits for its client."""
+        self.waiting = self.waiting.end()
+        self.close_account()
+        # Whoever still remembers this session must not keep its messages.
+        self.outgoing.clear()
+
+    def restore(self, state: QueueState) -> None:
+        """Take what the queue store holds for this client: after a restart, a claim from another node, or where the
+        store did not keep what was done since.
+        """
+        self.sequence = max(self.sequence, state.last_sequence)
+        self.incoming.restore(state.inbound)
+        self.outgoing.clear()
+        self._count_large(0)
+        self._owed = None
+        if isinstance(self.waiting, WaitingInStore):
+            self.waiting.restore(state.sizes)
+        for inflight in state.inflight:
+            entry = inflight.entry or Entry(inflight.sequence, _RELEASED, 2)
+            delivery = Delivery.of(entry)
+            delivery.committed = delivery.sent = True
+            if inflight.stage is queue.Stage.RELEASED:
+                delivery.stage = Stage.PUBCOMP
+            self.outgoing.restore(inflight.packet_id, delivery)
+            if self.connection is not None:
+                self._flies(delivery)
+        if self.connection is None:
+            self._count_away(self._inflight_bytes)
+
+    def resume(self) -> None:
+        """The client has its CONNACK: send what is unacknowledged, in the old order (MQTT-4.4.0-1), then the rest."""
+        connection = self.connection
+        if connection is None:
+            return
+        self._resumed = True
+        self.outbox = connection.outbox
+        owed: dict[Delivery, int] = {}
+        for packet_id, delivery in list(self.outgoing):
+            if delivery.stage is Stage.PUBCOMP:
+                connection.send(bytes((0x62, 2)) + written_id(packet_id))
+            elif delivery.committed and not self._is_denied(packet_id, delivery):
+                owed[delivery] = packet_id
+        if owed:
+            self._owed = owed
+            self._pay()
+        self.wants_pump()
+
+    def _is_denied(self, packet_id: int, delivery: Delivery) -> bool:
+        """Take out of the window what the client that is there now may not receive."""
+        runtime = self._runtime
+        if not runtime.hooks.authorize_receive.active or may_receive(runtime, self, delivery.publication.stored):
+            return False
+        self.outgoing.forget(packet_id)
+        self.settled(delivery)
+        return True
+
+    # In flight
+
+    def assign(self, delivery: Delivery) -> int:
+        """Put a delivery in flight; answers its packet identifier."""
+        publication = delivery.publication
+        if not publication.frame_version or publication.packet_bytes > _LIGHT_BYTES:
+            self._flies(delivery)
+        return self.outgoing.assign(delivery)
+
+    def released(self, delivery: Delivery) -> None:
+        """PUBREC has come: of the message only its packet identifier is needed from here on."""
+        if delivery.large_bytes:
+            self._landed(delivery)
+            self.wants_pump()
+        self.outgoing.replace(delivery, _NOTHING_LEFT)
+
+    def _flies(self, delivery: Delivery) -> None:
+        """Count a delivery in flight to a client that is there, where it is a large one."""
+        size_bytes = delivery.size_bytes
+        if size_bytes > LARGE_BYTES:
+            delivery.large_bytes = size_bytes
+            self._count_large(self._large_bytes + size_bytes)
+
+    def _landed(self, delivery: Delivery) -> None:
+        """A delivery is no longer in flight, or nothing is left of it."""
+        if delivery.large_bytes:
+            self._count_large(self._large_bytes - delivery.large_bytes)
+            delivery.large_bytes = 0
+
+    # Delivery
+
+    def deliver(
+        self,
+        publication: Publication,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...] = (),
+        shared_filter: str | None = None,
+    ) -> bool:
+        """Bring a message of QoS 1 or 2 to the client, now or later; ``False`` if its queue refused it."""
+        waiting = self.waiting
+        waits = bool(waiting.count) or not self.can_send
+        fate = waiting.fate_of(publication) if waits else None
+        if fate is not None and not full_queue.is_queued(fate):
+            return fate is not full_queue.REFUSED
+        if type(waiting) is WaitingHere:
+            delivery = Delivery(publication, qos, retain, identifiers, 0, shared_filter)
+            if waits:
+                waiting.add(delivery, fate)
+            else:
+                delivery.committed = True
+                self._transmit(self.assign(delivery), delivery)
+            return True
+        if isinstance(waiting, Ended):
+            return True
+        self.sequence = sequence = self.sequence + 1
+        entry: Entry = make_write(Entry, (sequence, publication.stored, qos, retain, identifiers, shared_filter))
+        if waits:
+            waiting.add(entry, publication, fate)
+            self.wants_pump()
+            return True
+        delivery = Delivery(publication, qos, retain, identifiers, sequence, shared_filter)
+        packet_id = self.assign(delivery)
+        waiting.cursor = sequence
+        batch = self._runtime.turn.batch
+        batch.queue.append(make_write(Append, (self.client.client_id, self.epoch, entry, packet_id)))
+        batch.sends.append((self, packet_id, delivery))
+        return True
+
+    def deliver_particular(self, publication: Publication, retain: bool, identifiers: tuple[int, ...]) -> None:
+        """Send a QoS 0 message whose bytes this client does not share with others."""
+        if not self._resumed:
+            self._runtime.drop(self.client_id, publication.message, "offline")
+            return
+        if self.connection is not None and self.connection.congested:
+            self._runtime.drop(self.client_id, publication.message, "outbound_buffer_full")
+            return
+        head, tail, payload = self._encode(publication, 0, retain, identifiers)
+        if not self._fits(publication, len(head) + len(tail) + len(payload)):
+            self._runtime.drop(self.client_id, publication.message, "packet_too_large")
+            return
+        if payload:
+            self._send_now(head + tail, payload)
+        else:
+            self._send_now(head, tail)
+        self._runtime.statistics.messages_sent.value += 1
+        self._tell_delivered(publication)
+
+    def transmit(self, packet_id: int, delivery: Delivery) -> None:
+        """Send a delivery that has its packet identifier; nothing happens while there is no connection."""
+        delivery.committed = True
+        if self._resumed and self.outgoing.flights.get(packet_id) is delivery:
+            self._transmit(packet_id, delivery)
+
+    def _transmit(self, packet_id: int, delivery: Delivery) -> None:
+        """The same for one that is in flight, to a client that is there."""
+        connection = self.connection
+        if connection is None:
+            return
+        publication = delivery.publication
+        head, tail, payload = self._encode(publication, delivery.qos, delivery.retain, delivery.identifiers)
+        if self.max_packet_bytes is not None:
+            size = len(head) + len(tail) + len(payload) + 2
+            if not self._fits(publication, size):
+                self._too_large(packet_id, delivery)
+                return
+        if delivery.sent:
+            head = bytes((head[0] | DUP,)) + head[1:]
+        delivery.sent = True
+        outbox = connection.outbox
+        packets = outbox.packets
+        if not packets:
+            self._runtime.turn.dirty.append(outbox)
+        packets += (head, written_id(packet_id), tail)
+        if len(tail) >= SHARED_BYTES:
+            self._runtime.turn.has_large = True
+        if payload:
+            packets.append(payload)
+            self._runtime.turn.has_large = True
+        self._runtime.statistics.messages_sent.value += 1
+        self._tell_delivered(publication)
+
+    def forget(self, write: Append) -> None:
+        """A new message was not kept: it is not this session's."""
+        if write.packet_id is None:
+            self.waiting.leaves(write.entry.size_bytes)
+        else:
+            delivery = self.outgoing.flights.get(write.packet_id)
+            if delivery is not None:
+                self._landed(delivery)
+            self.outgoing.forget(write.packet_id)
+
+    def hand_on(self, packet_id: int, delivery: Delivery) -> None:
+        """A delivery in flight goes to another member of its shared subscription: it is no longer this session's."""
+        self.outgoing.forget(packet_id)
+        self._landed(delivery)
+        if self._away_bytes:
+            self._count_away(max(0, self._away_bytes - FLIGHT_BYTES - delivery.size_bytes))
+        if self.kept:
+            self._runtime.turn.batch.queue.append(make_write(Remove, (self.client_id, self.epoch, delivery.sequence)))
+
+    def settled(self, delivery: Delivery) -> None:
+        """A delivery is over: forget it in the store, and send what waited for its place."""
+        if delivery.large_bytes:
+            self._landed(delivery)
+        if self.kept:
+            client_id = self.client.client_id
+            self._runtime.turn.batch.queue.append(make_write(Remove, (client_id, self.epoch, delivery.sequence)))
+        if self._owed:
+            self._owed.pop(delivery, None)
+            self._pay()
+        if self.waiting.count:
+            self.wants_pump()
+        elif self.connection is not None and self.connection.waits_for_room:
+            self.connection.told_room()
+
+    def wants_pump(self) -> None:
+        """Have :meth:`pump` called when the turn ends."""
+        if self.waiting.count:
+            self._runtime.turn.pump.append(self)
+
+    def pump(self) -> None:
+        """Send what waits, as far as the window goes."""
+        if self.connection is not None and self.can_send:
+            self.connection.told_room()
+        self.waiting.pump()
+
+    @property
+    def sizes(self) -> QueueSizes:
+        """What waits and what is in flight."""
+        return QueueSizes(
+            self.waiting.count, self.waiting.size_bytes, len(self.outgoing), len(self.incoming.packet_ids)
+        )
+
+    def expired_in_store(self, entry: Entry) -> None:
+        """The queue store has removed a queued entry of its own accord."""
+        if isinstance(self.waiting, WaitingInStore):
+            self.waiting.expired_in_store(entry)
+        if self.connection is not None:
+            self.connection.told_room()
+
+    # Within
+
+    @property
+    def _inflight_bytes(self) -> int:
+        flying = sum(FLIGHT_BYTES + delivery.size_bytes for _, delivery in self.outgoing)
+        return flying + INBOUND_BYTES * len(self.incoming.packet_ids)
+
+    def _shed(self) -> None:
+        """Where its user, or all together, hold too much, what is in flight to who leaves gives way, newest first."""
+        runtime = self._runtime
+        if not self.waiting.all_hold_too_much():
+            return
+        for packet_id, delivery in reversed(list(self.outgoing)):
+            if delivery.stage is Stage.PUBCOMP:
+                continue  # Nothing is left of its message.
+            self.hand_on(packet_id, delivery)
+            full_queue.drop(runtime, self, delivery.publication.message)
+            if not self.waiting.all_hold_too_much():
+                return
+
+    def _pay(self) -> None:
+        """Send again what was in flight, as far as the window of this connection goes (MQTT-3.3.4-9)."""
+        owed = self._owed
+        if self._paying or owed is None:
+            return  # What is too large is settled at once, and settling pays: once is enough.
+        self._paying = True
+        while owed and len(self.outgoing) - len(owed) < self.outgoing.window:
+            delivery = next(iter(owed))
+            self.transmit(owed.pop(delivery), delivery)
+        self._paying = False
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the next message may go out now."""
+        connection = self.connection
+        if connection is None or not self._resumed or connection.congested or self.waiting.retrying:
+            return False
+        return self.outgoing.has_room and not (self._large_bytes and self._flies_too_much)
+
+    @property
+    def _flies_too_much(self) -> bool:
+        """Whether the next message must wait until large ones are acknowledged; one of those is sent in any case."""
+        return self._large_bytes >= self._runtime.limits.max_inflight_bytes or self.waiting.all_are_full()
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether the next message of QoS 1 or 2 finds the queue full."""
+        waiting = self.waiting
+        return waiting.is_full and (bool(waiting.count) or not self.can_send)
+
+    def _encode(
+        self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> tuple[bytes, bytes, bytes]:
+        """What stands before the packet identifier, what behind it, and a payload that is not copied for a client."""
+        aliases = self._aliases
+        if aliases is None and (self.version != V5 or (not identifiers and publication.expires_at is None)):
+            head, tail = publication.parts(self.version, qos, retain)
+            return head, tail, b""
+        extra: dict[str, Any] = {"subscription_identifier": identifiers} if identifiers else {}
+        topic = None
+        used = None if aliases is None else aliases.use(publication.publish.topic)
+        if used is not None:
+            topic, extra["topic_alias"] = used
+        properties = Properties(**extra) if extra else NO_PROPERTIES
+        head, tail = publication.encode_start(self.version, qos, retain, properties, self._runtime.clock.now(), topic)
+        payload = publication.payload
+        return (head, tail, payload) if len(payload) >= SHARED_BYTES else (head, tail + payload, b"")
+
+    def _fits(self, publication: Publication, size_bytes: int) -> bool:
+        fits = self.max_packet_bytes is None or size_bytes <= self.max_packet_bytes
+        if not fits and self._aliases is not None:
+            self._aliases.forget(publication.publish.topic)
+        return fits
+
+    def _too_large(self, packet_id: int, delivery: Delivery) -> None:
+        """Behave as if the message had been sent and acknowledged (MQTT-3.1.2-25)."""
+        self.outgoing.forget(packet_id)
+        self._runtime.drop(self.client_id, delivery.publication.message, "packet_too_large")
+        self.settled(delivery)
+
+    def _send_now(self, start: bytes, end: bytes) -> None:
+        """Send a packet; where its end is large it may be in many outboxes, and is not copied for this one."""
+        outbox = self.outbox
+        packets = outbox.packets
+        if not packets:
+            self._runtime.turn.dirty.append(outbox)
+        if len(end) >= SHARED_BYTES:
+            self._runtime.turn.has_large = True
+            packets.append(start)
+            packets.append(end)
+        else:
+            packets.append(start + end)
+
+    def _tell_delivered(self, publication: Publication) -> None:
+        if self._runtime.tells_delivered:
+            self._runtime.hooks.delivered.about(publication.publish.topic, self.client, publication.message)
+
+
+def expiry_moment(expiry_s: int, now: float) -> float | None:
+    """When a session that is left at ``now`` expires; ``None`` for never."""
+    return None if expiry_s == NEVER_EXPIRES else now + expiry_s

@@ -1,0 +1,1 @@
+"""One turn of the event loop: what is committed and sent together."""

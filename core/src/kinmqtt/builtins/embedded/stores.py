@@ -1,0 +1,263 @@
+"""The embedded stores: those in memory, with a log in front of them.
+
+What a turn hands over is gathered; :meth:`Ledger.commit` appends it to the log as one group and then carries it out
+in memory, from where everything is read. So a turn is kept as a whole or not at all, and what is in memory is never
+ahead of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kinmqtt.builtins.embedded.image import EVENTS, EVENTS_BYTES, FILTER_BYTES, PASSING, Image
+from kinmqtt.builtins.embedded.records import Group, pack
+from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.reference.event import MemoryEventLog
+from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.services.event import EVENT_BYTES, Event, Recorded
+from kinmqtt_spi.services.queue import ENTRY_BYTES, QueueWrite
+from kinmqtt_spi.services.retain import RETAINED_BYTES, RetainWrite
+from kinmqtt_spi.services.session import Claim, SessionWrite
+from kinmqtt_spi.values import MESSAGE_BYTES, SUBSCRIPTION_BYTES, Commit, NodeIdentity
+
+EPOCHS_AHEAD: Final = 1_000_000
+"""Epochs are set aside in such numbers, so that not every claim has to be kept."""
+
+RECORD_BYTES: Final = 150
+"""About what a message takes in the log besides its topic and payload."""
+
+SESSION_BYTES: Final = 100
+"""About what a stored session takes in the log besides its subscriptions."""
+
+_QUEUED_LESS: Final = MESSAGE_BYTES + ENTRY_BYTES - RECORD_BYTES
+_RETAINED_LESS: Final = MESSAGE_BYTES + RETAINED_BYTES - RECORD_BYTES
+_SUBSCRIPTION_LESS: Final = SUBSCRIPTION_BYTES - FILTER_BYTES
+_EVENT_LESS: Final = EVENT_BYTES - RECORD_BYTES
+"""By how much each of them takes less in the log than in memory, about; what is in them takes much the same."""
+
+
+class Ledger:
+    """What the four stores share: what a turn has gathered, and how it is kept."""
+
+    def __init__(self, context: Any) -> None:
+        """``context`` is the plugin's :class:`~kinmqtt_spi.services.plugin.Context`."""
+        self.append: Callable[[bytes], Commit] | None = None
+        """Keeps a group; ``None`` while the log is not open."""
+        self.gathered = Group()
+        self.sessions = EmbeddedSessionStore(self)
+        self.queues = EmbeddedQueueStore(self)
+        self.retained = EmbeddedRetainStore(self)
+        self.events = EmbeddedEventLog(self, context)
+        self.groups = 0
+        self.after: Callable[[], object] = lambda: None
+        """Called when a group has been appended."""
+
+    def restore(self, image: Image) -> None:
+        """Begin with what the log holds."""
+        self.sessions.begin_with(image.sessions, image.floor)
+        image.queues.bring_about(self.queues, self.queues.carry_out)
+        cursor: object = None
+        while True:
+            contents = image.retained.iterate(cursor, 1000)
+            self.retained.carry_out(contents.writes)
+            cursor = contents.cursor
+            if cursor is None:
+                break
+        self.events.go_on_from(image.events, image.offsets)
+        self.gathered.begins = image.retained.remembers_deletions
+
+    def commit(self, all: bool = False) -> Commit:
+        """Keep what was gathered: all of it, or (where this fails) nothing.
+
+        Without ``all``, what nobody waits for stays for the next time where it is by itself.
+        """
+        group = self.gathered
+        if not (group if all else group.asks):
+            return None
+        self.gathered = Group()
+        if self.append is None:
+            raise RuntimeError("the embedded store was written to before it was open")
+        fenced = self.sessions.take_fenced(group.sessions) if group.sessions else set()
+        try:
+            commit = self.append(pack(group))
+        except BaseException:
+            # What the stores know of already goes with the next.
+            self.gathered.floor = max(self.gathered.floor, group.floor)
+            self.gathered.offsets = group.offsets | self.gathered.offsets
+            self.gathered.claims = group.claims + self.gathered.claims
+            self.gathered.begins |= group.begins
+            raise
+        # It is in the log: memory goes along, and what is told anew is never behind what was told. Where the disk
+        # turns out not to have it, nobody is acknowledged, and whoever comes back finds it here.
+        self.groups += 1
+        if group.sessions:
+            fenced |= _fenced(self.sessions.carry_out, group.sessions)
+        if group.queue:
+            fenced |= _fenced(self.queues.carry_out, group.queue)
+        if group.retain:
+            self.retained.carry_out(group.retain)
+        if group.events:
+            self.events.carry_out(group.events)
+        self.after()
+        if not fenced:
+            return commit
+        if commit is None:
+            raise Fenced(fenced)
+        return _fail(commit, fenced)
+
+    def standing(self) -> Group:
+        """What must be told anew besides what the stores hold."""
+        return Group(events=self.events.all(), offsets=dict(self.events.commits()), floor=self.sessions.set_aside)
+
+    @property
+    def live_bytes(self) -> int:
+        """About what a log would hold that tells nothing twice."""
+        totals = self.queues.totals()
+        queued = totals.queued_bytes - _QUEUED_LESS * totals.queued + RECORD_BYTES * totals.inflight
+        retained = self.retained.size_bytes() - _RETAINED_LESS * self.retained.count()
+        subscriptions, subscription_bytes = self.sessions.subscriptions()
+        sessions = SESSION_BYTES * self.sessions.count() + subscription_bytes - _SUBSCRIPTION_LESS * subscriptions
+        return queued + retained + sessions + self.events.size_bytes - _EVENT_LESS * self.events.count()
+
+
+class EmbeddedSessionStore(MemorySessionStore):
+    """Sessions."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self.set_aside = 0
+        """Epochs up to here may be in use: after a restart, epochs begin above."""
+
+    def claim(self, client_id: str, node: NodeIdentity) -> Claim:
+        claim = super().claim(client_id, node)
+        if claim.session is not None:
+            self._ledger.gathered.claims.append((client_id, claim.epoch))
+        if claim.epoch > self.set_aside:
+            self.set_aside = claim.epoch + EPOCHS_AHEAD
+            self._ledger.gathered.floor = self.set_aside
+        return claim
+
+    def begin_with(self, sessions: MemorySessionStore, floor: int) -> None:
+        """Begin with what another store holds; epochs of clients without a session begin above ``floor``."""
+        self.take_over(sessions, floor)
+        self.set_aside = floor
+
+    def apply(self, writes: Sequence[SessionWrite]) -> None:
+        self._ledger.gathered.sessions += writes
+
+    @property
+    def transaction(self) -> object:
+        return self._ledger
+
+    def commit(self) -> Commit:
+        return self._ledger.commit()
+
+    def carry_out(self, writes: Sequence[SessionWrite]) -> None:
+        """What was gathered is kept."""
+        super().apply(writes)
+
+
+class EmbeddedQueueStore(MemoryQueueStore):
+    """Queues."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def apply(self, writes: Sequence[QueueWrite]) -> None:
+        self._ledger.gathered.queue += writes
+
+    @property
+    def transaction(self) -> object:
+        return self._ledger
+
+    def commit(self) -> Commit:
+        return self._ledger.commit()
+
+    def carry_out(self, writes: Sequence[QueueWrite]) -> None:
+        """What was gathered is kept."""
+        super().apply(writes)
+
+
+class EmbeddedRetainStore(MemoryRetainStore):
+    """Retained messages."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def put(self, writes: Sequence[RetainWrite]) -> None:
+        passing = [write for write in writes if write.message.topic.startswith(PASSING)]
+        if passing:
+            super().put(passing)
+            writes = [write for write in writes if not write.message.topic.startswith(PASSING)]
+        self._ledger.gathered.retain += writes
+
+    @property
+    def transaction(self) -> object:
+        return self._ledger
+
+    def commit(self) -> Commit:
+        return self._ledger.commit()
+
+    def carry_out(self, writes: Sequence[RetainWrite]) -> None:
+        """What was gathered is kept."""
+        super().put(writes)
+
+
+class EmbeddedEventLog(MemoryEventLog):
+    """Events, and what their consumers have committed."""
+
+    def __init__(self, ledger: Ledger, context: Any) -> None:
+        from kinmqtt.builtins.memory import reporter, run_awaitable
+
+        super().__init__(
+            context.clock.later,
+            retention=EVENTS,
+            retention_bytes=EVENTS_BYTES,
+            run=run_awaitable,
+            report=reporter(context),
+            on_commit=self._note,
+        )
+        self._ledger = ledger
+
+    def append(self, events: Sequence[Event]) -> None:
+        gathered = self._ledger.gathered.events
+        first = self.newest + 1 + len(gathered)
+        gathered.extend(Recorded(first + number, event) for number, event in enumerate(events))
+
+    @property
+    def transaction(self) -> object:
+        return self._ledger
+
+    def commit(self) -> Commit:
+        return self._ledger.commit()
+
+    def carry_out(self, records: Sequence[Recorded]) -> None:
+        """What was gathered is kept."""
+        super().append([recorded.event for recorded in records])
+
+    def all(self) -> list[Recorded]:
+        """Every event that is kept."""
+        return list(self.read(self.oldest - 1, EVENTS))
+
+    def _note(self, group: str, offset: int) -> None:
+        # It goes with the next turn's writes: where that does not come about, a batch of events comes again.
+        self._ledger.gathered.offsets[group] = offset
+
+
+def _fenced(carry_out: Callable[[Any], None], writes: Any) -> frozenset[str]:
+    try:
+        carry_out(writes)
+    except Fenced as error:
+        return error.client_ids
+    return frozenset()
+
+
+async def _fail(commit: Any, fenced: set[str]) -> None:
+    await commit
+    raise Fenced(fenced)

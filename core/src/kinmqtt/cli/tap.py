@@ -1,0 +1,107 @@
+"""``twistd kinmqtt``: the broker as a twistd plugin."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from asyncio import AbstractEventLoop, new_event_loop, set_event_loop
+from pathlib import Path
+from typing import Any, ClassVar
+
+from twisted.application.service import IService
+from twisted.python import usage
+
+from kinmqtt.config import Overrides, load
+from kinmqtt.settings import EventLoop
+from kinmqtt_spi.errors import AssemblyError, SettingsError
+
+
+def install_asyncio_reactor(choice: EventLoop) -> None:
+    """Choose the asyncio reactor, so that asyncio libraries can live in plugins, unless one is chosen already.
+
+    ``twistd`` reads a subcommand's options before it imports a reactor; this runs in between. With
+    ``twistd --reactor=NAME`` the choice is the operator's. Raises :class:`~kinmqtt_spi.errors.AssemblyError` where
+    uvloop is wanted and not installed.
+    """
+    if "twisted.internet.reactor" not in sys.modules:
+        from twisted.internet import asyncioreactor
+
+        loop = _event_loop(choice)
+        set_event_loop(loop)
+        asyncioreactor.install(loop)
+
+
+def _event_loop(choice: EventLoop) -> AbstractEventLoop:
+    if choice != "asyncio":
+        try:
+            import uvloop
+        except ImportError as error:
+            if choice == "uvloop":
+                raise AssemblyError(
+                    "broker.event_loop: uvloop is not installed: pip install 'kinmqtt-core[uvloop]'"
+                ) from error
+        else:
+            return uvloop.new_event_loop()
+    return new_event_loop()
+
+
+class Options(usage.Options):
+    """The options of ``twistd kinmqtt``."""
+
+    optParameters: ClassVar[list[list[Any]]] = [
+        ["config", "c", None, "The settings file (TOML)."],
+        ["data", None, None, "Where state is kept; memory to keep nothing over a restart."],
+    ]
+    optFlags: ClassVar[list[list[Any]]] = [
+        ["allow-anonymous", None, "Let everybody in for whom no authenticator speaks."]
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self["listen"] = []
+
+    def opt_listen(self, endpoint: str) -> None:
+        """Listen here instead of where the settings say; may be given several times."""
+        self["listen"].append(endpoint)
+
+    opt_l = opt_listen
+
+    def postOptions(self) -> None:
+        """Check the settings, and choose the reactor while there is still a choice."""
+        try:
+            settings = self["settings"] = load(
+                None if self["config"] is None else Path(self["config"]),
+                Overrides(tuple(self["listen"]), self["data"], True if self["allow-anonymous"] else None),
+                os.environ,
+            )
+            install_asyncio_reactor(settings.broker.event_loop)
+        except SettingsError as error:
+            # Not as a mistake in usage: that would print the usage, and the message behind it.
+            raise SystemExit("\n".join(f"kinmqtt: {problem}" for problem in error.problems)) from error
+        except AssemblyError as error:
+            raise SystemExit(f"kinmqtt: {error}") from error
+
+
+def makeService(options: Options) -> IService:
+    """The broker's service, assembled; a mistake ends the process with one message and exit status 1."""
+    from twisted.internet import reactor
+
+    from kinmqtt.cli.run import build_service
+
+    try:
+        service: Any = build_service(options["settings"], reactor)
+    except (AssemblyError, SettingsError) as error:
+        raise SystemExit(f"kinmqtt: {error}") from error
+    reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure, service)
+    checked: IService = service
+    return checked
+
+
+def _exit_with_failure(service: Any) -> None:
+    """A broker that could not start must not look as if it had run; twistd itself has no say in its exit status."""
+    if service.failed is not None:
+        sys.stderr.write(f"kinmqtt: {service.failed}\n")
+        sys.stderr.flush()
+        # Only when the interpreter ends: until then twistd removes its pidfile.
+        atexit.register(os._exit, 1)

@@ -1,0 +1,1 @@
+"""Plugins: how they are found, chosen and called."""

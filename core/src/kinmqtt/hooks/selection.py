@@ -1,0 +1,86 @@
+"""Choosing among the plugins found: allow-list, block-list and order, as the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import field, frozen
+
+from kinmqtt.hooks.discovery import Candidate
+from kinmqtt_spi.errors import AssemblyError
+from kinmqtt_spi.settings import did_you_mean
+
+
+@frozen(slots=True)
+class Selection:
+    """What the settings and the command line say about plugins."""
+
+    order: tuple[str, ...] = ()
+    """Run these first, in this order; the others follow by name, the built-ins last."""
+    only: tuple[str, ...] | None = None
+    """Of the installed plugins, use none but these. Built-ins are not affected."""
+    disabled: frozenset[str] = frozenset()
+    """Use none of these, built-ins included."""
+    services: dict[str, str] = field(factory=dict)
+    """Exclusive family to the plugin that serves it."""
+    sections: frozenset[str] = frozenset()
+    """Plugins that have a section of their own in the settings."""
+    places: dict[str, str] = field(factory=dict)
+    """Plugin name to where it is named, for messages: file, line and key, or an option."""
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Plugins the settings name in any way but to disable them: they must start, or the broker does not."""
+        return frozenset((*self.order, *(self.only or ()), *self.services.values(), *self.sections))
+
+
+@frozen(slots=True)
+class Choice:
+    """A candidate, and whether and why it is used."""
+
+    candidate: Candidate
+    active: bool
+    why: str
+
+
+def choose(candidates: Sequence[Candidate], selection: Selection) -> list[Choice]:
+    """Every candidate with its fate, the active ones in the order in which their hooks run.
+
+    Raises :class:`AssemblyError` where the settings name a plugin that nobody has (pluggy would block or ignore
+    it in silence), or both name and disable one.
+    """
+    _check_names(candidates, selection)
+    place = {name: position for position, name in enumerate(selection.order)}
+    ordered = sorted(
+        candidates,
+        key=lambda c: (place.get(c.name, len(place)), c.builtin, "" if c.builtin else c.name),
+    )
+    return [_choice(candidate, selection) for candidate in ordered]
+
+
+def _choice(candidate: Candidate, selection: Selection) -> Choice:
+    name = candidate.name
+    if name in selection.disabled:
+        return Choice(candidate, False, "disabled by the settings")
+    if not candidate.builtin and selection.only is not None and name not in selection.only:
+        return Choice(candidate, False, "not among plugins.only")
+    if name in selection.named:
+        return Choice(candidate, True, "named in the settings")
+    return Choice(candidate, True, "built-in" if candidate.builtin else "installed")
+
+
+def _check_names(candidates: Sequence[Candidate], selection: Selection) -> None:
+    known = {candidate.name for candidate in candidates}
+    for name in sorted(selection.named | selection.disabled):
+        if name not in known:
+            hint = did_you_mean(name, known) or "; `kinmqtt plugins` lists those there are"
+            raise AssemblyError(f"{_place(selection, name)}no plugin named {name!r} is installed{hint}")
+    both = sorted(selection.named & selection.disabled)
+    if both:
+        where = _place(selection, both[0])
+        raise AssemblyError(f"{where}the settings both use and disable plugin {both[0]!r}; remove one of the two")
+
+
+def _place(selection: Selection, name: str) -> str:
+    place = selection.places.get(name)
+    return "" if place is None else f"{place}: "

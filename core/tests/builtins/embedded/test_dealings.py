@@ -1,0 +1,347 @@
+"""A broker with the embedded store: what restarts, clocks that are set back and failing disks may not undo."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import House, Peer
+
+from kinmqtt.builtins.delayed import DelayedSettings
+from kinmqtt.builtins.embedded import EmbeddedSettings, journal
+from kinmqtt.builtins.embedded.image import Image, everything
+from kinmqtt.builtins.embedded.journal import MOST_SEGMENTS, Journal
+from kinmqtt.builtins.embedded.records import pack
+from kinmqtt.builtins.embedded.segment import Segment, name_of
+from kinmqtt.builtins.embedded.stores import Ledger
+from kinmqtt.mqtt.packets import V5, Puback, Publish, Pubrec
+from kinmqtt.settings import BrokerSettings
+from kinmqtt_spi import Message, Properties
+from kinmqtt_spi.reference.plugin import NODE, BareContext, TurnableClock
+from kinmqtt_spi.services.queue import Append, Entry
+from kinmqtt_spi.services.session import DiscardSession, OpenSession, StoredSession
+from kinmqtt_spi.values import MessageId
+
+SHARE = "$share/g/t"
+
+
+class Inn:
+    """A data directory, and the house that uses it at present."""
+
+    def __init__(self, data: Path, durability: Any = "commit") -> None:
+        self.data = data
+        self.durability = durability
+        self.house = self._open(None)
+
+    def restart(self, after_s: float = 0.0) -> House:
+        """The broker is killed, and another starts when the clock says so much more, or less."""
+        now = self.house.clock.now()
+        self.kill()
+        self.house = self._open(TurnableClock(now + after_s))
+        return self.house
+
+    def kill(self) -> None:
+        """The broker ends without notice."""
+        plugin: Any = self.house.assembly.manager._pm.get_plugin("embedded")
+        plugin._journal.abandon()
+        plugin._directory.close()
+
+    def _open(self, clock: TurnableClock | None) -> House:
+        return House(
+            settings=BrokerSettings(sys_interval_s=0, data=self.data),
+            plugin_settings={
+                "embedded": EmbeddedSettings(durability=self.durability),
+                "delayed": DelayedSettings(),
+            },
+            clock=clock,
+        )
+
+
+@pytest.fixture
+def inn(tmp_path: Path) -> Iterator[Inn]:
+    """A house with a data directory."""
+    made = Inn(tmp_path / "data")
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def careful(tmp_path: Path) -> Iterator[Inn]:
+    """One where something counts as kept when the disk has it."""
+    made = Inn(tmp_path / "data", "fsync")
+    yield made
+    made.kill()
+
+
+def payloads(*peers: Peer) -> list[bytes]:
+    """What came to some clients, in one list."""
+    return [payload for peer in peers for _, payload, _ in peer.messages]
+
+
+def back(house: House, client_id: str) -> Peer:
+    """A client comes back to its session."""
+    return house.connect(client_id, V5, clean_start=False, expiry_s=6000)
+
+
+def begun(log: list[bytes]) -> Ledger:
+    """A ledger that begins with what this log says, and goes on in it."""
+    image = Image()
+    for data in log:
+        image.take(data)
+    ledger = Ledger(BareContext())
+    ledger.restore(image)
+    ledger.append = log.append
+    return ledger
+
+
+# Restarts
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["from the beginning", "when all is with one"])
+@pytest.mark.parametrize("after_s", [0, 60], ids=["before it", "when it is over"])
+def test_members_that_end_together_give_to_one_that_stays(inn: Inn, after_s: int, late: bool) -> None:
+    """What two members held whose time was over at a start reaches the third, all of it (section 4.8.2)."""
+    house = inn.house
+    house.connect("a", V5, expiry_s=5).subscribe(SHARE, qos=1).drop()
+    pub = house.connect("pub", V5)
+    if late:
+        for number in range(9):
+            pub.publish("t", b"%d" % number, qos=1)
+    house.connect("b", V5, expiry_s=5).subscribe(SHARE, qos=1).drop()
+    house.connect("c", V5, expiry_s=6000).subscribe(SHARE, qos=1).drop()
+    if not late:
+        for number in range(9):
+            pub.publish("t", b"%d" % number, qos=1)
+
+    house = inn.restart(after_s)
+    house.advance(8)
+
+    assert len(pub.of(Puback)) == 9
+    assert set(house.broker.sessions.by_id) == {"c"}
+    assert sorted(payloads(back(house, "c"))) == [b"%d" % number for number in range(9)]
+
+
+@pytest.mark.parametrize("back_s", [1, 1000])
+def test_a_clock_set_back_over_a_restart_and_retained_messages(inn: Inn, back_s: int) -> None:
+    """What is published, or cleared, after the restart is newer than what was before it."""
+    pub = inn.house.connect("p", V5)
+    for number in range(5):
+        pub.publish(f"other/{number}", b"x", qos=1, retain=True)
+    pub.publish("t", b"old", qos=1, retain=True)
+
+    house = inn.restart(-back_s)
+    pub = house.connect("p", V5).publish("t", b"new", qos=1, retain=True)
+    after = payloads(house.connect("s", V5).subscribe("t", qos=1))
+    pub.publish("t", b"", qos=1, retain=True)
+    cleared = house.connect("s2", V5).subscribe("t", qos=1)
+
+    assert [answer.reason.is_failure for answer in pub.of(Puback)] == [False, False]
+    assert after == [b"new"]
+    assert payloads(cleared) == []
+    assert payloads(inn.restart().connect("s", V5).subscribe("#", qos=1)) == [b"x"] * 5
+
+
+@pytest.mark.parametrize("when", ["over each restart", "in use"])
+def test_a_clock_set_back_and_a_delayed_message(inn: Inn, when: str) -> None:
+    """One that was published is gone for good: it does not come again at the next start."""
+    inn.house.connect("off", V5, expiry_s=6000).subscribe("w", qos=2).drop()
+    pub = inn.house.connect("c", V5)
+    for number in range(5):
+        pub.publish(f"other/{number}", b"x", qos=1, retain=True)
+    pub.publish("$delayed/5/w", b"later", qos=2)
+    begin = inn.house.clock.now()
+    came: list[list[bytes]] = []
+
+    for life in range(3):
+        start = begin - 3 if when == "over each restart" else begin + 1 + 60 * life
+        house = inn.restart(start - inn.house.clock.now())
+        if when == "in use" and life == 0:
+            house.clock.step(-1000)
+        house.advance(20)
+        client = back(house, "off")
+        came.append(payloads(client))
+        client.drop()
+
+    assert came == [[b"later"], [], []]
+    assert inn.house.broker.runtime.stores.retain.match("$plugin/#").messages == ()
+
+
+# Disks
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_disk_that_is_full_disconnects_no_subscriber(
+    inn: Inn, retain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the turn was kept, and that is certain: its subscriber's session is as it was, and stays in use."""
+    sub = inn.house.connect("s", V5, expiry_s=6000).subscribe("w", qos=1)
+    pub = inn.house.connect("p", V5)
+
+    def full(segment: Segment, data: bytes) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Segment, "append", full)
+    pub.publish("w", b"lost", qos=1, retain=retain)
+    inn.house.advance(1)
+    monkeypatch.undo()
+    inn.house.connect("again", V5).publish("w", b"x", qos=1, retain=retain)
+
+    assert [answer.reason.is_failure for answer in pub.of(Puback)] in ([], [True])
+    assert not sub.closed
+    assert payloads(sub) == [b"x"]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_delayed_message_that_the_disk_may_not_have(
+    careful: Inn, qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its publisher was told that it was not kept and repeats it: it comes after all, and of QoS 2 once."""
+    house = careful.house
+    live = house.connect("live", V5).subscribe("w", qos=2)
+    pub = house.connect("q", V5, expiry_s=6000)
+    sync = Segment.sync
+    failures: list[Segment] = []
+
+    def fails_once(segment: Segment) -> None:
+        if not failures:
+            failures.append(segment)
+            raise OSError(5, "Input/output error")
+        sync(segment)
+
+    monkeypatch.setattr(Segment, "sync", fails_once)
+    pub.publish("$delayed/2/w", b"later", qos=qos, packet_id=1)
+    house.advance(5)
+
+    again = back(house, "q")
+    again.publish("$delayed/2/w", b"later", qos=qos, packet_id=1, dup=True)
+    house.advance(10)
+
+    assert (len(failures), pub.of(Puback), pub.of(Pubrec), pub.closed) == (1, [], [], True)
+    assert len(again.of(Pubrec if qos == 2 else Puback)) == 1
+    assert payloads(live) == [b"later"] if qos == 2 else set(payloads(live)) == {b"later"}
+    assert house.broker.runtime.stores.retain.match("$plugin/#").messages == ()
+
+
+# The log
+
+
+def test_a_session_that_was_kept_is_in_the_image() -> None:
+    """However many clients came and went, and whatever their epochs: what is read back has what the store had."""
+    log: list[bytes] = []
+    ledger = begun(log)
+    sessions = ledger.sessions
+
+    def kept(client_id: str) -> int:
+        epoch = sessions.claim(client_id, NODE).epoch
+        sessions.apply([OpenSession(epoch, StoredSession(client_id, 600))])
+        ledger.commit()
+        return epoch
+
+    for _ in range(20):
+        sessions.claim("often", NODE)
+    sessions.apply([DiscardSession("often", kept("often"))])
+    ledger.commit()
+    sessions.claim("often", NODE)
+    for number in range(10_001):
+        sessions.apply([DiscardSession(f"c{number}", kept(f"c{number}"))])
+        ledger.commit()
+    kept("stays")
+
+    after = begun(log).sessions
+
+    assert [stored.client_id for _, stored in sessions.iterate().sessions] == ["stays"]
+    assert [stored.client_id for _, stored in after.iterate().sessions] == ["stays"]
+
+
+def shared(ledger: Ledger, message: Message, queues: int) -> None:
+    """Have a message in many queues."""
+    for number in range(queues):
+        client_id = f"c{number}"
+        epoch = ledger.sessions.claim(client_id, NODE).epoch
+        ledger.sessions.apply([OpenSession(epoch, StoredSession(client_id, 600))])
+        ledger.queues.apply([Append(client_id, epoch, Entry(1, message, 1))])
+    ledger.commit()
+
+
+def test_a_message_in_many_queues_is_told_about_once() -> None:
+    """To tell everything anew takes no more disk and memory than what is told of."""
+    ledger = begun([])
+    message = Message("t", b"x" * 400_000, 1, id=MessageId(7, 1))
+    shared(ledger, message, 300)
+
+    told = [pack(group) for group in everything(ledger.sessions, ledger.queues, ledger.retained)]
+
+    assert sum(map(len, told)) < 1.5 * message.size_bytes
+
+
+@pytest.mark.parametrize("slice_bytes", [None, 1000])
+def test_a_message_in_many_queues_is_one_message_again(slice_bytes: int | None) -> None:
+    """What is read back holds it once, though it was told in more slices than one."""
+    ledger = begun([])
+    shared(ledger, Message("t", b"x" * 5000, 1, id=MessageId(7, 1)), 300)
+    shares = everything(ledger.sessions, ledger.queues, ledger.retained, slice_bytes)
+    told = [pack(ledger.standing()), *map(pack, shares)]
+
+    after = begun(told)
+
+    entries = [entry for number in range(300) for entry in after.queues.read(f"c{number}", 0, 10)]
+    assert len(told) > 20 or slice_bytes is None
+    assert len(entries) == 300
+    assert len({id(entry.message) for entry in entries}) == 1
+
+
+def test_messages_that_only_look_the_same_stay_apart() -> None:
+    """An identifier that two messages share makes no one message of them."""
+    ledger = begun([])
+    for number in (1, 2):
+        epoch = ledger.sessions.claim("c", NODE).epoch
+        ledger.queues.apply([Append("c", epoch, Entry(number, Message("t", b"%d" % number, 1), 1))])
+        ledger.commit()
+    told = [pack(group) for group in everything(ledger.sessions, ledger.queues, ledger.retained)]
+
+    after = begun(told)
+
+    assert [entry.message.payload for entry in after.queues.read("c", 0, 10)] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(("live_bytes", "wants"), [(0, True), (1000, True), (10 << 20, False)])
+def test_a_small_log_of_many_segments(tmp_path: Path, live_bytes: int, wants: bool) -> None:
+    """It is told anew, unless what counts is much more than what it takes: each message might be told again."""
+    paths = [tmp_path / name_of(number) for number in range(1, MOST_SEGMENTS + 3)]
+    for path in paths:
+        path.write_bytes(b"x" * 1000)
+    log = Journal(tmp_path, False, BareContext(), lambda: iter(()), paths)
+
+    assert log.wants_compaction(live_bytes) is wants
+    assert log.size_bytes < journal.SEGMENT_BYTES
+
+
+def test_a_message_in_many_queues_takes_no_more_at_each_restart(inn: Inn) -> None:
+    """A log of many segments is told anew at most to about the size of what it tells of."""
+    for number in range(40):
+        inn.house.connect(f"s{number}", V5, expiry_s=6000).subscribe("t", qos=1).drop()
+    inn.house.connect("p", V5).publish("t", b"x" * 200_000, qos=1)
+
+    for life in range(MOST_SEGMENTS + 4):
+        house = inn.restart(1)
+        house.connect("p", V5).publish("r", b"%d" % life, qos=1, retain=True)
+        house.advance(2)
+
+    assert sum(path.stat().st_size for path in inn.data.glob("journal-*")) < 2_000_000
+    assert [p.payload for p in back(inn.house, "s7").of(Publish)] == [b"x" * 200_000]
+
+
+def test_properties_count_where_queues_are_bounded(inn: Inn) -> None:
+    """A message of one byte with large properties is a large message, also after a restart."""
+    large = Properties(user_property=(("k", "x" * 30_000),))
+    inn.house.connect("s", V5, expiry_s=6000).subscribe("t", qos=1).drop()
+    inn.house.connect("p", V5).publish("t", b"x", qos=1, properties=large)
+    before = inn.house.broker.runtime.stores.queue.totals()
+
+    after = inn.restart().broker.runtime.stores.queue.totals()
+
+    assert before.queued_bytes > 30_000
+    assert after == before
