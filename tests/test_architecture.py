@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,44 @@ IMPURE = {
     "subprocess", "threading", "time", "twisted", "uvloop", "zope",
 }  # fmt: skip
 CLOCK_CALLS = {"now", "today", "utcnow"}
-CORE_WITH_TWISTED = ("net", "broker", "plugins", "testing")
-COMPOSITION = ("kinmqtt.tap", "kinmqtt.__main__", "kinmqtt.runner", "kinmqtt.store_command", "kinmqtt.explain")
+ORDER = (
+    ("kinmqtt.mqtt",),
+    ("kinmqtt.networks", "kinmqtt.origins", "kinmqtt.settings"),
+    ("kinmqtt.builtins",),
+    ("kinmqtt.hooks",),
+    ("kinmqtt.misplaced_keys", "kinmqtt.config"),
+    (
+        "kinmqtt.broker.accounts",
+        "kinmqtt.broker.allocator",
+        "kinmqtt.broker.buffers",
+        "kinmqtt.broker.keepalive",
+        "kinmqtt.broker.limiting",
+        "kinmqtt.broker.log_lines",
+        "kinmqtt.broker.overload",
+        "kinmqtt.broker.rights",
+        "kinmqtt.broker.slow_consumers",
+        "kinmqtt.broker.statistics",
+        "kinmqtt.broker.topic_spaces",
+    ),
+    ("kinmqtt.broker.message",),
+    ("kinmqtt.broker.turn",),
+    ("kinmqtt.broker.runtime", "kinmqtt.broker.event_log", "kinmqtt.broker.trimming"),
+    ("kinmqtt.broker.session",),
+    ("kinmqtt.broker.routing",),
+    ("kinmqtt.broker.ownership",),
+    ("kinmqtt.broker.services",),
+    ("kinmqtt.broker.connection",),
+    ("kinmqtt.broker.handlers",),
+    ("kinmqtt.broker.assembly", "kinmqtt.broker.housekeeping", "kinmqtt.broker.sys_topics"),
+    ("kinmqtt.broker.broker", "kinmqtt.broker.user_rules"),
+    ("kinmqtt.net",),
+    ("kinmqtt.cli",),
+    ("kinmqtt.testing", "kinmqtt.__main__"),
+)
+"""The packages of the core, lowest first: each imports only itself and what stands before it, for types as well."""
+
+ANYWHERE = ("kinmqtt._twin",)
+"""The choice between compiled and plain modules, which imports nothing and which the package itself makes."""
 
 
 def under(name: str, *packages: str) -> bool:
@@ -125,23 +161,66 @@ def spi_violations(module: str, names: list[str]) -> list[str]:
     return [f"imports {name}" for name in names if name.split(".")[0] not in allowed]
 
 
+def rank_of(name: str) -> int | None:
+    """The place of a module of the core in :data:`ORDER`, 0 for the lowest; ``None`` where it has none."""
+    return next((rank for rank, group in enumerate(ORDER) if under(name, *group)), None)
+
+
 def core_violations(module: str, names: list[str]) -> list[str]:
-    """Inside core the arrows go net → broker → mqtt, and Twisted stays out of what needs no I/O."""
-    parts = module.split(".")
+    """Each package of the core imports only what stands before it in the order; mqtt/ needs neither I/O nor clock."""
     found = []
     if under(module, "kinmqtt.mqtt"):
         found += [f"imports {name}" for name in names if name.split(".")[0] in IMPURE]
-        others = [name for name in names if ours(name) and not under(name, "kinmqtt.mqtt", "kinmqtt_spi")]
-        found += [f"imports {name}" for name in others]
-    elif len(parts) > 2 and parts[1] not in CORE_WITH_TWISTED and parts[1] != "runner":
-        found += [f"imports {name}" for name in names if under(name, "twisted")]
-    if not under(module, "kinmqtt.net", "kinmqtt.mqtt", *COMPOSITION):
-        found += [f"imports {name}" for name in names if under(name, "kinmqtt.net")]
-    if under(module, "kinmqtt.net", "kinmqtt.broker", "kinmqtt.plugins"):
-        found += [f"imports {name}" for name in names if under(name, *COMPOSITION)]
+    if module != "kinmqtt" and not under(module, *ANYWHERE):
+        rank = rank_of(module)
+        if rank is None and module != "kinmqtt.broker":
+            found.append("has no place in ORDER")
+        for name in names:
+            other = rank_of(name)
+            if rank is not None and other is not None and other > rank:
+                found.append(f"imports {name}, which is above it")
     # A plugin of ours is chosen by its entry point; importing one would make it a part of the core.
     found += [f"imports {name}" for name in names if ours(name) and not under(name, "kinmqtt", "kinmqtt_spi")]
     return found
+
+
+def circles(sources: Mapping[str, tuple[str, bool]]) -> list[list[str]]:
+    """Returns the circles of imports among some modules, those for type checking included: strongly connected ones.
+
+    ``sources`` has by dotted name a module's text, and whether it is a package's ``__init__``. Tarjan's algorithm.
+    """
+    arrows: dict[str, set[str]] = {}
+    for module, (source, is_package) in sources.items():
+        found = arrows[module] = set()
+        for name in imports(module, source, is_package=is_package):
+            while name and name not in sources:
+                name = name.rpartition(".")[0]
+            if name and name != module:
+                found.add(name)
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    result: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = lowest[module] = len(number)
+        stack.append(module)
+        for other in sorted(arrows[module]):
+            if other not in number:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], number[other])
+        if lowest[module] == number[module]:
+            circle = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(circle) > 1:
+                result.append(sorted(circle))
+
+    for module in sorted(arrows):
+        if module not in number:
+            visit(module)
+    return result
 
 
 # The sources of this repository
@@ -185,6 +264,49 @@ def test_imports_follow_the_arrows(module: str, path: Path) -> None:
     source = path.read_text(encoding="utf-8")
 
     assert violations(module, source, is_package=path.name == "__init__.py") == []
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    """Of any two modules one is below the other; imports for type checking count too."""
+    sources = {name: (path.read_text(encoding="utf-8"), path.name == "__init__.py") for name, path in OWN}
+
+    assert circles(sources) == []
+
+
+def test_a_circle_is_found() -> None:
+    """Three files in a circle, one arrow of it for types only, and one that stands beside them."""
+    sources = {
+        "kinmqtt.a": ("from kinmqtt.b import B", False),
+        "kinmqtt.b": ("if TYPE_CHECKING:\n    from kinmqtt.c import C", False),
+        "kinmqtt.c": ("def late():\n    from kinmqtt import a", False),
+        "kinmqtt.d": ("from kinmqtt.a import A", False),
+    }
+
+    assert circles(sources) == [["kinmqtt.a", "kinmqtt.b", "kinmqtt.c"]]
+
+
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [
+        ("kinmqtt.broker.turn.turn", "kinmqtt.broker.connection.connection.Connection"),
+        ("kinmqtt.broker.turn.batch", "kinmqtt.broker.connection.connection.Connection"),
+        ("kinmqtt.broker.turn.outbox", "kinmqtt.broker.connection.connection.Connection"),
+        ("kinmqtt.broker.turn.turn", "kinmqtt.broker.session.session.Session"),
+        ("kinmqtt.broker.turn.batch", "kinmqtt.broker.session.session.Session"),
+        ("kinmqtt.broker.session.session", "kinmqtt.broker.connection.connection.Connection"),
+        ("kinmqtt.broker.ownership.registry", "kinmqtt.broker.connection.connection.Connection"),
+        ("kinmqtt.broker.connection.connection", "kinmqtt.broker.handlers.table.HANDLERS"),
+        ("kinmqtt.broker.connection.connection", "kinmqtt.broker.handlers.publish.publish"),
+        ("kinmqtt.broker.connection.connection", "kinmqtt.broker.handlers.connect.connect"),
+        ("kinmqtt.broker.connection.connection", "kinmqtt.broker.broker.Broker"),
+        ("kinmqtt.hooks.context", "kinmqtt.broker.broker.Broker"),
+    ],
+)
+def test_the_twelve_upward_edges_stay_cut(module: str, imported: str) -> None:
+    """Each of them was there once, for types only, and made one circle of 40 files."""
+    package, _, name = imported.rpartition(".")
+
+    assert violations(module, f"if TYPE_CHECKING:\n    from {package} import {name}") != []
 
 
 def test_only_the_root_tests_and_cores_own_import_core() -> None:
@@ -237,8 +359,8 @@ def test_twisteds_packages_stay_twisteds() -> None:
         ("kinmqtt_spi.values", "import kinmqtt_guard"),
         ("kinmqtt.mqtt.framing", "import kinmqtt.broker.routing.router"),
         ("kinmqtt.mqtt.framing", "from kinmqtt import net"),
-        ("kinmqtt.mqtt.framing", "from kinmqtt.plugins import manager"),
-        ("kinmqtt.mqtt.framing", "from ..broker import router"),
+        ("kinmqtt.mqtt.framing", "from kinmqtt.hooks import manager"),
+        ("kinmqtt.mqtt.framing", "from ..broker.routing import router"),
         ("kinmqtt.mqtt.framing", "from .. import net"),
         ("kinmqtt.mqtt.framing", "from twisted.internet import defer"),
         ("kinmqtt.mqtt.framing", "import asyncio.events"),
@@ -248,11 +370,11 @@ def test_twisteds_packages_stay_twisteds() -> None:
         ("kinmqtt.mqtt.framing", "import datetime\nstarted = datetime.datetime.now(datetime.UTC)"),
         ("kinmqtt.mqtt.framing", "from datetime import datetime\nstarted = datetime.utcnow()"),
         ("kinmqtt.broker.routing.router", "from kinmqtt.net import protocol"),
-        ("kinmqtt.broker.routing.router", "from ..net.protocol import Protocol"),
-        ("kinmqtt.broker.routing.router", "import kinmqtt.tap"),
+        ("kinmqtt.broker.routing.router", "from ...net.protocol import Protocol"),
+        ("kinmqtt.broker.routing.router", "import kinmqtt.cli.tap"),
         ("kinmqtt.hooks.manager", "import kinmqtt.net.listeners"),
         ("kinmqtt.config", "import kinmqtt.net"),
-        ("kinmqtt.tables.topics", "from twisted.python import log"),
+        ("kinmqtt.broker.new", "import time"),
         ("kinmqtt.builtins.memory", "import kinmqtt_guard"),
         ("kinmqtt.net.protocol", "from kinmqtt.cli.main import main"),
     ],
@@ -276,10 +398,10 @@ def test_a_wrong_import_is_caught(module: str, source: str) -> None:
         ("kinmqtt.mqtt.framing", "from kinmqtt.mqtt import packets\nfrom . import codec\nimport struct"),
         ("kinmqtt.mqtt.framing", "from datetime import datetime\nx = datetime(2000, 1, 1)\nqueue.now()"),
         ("kinmqtt.broker.routing.router", "from twisted.internet import defer\nfrom kinmqtt.mqtt import packets"),
-        ("kinmqtt.net.protocol", "import kinmqtt.broker, twisted\nfrom ..mqtt import framing"),
-        ("kinmqtt.tap", "from kinmqtt.net import listeners\nfrom twisted.python import usage"),
-        ("kinmqtt.cli.run.loop", "import kinmqtt.net.uvloop, twisted"),
-        ("kinmqtt.config", "import twisted.logger, kinmqtt.broker"),
+        ("kinmqtt.net.protocol", "import kinmqtt.broker.broker, twisted\nfrom ..mqtt import framing"),
+        ("kinmqtt.cli.tap", "from kinmqtt.net import listeners\nfrom twisted.python import usage"),
+        ("kinmqtt.cli.run", "import kinmqtt.net.uvloop, twisted"),
+        ("kinmqtt.cli.main", "import twisted.logger, kinmqtt.broker.broker"),
     ],
 )
 def test_a_right_import_passes(module: str, source: str) -> None:

@@ -222,7 +222,7 @@ def test_twistd_finds_the_broker_and_its_own_services() -> None:
     """The dropin adds a command to Twisted's; it hides none."""
     commands = {plugin.tapname: plugin for plugin in getPlugins(IServiceMaker)}
 
-    assert commands["kinmqtt"].module == "kinmqtt.tap"
+    assert commands["kinmqtt"].module == "kinmqtt.cli.tap"
     assert "web" in commands
 
 

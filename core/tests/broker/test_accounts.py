@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from stores import Failing
 
-from kinmqtt.broker.session.queue import WaitingHere
+from kinmqtt.broker.session.memory_queue import WaitingHere
 from kinmqtt.broker.session.session import FLIGHT_BYTES, INBOUND_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, Connack, Puback, Publish, Pubrec, Suback, Subscribe, SubscribeRequest

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from harness import House
 
-from kinmqtt.broker.routing.fanout import Target, target_of
+from kinmqtt.broker.routing.target import Target, target_of
 from kinmqtt_spi.values import Subscription
 
 FIELDS = ("session", "qos", "retain_as_published", "no_local", "identifiers", "subscription", "own")

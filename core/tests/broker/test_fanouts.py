@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kinmqtt.broker.routing.fanout import DENIED, PLAIN, SHARED, UNKNOWN, Fanout, Sorted, Target, merge, part_of
+from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import (
     CACHED_TARGETS,
     FORGOTTEN_AFTER,
@@ -24,6 +24,7 @@ from kinmqtt.broker.routing.fanouts import (
     Fanouts,
     _matches,
 )
+from kinmqtt.broker.routing.target import DENIED, PLAIN, SHARED, UNKNOWN, Sorted, Target, merge, part_of
 from kinmqtt.broker.session.session import Session
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt.mqtt.topics import matches
@@ -84,7 +85,7 @@ def regard_as_large(house: House, large: int) -> None:
     broker = house.broker
     router = broker.router
     router.fanouts = Fanouts(broker.runtime, router.index, broker._session_of, router._groups, large)
-    broker.fanouts = router.fanouts
+    broker.fanouts = broker.services.fanouts = router.fanouts
 
 
 class RememberedFanouts(RuleBasedStateMachine):

@@ -18,8 +18,9 @@ from twisted.python.failure import Failure
 from wire import Wire, wire
 
 from kinmqtt.broker.connection.connection import Connection
-from kinmqtt.broker.session.queue import WaitingHere, WaitingInStore
+from kinmqtt.broker.session.memory_queue import WaitingHere
 from kinmqtt.broker.session.session import Session
+from kinmqtt.broker.session.stored_queue import WaitingInStore
 from kinmqtt.broker.turn.outbox import ConnectionOutbox
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (

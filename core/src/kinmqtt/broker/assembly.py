@@ -16,7 +16,7 @@ from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.topic_spaces import Claims, TopicSpaces
 from kinmqtt.broker.turn.batch import Stores
-from kinmqtt.builtins import DEFAULTS, KEPT_DEFAULTS
+from kinmqtt.builtins import ANONYMOUS, CERTIFICATE, DEFAULTS, KEPT_DEFAULTS
 from kinmqtt.hooks.answers import EXPECTED, WrongAnswer
 from kinmqtt.hooks.asyncio_services import on_asyncio
 from kinmqtt.hooks.awaitables import is_pending
@@ -40,10 +40,6 @@ from kinmqtt_spi.values import NodeIdentity
 log = Logger("kinmqtt.assembly")
 
 T = TypeVar("T")
-
-ANONYMOUS = "anonymous"
-CERTIFICATE = "certificate"
-"""Lets in who has shown a certificate: asked only by listeners that name it."""
 
 
 @define(slots=True)

@@ -14,10 +14,11 @@ from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.listener import Listener
+from kinmqtt.broker.handlers.table import HANDLERS
 from kinmqtt.broker.housekeeping import Housekeeping
 from kinmqtt.broker.keepalive import Wheel
 from kinmqtt.broker.limiting import Limiting
-from kinmqtt.broker.message.publication import Publication, check_message
+from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.ownership.registry import Sessions
 from kinmqtt.broker.rights import Rights
@@ -27,18 +28,20 @@ from kinmqtt.broker.routing.retained import Retained
 from kinmqtt.broker.routing.router import Routed, Router
 from kinmqtt.broker.routing.traffic import TrafficLedger, TrafficSampling
 from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.services import Services
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.broker.trimming import Trimming
+from kinmqtt.broker.turn.ports import Peer
 from kinmqtt.broker.turn.slices import Slices
 from kinmqtt.broker.turn.turn import Turn
 from kinmqtt.hooks.answers import WrongAnswer
 from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, limited, run, settle
 from kinmqtt.hooks.calls import Call
 from kinmqtt.hooks.context import PluginContext
+from kinmqtt.hooks.messages import check_message
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.authentication import Identity
 from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
 from kinmqtt_spi.services.cluster import Member, RouteChange
 from kinmqtt_spi.services.plugin import Delivery, Health, HealthState
@@ -69,7 +72,7 @@ class Broker:
         slices = Slices(call_soon, assembly.clock.monotonic)
         turn = Turn(assembly.stores, call_soon, slices)
         self.assembly = assembly
-        self.connections: set[Connection] = set()
+        self.connections: set[Peer] = set()
         self.buffers = Buffers(assembly.limits, self.connections, call_soon, assembly.statistics.connections_cut)
         self.runtime = Runtime(
             assembly.settings,
@@ -85,8 +88,6 @@ class Broker:
             random_hex,
             Rights(hooks, assembly.spaces),
         )
-        self.arriving = 0
-        """Connections of which it is not known yet who is there: in a TLS handshake, or before a proxy's header."""
         self.listeners = {
             plan.name: Listener(
                 plan, assembly.limits, hooks, plan.settings.authenticators or assembly.default_authenticators
@@ -137,8 +138,18 @@ class Broker:
             },
         )
         self._version = version
-        self._empty: Deferred[None] = Deferred()
-        """Fires when the last connection is gone."""
+        self.services = Services(
+            self.runtime,
+            self.connections,
+            self.wheel,
+            self.limiting,
+            self.overload,
+            self.router,
+            self.publishing,
+            self.retained,
+            self.sessions,
+            self.traffic,
+        )
         self._started: list[PluginContext] = []
         self._restored = False
         self._awaits_restored: list[Deferred[None]] = []
@@ -175,7 +186,7 @@ class Broker:
         self._awaits_restored.clear()
         if restored:
             log.info("{count} sessions restored", count=restored)
-        topics = own_topics(self, self._version)
+        topics = own_topics(self.services, self._version)
         for _plugin, more in self.runtime.hooks.sys_topics.at_once():
             topics.extend(more or ())
         if self.runtime.settings.sys_interval_s:
@@ -239,9 +250,8 @@ class Broker:
         cluster = self.assembly.cluster
         if self.connections:
             # What was written last is on its way through TLS and sockets: who ends now would cut it off.
-            self._empty = Deferred()
             try:
-                await limited(self._empty, clock, FAREWELL_LIMIT_S)
+                await limited(self.services.emptied(), clock, FAREWELL_LIMIT_S)
             except TimeLimitExceeded:
                 log.info("{count} clients have not read the broker's last words", count=len(self.connections))
         await _attempted("what was left to do", lambda: limited(self.runtime.slices.drained(), clock, STOP_LIMIT_S))
@@ -278,22 +288,9 @@ class Broker:
 
     def accept(self, link: Link) -> Connection:
         """A listener has a new connection."""
-        connection = Connection(self, link)
+        connection = Connection(self.services, HANDLERS, link)
         connection.opened()
         return connection
-
-    def lost(self, connection: Connection) -> None:
-        """A connection is gone."""
-        self.connections.discard(connection)
-        connection.link.listener.connections -= 1
-        if not self.connections and not self._empty.called:
-            self._empty.callback(None)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further connection may come in, by whichever listener."""
-        limit = self.runtime.limits.max_connections
-        return bool(limit) and len(self.connections) + self.arriving >= limit
 
     # For plugins
 
@@ -321,6 +318,25 @@ class Broker:
         run(self._publish_restored(message, along, pending, client)).addErrback(
             lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
         )
+
+    def keep_value(self, plugin: str, key: str, value: bytes | None) -> None:
+        """Keep a plugin's value, or forget it, with this turn's writes."""
+        self.retained.keep_value(plugin, key, value)
+
+    def has_value(self, plugin: str, key: str) -> Deferred[bool]:
+        """Whether a plugin's value is kept."""
+        return run(self.retained.has_value(plugin, key))
+
+    def kept_values(self, plugin: str) -> Deferred[Mapping[str, bytes]]:
+        """All that a plugin keeps, by key."""
+        return run(self.retained.kept_values(plugin))
+
+    def when_committed(self, done: Callable[[], object] | None, failed: Callable[[], object]) -> None:
+        """Have a call made when this turn's writes are committed, or the other where they are not."""
+        batch = self.runtime.turn.batch
+        if done is not None:
+            batch.afterwards.append(done)
+        batch.otherwise.append(lambda reason: failed())
 
     def deliver(self, client_id: str, message: Message) -> Delivery:
         """Bring a message to one session, whatever it has subscribed to."""
@@ -353,24 +369,12 @@ class Broker:
     def authorization_changed(self, scope: Scope) -> None:
         """Forget the answers that authorizers gave within a scope."""
         for connection in self.connections:
-            if connection.session is not None and scope.covers(connection.session.client):
-                connection.forget_routes()
+            connection.authorization_changed(scope)
         for session in self.sessions.by_id.values():
             # Those whose clients are away have rights, too: what comes for them is queued.
             if session.receive_rights is not None and scope.covers(session.client):
                 session.receive_rights = None
         self.router.invalidate()
-
-    # For connections
-
-    def watch_identity(self, connection: Connection, identity: Identity) -> None:
-        """Disconnect a client when its identity is no longer good; what held before holds no more."""
-        connection.good_until = None
-        if identity.expires_at is not None:
-            left_s = identity.expires_at - self.runtime.clock.now()
-            connection.good_until = self.wheel.now + max(1, int(left_s))
-        if connection.session is not None:
-            connection.watch(connection.patience_s if connection.keep_alive_s else None)
 
     # Within
 

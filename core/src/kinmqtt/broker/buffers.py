@@ -13,16 +13,12 @@ finish a packet: so some may, whatever the others hold, for as long as their pac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twisted.logger import Logger
 
 from kinmqtt.settings import LimitSettings
-
-if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
-    from kinmqtt.broker.connection.intake import Intake
-    from kinmqtt_spi.services.metric import Counter
+from kinmqtt_spi.services.metric import Counter
 
 log = Logger("kinmqtt.buffers")
 
@@ -50,6 +46,49 @@ LEAST_AT_ONCE_BYTES: Final = 16 << 10
 """How much output is handed to one transport at a time: less, the less is free."""
 
 UNLIMITED: Final = 1 << 62
+
+
+class BufferOwner:
+    """A connection, as the buffers know it: what it holds, and what can be done about that."""
+
+    __slots__ = ("accepted", "handed_bytes", "inbound_bytes", "stalled")
+
+    def __init__(self) -> None:
+        self.accepted = False
+        """Whether the client has its CONNACK, or had it."""
+        self.inbound_bytes = 0
+        """Bytes that have come and are not carried out: as much as is counted among those of all connections."""
+        self.handed_bytes = 0
+        """Bytes that the transport has, and its socket does not take yet."""
+        self.stalled = False
+        """Whether the packet that is arriving did not come when it alone might have."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What would be free if the connection ended."""
+        raise NotImplementedError
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a packet is arriving that the broker would read on, if there were capacity."""
+        raise NotImplementedError
+
+    @property
+    def missing_bytes(self) -> int:
+        """How much is missing of the packet that is arriving."""
+        raise NotImplementedError
+
+    def await_capacity(self) -> None:
+        """Read nothing until there is capacity for more."""
+        raise NotImplementedError
+
+    def capacity_found(self) -> None:
+        """Read on: there is capacity."""
+        raise NotImplementedError
+
+    def cut(self) -> None:
+        """Disconnect at once, for the sake of what is held for the client."""
+        raise NotImplementedError
 
 
 class Buffers:
@@ -83,7 +122,7 @@ class Buffers:
     def __init__(
         self,
         limits: LimitSettings,
-        connections: Iterable[Connection],
+        connections: Iterable[BufferOwner],
         call_soon: Callable[[Callable[[], object]], object],
         cut: Counter,
     ) -> None:
@@ -110,9 +149,9 @@ class Buffers:
         """How much output may be handed to one transport at a time."""
         self._pieces: dict[int, int] = {}
         """Large pieces of output by identity: by how many connections each is held."""
-        self.waiting: dict[Intake, None] = {}
+        self.waiting: dict[BufferOwner, None] = {}
         """Those that are not read from until there is capacity, in the order of their coming."""
-        self.granted: dict[Intake, int] = {}
+        self.granted: dict[BufferOwner, int] = {}
         """Those that may finish a packet whatever the others hold, with what they held when that was looked at."""
         self._largest_packet = 0
         self._released = 0
@@ -172,17 +211,17 @@ class Buffers:
         """A client is accepted that holds so much."""
         self.arriving -= held
 
-    def wait(self, connection: Intake) -> None:
+    def wait(self, connection: BufferOwner) -> None:
         """A connection that is not read from waits for capacity."""
         self.waiting[connection] = None
         self._admit_later(FLOOR_BYTES)
 
-    def leave(self, connection: Intake) -> None:
+    def leave(self, connection: BufferOwner) -> None:
         """A connection waits no longer, and needs no grant."""
         self.waiting.pop(connection, None)
         self.needs_no_grant(connection)
 
-    def needs_no_grant(self, connection: Intake) -> None:
+    def needs_no_grant(self, connection: BufferOwner) -> None:
         """A packet is complete, or given up: another may be finished."""
         if connection in self.granted:
             del self.granted[connection]
@@ -226,13 +265,13 @@ class Buffers:
         """Let packets be finished whatever the others hold: those with the least missing first, and before those that
         were let before and did not come; of all together no more is missing than the largest packet has.
         """
-        missing = sum(connection.framer.missing_bytes for connection in self.granted)
+        missing = sum(connection.missing_bytes for connection in self.granted)
         while True:
             candidates = [each for each in self.waiting if each.accepted and each.may_go_on]
             if not candidates:
                 return
             chosen = min(candidates, key=_missing)
-            missing += chosen.framer.missing_bytes
+            missing += chosen.missing_bytes
             if self.granted and missing > self._largest_packet:
                 return
             del self.waiting[chosen]
@@ -297,7 +336,7 @@ class Buffers:
         self._tell_cut(number, released)
         return released
 
-    def _cut_inbound(self, connections: Iterable[Connection], excess: int, floor: int) -> None:
+    def _cut_inbound(self, connections: Iterable[BufferOwner], excess: int, floor: int) -> None:
         """The same where reads have brought more than may be held, and only of what has come in.
 
         Those whose packets did not come go first; those that are just finishing one stay.
@@ -335,13 +374,13 @@ class Buffers:
         self.at_once = max(LEAST_AT_ONCE_BYTES, min(MOST_AT_ONCE_BYTES, self.outbound_share() // 8))
 
 
-def _held(connection: Connection) -> int:
+def _held(connection: BufferOwner) -> int:
     return connection.held_bytes
 
 
-def _missing(connection: Intake) -> tuple[bool, int]:
-    return connection.stalled, connection.framer.missing_bytes
+def _missing(connection: BufferOwner) -> tuple[bool, int]:
+    return connection.stalled, connection.missing_bytes
 
 
-def _held_inbound(connection: Connection) -> tuple[bool, int]:
+def _held_inbound(connection: BufferOwner) -> tuple[bool, int]:
     return connection.stalled, connection.inbound_bytes

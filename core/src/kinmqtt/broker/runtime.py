@@ -7,9 +7,9 @@ from itertools import count
 
 from kinmqtt.broker.accounts import Accounts
 from kinmqtt.broker.buffers import Buffers
-from kinmqtt.broker.connection.connection_log import SlowConsumers
 from kinmqtt.broker.log_lines import LogLines
 from kinmqtt.broker.rights import Rights
+from kinmqtt.broker.slow_consumers import SlowConsumers
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.turn.batch import Stores
 from kinmqtt.broker.turn.outbox import Discard
@@ -99,7 +99,7 @@ class Runtime:
         self.congested = Discard(statistics, "outbound_buffer_full")
         """and of those whose client takes too little."""
         self.log_lines = LogLines(clock)
-        self.slow_consumers = SlowConsumers(self)
+        self.slow_consumers = SlowConsumers(self.now, self.log_lines)
         self.accounts = Accounts()
         self.refuses = False
         """Whether memory is so short that nothing new is accepted: no subscription, no persistent session."""

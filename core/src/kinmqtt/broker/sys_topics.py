@@ -11,17 +11,17 @@ from kinmqtt_spi.services.metric import Counter, SysTopic
 from kinmqtt_spi.values import Message
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.broker import Broker
+    from kinmqtt.broker.services import Services
 
 log = Logger("kinmqtt.sys")
 
 
-def own_topics(broker: Broker, version: str) -> list[SysTopic]:
+def own_topics(services: Services, version: str) -> list[SysTopic]:
     """The topics of the broker itself; docs/metric.md lists them."""
-    runtime = broker.runtime
+    runtime = services.runtime
     statistics = runtime.statistics
     stores = runtime.stores
-    sessions = broker.sessions
+    sessions = services.sessions
     started = runtime.clock.monotonic()
     queued: Callable[[], int] = lambda: sum(s.waiting.count for s in sessions.by_id.values())  # noqa: E731
     inflight: Callable[[], int] = lambda: sum(len(s.outgoing) for s in sessions.by_id.values())  # noqa: E731
@@ -48,7 +48,7 @@ def own_topics(broker: Broker, version: str) -> list[SysTopic]:
         "$SYS/broker/publish/messages/sent": _value(statistics.messages_sent),
         "$SYS/broker/publish/messages/dropped": dropped,
         "$SYS/broker/retained messages/count": stores.retain.count,
-        "$SYS/broker/subscriptions/count": broker.router.index.count,
+        "$SYS/broker/subscriptions/count": services.router.index.count,
         "$SYS/broker/store/messages/count": lambda: stores.queue.totals().queued,
         "$SYS/broker/store/messages/bytes": lambda: stores.queue.totals().queued_bytes,
     }

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from attrs import fields, has
 
-from kinmqtt.broker.assembly import ANONYMOUS, Assembly
+from kinmqtt.broker.assembly import Assembly
+from kinmqtt.builtins import ANONYMOUS
 
 _ASKING: Final = (
     "connect_received",

@@ -39,3 +39,8 @@ DEFAULTS: Final[dict[str, str]] = {
 
 KEPT_DEFAULTS: Final[dict[str, str]] = dict.fromkeys(("queue", "retain", "session", "event"), "embedded")
 """The same where there is a data directory."""
+
+ANONYMOUS: Final = "anonymous"
+"""Accepts clients that show nothing."""
+CERTIFICATE: Final = "certificate"
+"""Accepts clients that have shown a certificate; only listeners that name it ask it."""

@@ -13,10 +13,11 @@ from typing import Any, Final
 from attrs import evolve, field, frozen
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.assembly import ANONYMOUS, Assembly
+from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.connection.listener import ListenerPlan
 from kinmqtt.broker.limiting import failed_closed
+from kinmqtt.builtins import ANONYMOUS
 from kinmqtt.hooks.answers import EXPECTED
 from kinmqtt.hooks.awaitables import as_deferred, limited
 from kinmqtt.hooks.manager import Implementation

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 from attrs import frozen
 
-from kinmqtt.broker.message.publication import check_message
+from kinmqtt.hooks.messages import check_message
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.packets import V5, Connack

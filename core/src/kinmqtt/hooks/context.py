@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kinmqtt.hooks.awaitables import run
 from kinmqtt_spi.reasons import ReasonCode
@@ -14,10 +14,50 @@ from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.plugin import Clock, Context, Delivery, Log, TopicClaim
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
-if TYPE_CHECKING:
-    from kinmqtt.broker.broker import Broker
-
 T = TypeVar("T")
+
+
+class BrokerApi(Protocol):
+    """What plugins' contexts use of the broker that is above them."""
+
+    def publish(self, message: Message) -> None:
+        """Publish a message of the broker's own."""
+
+    def publish_until_kept(
+        self,
+        message: Message,
+        along: Callable[[], None],
+        pending: Callable[[], Awaitable[bool]] | None,
+        client: Client | None = None,
+    ) -> None:
+        """Publish in one transaction with what ``along`` writes, again and again until that is committed."""
+
+    def deliver(self, client_id: str, message: Message) -> Delivery:
+        """Bring a message to one session, whatever it has subscribed to."""
+
+    def keep_value(self, plugin: str, key: str, value: bytes | None) -> None:
+        """Persist a plugin's value, or remove it, with this turn's writes."""
+
+    def has_value(self, plugin: str, key: str) -> Awaitable[bool]:
+        """Whether a plugin's value is persisted."""
+
+    def kept_values(self, plugin: str) -> Awaitable[Mapping[str, bytes]]:
+        """All values of a plugin that are persisted, by key."""
+
+    def when_committed(self, done: Callable[[], object] | None, failed: Callable[[], object]) -> None:
+        """Have ``done`` called when this turn's writes are committed, or ``failed`` where they are not."""
+
+    def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
+        """Ask whether a client may do something."""
+
+    def client(self, client_id: str) -> Client | None:
+        """The connected client of that id."""
+
+    def disconnect(self, client_id: str, reason: ReasonCode, text: str) -> bool:
+        """Close a client's connection; ``False`` where it has none."""
+
+    def authorization_changed(self, scope: Scope) -> None:
+        """Forget the answers that authorizers gave within a scope."""
 
 
 class PluginContext(Context):
@@ -50,9 +90,9 @@ class PluginContext(Context):
         self._in_thread = in_thread
         self._leave_out = leave_out
         self._claim = claim
-        self._broker: Broker | None = None
+        self._broker: BrokerApi | None = None
 
-    def attach(self, broker: Broker) -> None:
+    def attach(self, broker: BrokerApi) -> None:
         """The broker is assembled."""
         self._broker = broker
         self._leave_out = None
@@ -81,8 +121,8 @@ class PluginContext(Context):
             _check_key(key)
             broker.publish_until_kept(
                 message,
-                lambda: broker.retained.keep_value(self.name, key, None),
-                lambda: broker.retained.has_value(self.name, key),
+                lambda: broker.keep_value(self.name, key, None),
+                lambda: broker.has_value(self.name, key),
                 on_behalf_of,
             )
         elif on_behalf_of is not None:
@@ -107,19 +147,16 @@ class PluginContext(Context):
         if value is not None and not value:
             raise ValueError(f"the value of {key!r} must be bytes, one at least")
         broker = self._assembled
-        broker.retained.keep_value(self.name, key, value)
-        batch = broker.runtime.turn.batch
-        if kept is not None:
-            batch.afterwards.append(kept)
+        broker.keep_value(self.name, key, value)
         if kept is not None or unkept is not None:
-            batch.otherwise.append(lambda reason: run(self._look(key, value is not None, kept, unkept)))
+            broker.when_committed(kept, lambda: run(self._look(key, value is not None, kept, unkept)))
 
     async def _look(
         self, key: str, wanted: bool, kept: Callable[[], None] | None, unkept: Callable[[], None] | None
     ) -> None:
         """A store that failed may have kept a value all the same."""
         try:
-            found = await self._assembled.retained.has_value(self.name, key)
+            found = await self._assembled.has_value(self.name, key)
         except Exception:
             found = not wanted
         call = kept if found is wanted else unkept
@@ -128,7 +165,7 @@ class PluginContext(Context):
 
     def kept(self) -> Awaitable[Mapping[str, bytes]]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.kept`."""
-        return run(self._assembled.retained.kept_values(self.name))
+        return self._assembled.kept_values(self.name)
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.authorize`."""
@@ -151,7 +188,7 @@ class PluginContext(Context):
         return self._in_thread(call)
 
     @property
-    def _assembled(self) -> Broker:
+    def _assembled(self) -> BrokerApi:
         if self._broker is None:
             raise RuntimeError(f"plugin {self.name!r} used its context before the broker was assembled")
         return self._broker

@@ -109,7 +109,7 @@ class MqttProtocol(Protocol):
     @property
     def has_place(self) -> bool:
         """Whether one more connection may come in by this listener."""
-        return not (self._broker.is_full or self.listener.is_full)
+        return not (self._broker.services.is_full or self.listener.is_full)
 
     def come_in(self) -> None:
         """A place is free, or none has become free for long enough."""
@@ -136,7 +136,7 @@ class MqttProtocol(Protocol):
         if broker.overload.refuses:
             why = "memory is short"
             broker.runtime.statistics.overload_refused["connection"].value += 1
-        elif broker.is_full or self.listener.is_full:
+        elif broker.services.is_full or self.listener.is_full:
             why = "there are too many connections"
         else:
             return None
@@ -145,7 +145,7 @@ class MqttProtocol(Protocol):
 
     def _arrives(self, by: int) -> None:
         """Count, or count no longer, among those of whom it is not known yet who is there."""
-        self._broker.arriving += by
+        self._broker.services.arriving += by
         self.listener.arriving += by
         if by < 0:
             self._bounds.admission.place_is_free()

@@ -25,6 +25,7 @@ from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.broker.connection.listener import Listener, ListenerPlan
+from kinmqtt.broker.handlers.table import HANDLERS
 from kinmqtt.hooks.discovery import Candidate, builtin_candidates
 from kinmqtt.hooks.manager import PluginManager
 from kinmqtt.hooks.selection import Selection, choose
@@ -338,7 +339,7 @@ class BrokerHarness:
     def open(self, version: int = V311, host: str = "192.0.2.1", listener: str = "tcp:1883") -> HarnessClient:
         """A network connection that has sent nothing yet."""
         link = MemoryLink(self.broker.listeners[listener], Address(host, 50_000 + len(self.peers)))
-        peer = HarnessClient(self, link, Connection(self.broker, link), version)
+        peer = HarnessClient(self, link, Connection(self.broker.services, HANDLERS, link), version)
         self.peers.append(peer)
         peer.connection.opened()
         self.settle()

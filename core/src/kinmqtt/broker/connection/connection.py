@@ -7,6 +7,7 @@ next waits too, in order, and its socket is not read.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,9 +20,9 @@ from kinmqtt.broker import event_log as events
 from kinmqtt.broker.connection import connection_log
 from kinmqtt.broker.connection.intake import Frame, Intake, PendingRead
 from kinmqtt.broker.connection.link import Link
-from kinmqtt.broker.handlers.table import HANDLERS, over_limit
+from kinmqtt.broker.connection.output import ConnectionOutbox
 from kinmqtt.broker.overload import SLOW_BYTES_PER_S, SLOWED_FROM_BYTES
-from kinmqtt.broker.turn.outbox import ConnectionOutbox, Outbox
+from kinmqtt.broker.turn.outbox import Outbox
 from kinmqtt.hooks.denial_log import shown
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection_state import TRANSITIONS, State, check_first_byte
@@ -30,14 +31,17 @@ from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Packet, PacketType
 from kinmqtt.mqtt.reasons import fitting, has_connack_code
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authentication import Identity
+from kinmqtt_spi.services.authorization import Scope
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.values import Client
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.broker import Broker
-    from kinmqtt.broker.handlers.connect import Authentication
-    from kinmqtt.broker.handlers.publish import Route
+    from kinmqtt.broker.connection.authentication import Authentication
+    from kinmqtt.broker.connection.handler_table import HandlerTable
+    from kinmqtt.broker.connection.route import Route
+    from kinmqtt.broker.services import Services
     from kinmqtt.broker.session.session import Session
     from kinmqtt_spi.services.plugin import Timer
 
@@ -79,6 +83,7 @@ class Connection(Intake):
         "_packet_grant",
         "_read_ahead_bytes",
         "_read_grant",
+        "_table",
         "_waits",
         "accepted_at",
         "aliases",
@@ -91,25 +96,25 @@ class Connection(Intake):
         "limited_by",
         "limited_to",
         "max_packet_bytes",
-        "outbox",
         "receive_maximum",
         "routes",
         "session",
         "state",
         "unacknowledged",
         "version",
-        "waits_for_room",
         "wants_problems",
     )
 
-    def __init__(self, broker: Broker, link: Link) -> None:
-        super().__init__(broker, link)
+    def __init__(self, services: Services, handlers: HandlerTable, link: Link) -> None:
+        """``handlers`` is the table of what carries out each packet."""
+        super().__init__(services, link)
         self.state = State.AWAITING_CONNECT
-        self._handlers = HANDLERS[State.AWAITING_CONNECT]
+        self._table = handlers
+        self._handlers = handlers.by_state[State.AWAITING_CONNECT]
         self.version = 0
         """The protocol version; 0 until a CONNECT has named it."""
         self.session: Session | None = None
-        self.outbox: Outbox = ConnectionOutbox(self)
+        self.outbox = ConnectionOutbox(self)
         self._aborts = False
         """Whether the end of the connection does not wait until everything has gone out."""
         self._lasting_grants: list[Grant] | None = None
@@ -130,8 +135,7 @@ class Connection(Intake):
         self._lost_because: str | None = None
         """Why the network connection is gone, where what came by it before that is still to be carried out."""
         self._impatience: Timer | None = None
-        self.waits_for_room: list[tuple[int, Deferred[None]]] | None = None
-        self.heard = broker.wheel.now
+        self.heard = services.wheel.now
         """The wheel's second in which the client was last heard of."""
         self.accepted_at = 0
         """The wheel's second in which the client was accepted."""
@@ -158,20 +162,20 @@ class Connection(Intake):
 
     def opened(self) -> None:
         """A connection was accepted: ask whether to talk to it, and give it its time to connect."""
-        broker = self.broker
+        services = self.services
         link = self.link
-        full = "there are too many connections" if broker.is_full or link.listener.is_full else None
-        if broker.overload.refuses:
+        full = "there are too many connections" if services.is_full or link.listener.is_full else None
+        if services.overload.refuses:
             full = "memory is short"
-            broker.runtime.statistics.overload_refused["connection"].value += 1
-        broker.connections.add(self)
+            self.runtime.statistics.overload_refused["connection"].value += 1
+        services.connections.add(self)
         link.listener.connections += 1
         if full is not None:
             self._turn_away(full)
             return
         resource = Resource(ResourceKind.CONNECTION, link.listener.name, link.address.host)
         limit = self.acquire_for_good(resource)
-        ruling = broker.runtime.hooks.connection_opened.at_once(link.address, link.listener.name)
+        ruling = self.runtime.hooks.connection_opened.at_once(link.address, link.listener.name)
         if limit.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY):
             self._turn_away(f"limited by {limit.rule}")
             return
@@ -186,13 +190,13 @@ class Connection(Intake):
         """Bytes arrived."""
         if self.state is State.CLOSED:
             return
-        broker = self.broker
-        runtime = broker.runtime
+        services = self.services
+        runtime = self.runtime
         runtime.turn.touch()
         received = runtime.statistics.bytes_received
         received.value += len(data)
-        if received.value > broker.overload.look_at:
-            broker.overload.look_soon()
+        if received.value > services.overload.look_at:
+            services.overload.look_soon()
         framer = self.framer
         is_waiting = self._held is not None
         if is_waiting:
@@ -211,14 +215,14 @@ class Connection(Intake):
         if may_wait and slices.is_over():
             # Many clients come at once, or send much: not each has its first packets carried out in one turn.
             framer.hold(data)
-            if broker.overload.slows:
+            if services.overload.slows:
                 self.pause_for(len(data) / SLOW_BYTES_PER_S)
             self._await_turn()
             self._count_inbound(False)
             return
         was_large = framer.buffered_bytes > LARGE_READ_BYTES
         frames = self._cut(data)
-        if broker.overload.slows and len(data) >= SLOWED_FROM_BYTES:
+        if services.overload.slows and len(data) >= SLOWED_FROM_BYTES:
             if framer.buffered_bytes or framer.is_behind or _has_publish(frames):
                 self.pause_for(len(data) / SLOW_BYTES_PER_S)
         if was_large and frames and runtime.slices.is_over():
@@ -240,7 +244,7 @@ class Connection(Intake):
 
     def drained(self) -> None:
         """The transport has sent everything."""
-        self.broker.runtime.turn.touch()
+        self.runtime.turn.touch()
         self._is_taken()
         if self._unsent:
             self._send_on()
@@ -255,7 +259,7 @@ class Connection(Intake):
         if self._goodbye is not None:
             self._part()
         elif self.state is not State.CLOSED:
-            self.broker.runtime.turn.touch()
+            self.runtime.turn.touch()
             self._end(will_stands=self._is_let_in)
             if self.session is not None:
                 self._tell_lost(self.session, text)
@@ -264,20 +268,21 @@ class Connection(Intake):
         self._forget_unsent()
         self._held = None
         self.outbox = Outbox()
-        self.broker.lost(self)
+        self.services.lost(self)
+        self.link.listener.connections -= 1
         self._packet_is_done()
         self._read_is_done()
         grants, self._lasting_grants = self._lasting_grants, None
         for resource, amount in grants or ():
-            self.broker.limiting.release(resource, amount)
+            self.services.limiting.release(resource, amount)
         self._tell_room()
 
     # What limiters grant
 
     def acquire_for_good(self, resource: Resource) -> LimitDecision:
         """Ask the limiters for something that is in use until the connection is gone."""
-        limit = self.broker.limiting.ask(resource, 1)
-        if self.broker.limiting.is_held(resource, limit):
+        limit = self.services.limiting.ask(resource, 1)
+        if self.services.limiting.is_held(resource, limit):
             if self._lasting_grants is None:
                 self._lasting_grants = []
             self._lasting_grants.append((resource, 1))
@@ -285,24 +290,24 @@ class Connection(Intake):
 
     def acquire_for_packet(self, resource: Resource, amount: int) -> LimitDecision:
         """Ask the limiters for something that is in use until the packet in hand is carried out."""
-        limit = self.broker.limiting.ask(resource, amount)
-        if self.broker.limiting.is_held(resource, limit):
+        limit = self.services.limiting.ask(resource, amount)
+        if self.services.limiting.is_held(resource, limit):
             self._packet_grant = (resource, amount)
         return limit
 
     def _packet_is_done(self) -> None:
         grant, self._packet_grant = self._packet_grant, None
         if grant is not None:
-            self.broker.limiting.release(*grant)
+            self.services.limiting.release(*grant)
 
     def _read_is_done(self) -> None:
         grant, self._read_grant = self._read_grant, None
         if grant is not None:
-            self.broker.limiting.release(*grant)
+            self.services.limiting.release(*grant)
 
     def watch(self, patience_s: int | None) -> None:
         """Be asked by the wheel in that many seconds, or when the client's identity is no longer good."""
-        wheel = self.broker.wheel
+        wheel = self.services.wheel
         wheel.remove(self, self._due)
         dues = [] if patience_s is None else [wheel.now + patience_s]
         if self.good_until is not None:
@@ -346,9 +351,9 @@ class Connection(Intake):
         """Send a packet with everything else of this turn."""
         outbox = self.outbox
         if not outbox.packets:
-            self.broker.runtime.turn.dirty.append(outbox)
+            self.runtime.turn.dirty.append(outbox)
         outbox.packets.append(packet)
-        self.broker.runtime.statistics.packets_sent.value += 1
+        self.runtime.statistics.packets_sent.value += 1
 
     def send_packet(self, packet: Packet) -> bool:
         """Encode and send a packet; without reason string and user properties where those make it too large.
@@ -390,8 +395,8 @@ class Connection(Intake):
             self._tell_room()
 
     def _send_on_later(self) -> None:
-        self.broker.runtime.turn.dirty.append(self.outbox)
-        self.broker.runtime.turn.touch()
+        self.runtime.turn.dirty.append(self.outbox)
+        self.runtime.turn.touch()
 
     def room(self, messages: int) -> Deferred[None]:
         """Fires when the client can take about that many messages more, or is gone; in a later turn, as a rule."""
@@ -405,7 +410,7 @@ class Connection(Intake):
         self.waits_for_room.append((messages, ready))
         if self.link.ready and session.waiting.count < messages:
             # What this turn has for it goes out before: then the transport says whether it is enough.
-            self.broker.runtime.slices.later(self._tell_room)
+            self.runtime.slices.later(self._tell_room)
         return ready
 
     def told_room(self) -> None:
@@ -422,7 +427,7 @@ class Connection(Intake):
         """
         if self.state is State.CLOSED:
             return
-        self.broker.runtime.turn.touch()
+        self.runtime.turn.touch()
         if self._goodbye is not None:
             # The client has gone in good order: whatever comes now does not bring its will back (MQTT-3.14.4-3).
             self._part()
@@ -437,7 +442,7 @@ class Connection(Intake):
             self._send_refusal(reason, text)
         self._end(will_stands=self._is_let_in)
         if session is not None:
-            hooks = self.broker.runtime.hooks
+            hooks = self.runtime.hooks
             if hooks.disconnected.active:
                 hooks.disconnected(session.client, False, reason)
             self._record_end(session, "broker", reason)
@@ -445,7 +450,7 @@ class Connection(Intake):
 
     def refuse(self, error: RemoteError) -> None:
         """Close because the peer broke a rule."""
-        self.broker.runtime.statistics.remote_errors.value += 1
+        self.runtime.statistics.remote_errors.value += 1
         text = f"{error.text} [{error.clause}]" if error.clause else error.text
         self.fail(error.reason, text)
 
@@ -454,7 +459,7 @@ class Connection(Intake):
         self._goodbye = reason
         self._held = []
         self.link.pause_reading()
-        batch = self.broker.runtime.turn.batch
+        batch = self.runtime.turn.batch
         batch.afterwards.append(self._part)
         batch.otherwise.append(lambda reason: self._part())
 
@@ -466,8 +471,8 @@ class Connection(Intake):
         session = self.session
         self._end(will_stands=reason is not ReasonCode.SUCCESS)
         if session is not None:
-            connection_log.disconnected(self, session, f"by the client (0x{reason:02X} {reason.name})")
-            hooks = self.broker.runtime.hooks
+            self._log_disconnected(session, f"by the client (0x{reason:02X} {reason.name})")
+            hooks = self.runtime.hooks
             if hooks.disconnected.active:
                 hooks.disconnected(session.client, True, reason)
             self._record_end(session, "client", reason)
@@ -475,7 +480,7 @@ class Connection(Intake):
 
     def close(self, text: str) -> None:
         """Close with nothing more to say than what was just sent."""
-        if self.broker.runtime.log_lines.may("closed"):
+        if self.runtime.log_lines.may("closed"):
             log.info("{client} closed: {text}", client=self.name, text=text)
         self._end(will_stands=self._is_let_in)
         self._close_now(linger=True)
@@ -484,7 +489,7 @@ class Connection(Intake):
         """Another connection has this client id now (MQTT-3.1.4-3)."""
         session = self.session
         self.fail(ReasonCode.SESSION_TAKEN_OVER, "the client id was taken over by another connection")
-        hooks = self.broker.runtime.hooks
+        hooks = self.runtime.hooks
         if session is not None and by is not None and hooks.session_taken_over.active:
             hooks.session_taken_over(by, session.client.address)
 
@@ -512,17 +517,21 @@ class Connection(Intake):
         self._awaits_turn = True
         if not self._reads_ahead:
             self.link.pause_reading()
-        self.broker.runtime.slices.later(self._go_on)
+        self.runtime.slices.later(self._go_on)
 
     def pause_for(self, delay_s: float) -> None:
         """Read nothing for a while: a limiter's DELAY."""
         self._pauses += 1
         self.link.pause_reading()
-        self.broker.runtime.clock.later(delay_s, self._unpause)
+        self.runtime.clock.later(delay_s, self._unpause)
+
+    def use(self, session: Session) -> None:
+        """The session is this connection's from here on."""
+        self.session = session
 
     def let_in(self) -> None:
         """The client is let in: packets may be larger from here on."""
-        self.accepted_at = self.broker.wheel.now
+        self.accepted_at = self.services.wheel.now
         self._is_accepted()
         self._beyond = self.framer.allow(self.limits.max_packet_bytes) or None
 
@@ -531,7 +540,7 @@ class Connection(Intake):
         if state not in TRANSITIONS[self.state]:
             raise LocalError(f"a connection can't go from {self.state.value} to {state.value}")
         self.state = state
-        self._handlers = HANDLERS[state]
+        self._handlers = self._table.by_state[state]
 
     def problem(self, text: str) -> Properties:
         """A reason string, where the client wants to know (section 3.1.2.11.7)."""
@@ -542,12 +551,12 @@ class Connection(Intake):
         routes = self.routes
         if not routes or self.session is None:
             return 0
-        self.broker.traffic.note_all(self.session.client_id, routes.values())
+        self.services.traffic.note_all(self.session.client_id, routes.values())
         return len(routes)
 
     def forget_routes(self) -> None:
         """The rights or the fan-outs that are remembered hold no more."""
-        if self.broker.traffic.active:
+        if self.services.traffic.active:
             self.count_routes()
         self.routes = None
 
@@ -555,10 +564,29 @@ class Connection(Intake):
         """Whether the connection has ended; what was begun for it must not go on."""
         return self.state is State.CLOSED
 
+    def is_of(self, client_ids: Set[str]) -> bool:
+        """Whether the connection belongs to one of some clients."""
+        session = self.session
+        return session is not None and session.client_id in client_ids
+
+    def authorization_changed(self, scope: Scope) -> None:
+        """Forget what authorizers answered, where the client is within a scope."""
+        if self.session is not None and scope.covers(self.session.client):
+            self.forget_routes()
+
+    def watch_identity(self, identity: Identity) -> None:
+        """Disconnect the client when its identity is no longer good; what held before holds no more."""
+        self.good_until = None
+        if identity.expires_at is not None:
+            left_s = identity.expires_at - self.runtime.clock.now()
+            self.good_until = self.services.wheel.now + max(1, int(left_s))
+        if self.session is not None:
+            self.watch(self.patience_s if self.keep_alive_s else None)
+
     @property
     def lasted_s(self) -> int:
         """For how many seconds the client has been connected."""
-        return self.broker.wheel.now - self.accepted_at
+        return self.services.wheel.now - self.accepted_at
 
     @property
     def name(self) -> str:
@@ -597,8 +625,8 @@ class Connection(Intake):
 
     def _turn_away(self, why: str) -> None:
         """Close before a byte is read: no packet has come that could be answered."""
-        self.broker.runtime.statistics.connections_refused.value += 1
-        if self.broker.runtime.log_lines.may("refused"):
+        self.runtime.statistics.connections_refused.value += 1
+        if self.runtime.log_lines.may("refused"):
             log.info(
                 "connection from {address} to {listener} refused: {why}",
                 address=self.link.address,
@@ -609,11 +637,10 @@ class Connection(Intake):
 
     def _cut(self, data: bytes) -> list[Frame]:
         """Cut packets from what came: not more than are carried out at one time."""
-        broker = self.broker
         frames = self.framer.feed(data)
         if frames:
-            self.heard = broker.wheel.now
-            broker.runtime.statistics.packets_received.value += len(frames)
+            self.heard = self.services.wheel.now
+            self.runtime.statistics.packets_received.value += len(frames)
         return frames
 
     def _take_in(self, frames: list[Frame]) -> None:
@@ -643,7 +670,7 @@ class Connection(Intake):
     def _asked_about(self, frames: list[Frame]) -> PendingRead:
         """Ask the limiters once for all PUBLISH packets of a read."""
         resource = self.limited_to
-        if resource is None or not self.broker.limiting.publishes:
+        if resource is None or not self.services.limiting.publishes:
             return PendingRead(frames, None, False)
         publishes = sum(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
         return PendingRead(frames, self._refusal_of(resource, publishes), True)
@@ -653,9 +680,9 @@ class Connection(Intake):
         remaining = iter(read.frames)
         state_handlers = self._handlers
         refusal = read.refusal
-        handlers = state_handlers if refusal is None else over_limit(state_handlers, refusal)
-        counts_packets = self.broker.limiting.holds_packets
-        slices = self.broker.runtime.slices
+        handlers = state_handlers if refusal is None else self._table.over_limit(state_handlers, refusal)
+        counts_packets = self.services.limiting.holds_packets
+        slices = self.runtime.slices
         unasked = ASKS_AFTER
         try:
             for frame, body in remaining:
@@ -712,9 +739,9 @@ class Connection(Intake):
         rest, self._rest = self._rest, None
         if self.state is State.CLOSED:
             return
-        self.broker.runtime.turn.touch()
+        self.runtime.turn.touch()
         if self._packet_patience is not None:
-            self._packet_patience.begins_anew(self.broker.wheel.now, self.framer.buffered_bytes)
+            self._packet_patience.begins_anew(self.services.wheel.now, self.framer.buffered_bytes)
         if rest is not None and not rest.was_asked:
             held = [*rest.frames, *held]
         elif rest is not None and not self._carry_out(rest):
@@ -725,7 +752,7 @@ class Connection(Intake):
         self._count_inbound(False)
         self._read_on()
         if was_paused:
-            self.broker.runtime.slices.reads_on()
+            self.runtime.slices.reads_on()
 
     def _hold(self, frames: list[Frame]) -> None:
         """Put packets behind those that wait; where nothing is waited for, nobody is left to carry them out."""
@@ -777,7 +804,7 @@ class Connection(Intake):
         """Ask once for all PUBLISH packets of a read; ``None`` where they may all go on."""
         if not publishes:
             return None
-        limiting = self.broker.limiting
+        limiting = self.services.limiting
         limit = limiting.ask(resource, publishes)
         if limiting.is_held(resource, limit):
             self._read_grant = (resource, publishes)
@@ -790,10 +817,10 @@ class Connection(Intake):
         """The client takes too little: QoS 0 is dropped, the rest stays in its queue, nothing more is read."""
         self.congested = True
         self.link.pause_reading()
-        self._impatience = self.broker.runtime.clock.later(self.limits.outbound_time_limit_s, self._lose_patience)
+        self._impatience = self.runtime.clock.later(self.limits.outbound_time_limit_s, self._lose_patience)
         if self.session is not None:
-            self.broker.runtime.slow_consumers.buffer_is_full(self.session, self.waiting_bytes)
-            self.session.outbox = self.broker.runtime.congested
+            self.runtime.slow_consumers.buffer_is_full(self.session.client, self.waiting_bytes)
+            self.session.outbox = self.runtime.congested
 
     def _lose_patience(self) -> None:
         if self.congested and self.state is not State.CLOSED:
@@ -839,8 +866,8 @@ class Connection(Intake):
             self._impatience.cancel()
         session = self.session
         if session is not None:
-            self.broker.sessions.left(session, self, will_stands)
-        self.broker.wheel.remove(self, self._due)
+            self.services.sessions.left(session, self, will_stands)
+        self.services.wheel.remove(self, self._due)
         self.forget_routes()
         self.aliases = None
         asked, self.asked = self.asked, None
@@ -865,8 +892,8 @@ class Connection(Intake):
         """A line about a connection that the broker ends."""
         session = self.session
         if session is not None and self._is_let_in:
-            connection_log.disconnected(self, session, f"by the broker: {text} (0x{reason:02X} {reason.name})")
-        elif self.broker.runtime.log_lines.may("refused"):
+            self._log_disconnected(session, f"by the broker: {text} (0x{reason:02X} {reason.name})")
+        elif self.runtime.log_lines.may("refused"):
             log.info(
                 "{line}: {text} (0x{code:02X} {reason})",
                 line=line or f"{self.name} closed",
@@ -875,16 +902,19 @@ class Connection(Intake):
                 reason=reason.name,
             )
 
+    def _log_disconnected(self, session: Session, how: str) -> None:
+        connection_log.disconnected(self.runtime.log_lines, session.client, self.lasted_s, how)
+
     def _tell_lost(self, session: Session, text: str) -> None:
-        connection_log.disconnected(self, session, f"the connection was lost: {text}")
-        hooks = self.broker.runtime.hooks
+        self._log_disconnected(session, f"the connection was lost: {text}")
+        hooks = self.runtime.hooks
         if hooks.connection_lost.active:
             hooks.connection_lost(session.client, text)
         self._record_end(session, "network", None)
 
     def _record_end(self, session: Session, by: str, reason: ReasonCode | None) -> None:
         events.record(
-            self.broker.runtime,
+            self.runtime,
             EventKind.DISCONNECT,
             session.client_id,
             session.epoch,

@@ -15,7 +15,7 @@ from kinmqtt.mqtt.framing import Framer
 from kinmqtt_spi.services.limiter import LimitDecision
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.broker import Broker
+    from kinmqtt.broker.services import Services
 
 FRAME_BYTES: Final = 100
 """What a packet takes besides its bytes while it waits: a flood of the smallest is no small thing to hold."""
@@ -55,24 +55,15 @@ class Intake(Output):
         "_pauses",
         "_pending_bytes",
         "_rest",
-        "accepted",
         "beneath_bytes",
         "framer",
-        "inbound_bytes",
-        "stalled",
     )
 
-    def __init__(self, broker: Broker, link: Link) -> None:
-        super().__init__(broker, link)
+    def __init__(self, services: Services, link: Link) -> None:
+        super().__init__(services, link)
         self.framer = Framer(self.limits.max_connect_bytes, FRAMES_AT_ONCE)
-        self.accepted = False
-        """Whether the client has its CONNACK, or had it."""
-        self.inbound_bytes = 0
-        """Bytes that have come and are not carried out: as much as is counted among those of all connections."""
         self.beneath_bytes = 0
         """Those that a layer below holds: of a WebSocket's handshake."""
-        self.stalled = False
-        """Whether the packet that is arriving did not come when it alone might have."""
         self._awaits_capacity = False
         self._held: list[Frame] | None = None
         """Packets that wait behind an answer; ``None`` where none is waited for."""
@@ -105,12 +96,17 @@ class Intake(Output):
         """Whether a packet is arriving that the broker would read on, if there were capacity."""
         return self._held is None and not self.congested and self.framer.buffered_bytes > 0
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much is missing of the packet that is arriving."""
+        return self.framer.missing_bytes
+
     def await_capacity(self) -> None:
         """Read nothing until there is capacity for more."""
         if not self._awaits_capacity:
             self._awaits_capacity = True
             self.link.pause_reading()
-        self.broker.buffers.wait(self)
+        self.runtime.buffers.wait(self)
 
     def capacity_found(self) -> None:
         """Read on: there is capacity."""
@@ -125,7 +121,7 @@ class Intake(Output):
     def _is_accepted(self) -> None:
         """The client has its CONNACK: it counts no longer among those of whom nothing is known."""
         self.accepted = True
-        self.broker.buffers.accept(self.inbound_bytes)
+        self.runtime.buffers.accept(self.inbound_bytes)
 
     def _count_inbound(self, completed: bool) -> None:
         """Count anew what is held of what comes in; ``completed`` says that packets have arrived in full."""
@@ -141,7 +137,7 @@ class Intake(Output):
         self.inbound_bytes = held
         if self.accepted:
             self._expect_packet(partial, completed)
-        buffers = self.broker.buffers
+        buffers = self.runtime.buffers
         if completed or not partial:
             self.stalled = False
             buffers.needs_no_grant(self)
@@ -156,7 +152,7 @@ class Intake(Output):
 
     def _expect_packet(self, partial: bool, completed: bool) -> None:
         """See to it that a packet which has begun to arrive does not take too long."""
-        wheel = self.broker.wheel
+        wheel = self.services.wheel
         patience = self._packet_patience
         if not partial:
             if patience is not None:
@@ -186,7 +182,7 @@ class Intake(Output):
         self._beyond = None
         self.framer.forget()
         held, self.inbound_bytes = self.inbound_bytes, 0
-        buffers = self.broker.buffers
+        buffers = self.runtime.buffers
         buffers.leave(self)
         if held:
             buffers.hold_inbound(-held, self.accepted)

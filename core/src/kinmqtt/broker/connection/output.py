@@ -12,33 +12,29 @@ from typing import TYPE_CHECKING
 from kinmqtt.broker.buffers import FLOOR_BYTES
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.unsent import Unsent, size_of, without_qos_0
+from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.broker.turn.ports import Peer
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.broker import Broker
+    from kinmqtt.broker.services import Services
 
 
-class Output:
+class Output(Peer):
     """What waits for one client's socket."""
 
-    __slots__ = ("_goes_on", "_unsent", "broker", "congested", "handed_bytes", "limits", "link", "waiting_bytes")
+    __slots__ = ("_goes_on", "_unsent", "limits", "link", "runtime", "services", "waiting_bytes")
 
-    def __init__(self, broker: Broker, link: Link) -> None:
-        self.broker = broker
+    def __init__(self, services: Services, link: Link) -> None:
+        super().__init__()
+        self.services = services
+        self.runtime = services.runtime
         self.link = link
         self.limits = link.listener.limits
-        self.congested = False
-        """Whether so much waits for the socket that nothing may be added but answers."""
         self.waiting_bytes = 0
         """Bytes that wait for the socket, here and in the transport."""
-        self.handed_bytes = 0
-        """Those among them that the transport has."""
         self._unsent: Unsent | None = None
         self._goes_on = False
         """Whether the socket takes more of what waits, and is handed it in the next turn."""
-
-    def is_closed(self) -> bool:
-        """Whether the connection has ended."""
-        raise NotImplementedError
 
     def _congest(self) -> None:
         """The client takes too little."""
@@ -59,7 +55,7 @@ class Output:
     @property
     def _outbound_limit(self) -> int:
         """How much may wait before the client counts as one that takes too little."""
-        return min(self.limits.outbound_buffer_bytes, self.broker.buffers.outbound_share())
+        return min(self.limits.outbound_buffer_bytes, self.runtime.buffers.outbound_share())
 
     def send_out(self, packets: list[bytes]) -> None:
         """Hand a turn's packets to the transport, or keep them while it is busy."""
@@ -70,9 +66,9 @@ class Output:
             self._has_sent()
         if not packets:
             return  # It went out before the turn's end.
-        runtime = self.broker.runtime
+        runtime = self.runtime
         is_ready = self.link.ready and not self._unsent
-        at_once = self.broker.buffers.at_once
+        at_once = self.runtime.buffers.at_once
         # The sizes of the first and the last tell those of the others, as a rule: to look at each costs a good deal.
         looks_small = len(packets) * (len(packets[0]) + len(packets[-1])) <= at_once
         if looks_small and is_ready and not runtime.turn.has_large:
@@ -101,7 +97,7 @@ class Output:
         """Have a turn's packets wait for the socket, and send as many of them as it takes now."""
         unsent = self._unsent
         if unsent is None:
-            self._unsent = unsent = Unsent(self.broker.buffers)
+            self._unsent = unsent = Unsent(self.runtime.buffers)
         if size <= FLOOR_BYTES or self.link.ready or self.waiting_bytes + size <= self._outbound_limit:
             unsent.add(packets)
             self.waiting_bytes += size
@@ -112,7 +108,7 @@ class Output:
         # What one turn brings must not go far beyond the limit either.
         kept, dropped = without_qos_0(packets)
         kept_size = size_of(kept)
-        statistics = self.broker.runtime.statistics
+        statistics = self.runtime.statistics
         statistics.dropped["outbound_buffer_full"].value += dropped
         statistics.messages_sent.value -= dropped
         statistics.bytes_sent.value -= size - kept_size
@@ -126,11 +122,11 @@ class Output:
         """Hand on what waits, a little at a time, for as long as the socket takes it and there is time."""
         unsent = self._unsent
         link = self.link
-        runtime = self.broker.runtime
+        runtime = self.runtime
         while unsent and link.ready:
             if self._goes_on:
                 return
-            data = unsent.take(self.broker.buffers.at_once)
+            data = unsent.take(self.runtime.buffers.at_once)
             self.waiting_bytes -= len(data)
             link.write(data)
             if not self._is_ready():
@@ -160,17 +156,38 @@ class Output:
         """The transport has bytes that its socket does not take yet."""
         self.handed_bytes += size
         self.waiting_bytes += size
-        self.broker.buffers.hold_outbound(size)
+        self.runtime.buffers.hold_outbound(size)
 
     def _is_taken(self) -> None:
         """The socket has taken what the transport had, or is gone."""
         handed, self.handed_bytes = self.handed_bytes, 0
         if handed:
             self.waiting_bytes -= handed
-            self.broker.buffers.hold_outbound(-handed)
+            self.runtime.buffers.hold_outbound(-handed)
 
     def _check_congestion(self) -> None:
         # What the socket would take waits for its turn, not for the client.
         is_slow = self.waiting_bytes > self._outbound_limit and not self._goes_on
         if is_slow and not self.congested and not self.is_closed():
             self._congest()
+
+
+class ConnectionOutbox(Outbox):
+    """What goes out on a connection."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: Output) -> None:
+        super().__init__()
+        self.connection = connection
+
+    @property
+    def name(self) -> str:
+        """The client's."""
+        return self.connection.name
+
+    def flush(self) -> None:
+        """Send the turn's packets; nobody gets them where the connection has been closed meanwhile."""
+        connection = self.connection
+        if connection.outbox is self:
+            connection.send_out(self.packets)

@@ -6,18 +6,19 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from attrs import define, evolve
+from attrs import evolve
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kinmqtt.broker import event_log as events
-from kinmqtt.broker.assembly import ANONYMOUS
 from kinmqtt.broker.connection import connection_log
+from kinmqtt.broker.connection.authentication import Authentication
 from kinmqtt.broker.handlers.subscribe import subscribe_initially
 from kinmqtt.broker.message.names import check_names
 from kinmqtt.broker.ownership.client_id_reuse import OthersSession
 from kinmqtt.broker.ownership.registry import MemoryShort, NoRoom, Opening
 from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.builtins import ANONYMOUS
 from kinmqtt.hooks.awaitables import as_deferred, run
 from kinmqtt.hooks.denial_log import applicant
 from kinmqtt.hooks.dispatch import FailedClosed, Ruling
@@ -60,16 +61,6 @@ _OURS_ALONE: Final = frozenset(
 """Properties of a CONNACK that say what is, and that no plugin can change by saying otherwise."""
 
 
-@define(slots=True)
-class Authentication:
-    """An enhanced authentication under way, and what it may be repeated with (section 4.12)."""
-
-    method: str
-    request: ConnectRequest
-    packet: Connect
-    state: object = None
-
-
 class Refused(Exception):
     """The client is not let in; it gets a CONNACK that says why, or is only disconnected."""
 
@@ -95,7 +86,7 @@ def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
     packet = decode(frame, body, connection.version, connection.limits)
     if not isinstance(packet, Connect):
         raise RemoteError(ReasonCode.PROTOCOL_ERROR, "not a CONNECT")
-    limits = connection.broker.runtime.limits
+    limits = connection.runtime.limits
     check_names(limits, packet.client_id, packet.username)
     if packet.will is not None:
         check_names(limits, packet.will.topic, packet.will.properties.response_topic)
@@ -143,13 +134,13 @@ async def _guarded(connection: Connection, packet: Connect | None, work: Any) ->
     except Refused as refused:
         _refuse(connection, packet, refused)
     finally:
-        connection.broker.runtime.turn.touch()
+        connection.runtime.turn.touch()
 
 
 def _refuse(connection: Connection, packet: Connect | None, refused: Refused) -> None:
     if connection.is_closed():
         return
-    connection.broker.runtime.statistics.connections_refused.value += 1
+    connection.runtime.statistics.connections_refused.value += 1
     if refused.server_reference is not None and connection.version == V5:
         properties = Properties(server_reference=refused.server_reference)
         connection.send_packet(Connack(False, refused.reason, properties))
@@ -255,9 +246,9 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
     if identity.attributes:
         session.client = evolve(session.client, attributes=identity.attributes)
         session.receive_rights = None
-        connection.broker.router.changed(session)
+        connection.services.router.changed(session)
     connection.forget_routes()
-    connection.broker.watch_identity(connection, identity)
+    connection.watch_identity(identity)
     _send_auth(connection, ReasonCode.SUCCESS, getattr(decision, "data", None))
 
 
@@ -306,14 +297,14 @@ def _check_certificate(connection: Connection, request: ConnectRequest) -> None:
     problem = connection.link.certificate_problem
     if problem is None:
         return
-    refused = connection.broker.runtime.hooks.authentication_refused
+    refused = connection.runtime.hooks.authentication_refused
     if refused.active:
         refused(request, "", ReasonCode.NOT_AUTHORIZED)
     raise Refused(ReasonCode.NOT_AUTHORIZED, problem)
 
 
 async def _intercepted(connection: Connection, request: ConnectRequest) -> ConnectRequest:
-    connect_received = connection.broker.runtime.hooks.connect_received
+    connect_received = connection.runtime.hooks.connect_received
     if not connect_received.active:
         return request
     outcome: ConnectRequest | Drop | Reject | Disconnect = await _while_there(connection, connect_received(request))
@@ -340,7 +331,7 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
     if connection.authentication is not None and identity.username is None and not request.username_verified:
         username = None  # CONNECT's own words alone: a mechanism names whom it has verified.
     client_id = identity.client_id or request.client_id
-    limits = connection.broker.runtime.limits
+    limits = connection.runtime.limits
     if len(client_id.encode()) > limits.max_client_id_bytes:
         raise Refused(
             ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is too long (limits.max_client_id_bytes)"
@@ -348,7 +339,7 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
     if len((username or "").encode()) > limits.max_username_bytes:
         raise Refused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the user name is too long (limits.max_username_bytes)")
     if not client_id:
-        client_id = f"auto-{connection.broker.runtime.random_hex(12)}"
+        client_id = f"auto-{connection.runtime.random_hex(12)}"
     _check_made_names(limits, client_id, username)
     client = Client(
         client_id,
@@ -365,14 +356,14 @@ async def _ruled(connection: Connection, packet: Connect, request: ConnectReques
         connection.authentication.request = evolve(
             request, client_id=client_id, username=username, username_verified=username is not None
         )
-    hooks = connection.broker.runtime.hooks
+    hooks = connection.runtime.hooks
     if hooks.authenticated.active:
         hooks.authenticated(client)
     await _redirect(connection, client)
     will = await _will_of(connection, packet, client)
     if connection.is_closed():
         return
-    connection.broker.watch_identity(connection, identity)
+    connection.watch_identity(identity)
     await _open_session(connection, packet, request, client, will, getattr(decision, "data", None))
 
 
@@ -391,13 +382,13 @@ def _identity(decision: Decision) -> Identity:
 
 
 def _tell_refused(connection: Connection, request: ConnectRequest, ruling: Ruling) -> None:
-    refused = connection.broker.runtime.hooks.authentication_refused
+    refused = connection.runtime.hooks.authentication_refused
     if refused.active:
         refused(request, ruling.by, ruling.decision.reason)
 
 
 async def _redirect(connection: Connection, client: Client) -> None:
-    choose_server = connection.broker.runtime.hooks.choose_server
+    choose_server = connection.runtime.hooks.choose_server
     if not choose_server.active:
         return
     asked = choose_server(client, None)
@@ -413,7 +404,7 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     if packet.will is None:
         return None
     will = packet.will
-    limits = connection.broker.runtime.limits
+    limits = connection.runtime.limits
     problem = limits.problem_with_topics(will.topic, will.properties)
     if problem is not None:
         raise Refused(ReasonCode.TOPIC_NAME_INVALID, f"the will, {problem}")
@@ -431,7 +422,7 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
             ReasonCode.QUOTA_EXCEEDED,
             f"the will takes {message.size_bytes} bytes, of {limits.max_will_bytes} at most (limits.max_will_bytes)",
         )
-    rights = connection.broker.runtime.rights
+    rights = connection.runtime.rights
     request = AuthorizationRequest(client, Action.WILL, will.topic, will.qos, will.retain)
     ruling = await _while_there(connection, rights.ask(request))
     if not ruling.decision.allowed:
@@ -448,10 +439,11 @@ async def _open_session(
     will: Will | None,
     data: bytes | None,
 ) -> None:
-    broker = connection.broker
+    services = connection.services
     properties = request.properties
     opening = Opening(
         connection,
+        connection.use,
         client,
         Claimant(client.username, request.username),
         request.clean_start,
@@ -462,7 +454,7 @@ async def _open_session(
         min(properties.topic_alias_maximum or 0, connection.limits.topic_aliases_used),
     )
     try:
-        session, present = await broker.sessions.open(opening)
+        session, present = await services.sessions.open(opening)
     except NotKept as error:
         raise Refused(error.reason, "what the session before has left could not be kept") from error
     except MemoryShort as error:
@@ -477,7 +469,7 @@ async def _open_session(
     if session.kept:
         # A CONNACK promises a session that is there after a restart.
         try:
-            await broker.runtime.turn.committed()
+            await services.runtime.turn.committed()
         except NotKept as error:
             raise Refused(error.reason, "the session could not be kept") from error
         if connection.is_closed():
@@ -496,14 +488,14 @@ async def _open_session(
         connection.close("its maximum packet size leaves no room for a CONNACK")
         return
     session.resume()
-    broker.retained.send(session, subscriptions)
+    services.retained.send(session, subscriptions)
     _tell_subscribed(connection, session, subscriptions)
     _tell_connected(connection, session, present, request.clean_start)
 
 
 def _tell_subscribed(connection: Connection, session: Session, made: Made) -> None:
     """Once they are kept, tell the plugins of the subscriptions that plugins have made."""
-    runtime = connection.broker.runtime
+    runtime = connection.runtime
     subscribed = runtime.hooks.subscribed
     if subscribed.active and made:
         client = session.client
@@ -516,11 +508,11 @@ def _expiry(connection: Connection, request: ConnectRequest) -> int:
         wanted = request.properties.session_expiry_interval or 0
     else:
         wanted = 0 if request.clean_start else NEVER_EXPIRES
-    return min(wanted, connection.broker.runtime.limits.max_session_expiry_s)
+    return min(wanted, connection.runtime.limits.max_session_expiry_s)
 
 
 def _settle_in(connection: Connection, request: ConnectRequest, client: Client) -> None:
-    broker = connection.broker
+    services = connection.services
     limits = connection.limits
     keep_alive_s = request.keep_alive_s
     if connection.version == V5 and (keep_alive_s > limits.max_keep_alive_s or not keep_alive_s):
@@ -528,7 +520,7 @@ def _settle_in(connection: Connection, request: ConnectRequest, client: Client) 
     connection.keep_alive_s = keep_alive_s
     connection.expiry_asked_s = request.properties.session_expiry_interval or 0
     connection.watch(connection.patience_s if keep_alive_s else None)
-    if broker.limiting.publishes or broker.limiting.topics:
+    if services.limiting.publishes or services.limiting.topics:
         connection.limited_to = Resource(
             ResourceKind.PUBLISH, client.listener, client.address.host, client.client_id, client.username
         )
@@ -551,7 +543,7 @@ def _connack_properties(
         told["assigned_client_identifier"] = session.client_id
     if connection.keep_alive_s != packet.keep_alive:
         told["server_keep_alive"] = connection.keep_alive_s
-    template = connection.broker.runtime.settings.response_information
+    template = connection.runtime.settings.response_information
     if template and packet.properties.request_response_information:
         information = fill_in(template, session.client)
         if information is not None:
@@ -561,7 +553,7 @@ def _connack_properties(
         if data is not None:
             told["authentication_data"] = data
     properties = Properties(**told)
-    connack_sending = connection.broker.runtime.hooks.connack_sending
+    connack_sending = connection.runtime.hooks.connack_sending
     if connack_sending.active:
         outcome = connack_sending.at_once(session.client, properties)
         if not isinstance(outcome, Properties):
@@ -606,9 +598,9 @@ def _keeping_alive(connection: Connection, packet: Connect, told: Properties) ->
 
 
 def _tell_connected(connection: Connection, session: Session, present: bool, clean_start: bool) -> None:
-    runtime = connection.broker.runtime
+    runtime = connection.runtime
     runtime.statistics.connections_accepted.value += 1
-    connection_log.connected(connection, session, present)
+    connection_log.connected(runtime.log_lines, session.client, connection.keep_alive_s, present)
     if runtime.hooks.connected.active:
         runtime.hooks.connected(session.client, present)
     events.record(

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve
 from twisted.logger import Logger
 
+from kinmqtt.broker.connection.route import Route
 from kinmqtt.broker.message.names import check_made_names, check_names
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.router import Routed
 from kinmqtt.hooks.awaitables import as_deferred, run
-from kinmqtt.hooks.dispatch import Intercept, Ruling
+from kinmqtt.hooks.dispatch import Ruling
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, Disconnect, PacketType, Puback, Publish, Pubrec
@@ -32,9 +33,9 @@ from kinmqtt_spi import values
 from kinmqtt_spi.properties import NO_PROPERTIES
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
-from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
-from kinmqtt_spi.values import Client, Drop, Message, Reject
+from kinmqtt_spi.values import Drop, Message, Reject
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection.connection import Connection
@@ -70,66 +71,11 @@ _PLAIN_PUBLISH: Final = 0x30
 """The first byte of a PUBLISH of QoS 0 that is neither a repeat nor retained."""
 
 
-class Route:
-    """A topic a client has published to: whether it may, who gets it, and which hooks must see it."""
-
-    __slots__ = (
-        "bytes",
-        "cacheable",
-        "expires_at",
-        "fanout",
-        "intercept",
-        "messages",
-        "reason",
-        "remembered",
-        "straight",
-        "text",
-        "topic",
-    )
-
-    def __init__(self, topic: str, ruling: Ruling) -> None:
-        self.topic = topic
-        decision = ruling.decision
-        self.reason = _SUCCESS if decision.allowed else decision.reason
-        self.text = decision.text
-        self.cacheable = not ruling.failed
-        self.expires_at: float | None = None
-        if isinstance(decision, Authorization):
-            self.cacheable = decision.cache is not Cache.NEVER
-            self.expires_at = decision.expires_at
-        self.fanout: Fanout | None = None
-        self.intercept: Intercept[[Client, Message], Message] | None = None
-        self.messages = 0
-        """PUBLISH packets that came this way since somebody last counted them together."""
-        self.bytes = 0
-        """Of these packets."""
-        self.remembered = False
-        """Whether the connection keeps this, so that they are counted with others later."""
-        self.straight = False
-        """Whether a plain QoS 0 packet goes to everybody as it came, with nobody else to ask or to tell."""
-
-    def refresh(self, connection: Connection) -> None:
-        """Take the topic's present fan-out and hooks."""
-        broker = connection.broker
-        runtime = broker.runtime
-        fanout = self.fanout = broker.fanouts.get(self.topic)
-        self.intercept = runtime.hooks.publish_received.for_topic(self.topic)
-        watched = self.intercept is not None or runtime.tells_published or broker.limiting.topics
-        watched |= broker.overload.drops
-        self.straight = (
-            self.reason is _SUCCESS
-            and self.expires_at is None
-            and not watched
-            and fanout.is_simple
-            and (fanout.version == V5) == (connection.version == V5)
-        )
-
-
 def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A PUBLISH."""
-    broker = connection.broker
+    services = connection.services
     routes = connection.routes
-    broker.runtime.statistics.messages_received.value += 1
+    services.runtime.statistics.messages_received.value += 1
     if frame[0] == _PLAIN_PUBLISH and routes:
         try:
             end = body + 2 + (frame[body] << 8 | frame[body + 1])
@@ -137,8 +83,8 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
             if (
                 route is not None
                 and route.straight
-                and route.fanout.generation == broker.fanouts.generation  # type: ignore[union-attr]
-                and not broker.fanouts.is_busy
+                and route.fanout.generation == services.fanouts.generation  # type: ignore[union-attr]
+                and not services.fanouts.is_busy
                 # A length that runs past the packet leaves a topic that was cut, and may well be known.
                 and end <= len(frame)
                 and (connection.version != V5 or not frame[end])
@@ -155,7 +101,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
         _resolve_alias(connection, packet)
     if packet.qos and not _admit(connection, session, packet):
         return None
-    if broker.limiting.topics and connection.limited_to is not None:
+    if services.limiting.topics and connection.limited_to is not None:
         # Before anybody else is asked: a flood must not reach authorizers either.
         stopped = _limited(connection, session, packet, connection.limited_to)
         if stopped is not None:
@@ -167,7 +113,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
             return None
     key = packet.topic.encode() if packet.properties is not NO_PROPERTIES else frame[body + 2 : packet.topic_end]
     route = routes.get(key) if routes else None
-    if route is None or (route.expires_at is not None and route.expires_at <= broker.runtime.clock.now()):
+    if route is None or (route.expires_at is not None and route.expires_at <= services.runtime.clock.now()):
         opened = _open_route(connection, packet)
         if not isinstance(opened, Ruling):
             return connection.wait_for(run(_publish_later(connection, session, packet, key, opened)))
@@ -176,22 +122,22 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 
 def _publish_along(connection: Connection, session: Session, packet: Publish, route: Route) -> bool | None:
-    broker = connection.broker
+    services = connection.services
     route.messages += 1
     route.bytes += len(packet.frame)
     if not route.remembered:
-        broker.traffic.note(session.client_id, route)
+        services.traffic.note(session.client_id, route)
     if route.reason is not _SUCCESS:
         _refuse(connection, session, packet, route.reason, route.text)
         return None
-    if not packet.qos and broker.overload.drops:
-        broker.runtime.statistics.dropped["overload"].value += 1
+    if not packet.qos and services.overload.drops:
+        services.runtime.statistics.dropped["overload"].value += 1
         return None
     fanout = route.fanout
-    if fanout is None or fanout.generation != broker.fanouts.generation:
-        route.refresh(connection)
+    if fanout is None or fanout.generation != services.fanouts.generation:
+        route.refresh(services, connection.version)
         fanout = route.fanout
-    runtime = broker.runtime
+    runtime = services.runtime
     publication = Publication(packet, connection.version, session.publisher, runtime.now(), runtime.mint)
     if route.intercept is not None:
         outcome = route.intercept(session.client, publication.message)
@@ -209,30 +155,30 @@ async def _publish_later(
     if connection.routes is routes:  # Else the rules have changed since, and the answer is for this message only.
         _remember(connection, key, route)
     if connection.session is session and session.connection is connection:
-        connection.broker.runtime.turn.touch()
+        connection.runtime.turn.touch()
         _publish_along(connection, session, packet, route)
 
 
 def _open_route(connection: Connection, packet: Publish) -> values.Maybe[Ruling]:
     """Ask whether the client may publish to the topic."""
-    broker = connection.broker
-    check_names(broker.runtime.limits, packet.topic)
-    problem = broker.runtime.limits.problem_with(packet.topic)
+    services = connection.services
+    check_names(services.runtime.limits, packet.topic)
+    problem = services.runtime.limits.problem_with(packet.topic)
     if problem is not None:
         return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}"), "limits")
     request = AuthorizationRequest(
         _session(connection).client, Action.PUBLISH, packet.topic, packet.qos, packet.retain
     )
-    ruling = broker.runtime.rights.ask(request)
+    ruling = services.runtime.rights.ask(request)
     if isinstance(ruling, Ruling):
-        broker.runtime.rights.tell(request, ruling)
+        services.runtime.rights.tell(request, ruling)
         return ruling
     return _tell_later(connection, request, ruling)
 
 
 async def _tell_later(connection: Connection, request: AuthorizationRequest, pending: Awaitable[Ruling]) -> Ruling:
     ruling = await as_deferred(pending)
-    connection.broker.runtime.rights.tell(request, ruling)
+    connection.runtime.rights.tell(request, ruling)
     return ruling
 
 
@@ -246,7 +192,7 @@ def _remember(connection: Connection, key: bytes, route: Route) -> Route:
         old = routes.get(key)
         if old is not None:
             # Its answer has expired.
-            connection.broker.traffic.note(_session(connection).client_id, old)
+            connection.services.traffic.note(_session(connection).client_id, old)
         routes[key] = route
         route.remembered = True
     return route
@@ -256,7 +202,7 @@ def _resolve_alias(connection: Connection, packet: Publish) -> None:
     """Topic aliases of the client (section 3.3.2.3.4), and what a client must not send."""
     properties = packet.properties
     if properties.response_topic is not None:
-        check_names(connection.broker.runtime.limits, properties.response_topic)
+        check_names(connection.runtime.limits, properties.response_topic)
     if properties.subscription_identifier:
         raise ProtocolError("a client sent a subscription identifier", "MQTT-3.3.4-6")
     alias = properties.topic_alias
@@ -267,7 +213,7 @@ def _resolve_alias(connection: Connection, packet: Publish) -> None:
     if connection.aliases is None:
         connection.aliases = {}
     if packet.topic:
-        too_long = connection.broker.runtime.limits.problem_with_length(packet.topic) is not None
+        too_long = connection.runtime.limits.problem_with_length(packet.topic) is not None
         connection.aliases[alias] = _TOO_LONG if too_long else packet.topic
         return
     topic = connection.aliases.get(alias)
@@ -281,14 +227,14 @@ def _problem_with_topics(connection: Connection, packet: Publish) -> str | None:
     if packet.topic == _TOO_LONG:
         return "the topic of its alias: it is too long"
     response_topic = packet.properties.response_topic
-    problem = None if response_topic is None else connection.broker.runtime.limits.problem_with(response_topic)
+    problem = None if response_topic is None else connection.runtime.limits.problem_with(response_topic)
     return None if problem is None else f"the response topic: {problem}"
 
 
 def _admit(connection: Connection, session: Session, packet: Publish) -> bool:
     """Count a QoS 1 or 2 message against the receive maximum; ``False`` for a repeat that was answered again."""
     if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
-        connection.broker.runtime.turn.acknowledge(connection, _short(PacketType.PUBREC, packet.packet_id))
+        connection.runtime.turn.acknowledge(connection, _short(PacketType.PUBREC, packet.packet_id))
         return False
     connection.unacknowledged += 1
     if connection.version == V5:
@@ -299,7 +245,7 @@ def _admit(connection: Connection, session: Session, packet: Publish) -> bool:
 def _limited(connection: Connection, session: Session, packet: Publish, resource: Resource) -> bool | None:
     """Ask a limiter that looks at topics; ``None`` to go on."""
     # Of a topic that is refused in any case, and may be a long one, nobody is to remember anything.
-    if packet.topic and connection.broker.runtime.limits.problem_with_length(packet.topic) is None:
+    if packet.topic and connection.runtime.limits.problem_with_length(packet.topic) is None:
         resource = evolve(resource, topic=packet.topic)
     limit = connection.acquire_for_packet(resource, 1)
     if limit.verdict is LimitVerdict.ALLOW:
@@ -335,7 +281,7 @@ def _tell_silently_limited(connection: Connection, rule: str) -> None:
 
 def publish_over_limit(connection: Connection, frame: bytes, body: int, limit: LimitDecision) -> bool:
     """A PUBLISH of a read that a limiter has refused; ``True`` where the connection is closed for it."""
-    connection.broker.runtime.statistics.messages_received.value += 1
+    connection.runtime.statistics.messages_received.value += 1
     session = _session(connection)
     packet = decode_publish(frame, body, connection.version, connection.limits)
     if packet.properties is not NO_PROPERTIES:
@@ -354,15 +300,15 @@ def _intercepted(
     if isinstance(outcome, Message):
         if outcome is not publication.message:
             try:
-                check_made_names(connection.broker.runtime.limits, outcome, publication.message)
-                connection.broker.runtime.rights.spaces.check(outcome.topic, packet.topic)
+                check_made_names(connection.runtime.limits, outcome, publication.message)
+                connection.runtime.rights.spaces.check(outcome.topic, packet.topic)
             except ValueError as error:
                 log.error(
                     "a plugin made an unfit message of one to {topic!r}: {error}", topic=packet.topic, error=error
                 )
                 _refuse(connection, session, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a plugin failed")
                 return None
-            problem = connection.broker.runtime.limits.problem_with_topics(outcome.topic, outcome.properties)
+            problem = connection.runtime.limits.problem_with_topics(outcome.topic, outcome.properties)
             if problem is not None:
                 _refuse(connection, session, packet, ReasonCode.TOPIC_NAME_INVALID, problem)
                 return None
@@ -387,7 +333,7 @@ async def _intercepted_later(
 ) -> None:
     outcome = await as_deferred(pending)
     if session.connection is connection:
-        connection.broker.runtime.turn.touch()
+        connection.runtime.turn.touch()
         _intercepted(connection, session, packet, publication, outcome)
 
 
@@ -399,11 +345,11 @@ def _take(
     fanout: Fanout | None,
 ) -> bool | None:
     """The message is accepted: from here on it is the broker's."""
-    broker = connection.broker
+    services = connection.services
     if packet.qos == 2:
         session.incoming.open(packet.packet_id)
     # A QoS 2 message of a kept session comes again, under the same identifier, where this turn's writes are not kept.
-    routed = broker.publishing.take(
+    routed = services.publishing.take(
         publication,
         fanout,
         when_kept=packet.qos == 2 and session.kept,
@@ -420,12 +366,12 @@ async def _routed_later(
     connection: Connection, session: Session, packet: Publish, pending: Awaitable[Routed]
 ) -> None:
     routed = await as_deferred(pending)
-    connection.broker.runtime.turn.touch()
+    connection.runtime.turn.touch()
     if packet.qos and session.connection is connection:
         _routed(connection, session, packet, routed)
     elif packet.qos == 2 and routed in (Routed.REFUSED, Routed.NOT_RETAINED):
         session.incoming.forget(packet.packet_id)
-    elif packet.qos == 2 and connection.broker.sessions.get(session.client_id) is session:
+    elif packet.qos == 2 and connection.services.sessions.get(session.client_id) is session:
         _open_inbound(connection, session, packet)
 
 
@@ -451,14 +397,14 @@ def _acknowledge(connection: Connection, session: Session, packet: Publish, reas
         answer = _short(packet_type, packet.packet_id)
     else:
         answer = _with_reason(packet_type, packet.packet_id, reason)
-    connection.broker.runtime.turn.acknowledge(connection, answer)
+    connection.runtime.turn.acknowledge(connection, answer)
 
 
 def _open_inbound(connection: Connection, session: Session, packet: Publish) -> None:
     """A QoS 2 message was taken over: a repeat must not be. Kept in the turn in which its deliveries are."""
     session.incoming.open(packet.packet_id)
     if session.kept:
-        connection.broker.runtime.turn.batch.queue.append(
+        connection.runtime.turn.batch.queue.append(
             queue.InboundOpen(session.client_id, session.epoch, packet.packet_id)
         )
 
@@ -475,11 +421,11 @@ def _refuse(connection: Connection, session: Session, packet: Publish, reason: R
     if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
         session.incoming.forget(packet.packet_id)
         if session.kept:
-            connection.broker.runtime.turn.batch.queue.append(
+            connection.runtime.turn.batch.queue.append(
                 queue.InboundClose(session.client_id, session.epoch, packet.packet_id)
             )
     answer = _with_text(connection, packet_type, packet.packet_id, reason, text)
-    connection.broker.runtime.turn.acknowledge(connection, answer)
+    connection.runtime.turn.acknowledge(connection, answer)
 
 
 def _with_text(
@@ -527,14 +473,14 @@ def _acknowledged(
     if delivery is None:
         return None
     if packet_type is not _PUBCOMP and effect is not RELEASE_AGAIN:
-        runtime = connection.broker.runtime
+        runtime = connection.runtime
         if runtime.tells_acknowledged:
             message = delivery.publication.message
             runtime.hooks.acknowledged.about(message.topic, session.client, message, ReasonCode(reason))
     if effect is COMPLETE or effect is REFUSED:
         session.settled(delivery)
         return None
-    turn = connection.broker.runtime.turn
+    turn = connection.runtime.turn
     if effect is RELEASE:
         session.released(delivery)
         if session.kept:
@@ -558,7 +504,7 @@ def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
     session = _session(connection)
     packet_id, _ = _read_acknowledgement(connection, frame, body, 0x62)
     reason = session.incoming.close(packet_id)
-    turn = connection.broker.runtime.turn
+    turn = connection.runtime.turn
     if session.kept and reason is _SUCCESS:
         turn.batch.queue.append(queue.InboundClose(session.client_id, session.epoch, packet_id))
     if reason is _SUCCESS or connection.version != V5:
@@ -587,7 +533,7 @@ def disconnect(connection: Connection, frame: bytes, body: int) -> bool | None:
     if session is not None and expiry_s is not None:
         if expiry_s and not connection.expiry_asked_s:
             raise ProtocolError("DISCONNECT must not make the session outlive it", "MQTT-3.14.2-2")
-        session.expiry_s = min(expiry_s, connection.broker.runtime.limits.max_session_expiry_s)
+        session.expiry_s = min(expiry_s, connection.runtime.limits.max_session_expiry_s)
     connection.goodbye(packet.reason)
     return True
 

@@ -51,7 +51,7 @@ class _Turns:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._runtime = connection.broker.runtime
+        self._runtime = connection.runtime
         self._joined: Batch | None = None
 
     def join(self) -> None:
@@ -80,7 +80,7 @@ def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     session = connection.session
     if not isinstance(packet, Subscribe) or session is None:
         raise ProtocolError("not a SUBSCRIBE")
-    check_names(connection.broker.runtime.limits, *(request.filter for request in packet.requests))
+    check_names(connection.runtime.limits, *(request.filter for request in packet.requests))
     return connection.wait_for(run(_subscribe(connection, session, packet)))
 
 
@@ -91,14 +91,14 @@ def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
     session = connection.session
     if not isinstance(packet, Unsubscribe) or session is None:
         raise ProtocolError("not an UNSUBSCRIBE")
-    check_names(connection.broker.runtime.limits, *packet.filters)
+    check_names(connection.runtime.limits, *packet.filters)
     return connection.wait_for(run(_unsubscribe(connection, session, packet)))
 
 
 def _check_count(connection: Connection, frame: bytes, body: int) -> None:
     """Refuse a packet with more topic filters than may be, before they cost more than a look."""
-    connection.broker.runtime.slices.hurry()
-    most = connection.broker.runtime.limits.max_filters
+    connection.runtime.slices.hurry()
+    most = connection.runtime.limits.max_filters
     if has_more_filters(frame, body, connection.version, most):
         raise RemoteError(ReasonCode.QUOTA_EXCEEDED, f"more than {most} topic filters in one packet")
 
@@ -106,7 +106,7 @@ def _check_count(connection: Connection, frame: bytes, body: int) -> None:
 async def subscribe_initially(connection: Connection, session: Session) -> Made:
     """Make the subscriptions that plugins give a client as it connects."""
     made: Made = []
-    collect = connection.broker.runtime.hooks.initial_subscriptions
+    collect = connection.runtime.hooks.initial_subscriptions
     if not collect.active:
         return made
     for plugin, subscriptions in await collect(session.client):
@@ -114,7 +114,7 @@ async def subscribe_initially(connection: Connection, session: Session) -> Made:
             return made
         for subscription in subscriptions or ():
             try:
-                _check_subscription(subscription, connection.broker.runtime)
+                _check_subscription(subscription, connection.runtime)
                 made.append((subscription, _make(connection, session, subscription)))
             except (RemoteError, SubscriptionRefused, ValueError) as error:
                 log.error(
@@ -131,7 +131,7 @@ async def _subscribe(connection: Connection, session: Session, packet: Subscribe
     made: Made = []
     refused = _limited(connection, session, len(packet.requests))
     identifiers = packet.properties.subscription_identifier
-    runtime = connection.broker.runtime
+    runtime = connection.runtime
     turns = _Turns(connection)
     is_full = False
     for request in packet.requests:
@@ -169,15 +169,15 @@ def _granted(connection: Connection, session: Session, answer: Suback, made: Mad
     if session.connection is not connection:
         return
     connection.send_packet(answer)
-    subscribed = connection.broker.runtime.hooks.subscribed
+    subscribed = connection.runtime.hooks.subscribed
     if subscribed.active:
         for subscription, _ in made:
             subscribed(session.client, subscription)
-    connection.broker.retained.send(session, made)
+    connection.services.retained.send(session, made)
 
 
 async def _routes_known(connection: Connection) -> None:
-    laggards = await settle(connection.broker.router.routes_known())
+    laggards = await settle(connection.services.router.routes_known())
     if laggards:
         log.warn("{count} nodes do not know the latest routes yet", count=len(laggards))
 
@@ -186,7 +186,7 @@ async def _request(
     connection: Connection, session: Session, request: SubscribeRequest, identifier: int | None
 ) -> tuple[Subscription, bool] | ReasonCode:
     """One topic filter of a SUBSCRIBE: the subscription and whether it is new, or why there is none."""
-    runtime = connection.broker.runtime
+    runtime = connection.runtime
     try:
         group, filter = split_shared(request.filter)
         _check_bounds(request.filter, filter, runtime.limits)
@@ -250,7 +250,7 @@ def _bound_reached(session: Session, subscription: Subscription, runtime: Runtim
 
 def _tell_bound_reached(connection: Connection, session: Session, bound: str) -> None:
     """Count it; with a line in the log, once for each connection and bound."""
-    runtime = connection.broker.runtime
+    runtime = connection.runtime
     runtime.statistics.subscriptions_refused[bound].value += 1
     if connection.tells_first(f"limits.{bound}"):
         log.info(
@@ -268,13 +268,13 @@ def _tell_bound_reached(connection: Connection, session: Session, bound: str) ->
 async def _intercepted(
     connection: Connection, session: Session, subscription: Subscription
 ) -> Subscription | ReasonCode:
-    subscribing = connection.broker.runtime.hooks.subscribing
+    subscribing = connection.runtime.hooks.subscribing
     if not subscribing.active:
         return subscription
     outcome: Subscription | Drop | Reject | Disconnect = await settle(subscribing(session.client, subscription))
     if isinstance(outcome, Subscription):
         try:
-            _check_subscription(outcome, connection.broker.runtime)
+            _check_subscription(outcome, connection.runtime)
         except (RemoteError, ValueError) as error:
             log.error(
                 "a plugin made an unfit subscription of {filter!r}: {error}", filter=subscription.filter, error=error
@@ -315,15 +315,15 @@ def _check_subscription(subscription: Subscription, runtime: Runtime) -> None:
 
 def _make(connection: Connection, session: Session, subscription: Subscription) -> bool:
     """Add a subscription to index, session and store; ``True`` if it is new."""
-    broker = connection.broker
-    broker.router.subscribe(session.client_id, subscription)
+    services = connection.services
+    services.router.subscribe(session.client_id, subscription)
     new = session.add_subscription(subscription)
     if session.kept:
-        broker.runtime.turn.batch.sessions.append(
+        services.runtime.turn.batch.sessions.append(
             SaveSubscriptions(session.client_id, session.epoch, (subscription,))
         )
     events.record(
-        broker.runtime,
+        services.runtime,
         EventKind.SUBSCRIBE,
         session.client_id,
         session.epoch,
@@ -349,7 +349,7 @@ def _limited(connection: Connection, session: Session, amount: int) -> ReasonCod
 
 async def _unsubscribe(connection: Connection, session: Session, packet: Unsubscribe) -> None:
     reasons = []
-    slices = connection.broker.runtime.slices
+    slices = connection.runtime.slices
     turns = _Turns(connection)
     for filter in packet.filters:
         if slices.is_over():
@@ -373,15 +373,15 @@ def _send(connection: Connection, session: Session, answer: Unsuback) -> None:
 
 async def _give_up(connection: Connection, session: Session, filter: str) -> ReasonCode:
     """One topic filter of an UNSUBSCRIBE, compared character by character (MQTT-3.10.4-1)."""
-    broker = connection.broker
-    hooks = broker.runtime.hooks
+    services = connection.services
+    hooks = services.runtime.hooks
     try:
         split_shared(filter)
     except RemoteError as error:
         if connection.version != V5:
             raise
         return error.reason
-    if broker.runtime.limits.problem_with_length(filter) is not None and filter not in session.subscriptions:
+    if services.runtime.limits.problem_with_length(filter) is not None and filter not in session.subscriptions:
         # Nobody can have subscribed to it, and no plugin is asked about it. One from before the limit is given up.
         return ReasonCode.TOPIC_FILTER_INVALID
     if hooks.unsubscribing.active:
@@ -398,12 +398,12 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
     subscription = session.remove_subscription(filter)
     if subscription is None:
         return ReasonCode.NO_SUBSCRIPTION_EXISTED
-    broker.router.unsubscribe(session.client_id, subscription)
+    services.router.unsubscribe(session.client_id, subscription)
     if session.kept:
-        broker.runtime.turn.batch.sessions.append(RemoveSubscriptions(session.client_id, session.epoch, (filter,)))
-    events.record(broker.runtime, EventKind.UNSUBSCRIBE, session.client_id, session.epoch, filter=filter)
+        services.runtime.turn.batch.sessions.append(RemoveSubscriptions(session.client_id, session.epoch, (filter,)))
+    events.record(services.runtime, EventKind.UNSUBSCRIBE, session.client_id, session.epoch, filter=filter)
     if hooks.unsubscribed.active:
-        broker.runtime.turn.batch.afterwards.append(partial(hooks.unsubscribed, session.client, filter))
+        services.runtime.turn.batch.afterwards.append(partial(hooks.unsubscribed, session.client, filter))
     return ReasonCode.SUCCESS
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from kinmqtt.broker.connection.handler_table import Handler, HandlerTable, Row
 from kinmqtt.broker.handlers import connect as connecting
 from kinmqtt.broker.handlers import publish as inbound
 from kinmqtt.broker.handlers import subscribe as subscribing
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from kinmqtt.broker.connection.connection import Connection
     from kinmqtt_spi.services.limiter import LimitDecision
 
-Handler = Callable[["Connection", bytes, int], bool | None]
-"""Takes a packet; answers ``True`` where what follows it must wait."""
-
 
 def _not_allowed(packet_type: int, state: State) -> Handler:
     def refuse(connection: Connection, frame: bytes, body: int) -> bool | None:
@@ -26,7 +24,7 @@ def _not_allowed(packet_type: int, state: State) -> Handler:
     return refuse
 
 
-def over_limit(handlers: tuple[Handler, ...], limit: LimitDecision) -> tuple[Handler, ...]:
+def _over_limit(handlers: Row, limit: LimitDecision) -> Row:
     """What carries out packets while PUBLISH packets are more than may be."""
     publish = PacketType.PUBLISH
     if handlers[publish] is not inbound.publish:
@@ -54,11 +52,14 @@ _CARRY_OUT: Final[Mapping[Action, Handler]] = {
     Action.DISCONNECT: inbound.disconnect,
 }
 
-HANDLERS: Final[Mapping[State, tuple[Handler, ...]]] = {
-    state: tuple(
-        _CARRY_OUT[row[packet_type]] if packet_type in row else _not_allowed(packet_type, state)  # type: ignore[index]
-        for packet_type in range(16)
-    )
-    for state, row in TABLE.items()
-}
-"""The table of :mod:`kinmqtt.mqtt.connection_state`, with what carries out each action; by state and packet type."""
+HANDLERS: Final = HandlerTable(
+    {
+        state: tuple(
+            _CARRY_OUT[row[packet_type]] if packet_type in row else _not_allowed(packet_type, state)  # type: ignore[index]
+            for packet_type in range(16)
+        )
+        for state, row in TABLE.items()
+    },
+    _over_limit,
+)
+"""The table of :mod:`kinmqtt.mqtt.connection_state`, with what carries out each action."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kinmqtt.broker.message.publication import check_message
+from kinmqtt.hooks.messages import check_message
 from kinmqtt.mqtt.characters import check_characters
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi.values import Message

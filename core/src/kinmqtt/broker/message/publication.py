@@ -4,40 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
-from typing import Final
 
 from kinmqtt.mqtt.codec.properties import written_properties
-from kinmqtt.mqtt.codec.publish import publish_parts, publish_without_payload
-from kinmqtt.mqtt.errors import LocalError, RemoteError
+from kinmqtt.mqtt.codec.publish import publish_without_payload
 from kinmqtt.mqtt.packets import V5, PacketType, Publish
-from kinmqtt.mqtt.topics import check_topic_name
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties, text_bytes
 from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, message_made
 
 NOT_FORWARDED = ("topic_alias", "subscription_identifier")
 """Properties of a PUBLISH that concern one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
-
-
-KEPT_PREFIX: Final = "$plugin/"
-"""Topics under which plugins keep values in the retain store. No message comes from there or goes there."""
-
-
-def check_message(message: Message) -> None:
-    """Raise ``ValueError`` for a message that a plugin made and that no PUBLISH can carry, or none may."""
-    if message.topic.startswith(KEPT_PREFIX):
-        raise ValueError(f"{message.topic!r}: topics below {KEPT_PREFIX} are where plugins keep values of their own")
-    try:
-        check_topic_name(message.topic)
-    except RemoteError as error:
-        raise ValueError(f"{message.topic!r} is no topic name: {error.text}") from None
-    if message.qos not in (0, 1, 2):
-        raise ValueError(f"{message.qos!r} is no QoS")
-    if not isinstance(message.payload, bytes):
-        raise ValueError(f"a payload is bytes, not {type(message.payload).__name__}")
-    try:
-        publish_parts(Publish.build(message.topic, b""), V5, 0, False, message.properties)
-    except (LocalError, ValueError, TypeError) as error:
-        raise ValueError(f"its properties or topic can't be encoded: {error}") from None
 
 
 class Publication:

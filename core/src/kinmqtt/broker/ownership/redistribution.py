@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 from twisted.logger import Logger
 
 from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.session.queue import READ_AT_ONCE, RETRY_S, WaitingHere, WaitingInStore
+from kinmqtt.broker.session.memory_queue import WaitingHere
+from kinmqtt.broker.session.queue import RETRY_S
+from kinmqtt.broker.session.stored_queue import READ_AT_ONCE, WaitingInStore
 from kinmqtt.broker.turn.turn import NotKept
 from kinmqtt.hooks.awaitables import run, settle
 from kinmqtt_spi.reasons import ReasonCode

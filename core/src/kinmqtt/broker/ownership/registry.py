@@ -21,6 +21,7 @@ from kinmqtt.broker.ownership.redistribution import Redistribution
 from kinmqtt.broker.ownership.wills import Wills
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.session.session import Session, expiry_moment
+from kinmqtt.broker.turn.ports import Peer
 from kinmqtt.broker.turn.turn import ELSEWHERE, NotKept
 from kinmqtt.hooks.awaitables import pause, run, settle
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -43,7 +44,6 @@ from kinmqtt_spi.services.session import (
 from kinmqtt_spi.values import Client, Maybe, NodeIdentity, Will
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
     from kinmqtt.broker.routing.due import Due
     from kinmqtt.broker.routing.publisher import Publishing
     from kinmqtt.broker.routing.router import Router
@@ -65,7 +65,9 @@ FEW: Final = 64
 class Opening:
     """What a CONNECT asks of its session."""
 
-    connection: Connection
+    connection: Peer
+    attach: Callable[[Session], None]
+    """Hands the session to the connection."""
     client: Client
     claimant: Claimant
     """The same client as a session store knows it."""
@@ -269,7 +271,7 @@ class Sessions:
         """Give the session to its connection, while the claim still has the client id to itself."""
         connection = opening.connection
         session.attach(connection, opening.receive_maximum, opening.max_packet_bytes, opening.topic_aliases)
-        connection.session = session
+        opening.attach(session)
         self.connected += 1
         self._router.connected(session)
         if connection.is_closed():
@@ -414,7 +416,7 @@ class Sessions:
         if claim.session is not None and state is not None:
             self._adopted(claim, claim.session, state)
 
-    def left(self, session: Session, connection: Connection, will_stands: bool) -> None:
+    def left(self, session: Session, connection: Peer, will_stands: bool) -> None:
         """A connection that used the session is gone; the will falls away after a proper DISCONNECT."""
         if session.connection is not connection:
             return

@@ -13,9 +13,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from kinmqtt.broker.routing.fanout import Fanout, merge, sort_targets
+from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.roster import Roster
+from kinmqtt.broker.routing.target import merge, sort_targets
 from kinmqtt_spi.properties import text_bytes
 from kinmqtt_spi.services.subscription import SubscriptionIndex
 from kinmqtt_spi.values import Subscription

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kinmqtt.broker.routing.fanout import Target, target_of
+from kinmqtt.broker.routing.target import Target, target_of
 from kinmqtt.broker.session.session import Session
 from kinmqtt_spi.services.subscription import Subscriber
 

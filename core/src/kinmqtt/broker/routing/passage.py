@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.routing.fanout import Fanout, Target, deliver, target_of
+from kinmqtt.broker.routing.deliver import deliver
+from kinmqtt.broker.routing.fanout import Fanout
+from kinmqtt.broker.routing.target import Target, target_of
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
     from kinmqtt.broker.routing.fanouts import Fanouts
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
+    from kinmqtt.broker.turn.ports import Peer
 
 PIECE: Final = 32
 """Deliveries between two looks at the clock."""
@@ -44,7 +46,7 @@ class Passage:
         session_of: Callable[[str], Session | None],
         publication: Publication,
         fanout: Fanout,
-        connection: Connection | None,
+        connection: Peer | None,
     ) -> None:
         """``connection`` is the publisher's, where the message is to be acknowledged."""
         self._runtime = runtime

@@ -7,20 +7,23 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker.message.names import check_made_message
-from kinmqtt.broker.message.publication import Publication, check_message
-from kinmqtt.broker.routing.fanout import Fanout, deliver, target_of
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.routing.deliver import deliver
+from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.router import Routed
+from kinmqtt.broker.routing.target import target_of
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.turn.turn import NotKept
 from kinmqtt.hooks.awaitables import as_deferred, pause, run, settle
+from kinmqtt.hooks.messages import check_message
 from kinmqtt_spi.values import Maybe, Message, Subscription
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
     from kinmqtt.broker.routing.retained import Retained
     from kinmqtt.broker.routing.router import Router
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
+    from kinmqtt.broker.turn.ports import Peer
 
 
 class Publishing:
@@ -37,7 +40,7 @@ class Publishing:
         fanout: Fanout | None = None,
         *,
         when_kept: bool = False,
-        connection: Connection | None = None,
+        connection: Peer | None = None,
     ) -> Maybe[Routed]:
         """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known.
 
@@ -52,7 +55,7 @@ class Publishing:
         return self._take(publication, fanout, when_kept, connection)
 
     def _take(
-        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Connection | None
+        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Peer | None
     ) -> Maybe[Routed]:
         if publication.publish.retain:
             full = self._retained.has_no_room_for(publication)
@@ -128,7 +131,7 @@ class Publishing:
         return deliver(self._runtime, target, Publication.of(self.completed(message)))
 
     def _retain(
-        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Connection | None
+        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Peer | None
     ) -> Maybe[Routed]:
         retained = self._retained.keep(publication)
         if isinstance(retained, Awaitable):
@@ -140,7 +143,7 @@ class Publishing:
         return Routed.NOT_RETAINED
 
     async def _when_known(
-        self, full: Awaitable[bool], publication: Publication, when_kept: bool, connection: Connection | None
+        self, full: Awaitable[bool], publication: Publication, when_kept: bool, connection: Peer | None
     ) -> Routed:
         """Go on when the store has said whether there is room."""
         is_full = await as_deferred(full)
@@ -150,7 +153,7 @@ class Publishing:
         return await settle(self._retain(publication, None, when_kept, connection))
 
     async def _after(
-        self, retained: Awaitable[None], publication: Publication, when_kept: bool, connection: Connection | None
+        self, retained: Awaitable[None], publication: Publication, when_kept: bool, connection: Peer | None
     ) -> Routed:
         await as_deferred(retained)
         self._runtime.turn.touch()

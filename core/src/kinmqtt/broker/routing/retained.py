@@ -12,9 +12,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kinmqtt.broker import event_log as events
-from kinmqtt.broker.message.publication import KEPT_PREFIX, Publication
-from kinmqtt.broker.routing.fanout import deliver, target_of
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.routing.deliver import deliver
+from kinmqtt.broker.routing.target import target_of
 from kinmqtt.hooks.awaitables import as_deferred, run, settle
+from kinmqtt.hooks.messages import KEPT_PREFIX
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.retain import RetainPage, RetainVersion, RetainWrite, retained_bytes

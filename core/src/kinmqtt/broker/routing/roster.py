@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kinmqtt.broker.routing.fanout import DENIED, PLAIN, UNKNOWN, Fanout, Sorted, Target, part_of, target_of
+from kinmqtt.broker.routing.fanout import Fanout
+from kinmqtt.broker.routing.target import DENIED, PLAIN, UNKNOWN, Sorted, Target, part_of, target_of
 from kinmqtt_spi.values import Subscription
 
 if TYPE_CHECKING:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.routing.fanout import Fanout, Target, deliver, deliver_when_kept
+from kinmqtt.broker.routing.deliver import deliver, deliver_when_kept
+from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import Fanouts
 from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.passage import Passage
+from kinmqtt.broker.routing.target import Target
 from kinmqtt.broker.session.receive_rights import is_allowed
 from kinmqtt.hooks.awaitables import run, settle
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
@@ -22,9 +24,9 @@ from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
 from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
+    from kinmqtt.broker.turn.ports import Peer
 
 BARRIER_LIMIT_S: Final = 1.0
 
@@ -178,7 +180,7 @@ class Router:
         fanout: Fanout | None = None,
         *,
         when_kept: bool = False,
-        connection: Connection | None = None,
+        connection: Peer | None = None,
     ) -> Maybe[Routed]:
         """Deliver a message to everybody who wants it: to very many in slices, the later ones in later turns.
 
@@ -244,9 +246,7 @@ class Router:
             accepted &= self._to_member(group, publication, when_kept)
         return _DELIVERED if accepted else Routed.REFUSED
 
-    async def _route_in_slices(
-        self, publication: Publication, fanout: Fanout, connection: Connection | None
-    ) -> Routed:
+    async def _route_in_slices(self, publication: Publication, fanout: Fanout, connection: Peer | None) -> Routed:
         topic = publication.publish.topic
         # One whose turn has come holds the topic already, and lets it go itself.
         holds = topic not in self._under_way

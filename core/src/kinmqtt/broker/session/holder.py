@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session.patterns import Patterns
+from kinmqtt.broker.turn.ports import Recipient
 from kinmqtt_spi.values import Subscription, Will
 
-if TYPE_CHECKING:
-    from kinmqtt.broker.runtime import Runtime
 
-
-class Holder:
+class Holder(Recipient):
     """The account-keeping of a session: it is right at every moment between two calls.
 
     Subscriptions and the will change here and nowhere else. What is queued is counted by what waits for the client

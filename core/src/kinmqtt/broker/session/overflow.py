@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kinmqtt.broker import event_log as events
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.session.owner import QueueOwner
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.queue import FullPolicy, QueueFull
 from kinmqtt_spi.values import Message
-
-if TYPE_CHECKING:
-    from kinmqtt.broker.message.publication import Publication
-    from kinmqtt.broker.runtime import Runtime
-    from kinmqtt.broker.session.session import Session
 
 
 class Fate(Enum):
@@ -43,12 +41,15 @@ def is_queued(fate: Fate) -> bool:
     return fate is _QUEUED_FOR_OLDEST or fate is _QUEUED_FOR_TOPIC
 
 
-def decide(runtime: Runtime, session: Session, publication: Publication) -> Fate:
-    """Decide about a message that finds the queue full; one that is not queued is dropped, counted and told of."""
+def decide(runtime: Runtime, session: QueueOwner, publication: Publication, is_empty: bool) -> Fate:
+    """Decide about a message that finds the queue full; one that is not queued is dropped, counted and told of.
+
+    ``is_empty`` says that nothing waits in this queue.
+    """
     message = publication.stored
     policy = _policy(runtime, session, message)
     # Where all queues together are full, this one may have nothing that could give way.
-    if session.waiting.count:
+    if not is_empty:
         if policy is _DROP_OLDEST:
             return _QUEUED_FOR_OLDEST
         if policy is _KEEP_LATEST:
@@ -58,7 +59,7 @@ def decide(runtime: Runtime, session: Session, publication: Publication) -> Fate
     return REFUSED if policy is _REFUSE else DROPPED
 
 
-def drop(runtime: Runtime, session: Session, message: Message) -> None:
+def drop(runtime: Runtime, session: QueueOwner, message: Message) -> None:
     """A message gives way. One event tells of all that do so for a client in a turn."""
     client_id = session.client_id
     runtime.drop(client_id, message, "queue_full")
@@ -67,12 +68,14 @@ def drop(runtime: Runtime, session: Session, message: Message) -> None:
     if told is not None:
         told["messages"] += 1
         return
-    runtime.slow_consumers.queue_is_full(session)
+    sizes = session.sizes
+    is_connected = session.connection is not None
+    runtime.slow_consumers.queue_is_full(session.client, is_connected, sizes.queued, sizes.queued_bytes)
     told = drops[client_id] = {"topic": message.topic, "messages": 1}
     events.record_data(runtime, EventKind.QUEUE_DROP, client_id, session.epoch, told)
 
 
-def _policy(runtime: Runtime, session: Session, message: Message) -> FullPolicy:
+def _policy(runtime: Runtime, session: QueueOwner, message: Message) -> FullPolicy:
     if runtime.hooks.queue_full.active:
         client = session.client if session.connection is not None else None
         answer = runtime.hooks.queue_full(QueueFull(session.client_id, client, session.sizes, message))

@@ -5,15 +5,13 @@ What waited may have been meant for whoever had the client id before, or for rul
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.session.owner import QueueOwner
 from kinmqtt.hooks.denial_log import DENIALS
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
 from kinmqtt_spi.values import Message
-
-if TYPE_CHECKING:
-    from kinmqtt.broker.runtime import Runtime
-    from kinmqtt.broker.session.session import Session
 
 CACHED_RIGHTS: Final = 1024
 """Topics of which it is remembered whether a session may receive them."""
@@ -22,7 +20,7 @@ LONGEST_REMEMBERED: Final = 256
 """Of a topic, in characters: those of one session take a megabyte at most."""
 
 
-def may_receive(runtime: Runtime, session: Session, message: Message) -> bool:
+def may_receive(runtime: Runtime, session: QueueOwner, message: Message) -> bool:
     """Whether a session may have a message; one that it may not is dropped: told of and counted.
 
     Only to be asked where :attr:`Hooks.authorize_receive` is active.
@@ -33,7 +31,7 @@ def may_receive(runtime: Runtime, session: Session, message: Message) -> bool:
     return False
 
 
-def is_allowed(runtime: Runtime, session: Session, message: Message) -> bool:
+def is_allowed(runtime: Runtime, session: QueueOwner, message: Message) -> bool:
     """Whether a session has the right to a message, where nothing is dropped yet: another may get it instead."""
     hooks = runtime.hooks
     topic = message.topic
@@ -54,13 +52,13 @@ def is_allowed(runtime: Runtime, session: Session, message: Message) -> bool:
     return False
 
 
-def known_right(session: Session, topic: str) -> bool | None:
+def known_right(session: QueueOwner, topic: str) -> bool | None:
     """Whether a session may receive a topic; ``None`` where that is not known."""
     rights = session.receive_rights
     return None if rights is None else rights.get(topic)
 
 
-def _remember(session: Session, topic: str, right: bool) -> None:
+def _remember(session: QueueOwner, topic: str, right: bool) -> None:
     if len(topic) > LONGEST_REMEMBERED:
         return
     rights = session.receive_rights

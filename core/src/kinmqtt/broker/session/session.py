@@ -7,17 +7,20 @@ goes to its client goes after the commit. Both send through the same window.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kinmqtt.broker.buffers import SHARED_BYTES
 from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session import overflow as full_queue
-from kinmqtt.broker.session.holder import Holder
-from kinmqtt.broker.session.queue import Ended, WaitingHere, WaitingInStore
+from kinmqtt.broker.session.memory_queue import WaitingHere
+from kinmqtt.broker.session.owner import QueueOwner
+from kinmqtt.broker.session.queue import Ended
 from kinmqtt.broker.session.receive_rights import may_receive
-from kinmqtt.broker.session.window import Window
+from kinmqtt.broker.session.stored_queue import WaitingInStore
 from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.broker.turn.ports import Peer
 from kinmqtt.mqtt.aliases import OutgoingAliases
 from kinmqtt.mqtt.packets import V5
 from kinmqtt.mqtt.qos_state import Incoming, Stage, written_id
@@ -26,10 +29,6 @@ from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState, Remove, make_write
 from kinmqtt_spi.values import Client, Message, Publisher
-
-if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
-    from kinmqtt.broker.runtime import Runtime
 
 DUP: Final = 0x08
 
@@ -51,7 +50,7 @@ INBOUND_BYTES: Final = 150
 """What the identifier of a QoS 2 message takes that its client has not released, here and in the store."""
 
 
-class Session(Holder):
+class Session(QueueOwner):
     """The state of one client id, with or without a connection."""
 
     __slots__ = (
@@ -60,18 +59,12 @@ class Session(Holder):
         "_paying",
         "_publisher",
         "_resumed",
-        "client",
-        "connection",
         "created_at",
         "ending",
-        "epoch",
         "expiry_s",
         "incoming",
         "max_packet_bytes",
         "outbox",
-        "outgoing",
-        "receive_rights",
-        "sequence",
         "sorted_by",
         "username_unverified",
         "version",
@@ -80,8 +73,7 @@ class Session(Holder):
 
     def __init__(self, runtime: Runtime, client: Client, epoch: int, expiry_s: int, kept: bool | None = None) -> None:
         """``kept`` says whether it outlives its connection, where that is not plain from ``expiry_s``."""
-        super().__init__(runtime, client.quota_key, expiry_s > 0 if kept is None else kept)
-        self.epoch = epoch
+        super().__init__(runtime, client, epoch, expiry_s > 0 if kept is None else kept)
         self.ending = False
         """Whether it is about to end: what others held for a shared subscription is not for it."""
         self.expiry_s = expiry_s
@@ -89,12 +81,8 @@ class Session(Holder):
             WaitingInStore(runtime, self) if self.kept else WaitingHere(runtime, self)
         )
         self.created_at = runtime.clock.now()
-        limits = runtime.limits
-        self.outgoing = Window(runtime.buffers, limits.max_inflight, limits.max_queued_bytes)
         self.incoming = Incoming()
-        self.connection: Connection | None = None
         self.outbox: Outbox = runtime.offline
-        self.sequence = 0
         self.sorted_by = -1
         """The sort key by which fan-outs hold the session."""
         self._resumed = False
@@ -111,8 +99,7 @@ class Session(Holder):
         self.count_for(client.quota_key)
         self.username_unverified = False
         """Whether the user name is what CONNECT said when the session was stored: see ``StoredSession``."""
-        self.receive_rights: dict[str, bool] | None = None
-        """By topic: whether the client may receive it, where the only authorizer of deliveries said so for good."""
+        self.receive_rights = None
         self.version = client.protocol_version
         self._publisher: Publisher | None = None
 
@@ -123,15 +110,10 @@ class Session(Holder):
             self._publisher = Publisher(self.client.client_id, self.client.username)
         return self._publisher
 
-    @property
-    def client_id(self) -> str:
-        """The client id the session belongs to."""
-        return self.client.client_id
-
     # Connection
 
     def attach(
-        self, connection: Connection, receive_maximum: int, max_packet_bytes: int | None, topic_aliases: int
+        self, connection: Peer, receive_maximum: int, max_packet_bytes: int | None, topic_aliases: int
     ) -> None:
         """A connection begins to use the session; nothing goes to it before :meth:`resume` (MQTT-3.2.0-1)."""
         self.connection = connection

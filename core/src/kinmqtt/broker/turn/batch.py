@@ -14,9 +14,8 @@ from kinmqtt_spi.services.retain import RetainStore, RetainWrite
 from kinmqtt_spi.services.session import SessionStore, SessionWrite
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
     from kinmqtt.broker.message.delivery import Delivery
-    from kinmqtt.broker.session.session import Session
+    from kinmqtt.broker.turn.ports import Peer, Recipient
 
 
 class Stores:
@@ -89,11 +88,11 @@ class Batch:
         """When it was handed over to the stores, by a clock that never goes back."""
         self.drops: dict[str, dict[str, Any]] = {}
         """By client id: what the event says of what gave way in its queue in this turn."""
-        self.acknowledgements: list[tuple[Connection, bytes]] = []
-        self.unfinished: list[Connection] = []
+        self.acknowledgements: list[tuple[Peer, bytes]] = []
+        self.unfinished: list[Peer] = []
         """Publishers of whose message a part was delivered in this turn; it is acknowledged in a later one."""
-        self.sends: list[tuple[Session, int, Delivery]] = []
-        self.queued: list[Session] = []
+        self.sends: list[tuple[Recipient, int, Delivery]] = []
+        self.queued: list[Recipient] = []
         """Kept sessions in whose queue something more waits."""
         self.afterwards: list[Callable[[], object]] = []
         """Called when everything is kept."""

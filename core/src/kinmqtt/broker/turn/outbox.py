@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
     from kinmqtt.broker.statistics import Statistics
 
 
@@ -49,27 +48,6 @@ class Outbox:
     def flush(self) -> None:
         """The turn is over."""
         self.packets.clear()
-
-
-class ConnectionOutbox(Outbox):
-    """What goes out on a connection."""
-
-    __slots__ = ("connection",)
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
-        self.connection = connection
-
-    @property
-    def name(self) -> str:
-        """The client's."""
-        return self.connection.name
-
-    def flush(self) -> None:
-        """Send the turn's packets; nobody gets them where the connection has been closed meanwhile."""
-        connection = self.connection
-        if connection.outbox is self:
-            connection.send_out(self.packets)
 
 
 class Discard(Outbox):

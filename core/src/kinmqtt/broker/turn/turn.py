@@ -36,8 +36,7 @@ from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.connection.connection import Connection
-    from kinmqtt.broker.session.session import Session
+    from kinmqtt.broker.turn.ports import Peer, Recipient
 
 log = Logger("kinmqtt.turn")
 
@@ -137,7 +136,7 @@ class Turn:
         """Those of earlier turns that there was no time for and that get much; the oldest first."""
         self._late_small: list[Outbox] = []
         """The same of those that get little."""
-        self.pump: list[Session] = []
+        self.pump: list[Recipient] = []
         """Sessions that may have room for what waits in their queue."""
 
     def when_fenced(self, call: Callable[[str, int], None]) -> None:
@@ -215,7 +214,7 @@ class Turn:
                 self._slices.begin()
             self._call_soon(self.end)
 
-    def acknowledge(self, connection: Connection, packet: bytes) -> None:
+    def acknowledge(self, connection: Peer, packet: bytes) -> None:
         """Send an acknowledgement when everything this turn wants kept is kept."""
         self.batch.acknowledgements.append((connection, packet))
 
@@ -450,11 +449,11 @@ class Turn:
         if not publishers:
             return
         for connection in batch.unfinished:
-            if _is_of(connection, publishers):
+            if connection.is_of(publishers):
                 _attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
         acknowledgements, batch.acknowledgements = batch.acknowledgements, []
         for connection, packet in acknowledgements:
-            if _is_of(connection, publishers):
+            if connection.is_of(publishers):
                 _attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
             else:
                 batch.acknowledgements.append((connection, packet))
@@ -536,12 +535,6 @@ class Turn:
             if not sent % asks_after and slices is not None and slices.is_over():
                 return outboxes[sent:]
         return []
-
-
-def _is_of(connection: Connection, client_ids: set[str]) -> bool:
-    """Whether a connection is that of one of some clients."""
-    session = connection.session
-    return session is not None and session.client_id in client_ids
 
 
 def _attempt(call: Callable[[], object]) -> None:

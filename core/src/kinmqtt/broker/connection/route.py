@@ -1,0 +1,71 @@
+"""A topic that a client publishes to, as its connection remembers it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kinmqtt.broker.routing.fanout import Fanout
+from kinmqtt.hooks.dispatch import Intercept, Ruling
+from kinmqtt.mqtt.packets import V5
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.authorization import Authorization, Cache
+from kinmqtt_spi.values import Client, Message
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.services import Services
+
+_SUCCESS: Final = ReasonCode.SUCCESS
+
+
+class Route:
+    """A topic a client has published to: whether it may, who gets it, and which hooks must see it."""
+
+    __slots__ = (
+        "bytes",
+        "cacheable",
+        "expires_at",
+        "fanout",
+        "intercept",
+        "messages",
+        "reason",
+        "remembered",
+        "straight",
+        "text",
+        "topic",
+    )
+
+    def __init__(self, topic: str, ruling: Ruling) -> None:
+        self.topic = topic
+        decision = ruling.decision
+        self.reason = _SUCCESS if decision.allowed else decision.reason
+        self.text = decision.text
+        self.cacheable = not ruling.failed
+        self.expires_at: float | None = None
+        if isinstance(decision, Authorization):
+            self.cacheable = decision.cache is not Cache.NEVER
+            self.expires_at = decision.expires_at
+        self.fanout: Fanout | None = None
+        self.intercept: Intercept[[Client, Message], Message] | None = None
+        self.messages = 0
+        """PUBLISH packets that came this way since somebody last counted them together."""
+        self.bytes = 0
+        """Of these packets."""
+        self.remembered = False
+        """Whether the connection keeps this, so that they are counted with others later."""
+        self.straight = False
+        """Whether a plain QoS 0 packet goes to everybody as it came, with nobody else to ask or to tell."""
+
+    def refresh(self, services: Services, version: int) -> None:
+        """Take the topic's present fan-out and hooks."""
+        runtime = services.runtime
+        fanout = self.fanout = services.fanouts.get(self.topic)
+        self.intercept = runtime.hooks.publish_received.for_topic(self.topic)
+        watched = self.intercept is not None or runtime.tells_published or services.limiting.topics
+        watched |= services.overload.drops
+        self.straight = (
+            self.reason is _SUCCESS
+            and self.expires_at is None
+            and not watched
+            and fanout.is_simple
+            and (fanout.version == V5) == (version == V5)
+        )

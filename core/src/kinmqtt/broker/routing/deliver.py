@@ -1,0 +1,89 @@
+"""Delivering a message to one session, with everything that is particular to it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from twisted.logger import Logger
+
+from kinmqtt.broker.message.names import check_made_names
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.routing.target import Target
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.session.receive_rights import may_receive
+from kinmqtt_spi.values import Disconnect, Message
+
+log = Logger("kinmqtt.fanout")
+
+
+def deliver(
+    runtime: Runtime, target: Target, publication: Publication, retained: bool = False, permitted: bool = False
+) -> bool:
+    """Deliver to one session, with everything that is particular to it; ``False`` if its queue refused.
+
+    ``retained`` marks a message sent because of a new subscription, which carries RETAIN (MQTT-3.3.1-8). With
+    ``permitted`` the authorizers of deliveries have allowed it already.
+    """
+    session = target.session
+    publish = publication.publish
+    if target.no_local and publication.publisher.client_id == session.client_id:
+        return True if target.own is None else deliver(runtime, target.own, publication, retained, permitted)
+    changed = _asked(runtime, target, publication, permitted)
+    if changed is None:
+        return True
+    retain = retained or (target.retain_as_published and publish.retain)
+    qos = min(target.qos, changed.publish.qos)
+    if qos:
+        subscription = target.subscription
+        shared_filter = None if subscription.share_group is None else subscription.full_filter
+        return session.deliver(changed, qos, retain, target.identifiers, shared_filter)
+    session.deliver_particular(changed, retain, target.identifiers)
+    return True
+
+
+def deliver_when_kept(runtime: Runtime, target: Target, publication: Publication, permitted: bool = False) -> bool:
+    """The same, for a message that may have to come again: only what is kept with this turn's writes is done at once.
+
+    Whatever would go out without being kept goes when the turn's writes are, or not at all.
+    """
+    session = target.session
+    # What finds the queue full is dropped, queued or refused, but not sent.
+    if min(target.qos, publication.publish.qos) and (session.kept or session.has_no_room):
+        return deliver(runtime, target, publication, permitted=permitted)
+    runtime.turn.batch.afterwards.append(partial(_deliver_now, runtime, target, publication, permitted))
+    return True
+
+
+def _deliver_now(runtime: Runtime, target: Target, publication: Publication, permitted: bool) -> None:
+    session = target.session
+    if session.kept or session.connection is not None:
+        deliver(runtime, target, publication, permitted=permitted)
+    else:
+        runtime.drop(session.client_id, publication.message, "offline")
+
+
+def _asked(runtime: Runtime, target: Target, publication: Publication, permitted: bool) -> Publication | None:
+    """What the hooks on deliveries leave of a message for one client; ``None`` where they drop it."""
+    hooks = runtime.hooks
+    session = target.session
+    topic = publication.publish.topic
+    if not permitted and hooks.authorize_receive.active:
+        if not may_receive(runtime, session, publication.stored):
+            return None
+    intercept = hooks.delivering.for_topic(topic)
+    if intercept is None:
+        return publication
+    outcome = intercept.at_once(session.client, publication.message, target.subscription)
+    if outcome is publication.message:
+        return publication
+    if isinstance(outcome, Message):
+        try:
+            check_made_names(runtime.limits, outcome, publication.message)
+        except ValueError as error:
+            log.error("a plugin made an unfit message of one to {topic!r}: {error}", topic=topic, error=error)
+            return publication
+        return Publication.of(outcome)
+    runtime.drop(session.client_id, publication.message, "intercepted")
+    if isinstance(outcome, Disconnect) and session.connection is not None:
+        session.connection.fail(outcome.reason, outcome.text)
+    return None

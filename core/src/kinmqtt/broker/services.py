@@ -1,0 +1,94 @@
+"""The finished parts of a broker, as its connections use them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+
+from kinmqtt.broker.keepalive import Wheel
+from kinmqtt.broker.limiting import Limiting
+from kinmqtt.broker.overload import Overload
+from kinmqtt.broker.routing.fanouts import Fanouts
+from kinmqtt.broker.routing.publisher import Publishing
+from kinmqtt.broker.routing.router import Router
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.turn.ports import Peer
+
+if TYPE_CHECKING:
+    # Modules that are not compiled: the compiled ones must not import them while they are imported themselves.
+    from kinmqtt.broker.ownership.registry import Sessions
+    from kinmqtt.broker.routing.retained import Retained
+    from kinmqtt.broker.routing.traffic import TrafficLedger
+
+
+class Services:
+    """What the composition root hands to every connection; it makes none of it."""
+
+    __slots__ = (
+        "_emptied",
+        "arriving",
+        "connections",
+        "fanouts",
+        "limiting",
+        "overload",
+        "publishing",
+        "retained",
+        "router",
+        "runtime",
+        "sessions",
+        "traffic",
+        "wheel",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        connections: set[Peer],
+        wheel: Wheel,
+        limiting: Limiting,
+        overload: Overload,
+        router: Router,
+        publishing: Publishing,
+        retained: Retained,
+        sessions: Sessions,
+        traffic: TrafficLedger,
+    ) -> None:
+        """``connections`` is the set of those that are open; each enters itself there."""
+        self.runtime = runtime
+        self.connections = connections
+        self.wheel = wheel
+        self.limiting = limiting
+        self.overload = overload
+        self.router = router
+        self.fanouts: Fanouts = router.fanouts
+        self.publishing = publishing
+        self.retained = retained
+        self.sessions = sessions
+        self.traffic = traffic
+        self.arriving = 0
+        """Connections of which it is not known yet who is there: in a TLS handshake, or before a proxy's header."""
+        self._emptied: Deferred[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further connection may come in, by whichever listener."""
+        limit = self.runtime.limits.max_connections
+        return bool(limit) and len(self.connections) + self.arriving >= limit
+
+    def lost(self, connection: Peer) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        emptied = self._emptied
+        if emptied is not None and not self.connections:
+            self._emptied = None
+            emptied.callback(None)
+
+    def emptied(self) -> Deferred[None]:
+        """Fires when the last connection is gone."""
+        emptied: Deferred[None] = Deferred()
+        if self.connections:
+            self._emptied = emptied
+        else:
+            emptied.callback(None)
+        return emptied

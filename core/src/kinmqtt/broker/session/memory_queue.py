@@ -1,0 +1,103 @@
+"""The queue of a session that ends with its connection: in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import final
+
+from kinmqtt.broker.message.delivery import Delivery
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.session import overflow as full_queue
+from kinmqtt.broker.session.overflow import Fate
+from kinmqtt.broker.session.owner import QueueOwner
+from kinmqtt.broker.session.queue import Waiting
+from kinmqtt.broker.session.receive_rights import may_receive
+
+
+@final
+class WaitingHere(Waiting):
+    """In memory, for as long as the session's connection lasts."""
+
+    __slots__ = ("_deliveries", "_expiring_at")
+
+    def __init__(self, runtime: Runtime, session: QueueOwner) -> None:
+        super().__init__(runtime, session)
+        self._deliveries: deque[Delivery] | None = None
+        self._expiring_at: float | None = None
+        """The first moment at which something that waits may have expired."""
+
+    @property
+    def deliveries(self) -> deque[Delivery]:
+        """What waits, in order."""
+        if self._deliveries is None:
+            self._deliveries = deque()
+        return self._deliveries
+
+    def fate_of(self, publication: Publication) -> Fate | None:
+        """See :meth:`Waiting.fate_of`; what has expired takes no place."""
+        if self.is_full:
+            self._forget_expired()
+        return super().fate_of(publication)
+
+    def add(self, delivery: Delivery, fate: Fate | None) -> None:
+        """Have a message wait behind the others; with a ``fate`` that says who gives way for it."""
+        publication = delivery.publication
+        self.deliveries.append(delivery)
+        self._comes(delivery.size_bytes)
+        expires_at = publication.expires_at
+        if expires_at is not None and (self._expiring_at is None or expires_at < self._expiring_at):
+            self._expiring_at = expires_at
+        if fate is not None:
+            self._make_room(fate)
+        self._tell_queued(publication)
+
+    def take_out(self, delivery: Delivery) -> None:
+        """Another takes a message over."""
+        self.deliveries.remove(delivery)
+        self.leaves(delivery.size_bytes)
+
+    def pump(self) -> None:
+        """See :meth:`Waiting.pump`."""
+        session = self._session
+        deliveries = self.deliveries
+        now = self._runtime.clock.now()
+        guarded = self._runtime.hooks.authorize_receive.active
+        while deliveries and session.can_send:
+            delivery = deliveries.popleft()
+            publication = delivery.publication
+            self.leaves(delivery.size_bytes)
+            # A message is made of it only where somebody looks: it would hold the payload once more.
+            if publication.has_expired(now):
+                self._expired(publication.stored)
+            elif not guarded or may_receive(self._runtime, session, publication.stored):
+                session.transmit(session.assign(delivery), delivery)
+
+    def _make_room(self, fate: Fate) -> None:
+        deliveries = self.deliveries
+        topic = deliveries[-1].publication.publish.topic if fate is Fate.QUEUED_FOR_TOPIC else None
+        while self._is_over:
+            older = range(len(deliveries) - 1)
+            same = (n for n in older if deliveries[n].publication.publish.topic == topic)
+            position = 0 if topic is None else next(same, 0)
+            victim = deliveries[position]
+            del deliveries[position]
+            self.leaves(victim.size_bytes)
+            full_queue.drop(self._runtime, self._session, victim.publication.message)
+
+    def _forget_expired(self) -> None:
+        """Make room of what has expired while it waited."""
+        now = self._runtime.clock.now()
+        if self._expiring_at is None or now < self._expiring_at:
+            return
+        good: deque[Delivery] = deque()
+        for delivery in self.deliveries:
+            publication = delivery.publication
+            if publication.has_expired(now):
+                self.leaves(delivery.size_bytes)
+                self._expired(publication.stored)
+            else:
+                good.append(delivery)
+        self._deliveries = good
+        moments = [d.publication.expires_at for d in good if d.publication.expires_at is not None]
+        self._expiring_at = min(moments, default=None)
