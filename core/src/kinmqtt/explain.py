@@ -21,13 +21,14 @@ from kinmqtt.broker.hooks import NOBODY_ANSWERED
 from kinmqtt.broker.limiting import failed_closed
 from kinmqtt.broker.listener import ListenerPlan
 from kinmqtt.mqtt.errors import RemoteError
-from kinmqtt.mqtt.topics import check_topic_name, matches, split_shared
+from kinmqtt.mqtt.topics import check_topic_name, split_shared
 from kinmqtt.plugins.manager import Implementation
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Identity, Redirect
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import ALLOW, Client, Decision, Disconnect, Drop, Reject, Verdict, deny
 
 ASKED: Final = (

@@ -26,7 +26,7 @@ from kinmqtt.broker.topic_spaces import Claims, TopicSpaces
 from kinmqtt.plugins.builtin import DEFAULTS, KEPT_DEFAULTS
 from kinmqtt.plugins.manager import PROVIDERS, PluginManager
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, SettingsError
-from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.metrics import MetricRegistry
 from kinmqtt_spi.services.cluster import ClusterBackend
 from kinmqtt_spi.services.event import EventLog
 from kinmqtt_spi.services.limiter import LimiterNeeds

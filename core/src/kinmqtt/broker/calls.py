@@ -17,13 +17,13 @@ from twisted.python.failure import Failure
 from kinmqtt.broker.answers import ANYTHING, EXPECTED, NOTHING, Expected, WrongAnswer, shown
 from kinmqtt.broker.awaiting import TimeLimitExceeded, as_deferred, is_pending, limited
 from kinmqtt.broker.timed import TimedCoroutine
-from kinmqtt.mqtt.topics import matches
 from kinmqtt.plugins.manager import Implementation
 from kinmqtt_spi.errors import AssemblyError, CallAbandoned, CallStopped
 from kinmqtt_spi.markers import HookTraits, Kind
-from kinmqtt_spi.reference.pace import Pace
+from kinmqtt_spi.pace import Pace
 from kinmqtt_spi.services.metric import Counter, Metrics
 from kinmqtt_spi.services.plugin import CallGuard, Clock
+from kinmqtt_spi.topics import matches
 
 log = Logger("kinmqtt.hooks")
 

@@ -52,8 +52,8 @@ from kinmqtt.plugins.discovery import Candidate, builtin_candidates
 from kinmqtt.plugins.manager import PluginManager
 from kinmqtt.plugins.selection import Selection, choose
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
-from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.settings import Document, did_you_mean, parse
 from kinmqtt_spi.values import Address, NodeIdentity
 from kinmqtt_spi.values import Will as SpiWill

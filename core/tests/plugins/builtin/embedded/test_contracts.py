@@ -14,7 +14,7 @@ from kinmqtt.plugins.builtin import memory
 from kinmqtt.plugins.builtin.embedded import Embedded, EmbeddedSettings
 from kinmqtt.plugins.builtin.embedded.image import EVENTS
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.event import EventLog
 from kinmqtt_spi.services.queue import QueueStore
 from kinmqtt_spi.services.retain import RetainStore

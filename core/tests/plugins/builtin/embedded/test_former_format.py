@@ -14,7 +14,7 @@ from kinmqtt.plugins.builtin.embedded.directory import DataDirectory
 from kinmqtt.plugins.builtin.embedded.image import everything
 from kinmqtt.plugins.builtin.embedded.records import Group, Unpacked, pack, unpack
 from kinmqtt.plugins.builtin.embedded.segment import Segment
-from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.services.session import OpenSession, ResumeSession, StoredSession
 from kinmqtt_spi.values import Subscription
 

@@ -17,7 +17,7 @@ from kinmqtt.plugins.builtin.embedded.image import EVENTS_BYTES, Image, everythi
 from kinmqtt.plugins.builtin.embedded.records import Group, pack, unpack
 from kinmqtt.plugins.builtin.embedded.stores import Ledger
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
-from kinmqtt_spi.reference.plugin import NODE, BareContext
+from kinmqtt_spi.memory.plugin import NODE, BareContext
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded, Start
 from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, Purge, QueueSizes
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
