@@ -30,8 +30,8 @@ from kinmqtt.builtins.hash import HashIndex
 from kinmqtt.builtins.trie import TrieIndex
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.packets import V311, Puback, Publish
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.subscription import NaiveIndex
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.subscription import NaiveIndex
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.subscription import SubscriptionIndex
 from kinmqtt_spi.values import Message, MessageId, Publisher, Subscription

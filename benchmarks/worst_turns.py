@@ -28,8 +28,8 @@ from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.codec.primitives import write_utf8, write_varint
 from kinmqtt.mqtt.packets import V5, Publish, Subscribe, SubscribeRequest, Unsubscribe, Will
 from kinmqtt_spi import hookimpl
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.values import ALLOW, Message, Subscription
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "core" / "tests" / "harness"))

@@ -45,11 +45,11 @@ from kinmqtt.settings.defaults import MachineDefault
 from kinmqtt_metrics.tables import RAW, TABLES
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
-from kinmqtt_spi.reference.authorization import covers, overlaps
-from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.metrics import MetricRegistry
 from kinmqtt_spi.services import authentication, authorization, limiter, metric, plugin
 from kinmqtt_spi.settings import describe
 from kinmqtt_spi.testing.behaviours import behaviours_of
+from kinmqtt_spi.topics import covers, overlaps
 from kinmqtt_spi.values import Client, Disconnect, Drop, Message, Publisher, Reject
 
 DOCS = Path(__file__).parent

@@ -31,7 +31,7 @@ from kinmqtt_auth_file.hashes import Kind, Pbkdf2
 from kinmqtt_auth_file.passwd import Passwd
 from kinmqtt_auth_file.passwords import parse_passwords
 from kinmqtt_spi import Client, hookimpl
-from kinmqtt_spi.reference.authentication import StaticUsers
+from kinmqtt_spi.memory.authentication import StaticUsers
 from kinmqtt_spi.services.authentication import Redirect
 
 QUESTIONS = 1000

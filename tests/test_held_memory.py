@@ -17,8 +17,8 @@ from kinmqtt.mqtt.packets import V5, Publish, Subscribe, SubscribeRequest
 from kinmqtt.settings import BrokerSettings
 from kinmqtt.testing import BrokerHarness
 from kinmqtt_spi import Message, Properties
-from kinmqtt_spi.reference.event import MemoryEventLog
-from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion
 from kinmqtt_spi.services.metric import GaugeSample
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.plugin import TopicClaim
+from kinmqtt_spi.topics import matches
 
 LEVELS = st.sampled_from(["$CONTROL", "$x", "a", "b", ""])
 CLAIMS = st.tuples(st.sampled_from(["$CONTROL", "$x"]), st.lists(st.sampled_from(["a", "b", ""]), max_size=2)).map(

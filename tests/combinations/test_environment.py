@@ -102,7 +102,7 @@ def test_the_house_is_over_the_store_that_is_named() -> None:
     stores = House().broker.runtime.stores
     ours = [getattr(each, "_service", each) for each in (stores.session, stores.queue, stores.retain)]
 
-    over = "kinmqtt_redis_session" if Installed.here().store == "redis" else "kinmqtt_spi.reference"
+    over = "kinmqtt_redis_session" if Installed.here().store == "redis" else "kinmqtt_spi.memory"
     assert all(type(each).__module__.startswith(over) for each in ours), ours
 
 

@@ -19,8 +19,8 @@ from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, Connack, Puback, Publish, Pubrec, Suback, Subscribe, SubscribeRequest
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Client, Decision, Message, Properties, Subscription, Will, hookimpl
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.services.queue import Entry
 from kinmqtt_spi.services.retain import retained_bytes

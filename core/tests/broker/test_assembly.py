@@ -19,8 +19,8 @@ from kinmqtt.hooks.selection import Selection, choose
 from kinmqtt.settings import BrokerSettings, LimitSettings, ListenerSettings
 from kinmqtt_spi import SPI_VERSION, Message, hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, SettingsError
-from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.services.limiter import LimiterNeeds, ResourceKind
 from kinmqtt_spi.services.plugin import Context, Requirements
 from kinmqtt_spi.values import NodeIdentity

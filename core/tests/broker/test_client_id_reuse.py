@@ -15,9 +15,9 @@ from twisted.logger import formatEvent, globalLogPublisher
 from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Will
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Decision, Properties, hookimpl
+from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.authentication import ALLOW_ANONYMOUS, ConnectRequest
 from kinmqtt_spi.services.session import Claim, Claimant, OpenSession, StoredSession
 from kinmqtt_spi.values import Address, Client, NodeIdentity

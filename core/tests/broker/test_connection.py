@@ -28,8 +28,8 @@ from kinmqtt.mqtt.packets import (
     Will,
 )
 from kinmqtt_spi import Decision, Message, hookimpl
+from kinmqtt_spi.memory.subscription import NaiveIndex
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.subscription import NaiveIndex
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.values import ALLOW
 

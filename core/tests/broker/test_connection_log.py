@@ -13,8 +13,8 @@ from twisted.logger import formatEvent, globalLogPublisher
 
 from kinmqtt.broker.log_lines import LINES_PER_S, LogLines
 from kinmqtt.mqtt.packets import V5, V311, Disconnect
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import TurnableClock
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from kinmqtt.broker.routing.fanouts import (
 from kinmqtt.broker.routing.target import DENIED, PLAIN, SHARED, UNKNOWN, Sorted, Target, merge, part_of
 from kinmqtt.broker.session.session import Session
 from kinmqtt.mqtt.packets import V5, V311
-from kinmqtt.mqtt.topics import matches
 from kinmqtt_spi import Properties, ReasonCode, Verdict, hookimpl
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache, Scope
+from kinmqtt_spi.topics import matches
 
 CLIENTS = st.sampled_from(["a", "b", "c", "d"])
 TOPICS = ["t", "t/u", "t/u/v", "$d/t"]

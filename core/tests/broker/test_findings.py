@@ -32,10 +32,10 @@ from kinmqtt.mqtt.packets import (
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import NO_PROPERTIES, SPI_VERSION, Message, Properties, Subscription, hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, ServiceUnavailable
+from kinmqtt_spi.memory.cluster import SingleNode
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.cluster import SingleNode
-from kinmqtt_spi.reference.queue import MemoryQueueStore
-from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.limiter import LimitVerdict, ResourceKind
 from kinmqtt_spi.services.metric import SysTopic

@@ -12,7 +12,7 @@ from stores import Later, SlowQueues, SlowSessions
 from kinmqtt.mqtt.packets import V5, Connack, Connect, Will
 from kinmqtt_spi import Properties, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.queue import Append
 from kinmqtt_spi.services.session import SessionPage
 from kinmqtt_spi.testing.build import entry

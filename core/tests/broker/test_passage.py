@@ -27,8 +27,8 @@ from kinmqtt.mqtt.packets import (
 )
 from kinmqtt_spi import ALLOW, Message, Properties, deny, hookimpl
 from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.memory.cluster import SingleNode
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.cluster import SingleNode
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache
 from kinmqtt_spi.services.cluster import ClusterListener
 from kinmqtt_spi.services.queue import Append

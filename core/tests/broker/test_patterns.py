@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kinmqtt.broker.session.patterns import STEPS_OF_SHARED, Patterns
 from kinmqtt.mqtt.packets import V5, V311
-from kinmqtt.mqtt.topics import matches, split_shared
+from kinmqtt.mqtt.topics import split_shared
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Subscription
 
 LEVEL = st.sampled_from(["a", "b", "+"])

@@ -24,7 +24,7 @@ from kinmqtt.mqtt.packets import (
     Unsubscribe,
 )
 from kinmqtt_spi import Properties
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message
 

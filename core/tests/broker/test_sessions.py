@@ -13,8 +13,8 @@ from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Puback, Publish, Pub
 from kinmqtt.settings import NEVER_EXPIRES
 from kinmqtt_spi import Message, Properties
 from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.queue import Append, Entry, Purge
 from kinmqtt_spi.services.session import ReleaseSession, SaveSubscriptions
 from kinmqtt_spi.values import NodeIdentity, Subscription

@@ -13,8 +13,8 @@ from harness import House, Peer
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
 from kinmqtt_spi import Properties, Subscription, hookimpl
+from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.event import MemoryEventLog
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.queue import FullPolicy
 from kinmqtt_spi.services.subscription import Subscriber

@@ -28,7 +28,7 @@ from kinmqtt.mqtt.packets import (
     Will,
 )
 from kinmqtt_spi import Message, Properties, hookimpl
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.queue import Append
 from kinmqtt_spi.services.session import DiscardSession, RemoveSubscriptions, SaveSubscriptions
 

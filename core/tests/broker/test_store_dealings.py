@@ -20,14 +20,14 @@ from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connect, Puback, Publish, Pubrec, Will
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.properties import text_bytes
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.event import MemoryEventLog
-from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.reference.queue import MemoryQueueStore
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.event import Event
 from kinmqtt_spi.services.queue import Append, Entry, InboundClose
 from kinmqtt_spi.services.session import OpenSession, StoredSession

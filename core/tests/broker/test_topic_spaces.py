@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from kinmqtt.broker.topic_spaces import NEED_A_CLAIM, Claims, TopicSpaces
 from kinmqtt.builtins.auto_subscriptions import AutoSubscriptionsSettings, TemplateSettings
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Will
-from kinmqtt.mqtt.topics import matches
 from kinmqtt_spi import ALLOW, Client, Drop, Message, Subscription, hookimpl, on_topics
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.queue import MemoryQueueStore
-from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.plugin import TopicClaim
+from kinmqtt_spi.topics import matches
 
 DENIED = ReasonCode.NOT_AUTHORIZED
 NO_NAME = ReasonCode.TOPIC_NAME_INVALID

@@ -34,11 +34,11 @@ from kinmqtt.mqtt.packets import (
 )
 from kinmqtt_spi import Drop, Message, Properties, Reject, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.event import MemoryEventLog
-from kinmqtt_spi.reference.plugin import TurnableClock
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.limiter import LimitVerdict, ResourceKind
 from kinmqtt_spi.services.queue import (
     Append,

@@ -12,7 +12,7 @@ from kinmqtt.broker.connection.unsent import Unsent, size_of, without_qos_0
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Pingresp, Puback, Publish
 from kinmqtt.settings import LimitSettings
-from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.metrics import MetricRegistry
 
 LARGE = bytes(range(256)) * (SHARED_BYTES // 128)
 

@@ -8,7 +8,7 @@ from harness import House
 from kinmqtt.builtins.bans import BanSettings, BansSettings
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi import Decision, hookimpl
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as
 
 BANNED = 0x8A

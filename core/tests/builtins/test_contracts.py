@@ -15,8 +15,8 @@ from attrs import evolve
 from kinmqtt.builtins.certificate import authenticate
 from kinmqtt.builtins.scram import METHOD, Secret
 from kinmqtt.hooks.discovery import builtin_candidates
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.plain import to_plain
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.cluster import ClusterBackend
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex

@@ -18,8 +18,8 @@ from kinmqtt.builtins.delayed import DelayedSettings
 from kinmqtt.mqtt.packets import V5, Puback, Publish, Will
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Decision, Message, Properties, deny, hookimpl
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.plain import to_plain
-from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.metric import GaugeSample

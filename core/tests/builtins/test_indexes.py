@@ -17,10 +17,11 @@ from kinmqtt.builtins._leaf import LeafIndex
 from kinmqtt.builtins.hash import HashIndex
 from kinmqtt.builtins.trie import TrieIndex
 from kinmqtt_spi.errors import SubscriptionRefused
+from kinmqtt_spi.memory.plugin import BareContext
+from kinmqtt_spi.memory.subscription import NaiveIndex
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import BareContext
-from kinmqtt_spi.reference.subscription import NaiveIndex, matches
 from kinmqtt_spi.services.subscription import Matches, Subscriber, SubscriptionIndex
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Subscription
 
 both = pytest.mark.parametrize("make", [TrieIndex, HashIndex])

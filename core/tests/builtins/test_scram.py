@@ -19,7 +19,7 @@ from kinmqtt.builtins.scram import METHOD, Scram, ScramSettings, Secret
 from kinmqtt.mqtt.packets import V5, Auth, Disconnect
 from kinmqtt_spi import Properties
 from kinmqtt_spi.errors import SettingsError
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Continue, ExchangeStep
 from kinmqtt_spi.settings import Document, parse
 

@@ -7,7 +7,7 @@ from harness import House, Peer
 
 from kinmqtt.builtins.share_strategy import ShareStrategy, ShareStrategySettings, Strategy
 from kinmqtt_spi import Message, Subscription
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import Publisher
 

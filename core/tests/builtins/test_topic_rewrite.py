@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kinmqtt.builtins.topic_rewrite import RewriteSettings, TopicRewrite, TopicRewriteSettings
 from kinmqtt.mqtt.packets import V5, Puback, Suback
 from kinmqtt_spi import Client, Message, Reject, Subscription
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import BareContext
 
 
 def _rule(pattern: str, target: str, action: Literal["all", "publish", "subscribe"] = "all") -> RewriteSettings:

@@ -52,7 +52,7 @@ def authenticate(request):
 
 STORES = """
 from kinmqtt_spi import hookimpl
-from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.memory.queue import MemoryQueueStore
 
 @hookimpl
 def queue_store():

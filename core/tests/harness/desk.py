@@ -9,8 +9,8 @@ from kinmqtt.hooks.calls import Call, CallFactory
 from kinmqtt.hooks.manager import Implementation
 from kinmqtt.hooks.notify import Mailbox, NoticeLimit, Notify
 from kinmqtt_spi.markers import HookTraits, Kind
-from kinmqtt_spi.reference.metric import MetricRegistry
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.metrics import MetricRegistry
 
 
 class Stopwatch:

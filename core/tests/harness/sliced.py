@@ -8,7 +8,7 @@ from typing import Any
 from harness import House, Peer
 
 from kinmqtt.broker.turn.slices import FIRST_SLICE_S
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 
 
 class HurriedClock(TurnableClock):

@@ -10,10 +10,10 @@ from twisted.internet.defer import Deferred, maybeDeferred
 
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.queue import MemoryQueueStore
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.session import MemorySessionStore
 
 FULL = ServiceUnavailable("the disk is full", ReasonCode.QUOTA_EXCEEDED)
 

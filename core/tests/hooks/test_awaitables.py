@@ -15,7 +15,7 @@ from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, is_pending,
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl
 from kinmqtt_spi.errors import CallAbandoned
-from kinmqtt_spi.reference.plugin import Completed, TurnableClock
+from kinmqtt_spi.memory.plugin import Completed, TurnableClock
 from kinmqtt_spi.services.plugin import Requirements
 
 OnLoop = Callable[[Coroutine[Any, Any, Any]], Any]

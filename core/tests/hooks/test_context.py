@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from kinmqtt.hooks.context import PluginContext
 from kinmqtt.mqtt.packets import V5, Disconnect
 from kinmqtt_spi import ALLOW, Client, Decision, Message, Properties, ReasonCode, Subscription, deny, hookimpl
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.values import THE_BROKER, MessageId, NodeIdentity
 

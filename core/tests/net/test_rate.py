@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kinmqtt.net.rate import AcceptRate
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 
 
 class Port:

@@ -24,7 +24,7 @@ from kinmqtt.net.service import LOOK_AT_CERTIFICATES_S, BrokerService
 from kinmqtt.net.tls import TlsContext
 from kinmqtt.net.validity import DAY_S, EARLY_S, Validity, of_chain
 from kinmqtt.settings import TlsSettings
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 
 _now = time.time
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract
 from kinmqtt_spi.testing.build import connect_request

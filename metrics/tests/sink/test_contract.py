@@ -11,7 +11,7 @@ import pytest
 
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.settings import MetricsSettings
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.testing.driving import TurningDriver
 from kinmqtt_spi.testing.metric import MetricPluginContract
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract

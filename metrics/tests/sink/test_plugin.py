@@ -26,7 +26,7 @@ from kinmqtt_metrics.summing import largest
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import topics_of
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind

@@ -21,8 +21,8 @@ from kinmqtt_metrics.landing import published
 from kinmqtt_metrics.record import Record
 from kinmqtt_metrics.segments import Disk, InUse, Segment, recover
 from kinmqtt_metrics.spool import RECORD_BYTES, Figures, Spool, Writer, WriterThread
-from kinmqtt_spi.reference.metric import MetricRegistry
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.metrics import MetricRegistry
 
 NODE, BOOT = "n", "00000000c0ffee01"
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_auth_file.backing_off import FREE, HEALED_AFTER_S, BackOff
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 
 
 def pauses(back_off: BackOff, failures: int) -> list[float]:

@@ -16,8 +16,8 @@ from kinmqtt_auth_file.client_ids import ClientIds, Pattern
 from kinmqtt_auth_file.hashes import Pbkdf2
 from kinmqtt_spi import Client
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.settings import Document, parse
 from kinmqtt_spi.values import Reject
 

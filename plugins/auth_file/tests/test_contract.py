@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 
 from kinmqtt_auth_file import AuthFile, AuthFileSettings
 from kinmqtt_auth_file.hashes import Argon2id, Argon2Settings, PasswordHash, Pbkdf2
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract
 from kinmqtt_spi.testing.authorization import ODD_NAMES, AuthorizationCase, AuthorizerContract

@@ -14,7 +14,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from kinmqtt_auth_file.backing_off import FREE
 from kinmqtt_auth_file.hashes import Kind, PasswordHash
 from kinmqtt_auth_file.line import PATIENCE_S, Line, TooBusy
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 
 RIGHT, WRONG = b"right", b"wrong"
 

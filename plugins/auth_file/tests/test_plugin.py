@@ -16,8 +16,8 @@ from kinmqtt_auth_file.hashes import Argon2Settings, Pbkdf2
 from kinmqtt_auth_file.line import TooBusy
 from kinmqtt_spi import Client, Decision, Message
 from kinmqtt_spi.errors import NotConfigured, SettingsError
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, AuthorizationRequest
 from kinmqtt_spi.services.plugin import HealthState, Requirements

@@ -9,7 +9,7 @@ from kinmqtt_auth_file.hashes import Sha512
 from kinmqtt_auth_file.passwords import Passwords
 from kinmqtt_auth_file.users import Users
 from kinmqtt_spi import Client
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 
 ONE, OTHER = (Sha512(b"salt", bytes([number]) * 64) for number in range(2))
 

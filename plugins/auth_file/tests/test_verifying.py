@@ -13,7 +13,7 @@ from kinmqtt_auth_file.hashes import Kind, PasswordHash
 from kinmqtt_auth_file.line import Line
 from kinmqtt_auth_file.passwords import Passwords
 from kinmqtt_auth_file.verifying import Verified, Verifier
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 
 WORK: list[str] = []
 """Which hashes were verified, in order."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kinmqtt_example_guard import Guard, GuardSettings
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.testing.build import client, message
 from kinmqtt_spi.testing.metric import MetricPluginContract
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract

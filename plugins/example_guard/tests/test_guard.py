@@ -7,8 +7,8 @@ import pytest
 from kinmqtt_example_guard import Guard, GuardSettings
 from kinmqtt_spi import Client, Message
 from kinmqtt_spi.errors import NotConfigured, SettingsError
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.plugin import Requirements
 from kinmqtt_spi.settings import Document, parse
 

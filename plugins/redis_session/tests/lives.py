@@ -11,7 +11,7 @@ from kinmqtt_redis_session import RedisSession, RedisSessionSettings
 from kinmqtt_redis_session.queues import RedisQueueStore
 from kinmqtt_redis_session.retained import RedisRetainStore
 from kinmqtt_redis_session.sessions import RedisSessionStore
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.values import NodeIdentity
 
 

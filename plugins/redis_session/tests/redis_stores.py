@@ -10,7 +10,7 @@ import pytest
 from redis_processes import RedisServer, redis_server
 
 from kinmqtt_redis_session import RedisSession, RedisSessionSettings
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.testing.contract import StoreContract
 from kinmqtt_spi.values import NodeIdentity
 

@@ -15,7 +15,7 @@ from kinmqtt_redis_session.keys import Keys
 from kinmqtt_redis_session.mirror import Mirror
 from kinmqtt_redis_session.turn import Ledger
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.retain import RetainWrite
 from kinmqtt_spi.testing.build import NOW, message
 

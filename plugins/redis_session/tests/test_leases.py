@@ -20,7 +20,7 @@ from kinmqtt_redis_session.command import _Opened
 from kinmqtt_redis_session.keys import Keys, shard_of
 from kinmqtt_redis_session.leases import Leases
 from kinmqtt_redis_session.machine import Machine
-from kinmqtt_spi.reference.plugin import RecordingLog, TurnableClock
+from kinmqtt_spi.memory.plugin import RecordingLog, TurnableClock
 from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession
 from kinmqtt_spi.testing.build import HERE, NOW, THERE, session
 from kinmqtt_spi.values import NodeIdentity

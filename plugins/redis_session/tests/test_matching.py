@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinmqtt_redis_session.matching import END, Pattern
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.testing.retain import FILTERS, TOPICS
+from kinmqtt_spi.topics import matches
 
 LEVELS = st.sampled_from(["a", "b", "ab", "a-b", "", "$x", "0", "é", "a b"])
 SOME_TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join)

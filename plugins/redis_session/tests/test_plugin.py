@@ -16,7 +16,7 @@ from kinmqtt_redis_session.command import _context
 from kinmqtt_redis_session.settings import verified
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, ServiceUnavailable, SettingsError
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.plugin import Context, HealthState
 from kinmqtt_spi.services.queue import Append, Remove
 from kinmqtt_spi.testing.build import entry

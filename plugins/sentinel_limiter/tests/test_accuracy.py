@@ -11,7 +11,7 @@ import pytest
 from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings
 from kinmqtt_sentinel_limiter._settings import FlowSettings
 from kinmqtt_sentinel_limiter._warm_up import WarmUp
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
 
 SECONDS: Final = 60.0

@@ -10,7 +10,7 @@ from attrs import evolve
 from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings
 from kinmqtt_sentinel_limiter._limits import MAX_PLANS
 from kinmqtt_sentinel_limiter._settings import FlowSettings, ParamSettings, SystemSettings
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
 from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.limiter import LimiterCase, LimiterContract

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kinmqtt_sentinel_limiter._degrade import BreakerState, Guard, Guards
 from kinmqtt_sentinel_limiter._settings import DegradeSettings
 from kinmqtt_spi.errors import CallStopped
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 
 BY_COUNT = DegradeSettings(name="b", strategy="error_count", count=2, min_request_amount=1)
 ERROR = RuntimeError("no")

@@ -11,7 +11,7 @@ from kinmqtt_sentinel_limiter._cells import Cell, WindowCell
 from kinmqtt_sentinel_limiter._hot import HotValues
 from kinmqtt_sentinel_limiter._rules import ParamRule, Surroundings
 from kinmqtt_sentinel_limiter._settings import ParamSettings
-from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.metrics import MetricRegistry
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
 
 

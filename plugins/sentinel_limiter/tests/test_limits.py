@@ -11,8 +11,8 @@ import pytest
 from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings, _limits
 from kinmqtt_sentinel_limiter._rules import FlowRule
 from kinmqtt_sentinel_limiter._settings import FlowSettings, ParamSettings, Rules, SystemSettings
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
 
 CONNECTION, CONNECT, PUBLISH, SUBSCRIBE = ResourceKind

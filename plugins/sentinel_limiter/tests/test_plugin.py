@@ -11,7 +11,7 @@ import pytest
 from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings
 from kinmqtt_sentinel_limiter._settings import DegradeSettings, FlowSettings, ParamSettings, SystemSettings
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, SettingsError
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.limiter import LimiterNeeds, Resource, ResourceKind
 from kinmqtt_spi.services.plugin import HealthState, Requirements
 

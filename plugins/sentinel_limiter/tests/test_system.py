@@ -9,7 +9,7 @@ import pytest
 from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings
 from kinmqtt_sentinel_limiter._settings import FlowSettings, SystemSettings
 from kinmqtt_sentinel_limiter._system import Load, MachineGauges
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
 
 PUBLISH = Resource(ResourceKind.PUBLISH, "main", "192.0.2.1", "c")

@@ -9,7 +9,7 @@ from kinmqtt_sentinel_limiter._cells import ConcurrencyCell, WindowCell
 from kinmqtt_sentinel_limiter._rules import FlowRule, Surroundings
 from kinmqtt_sentinel_limiter._settings import FlowSettings
 from kinmqtt_sentinel_limiter._table import KeyTable, key_of
-from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.metrics import MetricRegistry
 
 RULE = FlowRule(FlowSettings(name="r", count=1), Surroundings(MetricRegistry(), 100))
 

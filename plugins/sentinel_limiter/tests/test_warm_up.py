@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kinmqtt_sentinel_limiter._rules import FlowRule, Surroundings
 from kinmqtt_sentinel_limiter._settings import FlowSettings
 from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell
-from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.metrics import MetricRegistry
 
 RULE = FlowRule(FlowSettings(name="r", count=1), Surroundings(MetricRegistry(), 100))
 

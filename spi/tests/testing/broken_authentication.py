@@ -12,8 +12,8 @@ import pytest
 from attrs import evolve
 
 from kinmqtt_spi.markers import hookimpl
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.authentication import ConnectRequest, Continue, ExchangeStep, Identity, allow_as
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract, Exchange
 from kinmqtt_spi.testing.build import connect_request

@@ -10,13 +10,13 @@ import pytest
 from attrs import evolve
 
 from kinmqtt_spi.markers import hookimpl
+from kinmqtt_spi.memory.authorization import Rule, StaticRules
+from kinmqtt_spi.memory.plugin import BareContext, Completed
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.authorization import Rule, StaticRules
-from kinmqtt_spi.reference.plugin import BareContext, Completed
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, Authorization, AuthorizationRequest, Cache, Scope
 from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContract
 from kinmqtt_spi.testing.build import authorization, client
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import ALLOW, Client, Decision, Verdict, deny
 
 ALICE, BOB = client("alice", "alice"), client("bob", "bob")

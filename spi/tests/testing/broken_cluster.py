@@ -9,7 +9,7 @@ import pytest
 from two_nodes import CREDIT, Hub, Moving, Node
 
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.cluster import ClusterListener, HandOff, LinkState, Member, MemberState, RouteChange
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
 from kinmqtt_spi.values import Maybe, Message, NodeIdentity

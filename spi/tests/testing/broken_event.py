@@ -12,9 +12,9 @@ from attrs import evolve
 from turning import ClockRunner, Gate
 
 from kinmqtt_spi.errors import OffsetOutOfRange, ServiceUnavailable
-from kinmqtt_spi.reference._consumers import Member
-from kinmqtt_spi.reference.event import MemoryEventLog
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory._consumers import Member
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.event import Consumer, Event, EventVersion, Recorded, Start
 from kinmqtt_spi.testing.build import event
 from kinmqtt_spi.testing.event import EventLogContract

@@ -9,9 +9,9 @@ import pytest
 from attrs import evolve
 
 from kinmqtt_spi.markers import hookimpl
+from kinmqtt_spi.memory.limiter import Rule, TokenBuckets
+from kinmqtt_spi.memory.plugin import Completed, TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.limiter import Rule, TokenBuckets
-from kinmqtt_spi.reference.plugin import Completed, TurnableClock
 from kinmqtt_spi.services.limiter import (
     WITHIN_LIMITS,
     LimitDecision,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.metrics import MetricRegistry
 from kinmqtt_spi.services.metric import Counter, Gauge, Histogram
 from kinmqtt_spi.testing.metric import MetricsContract
 from kinmqtt_spi.values import NO_ATTRIBUTES

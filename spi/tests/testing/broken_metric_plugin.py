@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kinmqtt_spi.markers import hookimpl
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.metric import Snapshot, SysTopic, TrafficSnapshot
 from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.faults import Held

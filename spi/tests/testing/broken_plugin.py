@@ -12,7 +12,7 @@ from attrs import field, frozen
 import kinmqtt_spi
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.markers import fails_closed, hookimpl, on_topics
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements
 from kinmqtt_spi.settings import setting

@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
-from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.services.queue import (
     Append,
     Entry,

@@ -12,9 +12,8 @@ import pytest
 from attrs import evolve
 
 from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.properties import NO_PROPERTIES
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.retain import (
     RetainContents,
     RetainPage,
@@ -24,6 +23,7 @@ from kinmqtt_spi.services.retain import (
     retained_bytes,
 )
 from kinmqtt_spi.testing.retain import RetainStoreContract
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Message, Publisher
 
 ALL = 1_000_000

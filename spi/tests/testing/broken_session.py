@@ -10,7 +10,7 @@ from attrs import evolve
 from homed import HomedSessionStore, Shared
 
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
-from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.services.session import (
     Claim,
     Claimant,

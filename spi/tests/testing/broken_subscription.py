@@ -8,10 +8,11 @@ import pytest
 from attrs import evolve
 
 from kinmqtt_spi.errors import SubscriptionRefused
+from kinmqtt_spi.memory.subscription import NaiveIndex
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.subscription import NaiveIndex, matches
 from kinmqtt_spi.services.subscription import Matches, Subscriber, SubscriptionIndex
 from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Subscription
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
-from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.services.session import Claim, Claimant, SessionPage
 from kinmqtt_spi.testing.build import HERE
 from kinmqtt_spi.values import Maybe, NodeIdentity

@@ -9,7 +9,7 @@ import pytest
 from broken_authentication import SoundUsers, Users
 
 from kinmqtt_spi.markers import hookimpl
-from kinmqtt_spi.reference.authentication import StaticUsers
+from kinmqtt_spi.memory.authentication import StaticUsers
 from kinmqtt_spi.services.authentication import ConnectRequest, ExchangeStep
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract
 from kinmqtt_spi.testing.build import connect_request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broken_authorization import SoundRules
 
-from kinmqtt_spi.reference.authorization import Rule, StaticRules
+from kinmqtt_spi.memory.authorization import Rule, StaticRules
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContract
 from kinmqtt_spi.testing.build import authorization, client

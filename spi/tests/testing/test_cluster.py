@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broken_cluster import SoundNodes
 
-from kinmqtt_spi.reference.cluster import SingleNode
+from kinmqtt_spi.memory.cluster import SingleNode
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
 
 

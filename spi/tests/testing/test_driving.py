@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from turning import Gate
 
-from kinmqtt_spi.reference.plugin import Completed, TurnableClock
+from kinmqtt_spi.memory.plugin import Completed, TurnableClock
 from kinmqtt_spi.testing.driving import AsyncioDriver, Driver, NoAnswer, TurningDriver
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from turning import ClockRunner, Gate
 
-from kinmqtt_spi.reference.event import MemoryEventLog
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.testing.build import event
 from kinmqtt_spi.testing.event import EventLogContract
 

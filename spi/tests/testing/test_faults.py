@@ -9,10 +9,10 @@ import pytest
 from turning import Gate
 
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.reference.queue import MemoryQueueStore
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.session import MemorySessionStore
-from kinmqtt_spi.reference.subscription import NaiveIndex
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.session import MemorySessionStore
+from kinmqtt_spi.memory.subscription import NaiveIndex
 from kinmqtt_spi.services.queue import Append, QueueStore
 from kinmqtt_spi.services.retain import RetainStore
 from kinmqtt_spi.services.session import SessionStore

@@ -6,8 +6,8 @@ import pytest
 from attrs import evolve
 from broken_limiter import SoundSlots
 
-from kinmqtt_spi.reference.limiter import Rule, TokenBuckets
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.limiter import Rule, TokenBuckets
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.testing.limiter import LimiterCase, LimiterContract
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broken_metric_plugin import SoundPlugin
 
-from kinmqtt_spi.reference.metric import MetricRegistry, Namespaced
+from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.testing.metric import MetricsContract
 
 

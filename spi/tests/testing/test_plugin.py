@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from broken_plugin import SoundTicker
 
-from kinmqtt_spi.reference.authentication import StaticUsers
-from kinmqtt_spi.reference.authorization import Rule, StaticRules
-from kinmqtt_spi.reference.limiter import TokenBuckets
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.authentication import StaticUsers
+from kinmqtt_spi.memory.authorization import Rule, StaticRules
+from kinmqtt_spi.memory.limiter import TokenBuckets
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
 from kinmqtt_spi.values import Verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.testing.queue import QueueStoreContract
 
 

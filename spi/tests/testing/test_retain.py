@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.testing.retain import RetainStoreContract
 
 

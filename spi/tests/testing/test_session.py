@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from homed import HomedSessionStore, Shared
 
-from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.testing.session import SessionStoreContract
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from broken_subscription import SoundPlain
 
-from kinmqtt_spi.reference.subscription import NaiveIndex
+from kinmqtt_spi.memory.subscription import NaiveIndex
 from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
 
 

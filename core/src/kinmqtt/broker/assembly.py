@@ -26,7 +26,7 @@ from kinmqtt.hooks.registry import Hooks
 from kinmqtt.settings import BrokerSettings, LimitSettings
 from kinmqtt.settings.machine import Machine
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, NotWanted, SettingsError
-from kinmqtt_spi.reference.metric import MetricRegistry
+from kinmqtt_spi.metrics import MetricRegistry
 from kinmqtt_spi.services.cluster import ClusterBackend
 from kinmqtt_spi.services.event import EventLog
 from kinmqtt_spi.services.limiter import LimiterNeeds

@@ -9,10 +9,10 @@ from twisted.internet.defer import ensureDeferred
 from twisted.python.failure import Failure
 
 from kinmqtt_spi import hookimpl
-from kinmqtt_spi.reference.event import MemoryEventLog
-from kinmqtt_spi.reference.queue import MemoryQueueStore
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.event import EventLog

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError
-from kinmqtt_spi.reference.limiter import Rule, TokenBuckets
+from kinmqtt_spi.memory.limiter import Rule, TokenBuckets
 from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.settings import setting
 
@@ -43,7 +43,7 @@ class RateLimitSettings:
 
 
 class RateLimits:
-    """A limiter with token buckets; see :class:`kinmqtt_spi.reference.limiter.TokenBuckets`."""
+    """A limiter with token buckets; see :class:`kinmqtt_spi.memory.limiter.TokenBuckets`."""
 
     def __init__(self) -> None:
         self._context: Context | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kinmqtt_spi import hookimpl
-from kinmqtt_spi.reference.cluster import SingleNode
+from kinmqtt_spi.memory.cluster import SingleNode
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.cluster import ClusterBackend

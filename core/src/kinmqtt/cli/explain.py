@@ -23,12 +23,13 @@ from kinmqtt.hooks.awaitables import as_deferred, limited
 from kinmqtt.hooks.manager import Implementation
 from kinmqtt.hooks.registry import NOBODY_ANSWERED
 from kinmqtt.mqtt.errors import RemoteError
-from kinmqtt.mqtt.topics import check_topic_name, matches, split_shared
+from kinmqtt.mqtt.topics import check_topic_name, split_shared
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Identity, Redirect
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import ALLOW, Client, Decision, Disconnect, Drop, Reject, Verdict, deny
 
 ASKED: Final = (

@@ -18,12 +18,12 @@ from kinmqtt.hooks.answers import ANYTHING, EXPECTED, NOTHING, Expected, WrongAn
 from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, is_pending, limited
 from kinmqtt.hooks.manager import Implementation
 from kinmqtt.hooks.timed import TimedCoroutine
-from kinmqtt.mqtt.topics import matches
 from kinmqtt_spi.errors import AssemblyError, CallAbandoned, CallStopped
 from kinmqtt_spi.markers import HookTraits, Kind
-from kinmqtt_spi.reference.pace import Pace
+from kinmqtt_spi.pace import Pace
 from kinmqtt_spi.services.metric import Counter, Metrics
 from kinmqtt_spi.services.plugin import CallGuard, Clock
+from kinmqtt_spi.topics import matches
 
 log = Logger("kinmqtt.hooks")
 

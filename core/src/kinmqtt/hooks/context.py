@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from kinmqtt.hooks.awaitables import run
+from kinmqtt_spi.metrics import Namespaced
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.metric import Namespaced
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.plugin import Clock, Context, Delivery, Log, TopicClaim

@@ -26,7 +26,7 @@ from kinmqtt.hooks.calls import (
     concerns,
 )
 from kinmqtt_spi.markers import NOTICE_LIMIT_S
-from kinmqtt_spi.reference.pace import Pace
+from kinmqtt_spi.pace import Pace
 from kinmqtt_spi.services.metric import Counter, Metrics
 from kinmqtt_spi.services.plugin import Clock, Timer
 

@@ -65,20 +65,6 @@ def split_shared(filter: str, max_levels: int | None = None) -> tuple[str | None
     return group, rest
 
 
-def matches(filter: str, topic: str) -> bool:
-    """Whether a valid, unshared ``filter`` matches a valid ``topic`` (MQTT-4.7.1-1 to MQTT-4.7.3-4)."""
-    if topic[:1] == "$" and filter[:1] in ("+", "#"):
-        return False  # MQTT-4.7.2-1
-    wanted = filter.split("/")
-    levels = topic.split("/")
-    for index, level in enumerate(wanted):
-        if level == "#":
-            return True  # also for the parent itself: nothing has to be left of the topic
-        if index == len(levels) or level not in ("+", levels[index]):
-            return False
-    return len(wanted) == len(levels)
-
-
 def _check_common(text: str, max_levels: int | None, bad: Callable[[str, str], RemoteError]) -> None:
     """Raise what ``bad`` makes of it, where something is wrong with a name or a filter alike."""
     if not text:

@@ -53,8 +53,8 @@ from kinmqtt.mqtt.packets import (
 from kinmqtt.settings import BrokerSettings, LimitSettings, ListenerSettings
 from kinmqtt.settings.machine import Machine
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
-from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.settings import Document, did_you_mean, parse
 from kinmqtt_spi.values import Address, NodeIdentity
 from kinmqtt_spi.values import Will as SpiWill

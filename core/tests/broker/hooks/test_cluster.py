@@ -11,7 +11,7 @@ from twisted.internet.defer import succeed
 
 from kinmqtt_spi import Message, hookimpl
 from kinmqtt_spi.errors import AssemblyError
-from kinmqtt_spi.reference.cluster import SingleNode
+from kinmqtt_spi.memory.cluster import SingleNode
 from kinmqtt_spi.services.cluster import ClusterListener, Member, MemberState, RouteChange
 from kinmqtt_spi.values import MessageId, NodeIdentity
 

@@ -13,7 +13,7 @@ from kinmqtt.mqtt.packets import V5, Will
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Drop, Message, Reject, hookimpl
 from kinmqtt_spi.errors import AssemblyError
-from kinmqtt_spi.reference.event import MemoryEventLog
+from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.services.event import Event, EventKind
 
 

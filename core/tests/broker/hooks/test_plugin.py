@@ -14,8 +14,8 @@ from kinmqtt.mqtt.packets import V5
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, CallAbandoned, CallStopped, NotConfigured, SettingsError
-from kinmqtt_spi.reference.cluster import SingleNode
-from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.memory.cluster import SingleNode
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.services.plugin import CallGuard, Context, Health, HealthState, Requirements
 
 

@@ -13,7 +13,7 @@ from kinmqtt.mqtt.packets import V5, Disconnect, Puback
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import Message, Properties, ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
-from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.services.queue import Append, FullPolicy, QueueFull
 
 

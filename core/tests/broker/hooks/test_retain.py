@@ -14,7 +14,7 @@ from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Disconnect as DisconnectOutcome
 from kinmqtt_spi import Drop, Message, Properties, ReasonCode, Reject, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
-from kinmqtt_spi.reference.retain import MemoryRetainStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
 
 
 def broken(*_: Any) -> Any:

@@ -14,12 +14,12 @@ from kinmqtt.hooks.manager import PROVIDERS
 from kinmqtt.mqtt.packets import V5, Puback
 from kinmqtt_spi import ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, Fenced, ServiceUnavailable
-from kinmqtt_spi.reference.cluster import SingleNode
-from kinmqtt_spi.reference.event import MemoryEventLog
-from kinmqtt_spi.reference.queue import MemoryQueueStore
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.session import MemorySessionStore
-from kinmqtt_spi.reference.subscription import NaiveIndex
+from kinmqtt_spi.memory.cluster import SingleNode
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.session import MemorySessionStore
+from kinmqtt_spi.memory.subscription import NaiveIndex
 
 MEMORY: dict[str, Callable[[Any], Any]] = {
     "subscription": lambda context: NaiveIndex(),

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import Client, ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
-from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.values import Address
 
 

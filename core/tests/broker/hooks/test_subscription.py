@@ -14,7 +14,7 @@ from kinmqtt.builtins.trie import TrieIndex
 from kinmqtt.mqtt.packets import V5, V311, Disconnect, Puback, Publish
 from kinmqtt_spi import Client, Drop, Message, ReasonCode, Reject, Subscription, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
-from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.services.session import RemoveSubscriptions, SaveSubscriptions
 from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import Disconnect as DisconnectOutcome

@@ -14,7 +14,7 @@ from kinmqtt.builtins import memory
 from kinmqtt.builtins.embedded import Embedded, EmbeddedSettings
 from kinmqtt.builtins.embedded.image import EVENTS
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.event import EventLog
 from kinmqtt_spi.services.queue import QueueStore
 from kinmqtt_spi.services.retain import RetainStore

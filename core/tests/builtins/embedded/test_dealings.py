@@ -20,7 +20,7 @@ from kinmqtt.builtins.embedded.stores import Ledger
 from kinmqtt.mqtt.packets import V5, Puback, Publish, Pubrec
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Message, Properties
-from kinmqtt_spi.reference.plugin import NODE, BareContext, TurnableClock
+from kinmqtt_spi.memory.plugin import NODE, BareContext, TurnableClock
 from kinmqtt_spi.services.queue import Append, Entry
 from kinmqtt_spi.services.session import DiscardSession, OpenSession, StoredSession
 from kinmqtt_spi.values import MessageId

@@ -14,7 +14,7 @@ from kinmqtt.builtins.embedded.directory import DataDirectory
 from kinmqtt.builtins.embedded.image import everything
 from kinmqtt.builtins.embedded.records import Group, Unpacked, pack, unpack
 from kinmqtt.builtins.embedded.segment import Segment
-from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.services.session import OpenSession, ResumeSession, StoredSession
 from kinmqtt_spi.values import Subscription
 

@@ -15,8 +15,8 @@ from kinmqtt.builtins.embedded.image import Image, everything
 from kinmqtt.builtins.embedded.records import Group, pack, unpack
 from kinmqtt.builtins.embedded.stores import Ledger
 from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.memory.plugin import NODE, BareContext
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.reference.plugin import NODE, BareContext
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
 from kinmqtt_spi.services.queue import (
     Append,

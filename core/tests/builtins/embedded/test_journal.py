@@ -28,8 +28,8 @@ from kinmqtt.builtins.embedded.journal import (
 from kinmqtt.builtins.embedded.records import Group, pack
 from kinmqtt.builtins.embedded.segment import DataDirectoryError, Segment, name_of
 from kinmqtt_spi.errors import NotConfigured, ServiceUnavailable
+from kinmqtt_spi.memory.plugin import NODE, BareContext
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import NODE, BareContext
 from kinmqtt_spi.services.plugin import HealthState
 from kinmqtt_spi.services.queue import Append, Entry, Remove
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite

@@ -17,7 +17,7 @@ from kinmqtt.builtins.embedded.image import EVENTS_BYTES, Image, everything
 from kinmqtt.builtins.embedded.records import Group, pack, unpack
 from kinmqtt.builtins.embedded.stores import Ledger
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
-from kinmqtt_spi.reference.plugin import NODE, BareContext
+from kinmqtt_spi.memory.plugin import NODE, BareContext
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded, Start
 from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, Purge, QueueSizes
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite

@@ -17,8 +17,8 @@ from kinmqtt_auth_file.users import Seals, Users
 from kinmqtt_auth_file.verifying import Verified, Verifier
 from kinmqtt_spi import Client, Decision, Message, Reject, deny, hookimpl
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.files import FileWatch
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.files import FileWatch
 from kinmqtt_spi.services.authentication import ConnectRequest, Identity, allow_as
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, AuthorizationRequest
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer

@@ -17,8 +17,8 @@ from attrs import frozen
 
 from kinmqtt_auth_file.passwords import has_control_characters, problem_with_user, raise_if_any, text_lines, trimmed
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.authorization import Authorization, Cache
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Decision, Verdict
 
 CACHED_CLIENTS: Final = 4096

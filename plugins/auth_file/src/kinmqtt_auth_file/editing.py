@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kinmqtt_auth_file.hashes import ENDS_WITH_ZERO, PasswordHash, parse_hash
 from kinmqtt_auth_file.passwords import problem_with_user
 from kinmqtt_spi.errors import SettingsError
+from kinmqtt_spi.files import replace_file
 from kinmqtt_spi.settings import check_regular
 
 _WHITE = b" \t\n\v\f\r"
@@ -148,28 +148,10 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Put a new file in the place of one, with its owner and mode; raises ``SettingsError`` and changes nothing."""
+    """Replace a file that exists; owner and mode stay. Raises ``SettingsError`` and changes nothing."""
     with _explained(path):
-        status = os.stat(path)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with open(descriptor, "wb") as file:
-                if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
-                os.fchmod(file.fileno(), status.st_mode & 0o7777)
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        os.stat(path)  # A file that is gone meanwhile must not be made again.
+        replace_file(path, content)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from kinmqtt_auth_file.hashes import Argon2Settings
 from kinmqtt_auth_file.passwords import Passwords, parse_passwords
 from kinmqtt_auth_file.settings import AuthFileSettings
 from kinmqtt_spi.errors import NotConfigured, SettingsError
-from kinmqtt_spi.reference.files import FileWatch
+from kinmqtt_spi.files import FileWatch
 from kinmqtt_spi.settings import read_file
 
 

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from kinmqtt_auth_file.backing_off import BackOff
 from kinmqtt_auth_file.hashes import PasswordHash
 from kinmqtt_auth_file.turns import Turns, network
-from kinmqtt_spi.reference.pace import Pace
+from kinmqtt_spi.pace import Pace
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context, Timer

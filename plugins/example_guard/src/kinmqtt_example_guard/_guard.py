@@ -9,10 +9,10 @@ import attrs
 from kinmqtt_spi import Client, Message, Reject, hookimpl
 from kinmqtt_spi.errors import NotConfigured
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.metric import SysTopic
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements
 from kinmqtt_spi.settings import setting
+from kinmqtt_spi.topics import matches
 
 CACHED_TOPICS = 4096
 """Topics whose answer is remembered; clients choose topics, so the memory for them is bounded."""

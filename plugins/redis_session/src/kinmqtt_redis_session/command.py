@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from kinmqtt_redis_session._plugin import RedisSession
-from kinmqtt_redis_session.moving import Contents, MovingError, lines, read
+from kinmqtt_redis_session.moving import MovingError, lines
 from kinmqtt_redis_session.settings import RedisSessionSettings
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.export import Contents, read_export
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.plugin import Timer
 from kinmqtt_spi.services.queue import QueueStore, QueueWrite
 from kinmqtt_spi.services.retain import RetainStore
@@ -46,10 +47,12 @@ class Redis:
         if parsed.action == "export":
             asyncio.run(_export(settings))
         else:
-            contents = read(sys.stdin.buffer)
+            contents = read_export(sys.stdin.buffer)
             asyncio.run(_import(settings, contents))
-            if contents.left_out:
-                print(f"kinmqtt: {contents.left_out} lines of events were left out", file=sys.stderr)
+            # Redis stores no events.
+            left_out = len(contents.events) + len(contents.consumer_offsets)
+            if left_out:
+                print(f"kinmqtt: {left_out} lines of events were left out", file=sys.stderr)
         return 0
 
 

@@ -1,35 +1,18 @@
-"""What the stores hold as lines, and back: the format of ``kinmqtt store export`` (docs/store.md)."""
+"""What the stores hold as lines: the format of ``kinmqtt store export`` (docs/store.md)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from attrs import define, field
-
 from kinmqtt_spi.errors import SpiError
-from kinmqtt_spi.plain import from_plain, to_plain
-from kinmqtt_spi.services.queue import (
-    Append,
-    Entry,
-    InboundOpen,
-    InflightEntry,
-    QueueStore,
-    QueueWrite,
-    Release,
-    Remove,
-    Send,
-)
-from kinmqtt_spi.services.retain import RetainStore, RetainWrite
-from kinmqtt_spi.services.session import OpenSession, SessionStore, StoredSession
-from kinmqtt_spi.values import Message
+from kinmqtt_spi.export import FORMAT, HEADER
+from kinmqtt_spi.plain import to_plain
+from kinmqtt_spi.services.queue import QueueStore
+from kinmqtt_spi.services.retain import RetainStore
+from kinmqtt_spi.services.session import SessionStore
 
-FORMAT: Final = 1
-_HEADER: Final = "kinmqtt_store"
 _PAGE: Final = 500
-_GONE: Final = Message("released")
-"""Stands for a message that is gone, in the writes that bring about what it left."""
 
 
 class MovingError(SpiError):
@@ -40,7 +23,7 @@ async def lines(
     sessions: SessionStore, queues: QueueStore, retained: RetainStore, clients: Mapping[str, int]
 ) -> AsyncIterator[dict[str, Any]]:
     """All lines but the last; ``clients`` are those of whom anything is held, with their epochs."""
-    yield {_HEADER: FORMAT}
+    yield {HEADER: FORMAT}
     yield {"kind": "epochs", "floor": max(clients.values(), default=0)}
     cursor: object = None
     while True:
@@ -82,98 +65,3 @@ async def _queue_lines(queues: QueueStore, client_id: str, epoch: int) -> AsyncI
         for entry in page:
             yield {"kind": "queued", "client_id": client_id, **to_plain(entry)}
         after = page[-1].sequence
-
-
-@define(slots=True)
-class _Queue:
-    epoch: int
-    last_sequence: int
-    inbound: list[int]
-    entries: dict[int, Entry | None] = field(factory=dict)
-    inflight: list[InflightEntry] = field(factory=list)
-
-
-@define(slots=True)
-class Contents:
-    """What lines say."""
-
-    sessions: list[OpenSession] = field(factory=list)
-    queues: dict[str, _Queue] = field(factory=dict)
-    retained: list[RetainWrite] = field(factory=list)
-    left_out: int = 0
-    """Events, and how far their consumers have come: they are another plugin's."""
-
-    def queue_writes(self) -> Iterator[list[QueueWrite]]:
-        """The writes that bring the queues about, client by client."""
-        for client_id, queue in self.queues.items():
-            yield list(_bring_about(client_id, queue))
-
-
-def read(source: Iterable[bytes]) -> Contents:
-    """What lines say; raises :class:`MovingError` with the number of a line that is wrong, or missing."""
-    contents = Contents()
-    number = 0
-    ended = False
-    for number, line in enumerate(source, 1):
-        try:
-            if ended:
-                raise ValueError("something comes after the last line, of kind end")
-            ended = _take(contents, json.loads(line), number)
-        except (ValueError, KeyError, TypeError) as error:
-            words = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-            raise MovingError(f"line {number}: {words}") from None
-    if not ended:
-        raise MovingError(f"line {number + 1}: the export ends here, without a line of kind end: it was cut short")
-    return contents
-
-
-def _take(contents: Contents, plain: dict[str, Any], number: int) -> bool:
-    """Take a line; answers whether it is the last one."""
-    if number == 1:
-        if plain != {_HEADER: FORMAT}:
-            raise ValueError(f"this is no export of format {FORMAT} of a kinmqtt store")
-        return False
-    kind = plain.pop("kind")
-    if kind == "end":
-        if plain["lines"] != number:
-            raise ValueError(f"the export has {plain['lines']} lines, and this is line {number}")
-        return True
-    if kind == "session":
-        contents.sessions.append(OpenSession(plain["epoch"], from_plain(StoredSession, plain["session"])))
-    elif kind == "retained":
-        contents.retained.append(from_plain(RetainWrite, plain))
-    elif kind == "queue":
-        queue = _Queue(plain["epoch"], plain["last_sequence"], plain["inbound"])
-        contents.queues[plain["client_id"]] = queue
-    elif kind in ("inflight", "queued"):
-        _place(contents.queues[plain.pop("client_id")], kind, plain)
-    elif kind in ("event", "consumer"):
-        contents.left_out += 1
-    elif kind != "epochs":  # What is not known here begins at Redis's clock, which is above all of them.
-        raise ValueError(f"kind {kind!r} is not known")
-    return False
-
-
-def _place(queue: _Queue, kind: str, plain: dict[str, Any]) -> None:
-    if kind == "queued":
-        entry = from_plain(Entry, plain)
-        queue.entries[entry.sequence] = entry
-    else:
-        held = from_plain(InflightEntry, plain)
-        queue.entries[held.sequence] = held.entry
-        queue.inflight.append(held)
-
-
-def _bring_about(client_id: str, queue: _Queue) -> Iterator[QueueWrite]:
-    epoch, last = queue.epoch, queue.last_sequence
-    for sequence, entry in sorted(queue.entries.items()):
-        yield Append(client_id, epoch, Entry(sequence, _GONE, 2) if entry is None else entry)
-    if last and last not in queue.entries:
-        yield Append(client_id, epoch, Entry(last, _GONE, 2))
-        yield Remove(client_id, epoch, last)
-    for held in queue.inflight:
-        yield Send(client_id, epoch, held.sequence, held.packet_id)
-        if held.entry is None:
-            yield Release(client_id, epoch, held.sequence)
-    for packet_id in queue.inbound:
-        yield InboundOpen(client_id, epoch, packet_id)

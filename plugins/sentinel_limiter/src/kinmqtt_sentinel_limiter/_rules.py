@@ -30,9 +30,9 @@ from kinmqtt_sentinel_limiter._settings import (
 )
 from kinmqtt_sentinel_limiter._table import KeyTable, key_of
 from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell, WarmUpPaceCell
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.services.metric import Metrics
+from kinmqtt_spi.topics import matches
 
 WARM_UP_SPAN_S: Final = 1.0
 """How much unused time ``warm_up`` lends, as Sentinel's window of a second does."""

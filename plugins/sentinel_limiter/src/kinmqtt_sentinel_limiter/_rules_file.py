@@ -9,7 +9,7 @@ from attrs import frozen
 
 from kinmqtt_sentinel_limiter._settings import Rules
 from kinmqtt_spi.errors import SettingsError
-from kinmqtt_spi.reference.files import FileWatch
+from kinmqtt_spi.files import FileWatch
 from kinmqtt_spi.settings import Document, parse
 
 

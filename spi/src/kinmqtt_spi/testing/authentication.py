@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from attrs import evolve, field, frozen
 
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Continue, ExchangeStep, Identity
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import connect_request

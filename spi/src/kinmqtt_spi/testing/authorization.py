@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from attrs import asdict, evolve, frozen
 
-from kinmqtt_spi.reference.plugin import BareContext
+from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
 from kinmqtt_spi.testing.authentication import near_names
 from kinmqtt_spi.testing.behaviours import behaviour

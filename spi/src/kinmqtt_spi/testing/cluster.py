@@ -10,8 +10,8 @@ import pytest
 from attrs import frozen
 
 from kinmqtt_spi.errors import ServiceUnavailable, SpiError
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.cluster import (
     ClusterBackend,
     Guarantee,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from kinmqtt_spi.errors import SpiError
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.testing.driving import AsyncioDriver, Driver, TurningDriver
 from kinmqtt_spi.values import Maybe

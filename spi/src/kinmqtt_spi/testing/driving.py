@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.values import Maybe
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinmqtt_spi.errors import OffsetOutOfRange, ServiceUnavailable
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.event import Consumer, Event, EventKind, EventLog, EventVersion, Recorded, Start
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import NOW, event

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from attrs import evolve, frozen
 
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.contract import Contract

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from kinmqtt_spi.markers import NOTICE_LIMIT_S
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.metric import (
     CounterSample,
     GaugeSample,

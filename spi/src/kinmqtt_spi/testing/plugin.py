@@ -16,9 +16,8 @@ from attrs import frozen
 from kinmqtt_spi import SPI_VERSION
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.markers import is_closed, topics_of
-from kinmqtt_spi.reference.metric import MetricRegistry
-from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
-from kinmqtt_spi.reference.subscription import matches
+from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
+from kinmqtt_spi.metrics import MetricRegistry
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.plugin import Health, HealthState, Requirements
 from kinmqtt_spi.settings import Document, parse
@@ -26,6 +25,7 @@ from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.contract import Contract
 from kinmqtt_spi.testing.driving import Driver, NoAnswer, TurningDriver
 from kinmqtt_spi.testing.hooks import Hooks
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Client, Message, Publisher
 
 DEADLINE_S: Final = 5.0

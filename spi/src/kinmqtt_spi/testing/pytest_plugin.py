@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
+    from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 
 HARNESS_GROUP = "kinmqtt.testing"
 """The entry-point group in which the core offers its harness: the SPI knows no broker."""
@@ -21,7 +21,7 @@ HARNESS_GROUP = "kinmqtt.testing"
 @pytest.fixture
 def kinmqtt_clock() -> TurnableClock:
     """A clock that stands still until the test turns it with ``advance``."""
-    from kinmqtt_spi.reference.plugin import TurnableClock
+    from kinmqtt_spi.memory.plugin import TurnableClock
 
     return TurnableClock()
 
@@ -29,7 +29,7 @@ def kinmqtt_clock() -> TurnableClock:
 @pytest.fixture
 def kinmqtt_context(kinmqtt_clock: TurnableClock) -> Callable[..., BareContext]:
     """Makes contexts without a broker: ``kinmqtt_context("my_plugin", settings)`` records what a plugin asks."""
-    from kinmqtt_spi.reference.plugin import BareContext
+    from kinmqtt_spi.memory.plugin import BareContext
 
     def make(name: str = "plugin", settings: Any = None, **more: Any) -> BareContext:
         return BareContext(name, settings, **{"clock": kinmqtt_clock, **more})

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.retain import RetainStore, RetainVersion, RetainWrite, retained_bytes
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import NOW, message
 from kinmqtt_spi.testing.contract import StoreContract, many
 from kinmqtt_spi.testing.driving import Driver
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Message, MessageId, Publisher
 
 TOPICS = (

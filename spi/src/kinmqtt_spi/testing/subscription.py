@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kinmqtt_spi.errors import SubscriptionRefused
+from kinmqtt_spi.memory.subscription import NaiveIndex
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.subscription import NaiveIndex
 from kinmqtt_spi.services.subscription import Matches, Subscriber, SubscriptionIndex
 from kinmqtt_spi.testing.behaviours import behaviour
 from kinmqtt_spi.testing.build import subscription

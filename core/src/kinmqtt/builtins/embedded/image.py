@@ -27,11 +27,11 @@ from kinmqtt.builtins.embedded.records import (
     unpack,
 )
 from kinmqtt_spi.errors import Fenced
+from kinmqtt_spi.memory.event import RETENTION, RETENTION_BYTES
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.properties import text_bytes
-from kinmqtt_spi.reference.event import RETENTION, RETENTION_BYTES
-from kinmqtt_spi.reference.queue import MemoryQueueStore
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.session import MemorySessionStore
 from kinmqtt_spi.services.event import Recorded
 from kinmqtt_spi.services.queue import Append, Entry, InboundOpen, InflightEntry, QueueWrite, Release, Send
 from kinmqtt_spi.services.session import OpenSession

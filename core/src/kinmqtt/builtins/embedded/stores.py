@@ -13,10 +13,10 @@ from typing import Any, Final
 from kinmqtt.builtins.embedded.image import EVENTS, EVENTS_BYTES, FILTER_BYTES, PASSING, Image
 from kinmqtt.builtins.embedded.records import Group, pack
 from kinmqtt_spi.errors import Fenced
-from kinmqtt_spi.reference.event import MemoryEventLog
-from kinmqtt_spi.reference.queue import MemoryQueueStore
-from kinmqtt_spi.reference.retain import MemoryRetainStore
-from kinmqtt_spi.reference.session import MemorySessionStore
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.memory.retain import MemoryRetainStore
+from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.services.event import EVENT_BYTES, Event, Recorded
 from kinmqtt_spi.services.queue import ENTRY_BYTES, QueueWrite
 from kinmqtt_spi.services.retain import RETAINED_BYTES, RetainWrite

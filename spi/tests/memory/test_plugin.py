@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kinmqtt_spi.memory.plugin import BareContext, RecordingLog, TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.plugin import BareContext, RecordingLog, TurnableClock
 from kinmqtt_spi.services.authorization import EVERYBODY, Action, Scope
 from kinmqtt_spi.services.plugin import Clock, Log, TopicClaim
 from kinmqtt_spi.values import Client, Message, MessageId, NodeIdentity, deny
@@ -88,7 +88,7 @@ def test_the_wall_clock_may_step_back_alone() -> None:
 
 def test_timers_that_arm_each_other_for_ever_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy loop fails a test instead of hanging it."""
-    monkeypatch.setattr("kinmqtt_spi.reference.plugin._RUNAWAY", 100)
+    monkeypatch.setattr("kinmqtt_spi.memory.plugin._RUNAWAY", 100)
     clock = TurnableClock()
 
     def again() -> None:

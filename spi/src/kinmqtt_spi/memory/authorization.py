@@ -8,6 +8,7 @@ from attrs import field, frozen
 
 from kinmqtt_spi.markers import hookimpl
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.topics import covers, overlaps
 from kinmqtt_spi.values import ABSTAIN, ALLOW, Client, Decision, Verdict, deny
 
 
@@ -78,41 +79,6 @@ class StaticRules:
                     return ALLOW
                 return deny(text=f"a rule denies {request.action.value} to {rule.filter}")
         return ABSTAIN
-
-
-def covers(filter: str, other: str) -> bool:
-    """Whether ``filter`` matches every topic that ``other``, a topic or a filter, matches.
-
-    Level by level: that ``+/#`` covers ``#`` is not seen.
-    """
-    if other.startswith("$") and filter.startswith(("+", "#")):
-        return False  # MQTT-4.7.2-1
-    wanted = filter.split("/")
-    levels = other.split("/")
-    for place, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if place == len(levels) or levels[place] == "#":
-            return False
-        if level not in ("+", levels[place]):
-            return False
-    return len(wanted) == len(levels)
-
-
-def overlaps(filter: str, other: str) -> bool:
-    """Whether some topic matches both filters."""
-    for one, two in ((filter, other), (other, filter)):
-        if one.startswith("$") and two.startswith(("+", "#")):
-            return False  # MQTT-4.7.2-1
-    ours = filter.split("/")
-    theirs = other.split("/")
-    for mine, its in zip(ours, theirs, strict=False):
-        if "#" in (mine, its):
-            return True
-        if mine != its and "+" not in (mine, its):
-            return False
-    # "a/#" and "a" share the topic "a": what is left over may be a "#", and nothing else.
-    return len(ours) == len(theirs) or (ours[len(theirs) :] or theirs[len(ours) :]) == ["#"]
 
 
 def _filled_in(filter: str, client: Client) -> str | None:

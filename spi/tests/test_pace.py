@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_spi.reference.pace import Pace
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.plugin import TurnableClock
+from kinmqtt_spi.pace import Pace
 
 
 def test_the_first_is_let_through_and_the_next_when_its_time_has_come() -> None:

@@ -9,7 +9,7 @@ from inspect import iscoroutinefunction
 from typing import Final
 
 from kinmqtt_spi.errors import OffsetOutOfRange
-from kinmqtt_spi.reference._consumers import Group, Member, Report, Runner, only_synchronous
+from kinmqtt_spi.memory._consumers import Group, Member, Report, Runner, only_synchronous
 from kinmqtt_spi.services.event import Event, EventKind, EventLog, EventVersion, Handler, Recorded, Start
 
 RETENTION: Final = 10_000

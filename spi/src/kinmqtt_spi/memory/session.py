@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from attrs import evolve
 
 from kinmqtt_spi.errors import Fenced
-from kinmqtt_spi.reference._deadlines import Deadlines
+from kinmqtt_spi.memory._deadlines import Deadlines
 from kinmqtt_spi.services.session import (
     Claim,
     Claimant,

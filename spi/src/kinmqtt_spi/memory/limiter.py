@@ -10,7 +10,6 @@ from attrs import field, frozen, validators
 
 from kinmqtt_spi.markers import hookimpl
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.limiter import (
     WITHIN_LIMITS,
     LimitDecision,
@@ -19,6 +18,7 @@ from kinmqtt_spi.services.limiter import (
     Resource,
     ResourceKind,
 )
+from kinmqtt_spi.topics import matches
 
 Per: TypeAlias = Literal["client", "address", "username", "listener", "all"]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinmqtt_spi.memory.retain import TOMBSTONE_BYTES, VISITS, MemoryRetainStore
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.reference.retain import TOMBSTONE_BYTES, VISITS, MemoryRetainStore
-from kinmqtt_spi.reference.subscription import matches
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite, retained_bytes
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Message
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kinmqtt_spi.memory.limiter import Rule, TokenBuckets
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.limiter import Rule, TokenBuckets
-from kinmqtt_spi.reference.plugin import TurnableClock
 from kinmqtt_spi.services.limiter import (
     WITHIN_LIMITS,
     LimitDecision,

@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import evolve, frozen
 
+from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.metric import MetricRegistry, Namespaced
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.plugin import Context, Delivery, Timer, TopicClaim
 from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity

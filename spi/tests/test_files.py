@@ -1,13 +1,14 @@
-"""Files that are watched: when a change of theirs is read."""
+"""Files: when a change of a watched one is read, and how one is replaced."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from kinmqtt_spi.reference.files import FileWatch
+from kinmqtt_spi.files import FileWatch, replace_file, sync_folder
 
 
 def watch(*paths: Path) -> FileWatch[list[str]]:
@@ -155,3 +156,69 @@ def test_a_reading_at_once_does_not_wait(path: Path) -> None:
         files.read_now()
     path.write_text("mended")
     assert [files.look(), files.look()] == [None, ["mended"]]
+
+
+def test_a_file_is_replaced_with_its_mode(path: Path) -> None:
+    """The new content is there, under the old mode, and nothing else is left in the folder."""
+    path.chmod(0o640)
+
+    replace_file(path, b"new")
+
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_new_file_has_the_mode_of_the_umask(tmp_path: Path) -> None:
+    """As if it had been opened for writing."""
+    mask = os.umask(0o027)
+    try:
+        replace_file(tmp_path / "new", b"")
+    finally:
+        os.umask(mask)
+
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+def test_a_link_stays_a_link(path: Path) -> None:
+    """The file behind it is replaced."""
+    link = path.with_name("link")
+    link.symlink_to(path)
+
+    replace_file(link, b"new")
+
+    assert link.is_symlink()
+    assert path.read_bytes() == b"new"
+
+
+def test_a_failure_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no temporary file beside it."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, b"new")
+
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_and_its_folder_are_synced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file before it gets its name, the folder afterwards."""
+    synced: list[tuple[bool, str]] = []
+
+    def sync(descriptor: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), path.read_text()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    replace_file(path, b"new")
+
+    assert synced == [(False, "old"), (True, "new")]
+
+
+def test_a_folder_that_is_missing_can_not_be_synced(tmp_path: Path) -> None:
+    """The caller learns of it."""
+    with pytest.raises(FileNotFoundError):
+        sync_folder(tmp_path / "missing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinmqtt_spi.reference.authorization import Rule, StaticRules, covers, overlaps
+from kinmqtt_spi.memory.authorization import Rule, StaticRules
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.values import ABSTAIN, Client, Verdict
 
@@ -67,32 +67,6 @@ def test_a_rule_decides() -> None:
     """A rule that abstains is a mistake."""
     with pytest.raises(ValueError, match="allows or denies"):
         Rule(Verdict.ABSTAIN, "a")
-
-
-@pytest.mark.parametrize(
-    ("filter", "other", "covered", "shared"),
-    [
-        ("#", "a/b", True, True),
-        ("#", "a/#", True, True),
-        ("a/#", "a", True, True),
-        ("a/#", "#", False, True),
-        ("a/+", "a/#", False, True),
-        ("a/+", "a/+", True, True),
-        ("a/b", "a/+", False, True),
-        ("a/+", "+/b", False, True),
-        ("a/+", "b/+", False, False),
-        ("a/+", "a", False, False),
-        ("a/+/c", "a/b", False, False),
-        ("a", "a/#", False, True),
-        ("#", "$SYS/#", False, False),
-        ("$SYS/#", "+/x", False, False),
-        ("$SYS/+", "$SYS/x", True, True),
-    ],
-)
-def test_filters_are_compared_as_sets_of_topics(filter: str, other: str, covered: bool, shared: bool) -> None:
-    """One filter covers another if it matches all that the other does, and overlaps if any of it."""
-    assert covers(filter, other) is covered
-    assert overlaps(filter, other) is overlaps(other, filter) is shared
 
 
 @pytest.mark.parametrize("filter", ["%c/#", "%u/#", "%u%c/x"])

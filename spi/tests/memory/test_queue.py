@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kinmqtt_spi.errors import Fenced
-from kinmqtt_spi.reference.queue import MemoryQueueStore
+from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.services.queue import (
     ENTRY_BYTES,
     Append,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kinmqtt_spi.errors import ServiceUnavailable
-from kinmqtt_spi.reference.cluster import SingleNode
+from kinmqtt_spi.memory.cluster import SingleNode
 from kinmqtt_spi.services.cluster import Guarantee, Member, MemberState, RouteChange
 from kinmqtt_spi.values import Message, NodeIdentity
 

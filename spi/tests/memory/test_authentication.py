@@ -6,8 +6,8 @@ import hmac
 
 import pytest
 
+from kinmqtt_spi.memory.authentication import StaticUsers
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.reference.authentication import StaticUsers
 from kinmqtt_spi.services.authentication import ConnectRequest
 from kinmqtt_spi.values import ABSTAIN, ALLOW
 

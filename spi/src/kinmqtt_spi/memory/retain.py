@@ -8,8 +8,8 @@ from typing import Final
 
 from attrs import frozen
 
+from kinmqtt_spi.memory._deadlines import Deadlines
 from kinmqtt_spi.properties import text_bytes
-from kinmqtt_spi.reference._deadlines import Deadlines
 from kinmqtt_spi.services.retain import (
     RetainContents,
     RetainPage,

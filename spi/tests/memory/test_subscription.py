@@ -2,57 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from kinmqtt_spi.reference.subscription import NaiveIndex, matches
+from kinmqtt_spi.memory.subscription import NaiveIndex
 from kinmqtt_spi.services.subscription import Matches, Subscriber
 from kinmqtt_spi.values import Subscription
-
-
-@pytest.mark.parametrize(
-    ("filter", "topic"),
-    [
-        ("sport/tennis/player1/#", "sport/tennis/player1"),
-        ("sport/tennis/player1/#", "sport/tennis/player1/ranking"),
-        ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon"),
-        ("sport/#", "sport"),
-        ("#", "sport/tennis"),
-        ("#", "/"),
-        ("sport/tennis/+", "sport/tennis/player1"),
-        ("sport/+", "sport/"),
-        ("+/+", "/finance"),
-        ("/+", "/finance"),
-        ("+", "finance"),
-        ("+/tennis/#", "sport/tennis"),
-        ("$SYS/#", "$SYS/monitor/Clients"),
-        ("$SYS/monitor/+", "$SYS/monitor/Clients"),
-        ("a/+", "a/$x"),
-        ("ACCOUNTS", "ACCOUNTS"),
-    ],
-)
-def test_a_filter_matches(filter: str, topic: str) -> None:
-    """Wildcards match as section 4.7 says (MQTT-4.7.1-1, MQTT-4.7.1-2)."""
-    assert matches(filter, topic)
-
-
-@pytest.mark.parametrize(
-    ("filter", "topic"),
-    [
-        ("sport/tennis/+", "sport/tennis/player1/ranking"),
-        ("sport/+", "sport"),
-        ("+", "/finance"),
-        ("#", "$SYS/monitor"),
-        ("+/monitor/Clients", "$SYS/monitor/Clients"),
-        ("+", "$SYS"),
-        ("a", "A"),
-        ("a/", "a"),
-        ("a", "/a"),
-        ("a/b/#", "a"),
-    ],
-)
-def test_a_filter_does_not_match(filter: str, topic: str) -> None:
-    """Levels count, case counts, and no leading wildcard matches ``$`` (MQTT-4.7.2-1, MQTT-4.7.3-4)."""
-    assert not matches(filter, topic)
 
 
 def test_matches_tell_plain_and_shared_subscriptions_apart() -> None:

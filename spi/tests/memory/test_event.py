@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_spi.errors import OffsetOutOfRange
-from kinmqtt_spi.reference.event import MemoryEventLog
-from kinmqtt_spi.reference.plugin import TurnableClock
+from kinmqtt_spi.memory.event import MemoryEventLog
+from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.event import EVENT_BYTES, Event, EventKind, EventVersion, Recorded, Start
 
 

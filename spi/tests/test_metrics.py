@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinmqtt_spi.reference.metric import MetricRegistry, Namespaced
+from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.services.metric import CounterSample, GaugeSample, HistogramSample, Snapshot
 
 

@@ -1,9 +1,11 @@
-"""Files that are looked at from time to time, and read anew once a change of them has settled."""
+"""Helpers for files: replace a file atomically, sync a folder, and read files again after they change."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -80,3 +82,54 @@ def _look(path: Path) -> Look | None:
     except OSError:
         return None
     return Look(status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file atomically: readers see the old content or the new content, also after a loss of power.
+
+    The content is written to a temporary file in the same folder, synced and renamed. An existing file keeps its
+    owner and its mode; a new file gets mode 0o666 minus the umask. A symbolic link is followed, so that it stays a
+    link. On failure the old file is unchanged and ``OSError`` is raised.
+    """
+    path = Path(os.path.realpath(path))
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        status = None
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            if status is None:
+                os.fchmod(file.fileno(), 0o666 & ~_umask())
+            else:
+                if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+                    os.fchown(file.fileno(), status.st_uid, status.st_gid)
+                os.fchmod(file.fileno(), status.st_mode & 0o7777)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write a folder's entries to the disk, so that created and renamed files survive a loss of power.
+
+    Raises ``OSError``.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    # The only way to read the mask is to set it.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -6,23 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from kinmqtt_spi.services.subscription import Matches, Subscriber, SubscriptionIndex
+from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Subscription
-
-
-def matches(filter: str, topic: str) -> bool:
-    """Whether a valid topic filter (without ``$share/group/``) matches a valid topic name (section 4.7)."""
-    if topic.startswith("$") and filter.startswith(("+", "#")):
-        return False  # MQTT-4.7.2-1
-    wanted = filter.split("/")
-    levels = topic.split("/")
-    for place, level in enumerate(wanted):
-        if level == "#":
-            return True  # the parent level too: "a/#" matches "a"
-        if place == len(levels):
-            return False
-        if level not in ("+", levels[place]):
-            return False
-    return len(wanted) == len(levels)
 
 
 class NaiveIndex(SubscriptionIndex):

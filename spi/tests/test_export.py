@@ -1,0 +1,90 @@
+"""The reader of the export format: what it restores in stores, and what it refuses.
+
+``core/tests/test_store_command.py`` has the refusals one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kinmqtt_spi.export import FORMAT, HEADER, ExportError, read_export
+from kinmqtt_spi.memory.queue import MemoryQueueStore
+from kinmqtt_spi.plain import to_plain
+from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
+from kinmqtt_spi.services.queue import Entry, InflightEntry, Stage
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
+from kinmqtt_spi.services.session import OpenSession, StoredSession
+from kinmqtt_spi.values import Message, MessageId
+
+MESSAGE = Message("t", b"x", id=MessageId(1, 1))
+SESSION = StoredSession("a", 60)
+RETAINED = RetainWrite(MESSAGE, RetainVersion(1.0, 1, 1))
+EVENT = Recorded(4, Event(EventKind.CONNECT, "a", EventVersion(1, 1), 1.0, {}))
+QUEUED = Entry(2, MESSAGE, 1)
+SENT = InflightEntry(1, 7, Stage.RELEASED, None)
+QUEUE = {"kind": "queue", "client_id": "a", "epoch": 3, "last_sequence": 5, "inbound": [9]}
+
+
+def export(*lines: dict[str, Any]) -> list[bytes]:
+    """The lines with the first and the last one."""
+    whole = [{HEADER: FORMAT}, *lines, {"kind": "end", "lines": len(lines) + 2}]
+    return [json.dumps(line).encode() + b"\n" for line in whole]
+
+
+def test_everything_is_read() -> None:
+    """Each kind of line."""
+    contents = read_export(
+        export(
+            {"kind": "epochs", "floor": 8},
+            {"kind": "session", "epoch": 3, "session": to_plain(SESSION)},
+            {"kind": "retained", **to_plain(RETAINED)},
+            {"kind": "event", **to_plain(EVENT)},
+            {"kind": "consumer", "group": "g", "offset": 4},
+        )
+    )
+
+    assert contents.epoch_floor == 8
+    assert contents.sessions == [OpenSession(3, SESSION)]
+    assert contents.retained == [RETAINED]
+    assert contents.events == [EVENT]
+    assert contents.consumer_offsets == {"g": 4}
+
+
+def test_a_queue_is_restored() -> None:
+    """With what is in flight, open identifiers, and the last number although its entry is gone."""
+    contents = read_export(
+        export(
+            QUEUE,
+            {"kind": "inflight", "client_id": "a", **to_plain(SENT)},
+            {"kind": "queued", "client_id": "a", **to_plain(QUEUED)},
+        )
+    )
+    store = MemoryQueueStore()
+    for writes in contents.queue_writes():
+        store.apply(writes)
+
+    state = store.load("a")
+    assert state.inflight == (SENT,)
+    assert state.inbound == {9}
+    assert state.last_sequence == 5
+    assert store.read("a", 0, 10) == (QUEUED,)
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ([], "line 1: there is nothing to read"),
+        (export()[:1], "line 2: the export ends here, without a line of kind end"),
+        ([*export(), b"{}"], "line 3: something comes after the last line"),
+        (export(QUEUE, QUEUE), "line 3: client_id: 'a' has a queue already"),
+    ],
+)
+def test_an_error_names_the_line(lines: list[bytes], text: str) -> None:
+    """By number."""
+    with pytest.raises(ExportError) as caught:
+        read_export(lines)
+
+    assert str(caught.value).startswith(text)
