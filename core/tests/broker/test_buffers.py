@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.buffers import SHARED_BYTES
 from kinmqtt.broker.connection.connection import Connection
-from kinmqtt.broker.connection.intake import FRAME_BYTES
+from kinmqtt.broker.connection.read_gate import CAPACITY, FRAME_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection_state import State
 from kinmqtt.mqtt.framing import PIECE_BYTES
@@ -46,8 +46,9 @@ class Late:
 
 def frames_of(connection: Connection) -> list[bytes]:
     """Packets that wait behind an answer."""
-    rest = connection._rest
-    lists = (connection._held, connection._beyond, None if rest is None else rest.frames)
+    gate = connection.gate
+    rest = gate.rest
+    lists = (gate.held, gate.beyond, None if rest is None else rest.frames)
     return [frame for frames in lists for frame, _ in frames or ()]
 
 
@@ -59,7 +60,7 @@ def held_of(connection: Connection) -> int:
     raw = len(framer._held or b"") + len(framer._beyond or b"") + len(framer._uncut or b"")
     raw += sum(len(piece) + PIECE_BYTES for piece in framer._later or ())
     waiting = sum(map(len, frames)) + FRAME_BYTES * len(frames)
-    return raw + waiting + connection._pending_bytes + connection.beneath_bytes
+    return raw + waiting + connection.gate.pending_bytes + connection.beneath_bytes
 
 
 class Clients(RuleBasedStateMachine):
@@ -239,9 +240,9 @@ class Clients(RuleBasedStateMachine):
         """Nobody is forgotten among those that wait, nor kept there after the end."""
         buffers = self.house.broker.buffers
         assert all(c in self.house.broker.connections for c in (*buffers.waiting, *buffers.granted))
-        assert all(c._awaits_capacity for c in buffers.waiting)
+        assert all(c.gate.reasons & CAPACITY for c in buffers.waiting)
         for connection in self.house.broker.connections:
-            if connection._awaits_capacity and connection.state is not State.CLOSED:
+            if connection.gate.reasons & CAPACITY and connection.state is not State.CLOSED:
                 assert connection in buffers.waiting
 
     def teardown(self) -> None:

@@ -10,7 +10,7 @@ from harness import House, Peer
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.buffers import ARRIVING_FLOOR_BYTES, FLOOR_BYTES, PROGRESS_BYTES
-from kinmqtt.broker.connection.intake import FRAME_BYTES
+from kinmqtt.broker.connection.read_gate import FRAME_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish
 from kinmqtt.settings import ListenerLimitSettings, ListenerSettings

@@ -12,7 +12,7 @@ from harness import House, Peer
 from stores import FULL, Failing, FailingSessions, Later, Retaineds, SlowQueues, SlowSessions
 from twisted.internet.defer import Deferred, fail
 
-from kinmqtt.broker.handlers import publish as inbound
+from kinmqtt.broker.handlers import incoming_publish
 from kinmqtt.broker.ownership import redistribution
 from kinmqtt.broker.routing.fanouts import CACHED_TARGETS
 from kinmqtt.builtins.delayed import DelayedSettings
@@ -925,7 +925,7 @@ def test_a_connection_does_not_remember_long_topics(properties: Properties) -> N
     """One client could have the broker remember tens of megabytes of them otherwise."""
     house = House()
     pub = house.connect("pub", V5)
-    longest = "x" * inbound.LONGEST_CACHED_BYTES
+    longest = "x" * incoming_publish.LONGEST_CACHED_BYTES
 
     for topic in ("t", longest, longest + "x"):
         pub.publish(topic, b"", properties=properties)

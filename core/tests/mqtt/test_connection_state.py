@@ -7,7 +7,7 @@ import itertools
 import pytest
 from harness import House
 
-from kinmqtt.broker.connection.connection import HANDLERS
+from kinmqtt.broker.handlers.table import HANDLERS
 from kinmqtt.mqtt.connection_state import (
     TABLE,
     TRANSITIONS,
@@ -33,7 +33,7 @@ FOR_CLIENTS = {
 def test_every_pair_is_decided(state: State, packet_type: int) -> None:
     """Each state carries out a packet or answers it with an error; there is no third way [MQTT-3.1.0-1]."""
     row = TABLE[state]
-    handler = HANDLERS[state][packet_type]
+    handler = HANDLERS.by_state[state][packet_type]
 
     if packet_type in row:
         assert handler.__module__.startswith("kinmqtt.broker.")

@@ -18,10 +18,10 @@ from twisted.python.failure import Failure
 from wire import Wire, wire
 
 from kinmqtt.broker.connection.connection import Connection
+from kinmqtt.broker.connection.output import ConnectionOutbox
 from kinmqtt.broker.session.memory_queue import WaitingHere
 from kinmqtt.broker.session.session import Session
 from kinmqtt.broker.session.stored_queue import WaitingInStore
-from kinmqtt.broker.turn.outbox import ConnectionOutbox
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
@@ -309,7 +309,7 @@ class Door:
     @property
     def counted(self) -> tuple[int, int, int]:
         """Connections of the listener, and those of whom it is not known yet who is there: its, and the broker's."""
-        return self.listener.connections, self.listener.arriving, self.house.broker.arriving
+        return self.listener.connections, self.listener.arriving, self.house.broker.services.arriving
 
 
 def is_let_in(come: tuple[Any, BufferTransport]) -> bool:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 
 from kinmqtt.broker.broker import FAREWELL_LIMIT_S, STOP_LIMIT_S
-from kinmqtt.broker.handlers.publish import CACHED_ROUTES, Route
+from kinmqtt.broker.connection.route import Route
+from kinmqtt.broker.handlers.incoming_publish import CACHED_ROUTES
 from kinmqtt.broker.routing import traffic as traffic_module
 from kinmqtt.broker.routing.traffic import AT_ONCE, TrafficLedger, TrafficSampling
 from kinmqtt.hooks.dispatch import Ruling

@@ -11,52 +11,25 @@ from typing import TYPE_CHECKING, Final
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.output import Output
 from kinmqtt.broker.connection.patience import PacketPatience
+from kinmqtt.broker.connection.read_gate import CAPACITY, CONGESTION, HOLDS, ReadGate
 from kinmqtt.mqtt.framing import Framer
-from kinmqtt_spi.services.limiter import LimitDecision
 
 if TYPE_CHECKING:
     from kinmqtt.broker.services import Services
 
-FRAME_BYTES: Final = 100
-"""What a packet takes besides its bytes while it waits: a flood of the smallest is no small thing to hold."""
-
 FRAMES_AT_ONCE: Final = 1024
 """Packets cut from a read before they are carried out; a read of 256 KB may hold 128,000."""
-
-Frame = tuple[bytes, int]
-
-
-class PendingRead:
-    """Packets of a read that are still to be carried out, and what limiters said of its PUBLISH packets."""
-
-    __slots__ = ("frames", "refusal", "was_asked")
-
-    def __init__(self, frames: list[Frame], refusal: LimitDecision | None, was_asked: bool) -> None:
-        self.frames = frames
-        self.refusal = refusal
-        """Why its PUBLISH packets are refused; ``None`` where they are not."""
-        self.was_asked = was_asked
-        """Whether limiters were asked at all: they are not asked twice for one packet."""
-
-    def after(self, frames: list[Frame]) -> PendingRead:
-        """The same read, of which these are left."""
-        return PendingRead(frames, self.refusal, self.was_asked)
 
 
 class Intake(Output):
     """What is held of what one client has sent."""
 
     __slots__ = (
-        "_awaits_capacity",
-        "_beyond",
         "_due",
-        "_held",
         "_packet_patience",
-        "_pauses",
-        "_pending_bytes",
-        "_rest",
         "beneath_bytes",
         "framer",
+        "gate",
     )
 
     def __init__(self, services: Services, link: Link) -> None:
@@ -64,16 +37,7 @@ class Intake(Output):
         self.framer = Framer(self.limits.max_connect_bytes, FRAMES_AT_ONCE)
         self.beneath_bytes = 0
         """Those that a layer below holds: of a WebSocket's handshake."""
-        self._awaits_capacity = False
-        self._held: list[Frame] | None = None
-        """Packets that wait behind an answer; ``None`` where none is waited for."""
-        self._rest: PendingRead | None = None
-        """What is left of the read whose packet is waited for; it goes before what is held."""
-        self._beyond: list[Frame] | None = None
-        """Packets that came with CONNECT and were too large for a client that was not accepted."""
-        self._pending_bytes = 0
-        """The packet whose answer is waited for."""
-        self._pauses = 0
+        self.gate = ReadGate(link, self.framer)
         self._packet_patience: PacketPatience | None = None
         self._due = 0
         """The wheel's second in which the connection is asked; 0 where it is not, or one that is over."""
@@ -87,14 +51,9 @@ class Intake(Output):
         raise NotImplementedError
 
     @property
-    def is_listening(self) -> bool:
-        """Whether nothing but a lack of capacity can keep the broker from reading what the client sends."""
-        return self._held is None and not self._pauses and not self.congested
-
-    @property
     def may_go_on(self) -> bool:
         """Whether a packet is arriving that the broker would read on, if there were capacity."""
-        return self._held is None and not self.congested and self.framer.buffered_bytes > 0
+        return not self.gate.reasons & (HOLDS | CONGESTION) and self.framer.buffered_bytes > 0
 
     @property
     def missing_bytes(self) -> int:
@@ -103,14 +62,13 @@ class Intake(Output):
 
     def await_capacity(self) -> None:
         """Read nothing until there is capacity for more."""
-        if not self._awaits_capacity:
-            self._awaits_capacity = True
-            self.link.pause_reading()
+        if not self.gate.reasons & CAPACITY:
+            self.gate.shut(CAPACITY)
         self.runtime.buffers.wait(self)
 
     def capacity_found(self) -> None:
         """Read on: there is capacity."""
-        self._awaits_capacity = False
+        self.gate.clear(CAPACITY)
         self._read_on()
 
     def held_beneath(self, size_bytes: int) -> None:
@@ -129,10 +87,7 @@ class Intake(Output):
             return
         framer = self.framer
         partial = framer.buffered_bytes > 0
-        held = framer.held_bytes + self.beneath_bytes + self._pending_bytes
-        if self._held or self._rest is not None or self._beyond:
-            held += _frame_bytes(self._held) + _frame_bytes(self._beyond)
-            held += 0 if self._rest is None else _frame_bytes(self._rest.frames)
+        held = framer.held_bytes + self.beneath_bytes + self.gate.waiting_bytes
         more = held - self.inbound_bytes
         self.inbound_bytes = held
         if self.accepted:
@@ -144,7 +99,7 @@ class Intake(Output):
         if more:
             buffers.hold_inbound(more, self.accepted)
         if held <= buffers.inbound_share(self.accepted) or self in buffers.granted:
-            if self._awaits_capacity:
+            if self.gate.reasons & CAPACITY:
                 buffers.leave(self)
                 self.capacity_found()
         elif self.inbound_bytes:  # Else it has just been disconnected for what it held.
@@ -174,22 +129,15 @@ class Intake(Output):
         if not partial:
             self._packet_patience = None
             return True
-        return patience.may_go_on(now, partial, self.is_listening)
+        return patience.may_go_on(now, partial, self.gate.is_listening)
 
     def _release_inbound(self) -> None:
         """Nothing that has come is carried out any more."""
-        self._rest = None
-        self._beyond = None
+        self.gate.rest = None
+        self.gate.beyond = None
         self.framer.forget()
         held, self.inbound_bytes = self.inbound_bytes, 0
         buffers = self.runtime.buffers
         buffers.leave(self)
         if held:
             buffers.hold_inbound(-held, self.accepted)
-
-
-def _frame_bytes(frames: list[Frame] | None) -> int:
-    """What packets take that wait."""
-    if not frames:
-        return 0
-    return sum(len(frame) for frame, _ in frames) + FRAME_BYTES * len(frames)

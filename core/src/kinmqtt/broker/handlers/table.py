@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.connection.handler_table import Handler, HandlerTable, Row
-from kinmqtt.broker.handlers import connect as connecting
-from kinmqtt.broker.handlers import publish as inbound
-from kinmqtt.broker.handlers import subscribe as subscribing
+from kinmqtt.broker.handlers import acknowledge, connect, disconnect, publish, subscribe
 from kinmqtt.mqtt.connection_state import TABLE, Action, State, violation
 from kinmqtt.mqtt.packets import PacketType
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection.connection import Connection
     from kinmqtt_spi.services.limiter import LimitDecision
+
+
+_PUBLISH: Final = PacketType.PUBLISH
 
 
 def _not_allowed(packet_type: int, state: State) -> Handler:
@@ -26,30 +27,29 @@ def _not_allowed(packet_type: int, state: State) -> Handler:
 
 def _over_limit(handlers: Row, limit: LimitDecision) -> Row:
     """What carries out packets while PUBLISH packets are more than may be."""
-    publish = PacketType.PUBLISH
-    if handlers[publish] is not inbound.publish:
+    if handlers[_PUBLISH] is not publish.publish:
         return handlers
 
     def refuse(connection: Connection, frame: bytes, body: int) -> bool | None:
-        inbound.publish_over_limit(connection, frame, body, limit)
+        publish.publish_over_limit(connection, frame, body, limit)
         return connection.is_closed() or None
 
-    return (*handlers[:publish], refuse, *handlers[publish + 1 :])
+    return (*handlers[:_PUBLISH], refuse, *handlers[_PUBLISH + 1 :])
 
 
 _CARRY_OUT: Final[Mapping[Action, Handler]] = {
-    Action.CONNECT: connecting.connect,
-    Action.AUTHENTICATE: connecting.authenticate,
-    Action.REAUTHENTICATE: connecting.reauthenticate,
-    Action.PUBLISH: inbound.publish,
-    Action.PUBACK: inbound.puback,
-    Action.PUBREC: inbound.pubrec,
-    Action.PUBREL: inbound.pubrel,
-    Action.PUBCOMP: inbound.pubcomp,
-    Action.SUBSCRIBE: subscribing.subscribe,
-    Action.UNSUBSCRIBE: subscribing.unsubscribe,
-    Action.PING: inbound.ping,
-    Action.DISCONNECT: inbound.disconnect,
+    Action.CONNECT: connect.connect,
+    Action.AUTHENTICATE: connect.authenticate,
+    Action.REAUTHENTICATE: connect.reauthenticate,
+    Action.PUBLISH: publish.publish,
+    Action.PUBACK: acknowledge.puback,
+    Action.PUBREC: acknowledge.pubrec,
+    Action.PUBREL: acknowledge.pubrel,
+    Action.PUBCOMP: acknowledge.pubcomp,
+    Action.SUBSCRIBE: subscribe.subscribe,
+    Action.UNSUBSCRIBE: subscribe.unsubscribe,
+    Action.PING: disconnect.ping,
+    Action.DISCONNECT: disconnect.disconnect,
 }
 
 HANDLERS: Final = HandlerTable(

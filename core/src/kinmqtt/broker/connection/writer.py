@@ -1,0 +1,185 @@
+"""What the broker sends to one client, and how fast the client takes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from attrs import evolve
+from twisted.internet.defer import Deferred
+
+from kinmqtt.broker.connection.link import Link
+from kinmqtt.broker.connection.output import ConnectionOutbox
+from kinmqtt.broker.connection.read_gate import CONGESTION
+from kinmqtt.broker.connection.reader import Reader
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.packets import V5, Connack, Packet, PacketType
+from kinmqtt.mqtt.reasons import fitting, has_connack_code
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.plugin import Timer
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection.handler_table import HandlerTable
+    from kinmqtt.broker.services import Services
+    from kinmqtt.broker.session.session import Session
+
+_PUBREC: Final = PacketType.PUBREC << 4
+_PUBREL: Final = PacketType.PUBREL << 4 | 2
+
+
+class Writer(Reader):
+    """The packets that go to one client."""
+
+    __slots__ = ("_impatience", "max_packet_bytes", "session", "unacknowledged", "wants_problems")
+
+    def __init__(self, services: Services, handlers: HandlerTable, link: Link) -> None:
+        super().__init__(services, handlers, link)
+        self.session: Session | None = None
+        self.outbox = ConnectionOutbox(self)
+        self.max_packet_bytes: int | None = None
+        """The largest packet that the client takes."""
+        self.wants_problems = True
+        """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
+        self.unacknowledged = 0
+        """QoS 1 and 2 messages taken from the client and not answered."""
+        self._impatience: Timer | None = None
+        """Until a client that takes nothing is disconnected."""
+
+    def send(self, packet: bytes) -> None:
+        """Send a packet with everything else of this turn."""
+        outbox = self.outbox
+        if not outbox.packets:
+            self.runtime.turn.dirty.append(outbox)
+        outbox.packets.append(packet)
+        self.runtime.statistics.packets_sent.value += 1
+
+    def send_packet(self, packet: Packet) -> bool:
+        """Encode and send a packet; without reason string and user properties where those make it too large.
+
+        ``False`` where it is too large all the same, and is not sent.
+        """
+        data = encode(packet, self.version)
+        limit = self.max_packet_bytes
+        if limit is not None and len(data) > limit:
+            slim = _without_problems(packet)
+            data = encode(slim, self.version)
+            if len(data) > limit:
+                return False
+        self.send(data)
+        return True
+
+    def send_acknowledgement(self, packet: bytes) -> None:
+        """Send an acknowledgement that waited for a commit."""
+        if self.is_closed():
+            return
+        sort = packet[0]
+        if sort != _PUBREL and (sort != _PUBREC or (packet[1] > 2 and packet[4] >= 0x80)):
+            # An identifier of an earlier connection may be released on this one (section 4.9): it was not counted.
+            self.unacknowledged = max(0, self.unacknowledged - 1)
+        self.send(packet)
+
+    def withhold_acknowledgement(self, reason: ReasonCode) -> None:
+        """A store did not keep what was to be acknowledged: the client must send it again."""
+        self.fail(reason, "a store did not keep the message")
+
+    def flush(self) -> None:
+        """Hand this turn's packets to the transport before the turn's end."""
+        self.outbox.flush()
+
+    def room(self, messages: int) -> Deferred[None]:
+        """Fires when the client can take about that many messages more, or is gone; in a later turn, as a rule."""
+        ready: Deferred[None] = Deferred()
+        session = self.session
+        if self.is_closed() or session is None:
+            ready.callback(None)
+            return ready
+        if self.waits_for_room is None:
+            self.waits_for_room = []
+        self.waits_for_room.append((messages, ready))
+        if self.link.ready and session.waiting.count < messages:
+            # What this turn has for it goes out before: then the transport says whether it is enough.
+            self.runtime.slices.later(self._tell_room)
+        return ready
+
+    def told_room(self) -> None:
+        """The session's queue has become shorter."""
+        if self.waits_for_room and self.link.ready:
+            self._tell_room()
+
+    def problem(self, text: str) -> Properties:
+        """A reason string, where the client wants to know (section 3.1.2.11.7)."""
+        return Properties(reason_string=text) if text and self.wants_problems else NO_PROPERTIES
+
+    # Within
+
+    def _has_sent(self) -> None:
+        if self.congested and self.waiting_bytes <= self._outbound_limit:
+            self._relieve()
+        if self.waits_for_room and self.link.ready:
+            self._tell_room()
+
+    def _send_on_later(self) -> None:
+        self.runtime.turn.dirty.append(self.outbox)
+        self.runtime.turn.touch()
+
+    def _congest(self) -> None:
+        """The client takes too little: QoS 0 is dropped, the rest stays in its queue, nothing more is read."""
+        self.congested = True
+        self.gate.shut(CONGESTION)
+        self._impatience = self.runtime.clock.later(self.limits.outbound_time_limit_s, self._lose_patience)
+        if self.session is not None:
+            self.runtime.slow_consumers.buffer_is_full(self.session.client, self.waiting_bytes)
+            self.session.outbox = self.runtime.congested
+
+    def _lose_patience(self) -> None:
+        if self.congested and not self.is_closed():
+            self.fail(ReasonCode.QUOTA_EXCEEDED, "the client does not take what is sent to it")
+
+    def _relieve(self) -> None:
+        self.congested = False
+        self.gate.clear(CONGESTION)
+        if self._impatience is not None:
+            self._impatience.cancel()
+        if self.session is not None and self.session.connection is self:
+            self.session.outbox = self.outbox
+            self.session.wants_pump()
+        self._read_on()
+
+    def _tell_room(self) -> None:
+        """Tell those for whose messages there is room by now; all, where the connection is gone."""
+        session = self.session
+        waiting, self.waits_for_room = self.waits_for_room, None
+        for messages, ready in waiting or ():
+            if session is None or self.is_closed() or session.waiting.count < messages:
+                ready.callback(None)
+            elif self.waits_for_room is None:
+                self.waits_for_room = [(messages, ready)]
+            else:
+                self.waits_for_room.append((messages, ready))
+
+    def _send_refusal(self, reason: ReasonCode, text: str) -> None:
+        """A CONNACK with a failure, for a client that was not let in."""
+        if reason in (ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.SESSION_TAKEN_OVER):
+            reason = ReasonCode.SERVER_UNAVAILABLE  # CONNACK has no 0x8B, nor 0x8E.
+        elif reason < 0x80:
+            reason = ReasonCode.UNSPECIFIED_ERROR  # A plugin may disconnect with 0x00, which would let the client in.
+        if self.version == V5:
+            fitting = fitting_for(reason, PacketType.CONNACK)
+            self.send_packet(Connack(False, fitting, self.problem(text)))
+        elif has_connack_code(reason, self.version):
+            self.send_packet(Connack(False, reason))
+
+
+def fitting_for(reason: ReasonCode, packet_type: PacketType) -> ReasonCode:
+    """The reason, where that packet may carry it, else the one that says nothing in particular."""
+    if packet_type is PacketType.DISCONNECT and reason is ReasonCode.SERVER_UNAVAILABLE:
+        return ReasonCode.SERVER_BUSY  # DISCONNECT has no 0x88; this says the same: come again.
+    return fitting(reason, packet_type, ReasonCode.UNSPECIFIED_ERROR)
+
+
+def _without_problems(packet: Packet) -> Packet:
+    """The packet without what must fall away first where it is too large (MQTT-3.2.2-19 and its kin)."""
+    properties = getattr(packet, "properties", NO_PROPERTIES)
+    if not properties:
+        return packet
+    return evolve(packet, properties=properties.without("reason_string", "user_property"))  # type: ignore[misc]

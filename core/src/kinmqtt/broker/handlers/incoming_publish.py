@@ -1,0 +1,433 @@
+"""One PUBLISH on its way from its packet to its acknowledgement, where it can't go out as it came.
+
+Each step goes on to the next one at once, or, where it has to wait for a plugin or a store, when the answer is there:
+:meth:`IncomingPublish._when` is the only place that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import evolve
+from twisted.logger import Logger
+
+from kinmqtt.broker.connection.route import Route
+from kinmqtt.broker.message.names import check_made_names, check_names
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.routing.fanout import Fanout
+from kinmqtt.broker.routing.router import Routed
+from kinmqtt.hooks.awaitables import as_deferred, run
+from kinmqtt.hooks.dispatch import Ruling
+from kinmqtt.mqtt.acknowledgements import success, with_reason
+from kinmqtt.mqtt.codec import encode
+from kinmqtt.mqtt.errors import ProtocolError, RemoteError
+from kinmqtt.mqtt.packets import V5, PacketType, Puback, Publish, Pubrec
+from kinmqtt.mqtt.qos_state import check_quota
+from kinmqtt.mqtt.reasons import fitting
+from kinmqtt_spi import values
+from kinmqtt_spi.properties import NO_PROPERTIES
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services import queue
+from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
+from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
+from kinmqtt_spi.values import Drop, Message, Reject
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection.connection import Connection
+    from kinmqtt.broker.session.session import Session
+
+log = Logger("kinmqtt.inbound")
+
+CACHED_ROUTES: Final = 1024
+"""Topics a connection remembers its rights and fan-out for."""
+
+LONGEST_CACHED_BYTES: Final = 256
+"""Of a topic that a connection remembers: those of one client take a megabyte at most."""
+
+LONGEST_REASON_BYTES: Final = 100
+"""Of a reason string in an acknowledgement."""
+
+_SUCCESS: Final = ReasonCode.SUCCESS
+_PUBACK: Final = PacketType.PUBACK
+_PUBREC: Final = PacketType.PUBREC
+_DELIVERED: Final = Routed.DELIVERED
+
+_TOO_LONG: Final = ""
+"""Stands for the topic of an alias that is longer than may be: what comes by that alias is refused as it was."""
+
+
+class IncomingPublish:
+    """A PUBLISH that is being carried out."""
+
+    __slots__ = ("connection", "packet", "publication", "session")
+
+    def __init__(self, connection: Connection, session: Session, packet: Publish) -> None:
+        self.connection = connection
+        self.session = session
+        self.packet = packet
+        self.publication: Publication | None = None
+        """The message that is routed, once it is known."""
+
+    def carry_out(self, frame: bytes, body: int) -> bool | None:
+        """Take the steps until the message is acknowledged, or waits; ``True`` where what follows must wait."""
+        connection = self.connection
+        packet = self.packet
+        services = connection.services
+        has_properties = packet.properties is not NO_PROPERTIES
+        if has_properties:
+            self._resolve_alias()
+        if packet.qos and not self._admit():
+            return None
+        if services.limiting.topics and connection.limited_to is not None:
+            # Before anybody else is asked: a flood must not reach authorizers either.
+            stopped = self._ask_limiters(connection.limited_to)
+            if stopped is not None:
+                return stopped
+        if has_properties:
+            problem = self._problem_with_topics()
+            if problem is not None:
+                self._refuse(ReasonCode.TOPIC_NAME_INVALID, problem)
+                return None
+        key = packet.topic.encode() if has_properties else frame[body + 2 : packet.topic_end]
+        routes = connection.routes
+        route = routes.get(key) if routes else None
+        if route is None or (route.expires_at is not None and route.expires_at <= connection.runtime.clock.now()):
+            return self._ask_for_route(key)
+        return self._go_along(route)
+
+    def stop_by_limit(self, limit: LimitDecision) -> bool:
+        """Carry out what limiters have decided of a PUBLISH; ``True`` where the connection is closed for it."""
+        if self.packet.properties is not NO_PROPERTIES:
+            self._resolve_alias()
+        if self.packet.qos and not self._admit():
+            return False
+        return self._stop_by_limit(limit)
+
+    # The one wait
+
+    def _when(self, pending: Awaitable[Any], go_on: Callable[[Any], object]) -> bool | None:
+        """Go on when an answer is there; the client's next packets wait until then."""
+        return self.connection.wait_for(run(self._wait(pending, go_on)))
+
+    async def _wait(self, pending: Awaitable[Any], go_on: Callable[[Any], object]) -> None:
+        answer = await as_deferred(pending)
+        self.connection.runtime.turn.touch()
+        go_on(answer)
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether the connection still uses the session: no other has taken it over, and it is not closed."""
+        return self.connection.session is self.session and self.session.connection is self.connection
+
+    # Before the message is taken
+
+    def _resolve_alias(self) -> None:
+        """Topic aliases of the client (section 3.3.2.3.4), and what a client must not send."""
+        connection = self.connection
+        limits = connection.runtime.limits
+        packet = self.packet
+        properties = packet.properties
+        if properties.response_topic is not None:
+            check_names(limits, properties.response_topic)
+        if properties.subscription_identifier:
+            raise ProtocolError("a client sent a subscription identifier", "MQTT-3.3.4-6")
+        alias = properties.topic_alias
+        if alias is None:
+            return
+        if alias > connection.limits.topic_alias_maximum:
+            raise RemoteError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias} is too high", "MQTT-3.3.2-9")
+        if connection.aliases is None:
+            connection.aliases = {}
+        if packet.topic:
+            too_long = limits.problem_with_length(packet.topic) is not None
+            connection.aliases[alias] = _TOO_LONG if too_long else packet.topic
+            return
+        topic = connection.aliases.get(alias)
+        if topic is None:
+            raise ProtocolError(f"topic alias {alias} has no topic yet", "MQTT-3.3.2-12")
+        packet.topic = topic
+
+    def _problem_with_topics(self) -> str | None:
+        """What no message may have beside its own topic; ``None`` where all is well."""
+        packet = self.packet
+        if packet.topic == _TOO_LONG:
+            return "the topic of its alias: it is too long"
+        response_topic = packet.properties.response_topic
+        limits = self.connection.runtime.limits
+        problem = None if response_topic is None else limits.problem_with(response_topic)
+        return None if problem is None else f"the response topic: {problem}"
+
+    def _admit(self) -> bool:
+        """Count a QoS 1 or 2 message against the receive maximum; ``False`` for a repetition that was answered."""
+        connection = self.connection
+        packet = self.packet
+        if packet.qos == 2 and packet.packet_id in self.session.incoming.packet_ids:
+            connection.runtime.turn.acknowledge(connection, success(_PUBREC, packet.packet_id))
+            return False
+        connection.unacknowledged += 1
+        if connection.version == V5:
+            check_quota(connection.unacknowledged, connection.receive_maximum)
+        return True
+
+    def _ask_limiters(self, resource: Resource) -> bool | None:
+        """Ask a limiter that looks at topics; ``None`` to go on."""
+        connection = self.connection
+        topic = self.packet.topic
+        # Of a topic that is refused in any case, and may be a long one, nobody is to remember anything.
+        if topic and connection.runtime.limits.problem_with_length(topic) is None:
+            resource = evolve(resource, topic=topic)
+        limit = connection.acquire_for_packet(resource, 1)
+        if limit.verdict is LimitVerdict.ALLOW:
+            return None
+        if limit.verdict is LimitVerdict.DELAY:
+            connection.pause_for(limit.delay_s)
+            return None
+        return self._stop_by_limit(limit)
+
+    def _stop_by_limit(self, limit: LimitDecision) -> bool:
+        connection = self.connection
+        if limit.verdict is LimitVerdict.DISCONNECT:
+            connection.fail(limit.reason, f"limited by {limit.rule}")
+            return True
+        if limit.verdict is LimitVerdict.DROP:
+            self._acknowledge(_SUCCESS)
+        else:
+            if connection.version != V5:
+                self._log_limited(limit.rule)
+            self._refuse(limit.reason, f"limited by {limit.rule}")
+        return False
+
+    def _log_limited(self, rule: str) -> None:
+        """A line in the log, once for each connection and rule: no packet of MQTT 3 can tell its client."""
+        if self.connection.tells_first(rule):
+            log.info(
+                "{client}: a PUBLISH is limited by {rule}; it goes to nobody, and its publisher can't be told",
+                client=self.connection.name,
+                rule=rule,
+            )
+
+    def _ask_for_route(self, key: bytes) -> bool | None:
+        """Ask whether the client may publish to the topic, which is ``key`` in bytes."""
+        connection = self.connection
+        packet = self.packet
+        limits = connection.runtime.limits
+        check_names(limits, packet.topic)
+        problem = limits.problem_with(packet.topic)
+        if problem is not None:
+            denial = values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}")
+            return self._go_along(self._remember(key, Route(packet.topic, Ruling(denial, "limits"))))
+        request = AuthorizationRequest(self.session.client, Action.PUBLISH, packet.topic, packet.qos, packet.retain)
+        rights = connection.runtime.rights
+        ruling = rights.ask(request)
+        if isinstance(ruling, Ruling):
+            rights.tell(request, ruling)
+            return self._go_along(self._remember(key, Route(packet.topic, ruling)))
+        routes = connection.routes
+        if routes is None:
+            routes = connection.routes = {}
+        return self._when(ruling, partial(self._authorized, key, request, routes))
+
+    def _authorized(
+        self, key: bytes, request: AuthorizationRequest, routes: dict[bytes, Route], ruling: Ruling
+    ) -> None:
+        """Authorizers have answered after a while."""
+        connection = self.connection
+        connection.runtime.rights.tell(request, ruling)
+        route = Route(self.packet.topic, ruling)
+        if connection.routes is routes:  # Else the rules have changed since, and the answer is for this message only.
+            self._remember(key, route)
+        if self._is_current:
+            self._go_along(route)
+
+    def _remember(self, key: bytes, route: Route) -> Route:
+        connection = self.connection
+        if route.cacheable and len(key) <= LONGEST_CACHED_BYTES:
+            if connection.routes is not None and len(connection.routes) >= CACHED_ROUTES:
+                connection.forget_routes()
+            routes = connection.routes
+            if routes is None:
+                routes = connection.routes = {}
+            old = routes.get(key)
+            if old is not None:
+                # Its answer has expired.
+                connection.services.traffic.note(self.session.client_id, old)
+            routes[key] = route
+            route.remembered = True
+        return route
+
+    def _go_along(self, route: Route) -> bool | None:
+        """The route is known: refuse, drop, or make a message and ask the intercepts about it."""
+        connection = self.connection
+        packet = self.packet
+        services = connection.services
+        route.messages += 1
+        route.bytes += len(packet.frame)
+        if not route.remembered:
+            services.traffic.note(self.session.client_id, route)
+        if route.reason is not _SUCCESS:
+            self._refuse(route.reason, route.text)
+            return None
+        runtime = connection.runtime
+        if not packet.qos and services.overload.drops:
+            runtime.statistics.dropped["overload"].value += 1
+            return None
+        fanout = route.fanout
+        if fanout is None or fanout.generation != services.fanouts.generation:
+            route.refresh(services, connection.version)
+            fanout = route.fanout
+        publication = Publication(packet, connection.version, self.session.publisher, runtime.now(), runtime.mint)
+        if route.intercept is not None:
+            self.publication = publication
+            outcome = route.intercept(self.session.client, publication.message)
+            if isinstance(outcome, Awaitable):
+                return self._when(outcome, self._intercepted_later)
+            return self._intercepted(outcome)
+        return self._take(publication, fanout)
+
+    def _intercepted_later(self, outcome: Any) -> None:
+        if self._is_current:
+            self._intercepted(outcome)
+
+    def _intercepted(self, outcome: Any) -> bool | None:
+        """Go on with what the intercepts made of the message."""
+        publication = self.publication
+        if isinstance(outcome, Message) and publication is not None:
+            if outcome is not publication.message:
+                made = self._remade(outcome, publication.message)
+                if made is None:
+                    return None
+                publication = made
+            return self._take(publication, None)
+        if isinstance(outcome, Drop):
+            self._acknowledge(_SUCCESS)
+        elif isinstance(outcome, Reject):
+            self._refuse(outcome.reason, outcome.text)
+        else:
+            self.connection.fail(outcome.reason, outcome.text)
+            return True
+        return None
+
+    def _remade(self, message: Message, original: Message) -> Publication | None:
+        """The message that a plugin made of another; ``None`` where it is refused."""
+        runtime = self.connection.runtime
+        limits = runtime.limits
+        topic = self.packet.topic
+        try:
+            check_made_names(limits, message, original)
+            runtime.rights.spaces.check(message.topic, topic)
+        except ValueError as error:
+            log.error("a plugin made an unfit message of one to {topic!r}: {error}", topic=topic, error=error)
+            self._refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a plugin failed")
+            return None
+        problem = limits.problem_with_topics(message.topic, message.properties)
+        if problem is not None:
+            self._refuse(ReasonCode.TOPIC_NAME_INVALID, problem)
+            return None
+        return Publication.of(message)
+
+    # From here on the message is the broker's
+
+    def _take(self, publication: Publication, fanout: Fanout | None) -> bool | None:
+        """Retain and route the message, which is accepted."""
+        connection = self.connection
+        packet = self.packet
+        session = self.session
+        if packet.qos == 2:
+            session.incoming.open(packet.packet_id)
+        # A QoS 2 message of a kept session comes again, under the same identifier, where this turn's writes are not
+        # kept.
+        routed = connection.services.publishing.take(
+            publication,
+            fanout,
+            when_kept=packet.qos == 2 and session.kept,
+            connection=connection if packet.qos else None,
+        )
+        if not isinstance(routed, Routed):
+            return self._when(routed, self._routed_later)
+        if packet.qos:
+            self._routed(routed)
+        return None
+
+    def _routed_later(self, routed: Routed) -> None:
+        packet = self.packet
+        session = self.session
+        connection = self.connection
+        if packet.qos and session.connection is connection:
+            self._routed(routed)
+        elif packet.qos == 2 and routed in (Routed.REFUSED, Routed.NOT_RETAINED):
+            session.incoming.forget(packet.packet_id)
+        elif packet.qos == 2 and connection.services.sessions.get(session.client_id) is session:
+            self._open_inbound()
+
+    def _routed(self, routed: Routed) -> None:
+        if routed is _DELIVERED:
+            self._acknowledge(_SUCCESS)
+        elif routed is Routed.REFUSED:
+            self._refuse(ReasonCode.QUOTA_EXCEEDED, "a subscriber's queue is full")
+        elif routed is Routed.NOT_RETAINED:
+            self._refuse(ReasonCode.QUOTA_EXCEEDED, "there are too many retained messages")
+        else:
+            self._acknowledge(ReasonCode.NO_MATCHING_SUBSCRIBERS)
+
+    # The answer
+
+    def _acknowledge(self, reason: ReasonCode) -> None:
+        """Answer a message that was taken over, or is treated as if it were."""
+        packet = self.packet
+        if not packet.qos:
+            return
+        connection = self.connection
+        packet_type = _PUBACK if packet.qos == 1 else _PUBREC
+        if packet.qos == 2:
+            self._open_inbound()
+        if reason is _SUCCESS or connection.version != V5:
+            answer = success(packet_type, packet.packet_id)
+        else:
+            answer = with_reason(packet_type, packet.packet_id, reason)
+        connection.runtime.turn.acknowledge(connection, answer)
+
+    def _open_inbound(self) -> None:
+        """Note a QoS 2 message that was taken over: a repetition must not be. Written with its deliveries."""
+        session = self.session
+        packet_id = self.packet.packet_id
+        session.incoming.open(packet_id)
+        if session.kept:
+            self.connection.runtime.turn.batch.queue.append(
+                queue.InboundOpen(session.client_id, session.epoch, packet_id)
+            )
+
+    def _refuse(self, reason: ReasonCode, text: str) -> None:
+        """Refuse the message. MQTT 3 can only close: its clients are answered as if all were well."""
+        packet = self.packet
+        if not packet.qos:
+            return
+        connection = self.connection
+        if connection.version != V5:
+            self._acknowledge(_SUCCESS)
+            return
+        session = self.session
+        packet_type = _PUBACK if packet.qos == 1 else _PUBREC
+        reason = fitting(reason, packet_type, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+        if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
+            session.incoming.forget(packet.packet_id)
+            if session.kept:
+                connection.runtime.turn.batch.queue.append(
+                    queue.InboundClose(session.client_id, session.epoch, packet.packet_id)
+                )
+        connection.runtime.turn.acknowledge(connection, self._refusal(packet_type, reason, text))
+
+    def _refusal(self, packet_type: PacketType, reason: ReasonCode, text: str) -> bytes:
+        """An acknowledgement with its reason string, where the client wants it and it fits (MQTT-3.4.2-2)."""
+        connection = self.connection
+        packet_id = self.packet.packet_id
+        # Cut so that the length of the packet stays one byte: acknowledgements are looked into on their way.
+        properties = connection.problem(text.encode()[:LONGEST_REASON_BYTES].decode(errors="ignore"))
+        if properties:
+            made = encode((Puback if packet_type is _PUBACK else Pubrec)(packet_id, reason, properties), V5)
+            session = connection.session
+            limit = None if session is None else session.max_packet_bytes
+            if limit is None or len(made) <= limit:
+                return made
+        return with_reason(packet_type, packet_id, reason)
