@@ -11,7 +11,7 @@ from stores import SlowQueues
 from kinmqtt.mqtt.packets import V5, Puback, Publish, Pubrel
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 
 SHARE = "$share/g/t"
 
@@ -137,7 +137,7 @@ def test_what_waits_for_a_session_that_ends_is_for_others(how: str) -> None:
 
 def test_a_member_with_a_full_queue_passes_it_on() -> None:
     """Where a queue refuses by its policy, the next member is asked; only if all refuse is the publisher told."""
-    house = House(max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     for name in ("a", "b"):
         _member(house, name, 60).drop()
     pub = house.connect("pub", V5)

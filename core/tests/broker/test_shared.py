@@ -16,7 +16,7 @@ from kinmqtt_spi import Properties, Subscription, hookimpl
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import EventKind
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.services.subscription import Subscriber
 
 VERSIONS = [V31, V311, V5]
@@ -219,7 +219,7 @@ def test_members_come_and_go_between_messages() -> None:
 
 def test_a_full_member_is_passed_over() -> None:
     """What one member's queue refuses another gets; where all refuse, connected or not, the publisher is told."""
-    house = House(max_inflight=1, max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(max_inflight=1, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     slow = member(house, "slow", silent=True)
     quick = member(house, "quick")
 
@@ -380,7 +380,7 @@ class Copyist:
 def test_a_copy_of_a_full_member_is_passed_over() -> None:
     """A plugin's answer is known by its client: where that one's queue refuses the next member is asked, once."""
     copyist = Copyist()
-    house = House(plugins={"copyist": copyist}, max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(plugins={"copyist": copyist}, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     for client_id in "ab":
         member(house, client_id).drop()
 

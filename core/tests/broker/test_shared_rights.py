@@ -17,7 +17,7 @@ from kinmqtt.plugins.builtin.share_strategy import ShareStrategySettings, Strate
 from kinmqtt_spi import ALLOW, Client, Drop, Message, Properties, Subscription, Verdict, deny, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.services.subscription import Subscriber
 
 YES_FOR_GOOD = Authorization(Verdict.ALLOW, cache=Cache.TOPIC)
@@ -233,7 +233,7 @@ def test_no_strategy_loses_messages_to_a_member_that_may_not_receive(strategy: S
 def test_a_full_member_decides_where_the_others_may_not_receive() -> None:
     """The queue policy of the last that may have the message holds: it is neither refused nor gone unseen."""
     house = House(
-        plugins={"censor": Censor("b")}, max_queued_messages=2, max_inflight=1, queue_full=FullPolicy.DROP_OLDEST
+        plugins={"censor": Censor("b")}, max_queued_messages=2, max_inflight=1, queue_full=OverflowPolicy.DROP_OLDEST
     )
     full = house.connect("a", V5, expiry_s=60, silent=True).subscribe("$share/g/t", 1)
     house.connect("b", V5).subscribe("$share/g/t", 1)

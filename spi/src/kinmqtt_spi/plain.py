@@ -49,13 +49,13 @@ def to_plain(value: Storable) -> dict[str, Plain]:
     return written
 
 
-def from_plain(sort: type[T], plain: Plain, place: str | None = None) -> T:
-    """The value of a plain form; ``sort`` is its class, one of :data:`Storable`.
+def from_plain(type_: type[T], plain: Plain, place: str | None = None) -> T:
+    """The value of a plain form; ``type_`` is its class, one of :data:`Storable`.
 
     Raises ``ValueError`` for what is no such form; the text begins with the field's place, below ``place`` where that
     is given, else below the name of the sort.
     """
-    form = _FORMS[sort]
+    form = _FORMS[type_]
     made: T = form.read(plain, form.name if place is None else place)
     return made
 
@@ -381,16 +381,16 @@ _MAYBE_TIME: Final = _Optional(_TIME)
 _BYTES: Final = _Bytes()
 
 
-def _property(sort: Any) -> _Form:
+def _property(type_: Any) -> _Form:
     """How a property of that type is written and read."""
-    if get_origin(sort) is tuple:
-        return _Several(_COUNT if get_args(sort)[0] is int else _Pair())
+    if get_origin(type_) is tuple:
+        return _Several(_COUNT if get_args(type_)[0] is int else _Pair())
     forms: Mapping[Any, _Form] = {int: _UINT32, str: _TEXT, bytes: _BYTES}
-    return forms[sort]
+    return forms[type_]
 
 
 _PROPERTIES: Final[Mapping[str, _Form]] = {
-    name: _property(sort) for name, sort in get_type_hints(PropertyValues).items()
+    name: _property(type_) for name, type_ in get_type_hints(PropertyValues).items()
 }
 
 _MESSAGE: Final = _Record(

@@ -241,7 +241,7 @@ class TestSESSION_21_PagesByPosition(_Broken):
 
 class TestSESSION_22_EverybodyIsAnOrphan(_Broken):
     class double(MemorySessionStore):
-        def orphans(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def owned_by(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             return tuple(stored.client_id for _, stored in self.iterate(None, limit).sessions)
 
 
@@ -340,45 +340,45 @@ class TestSESSION_30_TakesAllForLiving(Shared, _Broken):
 
 class TestSESSION_31_NamesWhatIsOwnedAlone(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
-            named = super().left_behind(node, limit)
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            named = super().orphaned(node, limit)
             return tuple(name for name in named if self._records[name].owner is not None)
 
 
 class TestSESSION_31_NamesWhatLives(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             self.gone.update({FAR} if self.gone else ())
-            return super().left_behind(node, limit)
+            return super().orphaned(node, limit)
 
 
 class TestSESSION_32_TellsEverybodyTheSame(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             homes = dict(self.homes)
-            named = super().left_behind(node, limit)
+            named = super().orphaned(node, limit)
             self.homes = homes
             return named
 
 
 class TestSESSION_32_KnowsNoLimit(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
-            return super().left_behind(node, 1000)
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            return super().orphaned(node, 1000)
 
 
 class TestSESSION_33_NamesOnce(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             before = set(self.handed)
-            return tuple(name for name in super().left_behind(node, limit) if name not in before)
+            return tuple(name for name in super().orphaned(node, limit) if name not in before)
 
 
 class TestSESSION_34_HandsOverForGood(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             others = {name for name, its in self.handed.items() if its != node}
-            return tuple(name for name in super().left_behind(node, limit) if name not in others)
+            return tuple(name for name in super().orphaned(node, limit) if name not in others)
 
 
 class TestSESSION_35_ClaimsWhateverHasHappened(Shared, _Broken):
@@ -395,7 +395,7 @@ class TestSESSION_35_ClaimsFromItself(Shared, _Broken):
 
 class TestSESSION_36_TellsNobody(Shared, _Broken):
     class double(HomedSessionStore):
-        def when_taken(self, call: Callable[[str, int], object]) -> None:
+        def on_taken_over(self, call: Callable[[str, int], object]) -> None:
             pass
 
 
@@ -410,8 +410,8 @@ class TestSESSION_36_TellsOfEveryClaim(Shared, _Broken):
 
 class TestSESSION_36_TellsTheNewEpoch(Shared, _Broken):
     class double(HomedSessionStore):
-        def when_taken(self, call: Callable[[str, int], object]) -> None:
-            super().when_taken(lambda client_id, epoch: call(client_id, epoch + 1))
+        def on_taken_over(self, call: Callable[[str, int], object]) -> None:
+            super().on_taken_over(lambda client_id, epoch: call(client_id, epoch + 1))
 
 
 class TestSESSION_37_AsksNobody(_Broken):

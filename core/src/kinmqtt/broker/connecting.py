@@ -14,13 +14,13 @@ from kinmqtt.broker import connection_log, events
 from kinmqtt.broker.assembly import ANONYMOUS
 from kinmqtt.broker.awaiting import as_deferred, run
 from kinmqtt.broker.denials import applicant
-from kinmqtt.broker.dispatch import FailedClosed, Ruling
+from kinmqtt.broker.dispatch import FailedClosed, HookVerdict
 from kinmqtt.broker.naming import check_names
 from kinmqtt.broker.ownership import OthersSession
 from kinmqtt.broker.sessions import MemoryShort, NoRoom, Opening
 from kinmqtt.broker.settings import NEVER_EXPIRES, LimitSettings
 from kinmqtt.broker.subscribing import subscribe_initially
-from kinmqtt.broker.turn import NotKept
+from kinmqtt.broker.turn import CommitFailed
 from kinmqtt.mqtt.codec import decode, peek_version
 from kinmqtt.mqtt.connection import State, check_authentication_step
 from kinmqtt.mqtt.errors import RemoteError
@@ -326,7 +326,7 @@ def _stopped(outcome: Drop | Reject | Disconnect) -> Refused:
     return Refused(reason, outcome.text or "refused by a plugin")
 
 
-async def _ruled(connection: Connection, packet: Connect, request: ConnectRequest, ruling: Ruling) -> None:
+async def _ruled(connection: Connection, packet: Connect, request: ConnectRequest, ruling: HookVerdict) -> None:
     """Authentication has been answered."""
     if connection.is_closed():
         return
@@ -389,7 +389,7 @@ def _identity(decision: Decision) -> Identity:
     return decision.identity if isinstance(decision, Authenticated) else Identity()
 
 
-def _tell_refused(connection: Connection, request: ConnectRequest, ruling: Ruling) -> None:
+def _tell_refused(connection: Connection, request: ConnectRequest, ruling: HookVerdict) -> None:
     refused = connection.broker.runtime.hooks.authentication_refused
     if refused.active:
         refused(request, ruling.by, ruling.decision.reason)
@@ -462,7 +462,7 @@ async def _open_session(
     )
     try:
         session, present = await broker.sessions.open(opening)
-    except NotKept as error:
+    except CommitFailed as error:
         raise Refused(error.reason, "what the session before has left could not be kept") from error
     except MemoryShort as error:
         raise Refused(ReasonCode.SERVER_BUSY, "memory is short") from error
@@ -477,7 +477,7 @@ async def _open_session(
         # A CONNACK promises a session that is there after a restart.
         try:
             await broker.runtime.turn.committed()
-        except NotKept as error:
+        except CommitFailed as error:
             raise Refused(error.reason, "the session could not be kept") from error
         if connection.is_closed():
             return

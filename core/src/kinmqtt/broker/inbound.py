@@ -9,7 +9,7 @@ from attrs import evolve
 from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import as_deferred, run
-from kinmqtt.broker.dispatch import Intercept, Ruling
+from kinmqtt.broker.dispatch import HookVerdict, Intercept
 from kinmqtt.broker.fanout import Fanout
 from kinmqtt.broker.naming import check_made_names, check_names
 from kinmqtt.broker.publication import Publication
@@ -87,7 +87,7 @@ class Route:
         "topic",
     )
 
-    def __init__(self, topic: str, ruling: Ruling) -> None:
+    def __init__(self, topic: str, ruling: HookVerdict) -> None:
         self.topic = topic
         decision = ruling.decision
         self.reason = _SUCCESS if decision.allowed else decision.reason
@@ -169,7 +169,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
     route = routes.get(key) if routes else None
     if route is None or (route.expires_at is not None and route.expires_at <= broker.runtime.clock.now()):
         opened = _open_route(connection, packet)
-        if not isinstance(opened, Ruling):
+        if not isinstance(opened, HookVerdict):
             return connection.wait_for(run(_publish_later(connection, session, packet, key, opened)))
         route = _remember(connection, key, Route(packet.topic, opened))
     return _publish_along(connection, session, packet, route)
@@ -200,7 +200,7 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
 
 
 async def _publish_later(
-    connection: Connection, session: Session, packet: Publish, key: bytes, opened: Awaitable[Ruling]
+    connection: Connection, session: Session, packet: Publish, key: bytes, opened: Awaitable[HookVerdict]
 ) -> None:
     routes = connection.routes
     if routes is None:
@@ -213,24 +213,26 @@ async def _publish_later(
         _publish_along(connection, session, packet, route)
 
 
-def _open_route(connection: Connection, packet: Publish) -> values.Maybe[Ruling]:
+def _open_route(connection: Connection, packet: Publish) -> values.Maybe[HookVerdict]:
     """Ask whether the client may publish to the topic."""
     broker = connection.broker
     check_names(broker.runtime.limits, packet.topic)
     problem = broker.runtime.limits.problem_with(packet.topic)
     if problem is not None:
-        return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}"), "limits")
+        return HookVerdict(values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}"), "limits")
     request = AuthorizationRequest(
         _session(connection).client, Action.PUBLISH, packet.topic, packet.qos, packet.retain
     )
     ruling = broker.runtime.rights.ask(request)
-    if isinstance(ruling, Ruling):
+    if isinstance(ruling, HookVerdict):
         broker.runtime.rights.tell(request, ruling)
         return ruling
     return _tell_later(connection, request, ruling)
 
 
-async def _tell_later(connection: Connection, request: AuthorizationRequest, pending: Awaitable[Ruling]) -> Ruling:
+async def _tell_later(
+    connection: Connection, request: AuthorizationRequest, pending: Awaitable[HookVerdict]
+) -> HookVerdict:
     ruling = await as_deferred(pending)
     connection.broker.runtime.rights.tell(request, ruling)
     return ruling
@@ -406,7 +408,7 @@ def _take(
     routed = broker.publishing.take(
         publication,
         fanout,
-        when_kept=packet.qos == 2 and session.kept,
+        after_commit=packet.qos == 2 and session.kept,
         connection=connection if packet.qos else None,
     )
     if not isinstance(routed, Routed):

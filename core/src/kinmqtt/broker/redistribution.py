@@ -13,7 +13,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.awaiting import run, settle
 from kinmqtt.broker.publication import Publication
-from kinmqtt.broker.turn import NotKept
+from kinmqtt.broker.turn import CommitFailed
 from kinmqtt.broker.waiting import READ_AT_ONCE, RETRY_S, WaitingHere, WaitingInStore
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -127,7 +127,7 @@ class Redistribution:
         """The same for what waits in the queue store; stops where the client comes back in the meantime.
 
         Whoever calls this holds the lock of the client id: two that read one queue would give it away twice. Raises
-        :class:`~kinmqtt.broker.turn.NotKept` where a store fails; the queue is then to be read anew.
+        :class:`~kinmqtt.broker.turn.CommitFailed` where a store fails; the queue is then to be read anew.
         """
         waiting = session.waiting
         if not isinstance(waiting, WaitingInStore) or not any(s.share_group for s in session.subscriptions.values()):
@@ -138,7 +138,7 @@ class Redistribution:
                 entries = await settle(self._runtime.stores.queue.read(session.client_id, cursor, READ_AT_ONCE))
             except Exception:
                 log.failure("the queue of {client_id!r} can't be read", client_id=session.client_id)
-                raise NotKept(ReasonCode.SERVER_UNAVAILABLE) from None
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE) from None
             if not entries or session.connection is not None:
                 return
             for entry in entries:

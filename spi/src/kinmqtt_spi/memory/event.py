@@ -73,9 +73,9 @@ class MemoryEventLog(EventLog):
         self._groups: dict[str, Group] = {}
         self._on_commit = on_commit
         self._committed: dict[str, int] = {}
-        self.go_on_from(records, committed or {})
+        self.restore(records, committed or {})
 
-    def go_on_from(self, records: Sequence[Recorded], committed: Mapping[str, int]) -> None:
+    def restore(self, records: Sequence[Recorded], committed: Mapping[str, int]) -> None:
         """Begin anew, where another log ended: with the events it had, and what its groups had committed."""
         self._records = list(records[-self._retention :])
         self._gone = 0

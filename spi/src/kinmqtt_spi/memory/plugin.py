@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
-from kinmqtt_spi.services.plugin import Context, Delivery, Timer, TopicClaim
+from kinmqtt_spi.services.plugin import Context, DeliveryResult, Timer, TopicClaim
 from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ class BareContext(Context):
         """What :attr:`authorizers` did not let the plugin publish on behalf of a client."""
         self.values: dict[str, bytes] = {}
         """What the plugin keeps."""
-        self.keeps_nothing = False
+        self.fails_to_persist = False
         """Whether the store fails."""
         self.sessions: dict[str, list[Message]] = {}
         """What was delivered to each session; those not in it do not exist."""
@@ -208,32 +208,32 @@ class BareContext(Context):
         if in_place_of is not None:
             self.values.pop(in_place_of, None)
 
-    def deliver(self, client_id: str, message: Message) -> Delivery:
+    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
         if client_id not in self.sessions:
-            return Delivery.NO_SESSION
+            return DeliveryResult.NO_SESSION
         self.sessions[client_id].append(self._received(message))
-        return Delivery.TAKEN
+        return DeliveryResult.TAKEN
 
-    def keep(
+    def persist(
         self,
         key: str,
         value: bytes | None,
         *,
-        kept: Callable[[], None] | None = None,
-        unkept: Callable[[], None] | None = None,
+        after_commit: Callable[[], None] | None = None,
+        on_commit_failed: Callable[[], None] | None = None,
     ) -> None:
-        if self.keeps_nothing:
-            if unkept is not None:
-                unkept()
+        if self.fails_to_persist:
+            if on_commit_failed is not None:
+                on_commit_failed()
             return
         if value is None:
             self.values.pop(key, None)
         else:
             self.values[key] = value
-        if kept is not None:
-            kept()
+        if after_commit is not None:
+            after_commit()
 
-    def kept(self) -> Awaitable[Mapping[str, bytes]]:
+    def persisted(self) -> Awaitable[Mapping[str, bytes]]:
         return Completed(lambda: dict(self.values))
 
     def authorize(self, request: AuthorizationRequest) -> Decision:

@@ -1,7 +1,7 @@
 """Queues in memory: the default store behind the message path, so a write costs well under a microsecond.
 
-A client that has ever written is remembered by its epoch and last sequence number, because a former owner may
-still talk. For clients without entries that is all that is kept, and of those at most ``heights``.
+The store remembers the epoch and the last sequence number of each client, to fence former owners. For clients without
+entries it remembers nothing else, and at most ``remembered_epochs`` of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EMPTY: Final = QueueState()
 
 
 @frozen(slots=True)
-class Standing:
+class QueueSnapshot:
     """Some of a client's entries as they stand: for who copies a queue while it is in use."""
 
     epoch: int = 0
@@ -70,16 +70,16 @@ _Keep: TypeAlias = Callable[[_Queue, Any], None]
 
 
 class MemoryQueueStore(QueueStore):
-    """Keeps queues in dicts; every write is kept when :meth:`apply` returns.
+    """Holds queues in dicts; every write is committed when :meth:`apply` returns.
 
-    ``heights`` bounds how many clients without any entry are remembered by epoch: beyond it the one that has
-    been empty longest is forgotten, and with it the fence against a former owner of that client.
+    ``remembered_epochs`` is the number of clients without entries whose epoch is remembered. Above it, the client
+    that has been empty longest is forgotten, and a former owner of that client is no longer fenced.
     """
 
-    def __init__(self, *, heights: int = 10_000) -> None:
+    def __init__(self, *, remembered_epochs: int = 10_000) -> None:
         self._queues: dict[str, _Queue] = {}
         self._resting: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
-        self._max_resting = heights
+        self._max_resting = remembered_epochs
         self._queued = self._bytes = self._inflight = self._inbound = 0
         self._expiry: list[tuple[float, str, int]] = []
         self._sweep_at = SWEEP_ABOVE
@@ -154,7 +154,7 @@ class MemoryQueueStore(QueueStore):
                 removed.append((client_id, entry))
         return removed
 
-    def count_on(self, client_id: str, epoch: int, last: int, floor: int) -> None:
+    def restore_counters(self, client_id: str, epoch: int, last: int, floor: int) -> None:
         """Know that entries up to ``last`` were appended once, those up to ``floor`` since the last purge, whatever
         is left of them.
         """
@@ -169,18 +169,18 @@ class MemoryQueueStore(QueueStore):
         """The clients of whom there is anything."""
         return list(self._queues)
 
-    def standing(self, client_id: str, after: int | None, limit: int) -> Standing:
+    def snapshot(self, client_id: str, after: int | None, limit: int) -> QueueSnapshot:
         """At most ``limit`` entries of a client, in whatever stage, in order of their numbers from ``after`` on."""
         queue = self._queues.get(client_id)
         if queue is None:
-            return Standing()
+            return QueueSnapshot()
         first = -1 if after is None else after
         found: dict[int, tuple[int | None, Entry | None]] = {
             number: sent for number, sent in queue.inflight.items() if number > first
         }
         found |= {entry.sequence: (None, entry) for entry in self.read(client_id, first, limit)}
         numbers = sorted(found)[:limit]
-        return Standing(queue.epoch, tuple(queue.inbound), tuple((number, *found[number]) for number in numbers))
+        return QueueSnapshot(queue.epoch, tuple(queue.inbound), tuple((number, *found[number]) for number in numbers))
 
     def _wake(self, write: QueueWrite) -> _Queue:
         resting = self._resting.pop(write.client_id, None)

@@ -67,18 +67,18 @@ _Keep: TypeAlias = Callable[[_Record, Any], None]
 
 
 class MemorySessionStore(SessionStore):
-    """Keeps sessions in dicts; every write is kept when :meth:`apply` returns.
+    """Holds sessions in dicts; every write is committed when :meth:`apply` returns.
 
-    A client id without owner and session leaves its epoch behind, at some 200 bytes each. At most ``heights``
-    of these are remembered one by one; the oldest beyond that melt into one common height, above which every
-    unknown client id starts. So epochs never go back, and skip numbers once that many ids have come and gone.
-    ``floor`` is that common height to begin with.
+    The epoch of a client id without owner and session is remembered, in about 200 bytes. At most
+    ``remembered_epochs`` of these are remembered one by one. The oldest ones above that number are merged into one
+    floor, above which every unknown client id starts. So epochs never go back, but they skip numbers after that many
+    client ids. ``floor`` is that common height to begin with.
     """
 
-    def __init__(self, *, heights: int = 10_000, floor: int = 0) -> None:
+    def __init__(self, *, remembered_epochs: int = 10_000, floor: int = 0) -> None:
         self._records: dict[str, _Record] = {}
         self._heights: OrderedDict[str, int] = OrderedDict()
-        self._max_heights = heights
+        self._max_heights = remembered_epochs
         self._floor = floor
         self._expiry = Deadlines()
         self._wills = Deadlines()
@@ -177,7 +177,7 @@ class MemorySessionStore(SessionStore):
         page = self._held([self._by_serial[serial] for serial in serials[:limit]])
         return SessionPage(tuple(page), serials[limit - 1] if len(serials) > limit else None)
 
-    def orphans(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+    def owned_by(self, node: NodeIdentity, limit: int) -> Sequence[str]:
         return tuple(islice(self._owned.get(node.uid, ()), limit))
 
     def count(self) -> int:
@@ -193,7 +193,7 @@ class MemorySessionStore(SessionStore):
         if record is not None:
             record.epoch = max(record.epoch, epoch)
 
-    def take_over(self, other: MemorySessionStore, floor: int) -> None:
+    def load_from(self, other: MemorySessionStore, floor: int) -> None:
         """Begin, while nothing is stored yet, with what another store holds; nobody owns anything.
 
         Epochs of clients that have no session begin above ``floor``.
