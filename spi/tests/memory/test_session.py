@@ -72,7 +72,7 @@ def test_forgotten_heights_still_hold_epochs_up() -> None:
 
     assert caught.value.client_ids == {"a"}
     assert all(again[name] > given[name] for name in "abcd")
-    assert len(store._heights) == 0
+    assert len(store._past_epochs) == 0
 
 
 def test_a_released_claim_is_forgotten() -> None:

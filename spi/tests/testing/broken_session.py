@@ -76,7 +76,7 @@ class TestSESSION_05_TakesOlderEpochs(_Broken):
                     super().apply([write])
                 except Fenced:
                     record = self._records[write.client_id]
-                    self._keep[type(write)](record, write)
+                    self._handlers[type(write)](record, write)
                     self._settle(write.client_id, record)
                     raise
 
@@ -114,7 +114,7 @@ class TestSESSION_08_LosesOptions(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, OpenSession: self._open}
+            self._handlers = {**self._handlers, OpenSession: self._open}
 
 
 class TestSESSION_09_KeepsOldSubscriptions(_Broken):
@@ -126,7 +126,7 @@ class TestSESSION_09_KeepsOldSubscriptions(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, OpenSession: self._open}
+            self._handlers = {**self._handlers, OpenSession: self._open}
 
 
 class TestSESSION_10_ForgetsSubscriptionsOnResuming(_Broken):
@@ -137,7 +137,7 @@ class TestSESSION_10_ForgetsSubscriptionsOnResuming(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ResumeSession: self._resume}
+            self._handlers = {**self._handlers, ResumeSession: self._resume}
 
 
 class TestSESSION_11_TakesSharedForPlain(_Broken):
@@ -147,21 +147,21 @@ class TestSESSION_11_TakesSharedForPlain(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, SaveSubscriptions: self._save}
+            self._handlers = {**self._handlers, SaveSubscriptions: self._save}
 
 
 class TestSESSION_12_RemovesNothing(_Broken):
     class double(MemorySessionStore):
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, RemoveSubscriptions: lambda record, write: None}
+            self._handlers = {**self._handlers, RemoveSubscriptions: lambda record, write: None}
 
 
 class TestSESSION_13_LeavesTheWill(_Broken):
     class double(MemorySessionStore):
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ClearWill: lambda record, write: None}
+            self._handlers = {**self._handlers, ClearWill: lambda record, write: None}
 
 
 class TestSESSION_14_LeavesTheOwner(_Broken):
@@ -173,7 +173,7 @@ class TestSESSION_14_LeavesTheOwner(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ReleaseSession: self._release}
+            self._handlers = {**self._handlers, ReleaseSession: self._release}
 
 
 class TestSESSION_15_ForgetsTheEpoch(_Broken):
@@ -182,7 +182,7 @@ class TestSESSION_15_ForgetsTheEpoch(_Broken):
             super().apply(writes)
             for write in writes:
                 if isinstance(write, DiscardSession):
-                    self._heights.pop(write.client_id, None)
+                    self._past_epochs.pop(write.client_id, None)
 
 
 class TestSESSION_16_SortsTheBatch(_Broken):
@@ -227,7 +227,7 @@ class TestSESSION_20_ExpiresWhoIsBack(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ResumeSession: self._resume}
+            self._handlers = {**self._handlers, ResumeSession: self._resume}
 
 
 class TestSESSION_21_PagesByPosition(_Broken):
@@ -268,7 +268,7 @@ class TestSESSION_25_AppendsForEver(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, OpenSession: self._open}
+            self._handlers = {**self._handlers, OpenSession: self._open}
 
 
 class TestSESSION_26_KeepsTheLastFirst(_Broken):
@@ -323,7 +323,7 @@ class TestSESSION_29_MixesUpExpiryAndVersion(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ResumeSession: self._resume}
+            self._handlers = {**self._handlers, ResumeSession: self._resume}
 
 
 class TestSESSION_30_SaysWhatIsConnectedAlone(Shared, _Broken):
