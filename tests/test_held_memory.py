@@ -228,7 +228,7 @@ def subscribe(house: BrokerHarness, filter_of: Callable[[int], str], number: int
             requests = tuple(SubscribeRequest(filter_of(each), 1) for each in range(first, min(number, first + 100)))
             client.send(Subscribe(1, requests))
         client.packets.clear()
-        log.go_on_from([], {})
+        log.restore([], {})
 
     held = traced(work)
     return held, everybody.subscription_bytes - before

@@ -41,7 +41,7 @@ from kinmqtt_spi.values import (
     Subscription,
     Verdict,
     deny,
-    message_made,
+    make_message,
 )
 
 
@@ -203,7 +203,7 @@ def test_an_observation_falls_within_its_bound() -> None:
 @pytest.mark.parametrize("bounds", [[], [2.0, 1.0], [1.0, 1.0]])
 def test_bounds_must_rise(bounds: list[float]) -> None:
     """A histogram whose buckets overlap or are none is a mistake."""
-    with pytest.raises(ValueError, match="must rise"):
+    with pytest.raises(ValueError, match="must increase"):
         Histogram("took", "seconds", bounds)
 
 
@@ -211,7 +211,7 @@ def test_a_message_made_in_the_fast_way_is_a_message_like_any_other() -> None:
     """It equals the one that the constructor makes, and nobody can change it either."""
     values = ("t", b"x", 1, True, Properties(content_type="a"), Publisher("p"), MessageId(1, 2), 3.0, 4.0, b"f", 5)
 
-    made = message_made(*values)
+    made = make_message(*values)
 
     assert type(made) is Message
     assert made == Message(*values)

@@ -9,7 +9,7 @@ import pytest
 from attrs import frozen
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
+from kinmqtt.broker.assembly import Assembly, Environment, assemble
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.connection.listener import ListenerPlan
 from kinmqtt.builtins import DEFAULTS
@@ -46,14 +46,14 @@ def put_together(
         ListenerPlan(name, only_loopback, plan, f"k.toml:1: listeners.{name}")
         for name, plan in (listeners or {"tcp": ListenerSettings(endpoint="1883")}).items()
     ]
-    surroundings = Surroundings(NODE, TurnableClock(), lambda call: succeed(call()), plans)
+    environment = Environment(NODE, TurnableClock(), lambda call: succeed(call()), plans)
     # The built-in limiter wants its own settings; everybody else gets what the test says.
     return assemble(
         BrokerSettings(allow_anonymous=allow_anonymous),
         LimitSettings(),
         lambda name, cls: cls() if name == "rate_limits" else settings_of(name, cls),
         manager,
-        surroundings,
+        environment,
     )
 
 

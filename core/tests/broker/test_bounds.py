@@ -14,7 +14,7 @@ from kinmqtt.mqtt.packets import V5, V311, Connack, Puback, Publish, Pubrec, Sub
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.plugin import Context
-from kinmqtt_spi.services.queue import Entry, FullPolicy
+from kinmqtt_spi.services.queue import Entry, OverflowPolicy
 
 
 def dropped(house: House, why: str) -> int:
@@ -146,7 +146,7 @@ def _try(house: House, client_id: str, version: int) -> Peer:
 
 def test_all_queues_together_are_bounded() -> None:
     """Where they hold as much as may be, each counts as full."""
-    house = House(max_all_queued_bytes=4000, user_share=1, queue_full=FullPolicy.REFUSE)
+    house = House(max_all_queued_bytes=4000, user_share=1, queue_full=OverflowPolicy.REFUSE)
     for name in "abc":
         house.connect(name, clean_start=False).subscribe(name, qos=1).drop()
     pub = house.connect("p", V5)
@@ -200,8 +200,8 @@ def test_what_is_in_flight_to_clients_that_are_away_counts() -> None:
     assert waiting.size_bytes == 0
 
 
-@pytest.mark.parametrize("policy", [FullPolicy.DROP_OLDEST, FullPolicy.KEEP_LATEST])
-def test_only_its_own_gives_way(policy: FullPolicy) -> None:
+@pytest.mark.parametrize("policy", [OverflowPolicy.DROP_OLDEST, OverflowPolicy.KEEP_LATEST])
+def test_only_its_own_gives_way(policy: OverflowPolicy) -> None:
     """A queue that has something makes room of that; one that has nothing drops the newcomer."""
     house = House(max_all_queued_bytes=2000, user_share=1, queue_full=policy)
     for name in "ab":
@@ -270,7 +270,7 @@ class Keeper:
 
 async def kept(keeper: Keeper) -> Mapping[str, bytes]:
     """All that a plugin keeps."""
-    return await keeper.context.kept()
+    return await keeper.context.persisted()
 
 
 def test_a_plugin_keeps_values_of_its_own() -> None:
@@ -278,11 +278,11 @@ def test_a_plugin_keeps_values_of_its_own() -> None:
     one, other = Keeper(), Keeper()
     house = House(plugins={"one": one, "other": other})
 
-    one.context.keep("a/b", b"1")
-    one.context.keep("c", b"2")
-    other.context.keep("c", b"3")
-    one.context.keep("a/b", b"4")
-    one.context.keep("c", None)
+    one.context.persist("a/b", b"1")
+    one.context.persist("c", b"2")
+    other.context.persist("c", b"3")
+    one.context.persist("a/b", b"4")
+    one.context.persist("c", None)
     house.settle()
 
     assert house.result(kept(one)) == {"a/b": b"4"}
@@ -296,14 +296,14 @@ def test_what_can_not_be_kept_is_refused(key: str, value: Any) -> None:
     House(plugins={"keeper": keeper})
 
     with pytest.raises(ValueError, match="must be"):
-        keeper.context.keep(key, value)
+        keeper.context.persist(key, value)
 
 
 def test_clients_have_no_part_in_it() -> None:
     """Nobody is sent what a plugin keeps, and nobody can publish there."""
     keeper = Keeper()
     house = House(plugins={"keeper": keeper})
-    keeper.context.keep("a", b"secret")
+    keeper.context.persist("a", b"secret")
     house.settle()
     client = house.connect("c", V5).subscribe("$plugin/#")
 

@@ -16,7 +16,7 @@ from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import Message, Properties, Subscription, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, Identity, allow_as
-from kinmqtt_spi.services.plugin import Delivery
+from kinmqtt_spi.services.plugin import DeliveryResult
 
 BELL = "a\x07"
 
@@ -144,7 +144,7 @@ def test_what_a_plugin_publishes_may_be_allowed() -> None:
     delivered = house.broker.deliver("s", Message(BELL, b"2"))
     house.settle()
 
-    assert delivered is Delivery.TAKEN
+    assert delivered is DeliveryResult.TAKEN
     assert [payload for _, payload, _ in sub.messages] == [b"1", b"2"]
 
 

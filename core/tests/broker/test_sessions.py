@@ -546,7 +546,7 @@ def test_what_a_fenced_owner_does_is_not_kept() -> None:
     assert "c" not in house.broker.sessions.by_id
     assert house.broker.router.index.count() == 1
     assert house.broker.sessions.connected == 1
-    assert list(sessions.orphans(owner, 10)) == ["c"]
+    assert list(sessions.owned_by(owner, 10)) == ["c"]
 
 
 @pytest.mark.parametrize("qos", [1, 2])

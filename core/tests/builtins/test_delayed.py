@@ -276,7 +276,7 @@ def test_what_waits_over_a_restart_counts(old: bool, tmp_path: Path) -> None:
             known = json.loads(value)
             client = known.pop("client")
             known["message"]["publisher"] = {"client_id": client["client_id"], "username": client["username"]}
-            context.keep(key, json.dumps(known).encode())
+            context.persist(key, json.dumps(known).encode())
         house.settle()
     clock = TurnableClock(house.clock.now())
     _kill(house)
@@ -296,7 +296,7 @@ def test_what_waits_over_a_restart_counts(old: bool, tmp_path: Path) -> None:
 
 
 async def _all(context: Context) -> Mapping[str, bytes]:
-    return await context.kept()
+    return await context.persisted()
 
 
 def _kill(house: House) -> None:
@@ -367,7 +367,7 @@ def test_a_delayed_message_that_can_not_be_read_is_passed_over() -> None:
     retained = Retaineds()
     before = _house(plugins={"retained": retained})
     before.connect("pub").publish("$delayed/5/a", b"x", qos=1)
-    before.assembly.contexts["delayed"].keep("bad", b"nonsense")
+    before.assembly.contexts["delayed"].persist("bad", b"nonsense")
     before.settle()
 
     house = _house(plugins={"retained": retained}, clock=TurnableClock(before.clock.now()))
@@ -516,7 +516,7 @@ def test_what_an_earlier_version_has_kept_is_authorized_too(topic: str, comes: b
     rules, retained = Rules(lambda request: request.topic != "secret"), Retaineds()
     before = _house(plugins={"retained": retained})
     message = Message(topic, b"x", 1, publisher=Publisher("pub", "ann"))
-    before.assembly.contexts["delayed"].keep("k", _as_before(message, before.clock.now() + 5))
+    before.assembly.contexts["delayed"].persist("k", _as_before(message, before.clock.now() + 5))
     before.settle()
 
     house = _house(plugins={"rules": rules, "retained": retained}, clock=TurnableClock(before.clock.now()))

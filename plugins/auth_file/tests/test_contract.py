@@ -15,7 +15,7 @@ from kinmqtt_auth_file.hashes import Argon2id, Argon2Settings, PasswordHash, Pbk
 from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract
-from kinmqtt_spi.testing.authorization import ODD_NAMES, AuthorizationCase, AuthorizerContract
+from kinmqtt_spi.testing.authorization import UNUSUAL_NAMES, AuthorizationCase, AuthorizerContract
 from kinmqtt_spi.testing.build import authorization, client, connect_request
 from kinmqtt_spi.testing.driving import Driver, TurningDriver
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
@@ -134,7 +134,7 @@ class TestRules(AuthorizerContract):
     guards_subscriptions = False
     receives = changes_rules = True
     # As with Mosquitto a `/` in a name is let through, and an empty name is none: the README says so.
-    odd_names = tuple(name for name in ODD_NAMES if name not in ("/", "a/b", ""))
+    unusual_names = tuple(name for name in UNUSUAL_NAMES if name not in ("/", "a/b", ""))
 
     @pytest.fixture
     def authorization(self, clock: TurnableClock, tmp_path: Path) -> AuthorizationCase:

@@ -405,7 +405,7 @@ def test_indexes_that_have_too_much_are_swept(server: RedisServer) -> None:
 
         assert not await life.sessions.expired(NOW, 10)
         assert not await life.sessions.due_wills(NOW, 10)
-        assert not await life.sessions.orphans(life.context.node, 10)
+        assert not await life.sessions.owned_by(life.context.node, 10)
         await life.parts.refresh.everything(life.parts.link.ask)
 
         assert not [key for key in server.ask("keys", "*").split() if "{i" in key]
@@ -616,7 +616,7 @@ def test_nothing_is_kept_for_sessions_that_redis_has_lost(server: RedisServer) -
     async def run() -> tuple[set[str], int, list[str], list[tuple[str, int]]]:
         life = await begun(**at(server))
         taken: list[tuple[str, int]] = []
-        life.sessions.when_taken(lambda client_id, epoch: taken.append((client_id, epoch)))
+        life.sessions.on_taken_over(lambda client_id, epoch: taken.append((client_id, epoch)))
         epochs = {name: await opened(life, name) for name in ("s", "idle")}
         await life.parts.link.ask([("FLUSHALL",)])
         names = await refused(life, Append("s", epochs["s"], entry(1)))

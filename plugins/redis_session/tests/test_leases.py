@@ -356,7 +356,7 @@ def test_nodes_that_are_forgotten_take_no_room(server: RedisServer) -> None:
         for uid in range(100, 110):
             server.ask("hset", "kinmqtt:{n}:n", str(uid), "-")
         for _ in range(3):
-            await life.sessions.left_behind(HERE, 10)
+            await life.sessions.orphaned(HERE, 10)
         known = set(life.parts.leases._others)
         await life.plugin.stop()
         return known
@@ -374,7 +374,7 @@ def test_a_node_that_nothing_is_left_of_is_forgotten(server: RedisServer) -> Non
         await committed(there)
         await there.plugin.stop()
 
-        told = [*await here.sessions.left_behind(HERE, 10), *await here.sessions.left_behind(HERE, 10)]
+        told = [*await here.sessions.orphaned(HERE, 10), *await here.sessions.orphaned(HERE, 10)]
         nodes = server.ask("hkeys", "kinmqtt:{n}:n").split()
         await here.plugin.stop()
         return told, nodes
@@ -397,7 +397,7 @@ def test_what_no_index_names_is_found_at_a_start(server: RedisServer) -> None:
         await there.plugin.stop()
         here = await begun(HERE, **at(server))
 
-        told = list(await here.sessions.left_behind(HERE, 10))
+        told = list(await here.sessions.orphaned(HERE, 10))
         page = await here.sessions.iterate()
         await here.plugin.stop()
         return told, page
@@ -415,15 +415,15 @@ def test_who_is_handed_over_is_found_though_the_answer_was_lost(server: RedisSer
         here, there = await begun(HERE, **at(server)), await begun(THERE, **at(server))
         await opened(there, "a")
         await there.plugin.stop()
-        await here.sessions.left_behind(HERE, 10)
+        await here.sessions.orphaned(HERE, 10)
         # As if the answer had not come, and what comes after it had not been done.
         here.sessions.homes._told.clear()
         server.ask("zadd", f"kinmqtt:{{i{shard_of(b'a')}}}:o:2", "0", "a")
         server.ask("hset", "kinmqtt:{n}:n", "2", "-")
-        again = list(await here.sessions.left_behind(HERE, 10))
+        again = list(await here.sessions.orphaned(HERE, 10))
         far = await begun(FAR, **at(server))
         await here.plugin.stop()
-        told = list(await far.sessions.left_behind(FAR, 10))
+        told = list(await far.sessions.orphaned(FAR, 10))
         await far.plugin.stop()
         return [again, told]
 
@@ -437,14 +437,14 @@ def test_an_adoption_whose_answer_was_lost_is_undone(server: RedisServer) -> Non
         here, there = await begun(HERE, **at(server)), await begun(THERE, **at(server))
         epochs = await opened(there, "a")
         await there.plugin.stop()
-        await here.sessions.left_behind(HERE, 10)
+        await here.sessions.orphaned(HERE, 10)
         await here.sessions.adopt("a", HERE)
         # As if Redis had been away before it answered.
         here.sessions.homes._told[HERE.uid] = {"a": None}
         here.sessions._claiming[f"{HERE.uid:x}-{here.sessions._claims:x}"] = "a"
         await here.sessions.repair(here.parts.link.ask)
 
-        told = list(await here.sessions.left_behind(HERE, 10))
+        told = list(await here.sessions.orphaned(HERE, 10))
         claim = await here.sessions.adopt("a", HERE)
         assert claim is not None and claim.previous_epoch == epochs["a"]
         await here.plugin.stop()

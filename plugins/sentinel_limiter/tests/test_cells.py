@@ -19,12 +19,12 @@ from kinmqtt_sentinel_limiter._cells import (
     RateCell,
     WindowCell,
 )
-from kinmqtt_sentinel_limiter._rules import FlowRule, Surroundings
+from kinmqtt_sentinel_limiter._rules import Environment, FlowRule
 from kinmqtt_sentinel_limiter._settings import FlowSettings
 from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell, WarmUpPaceCell
 from kinmqtt_spi.metrics import MetricRegistry
 
-RULE = FlowRule(FlowSettings(name="r", count=1), Surroundings(MetricRegistry(), 100))
+RULE = FlowRule(FlowSettings(name="r", count=1), Environment(MetricRegistry(), 100))
 
 arrivals = st.lists(st.tuples(st.floats(0.0, 0.5), st.integers(1, 20)), min_size=1, max_size=150)
 rates = st.sampled_from([0.3, 2.5, 10.0, 100.0])

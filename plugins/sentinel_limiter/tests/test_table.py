@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_sentinel_limiter._cells import ConcurrencyCell, WindowCell
-from kinmqtt_sentinel_limiter._rules import FlowRule, Surroundings
+from kinmqtt_sentinel_limiter._rules import Environment, FlowRule
 from kinmqtt_sentinel_limiter._settings import FlowSettings
 from kinmqtt_sentinel_limiter._table import KeyTable, key_of
 from kinmqtt_spi.metrics import MetricRegistry
 
-RULE = FlowRule(FlowSettings(name="r", count=1), Surroundings(MetricRegistry(), 100))
+RULE = FlowRule(FlowSettings(name="r", count=1), Environment(MetricRegistry(), 100))
 
 
 @given(st.integers(9, 200), st.lists(st.tuples(st.integers(0, 500), st.floats(0.0, 3.0)), max_size=400))

@@ -1,7 +1,7 @@
-"""kinmqtt-spi: everything a plugin needs to be written against, and nothing of the broker itself.
+"""kinmqtt-spi: the interface between the kinmqtt broker and its plugins.
 
-The names here are the ones nearly every plugin uses; those of a single family live in
-``kinmqtt_spi.services.<family>``, and the hooks with their documentation in ``kinmqtt_spi.hookspecs.<family>``.
+This module has the names that most plugins use. ``kinmqtt_spi.services.<family>`` has those of a family, and
+``kinmqtt_spi.hookspecs.<family>`` its hooks with their documentation.
 """
 
 from kinmqtt_spi.markers import fails_closed, hookimpl, on_topics
@@ -45,4 +45,4 @@ __all__ = [
 ]
 
 SPI_VERSION = 1
-"""Goes up when a plugin written against the last version may no longer work; checked at assembly."""
+"""The version of the SPI. It increases with incompatible changes, and is checked at assembly."""

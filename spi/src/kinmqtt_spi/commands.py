@@ -1,7 +1,7 @@
-"""Commands that a plugin adds to ``kinmqtt``: ``kinmqtt passwd`` comes with the plugin that keeps passwords.
+"""Commands that a plugin adds to ``kinmqtt``, for example ``kinmqtt passwd``.
 
-An entry point in the group ``kinmqtt.commands`` names one; the entry point's name is the command's. It is loaded when
-it is called for, or when the commands are listed, and needs no running broker.
+An entry point in the group ``kinmqtt.commands`` declares a command; its name is the command's name. It is loaded when
+the command is called or listed. It needs no running broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Command(Protocol):
         """Declare the command's arguments."""
 
     def run(self, parsed: Namespace) -> int:
-        """Run it; answers the exit status: 0, 1 for what could not be done, 2 for a mistake in usage.
+        """Run the command; return the exit status: 0, 1 for a failure, 2 for wrong usage.
 
-        :class:`~kinmqtt_spi.errors.SpiError` is shown as one line for each line of its text, and the status is 1.
+        For :class:`~kinmqtt_spi.errors.SpiError` each line of its text is printed, and the status is 1.
         """

@@ -12,26 +12,26 @@ class SpiError(Exception):
 
 
 class NotConfigured(SpiError):
-    """Raised by ``configure``: installed, but its section lacks what it needs to act.
+    """Raised by ``configure``: the plugin is installed, but its settings lack what it needs.
 
-    The plugin abstains from then on and the broker says so once; where the settings name the plugin, the broker
-    refuses to start instead, because a guard must not vanish quietly.
+    The plugin is then inactive, and the broker logs that once. If the settings name the plugin, the broker does not
+    start, because a guard must not disappear silently.
     """
 
 
 class NotWanted(NotConfigured):
-    """Raised by ``configure``: another setting has chosen to do without what the plugin does.
+    """Raised by ``configure``: another setting switches off what the plugin does.
 
-    Its section may stay in the settings: it says how, where it is wanted again. A service that names it is refused.
+    The plugin's section may stay in the settings, for later use. Settings that name it for a service are refused.
     """
 
 
 class AssemblyError(SpiError):
-    """The broker can't be put together as asked: one sentence that names who, what and how to mend it."""
+    """The broker can't be assembled. The text names the plugin, the problem and the fix in one sentence."""
 
 
 class SettingsError(SpiError):
-    """One or more mistakes in the settings; ``problems`` holds one line each, already located."""
+    """One or more errors in the settings. ``problems`` has one line for each, with its location."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -39,9 +39,9 @@ class SettingsError(SpiError):
 
 
 class ServiceUnavailable(SpiError):
-    """A store or an engine behind a service can't be reached or refuses to write.
+    """A store or an engine behind a service can't be reached, or refuses to write.
 
-    Nothing is acknowledged that depended on the call; where a client must be told, it is told ``reason``.
+    Nothing that depended on the call is acknowledged. If a client must be answered, it gets ``reason``.
     """
 
     def __init__(self, text: str, reason: ReasonCode = ReasonCode.SERVER_UNAVAILABLE) -> None:
@@ -50,9 +50,9 @@ class ServiceUnavailable(SpiError):
 
 
 class Fenced(SpiError):
-    """Some writes of a batch carried an older epoch than the store knows.
+    """Some writes of a batch have an older epoch than the store knows.
 
-    The writes of all other clients in the batch *are* kept. The core drops its own copy of the fenced sessions
+    The writes of all other clients in the batch *are* committed. The core drops its own copy of the fenced sessions
     and disconnects their clients with 0x8E (session taken over).
     """
 
@@ -62,7 +62,7 @@ class Fenced(SpiError):
 
 
 class SubscriptionRefused(SpiError):
-    """A subscription index does not take this filter; the client gets ``reason`` in its SUBACK."""
+    """A subscription index rejects this filter. The client gets ``reason`` in its SUBACK."""
 
     def __init__(self, text: str, reason: ReasonCode) -> None:
         super().__init__(text)
@@ -70,18 +70,18 @@ class SubscriptionRefused(SpiError):
 
 
 class CallStopped(SpiError):
-    """A guard of another plugin did not let a call in: it was not made, and counts as failed."""
+    """A guard of another plugin rejected a call. The call was not made, and counts as failed."""
 
 
 class CallAbandoned(CallStopped):
-    """Nobody waits for a call's answer any more, because its client has gone: the call was cancelled.
+    """A call was cancelled because its client has disconnected.
 
-    It says nothing of the plugin that was called, and does not count as a failure.
+    It does not count as a failure of the plugin that was called.
     """
 
 
 class OffsetOutOfRange(SpiError):
-    """A consumer asked for events that the log no longer has; ``oldest`` is the first offset it can still give."""
+    """A consumer asked for events that the log no longer has. ``oldest`` is the first available offset."""
 
     def __init__(self, oldest: int) -> None:
         super().__init__(f"events before offset {oldest} are gone")

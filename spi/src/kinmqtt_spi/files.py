@@ -13,45 +13,46 @@ T = TypeVar("T")
 
 
 class Look(NamedTuple):
-    """What tells one state of a file from another without reading it."""
+    """The file attributes that detect a change without reading the file."""
 
     modified_ns: int
     size_bytes: int
     inode: int
     changed_ns: int
-    """Of the inode: whoever writes into a file may set the time of its content back, but not this one."""
+    """The change time of the inode, which a writer can't set back, unlike the modification time."""
 
 
 Looks: TypeAlias = tuple[Look | None, ...]
-"""One for each file, ``None`` where it can't be looked at."""
+"""One for each file; ``None`` if it can't be examined."""
 
 
 class FileWatch(Generic[T]):
-    """Reads some files together, and again when they have changed: once a change has looked the same twice.
+    """Reads some files together, and again after they have changed and the change has settled.
 
-    Who writes a file in place may be in the middle of it at any look, and half a file may well be sound. All of it
-    blocks, so it is for a thread, one call at a time; who waits for how long between two looks is up to the plugin.
+    A change has settled if two looks in a row see the same state: a file that is written in place may be incomplete
+    at any look, and still be valid. The methods block, so call them in a thread, one at a time. The caller chooses
+    the interval between looks.
     """
 
     def __init__(self, paths: Iterable[Path], read: Callable[[], T]) -> None:
-        """``read`` reads the files, and raises what is wrong with them."""
+        """``read`` reads the files, and raises an exception if they are invalid."""
         self._paths = tuple(paths)
         self._read = read
         self._taken: Looks = ()
         self._last: Looks = ()
 
     def read_now(self) -> T:
-        """What the files say, settled or not: at a start, or where somebody asks for it."""
+        """Read the files now, settled or not: at a start or on request."""
         looks = self._look()
         found = self._read()
-        # What was looked at may be older than what was read: then the next look differs, and all is read again.
+        # The looks may be older than the contents. Then the next look differs, and the files are read again.
         self._taken = self._last = looks
         return found
 
     def look(self) -> T | None:
-        """What the files say, where they have changed and that has settled; ``None`` where there is nothing new.
+        """Read the files if they have changed and the change has settled; otherwise return ``None``.
 
-        What is wrong with them is raised once, and not again before they change.
+        An error is raised once, and again only after the files change.
         """
         looks = self._look()
         same, self._last = looks == self._last, looks
@@ -66,7 +67,7 @@ class FileWatch(Generic[T]):
         return found if self._settled(looks) else None
 
     def _settled(self, looks: Looks) -> bool:
-        """Whether the files still look like this, after they were read; then it is taken note of."""
+        """Tell whether the files are unchanged after they were read, and if so remember their state."""
         if self._look() != looks:
             return False
         self._taken = looks

@@ -1,8 +1,8 @@
-"""How hooks are declared and implemented: pluggy's markers, plus the kind that says how answers combine.
+"""Markers to declare and implement hooks: pluggy's markers, plus the kind that determines how answers combine.
 
-pluggy finds implementations and checks their arguments. The core's dispatchers combine the answers, by the
-kind declared here, because pluggy alone can't: with ``firstresult`` a coroutine that will abstain still wins,
-one raising implementation silences the others, and call order is that of discovery, backwards.
+pluggy finds implementations and checks their arguments. The core's dispatchers combine the answers by the kind
+declared here. pluggy alone can't: with ``firstresult`` a coroutine that will abstain still wins, one raising
+implementation hides the others, and the call order is the reverse of discovery.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROJECT: Final = "kinmqtt"
 ENTRY_POINT_GROUP: Final = "kinmqtt.plugins"
 
 NOTICE_LIMIT_S: Final = 30.0
-"""How long a notice may be awaited where the settings say nothing else: a plugin's later notices wait for it."""
+"""The default time limit of a notice. A plugin's later notices wait for it."""
 
 _spec_marker: Final = pluggy.HookspecMarker(PROJECT)
 
@@ -29,7 +29,7 @@ hookimpl: Final = pluggy.HookimplMarker(PROJECT)
 
 
 class Kind(Enum):
-    """How the answers of several implementations become one (architecture: "Services and hooks")."""
+    """How the answers of several implementations combine."""
 
     PROVIDE = "provide"
     DECIDE = "decide"
@@ -39,7 +39,7 @@ class Kind(Enum):
 
 
 class OnFailure(Enum):
-    """What a raising or late intercept does to the value in its hands."""
+    """What happens to the value if an intercept raises or is late."""
 
     REJECT = "reject"
     PASS = "pass"
@@ -47,20 +47,20 @@ class OnFailure(Enum):
 
 @frozen(slots=True)
 class HookTraits:
-    """What the core needs to know of a hook beyond its signature."""
+    """Properties of a hook beyond its signature."""
 
     kind: Kind
     synchronous: bool = False
-    """An awaitable answer is an error: the hook stands on a path that can't wait."""
+    """Whether an awaitable answer is an error, because the hook is on a path that can't wait."""
     time_limit_s: float | None = None
-    """How long an awaitable answer may take; a late one counts as a failure."""
+    """The time limit of an awaitable answer; a late one counts as a failure."""
     on_failure: OnFailure = OnFailure.REJECT
     by_topic: bool = False
     """Implementations may be limited to topic filters with :func:`on_topics`."""
     folds: str = ""
-    """For an intercept, the parameter that each answer may replace before the next implementation sees it."""
+    """For an intercept, the parameter that each answer may replace for the next implementation."""
     fails_open: bool = False
-    """A failure lets through what was asked about, unless the implementation is marked with :func:`fails_closed`."""
+    """Whether a failure counts as consent, unless the implementation is marked with :func:`fails_closed`."""
 
 
 def hookspec(
@@ -88,8 +88,8 @@ def hookspec(
 def on_topics(*filters: str) -> Callable[[F], F]:
     """Limit an implementation to messages whose topic matches one of ``filters``.
 
-    The filters are looked at once for each topic, not once for each message: other topics pay nothing.
-    Put it below ``@hookimpl``::
+    The filters are compared once for each topic, not once for each message, so other topics cost nothing. Put the
+    marker below ``@hookimpl``::
 
         @hookimpl
         @on_topics("sensors/#")
@@ -106,10 +106,10 @@ def on_topics(*filters: str) -> Callable[[F], F]:
 
 
 def fails_closed(function: F) -> F:
-    """Have an implementation's failure refuse what it was asked about, of a hook whose failures let it through.
+    """Make an implementation's failures refuse the request, for a hook that fails open.
 
-    A failure is an exception or an answer of a wrong type. The hook's page says what is refused, and how. Put it
-    below ``@hookimpl``::
+    A failure is an exception or an answer of a wrong type. The hook's page says what is refused, and how. Put the
+    marker below ``@hookimpl``::
 
         @hookimpl
         @fails_closed
@@ -120,17 +120,17 @@ def fails_closed(function: F) -> F:
 
 
 def is_closed(function: Callable[..., Any]) -> bool:
-    """Whether an implementation is marked with :func:`fails_closed`."""
+    """Tell whether an implementation is marked with :func:`fails_closed`."""
     return bool(getattr(function, "kinmqtt_fails_closed", False))
 
 
 def topics_of(function: Callable[..., Any]) -> tuple[str, ...] | None:
-    """The filters given with :func:`on_topics`, or ``None`` for all topics."""
+    """Return the filters given with :func:`on_topics`, or ``None`` for all topics."""
     filters: tuple[str, ...] | None = getattr(function, "kinmqtt_topics", None)
     return filters
 
 
 def traits_of(spec: Callable[..., Any]) -> HookTraits:
-    """The traits a hook was declared with."""
+    """Return the traits that a hook was declared with."""
     traits: HookTraits = spec.kinmqtt_traits  # type: ignore[attr-defined]
     return traits

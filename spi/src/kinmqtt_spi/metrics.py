@@ -1,4 +1,4 @@
-"""The metrics of one broker: made once, counted with plain integers, read as a snapshot."""
+"""The registry of a broker's metrics: counted with plain integers, read as a snapshot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Metric: TypeAlias = Counter | Gauge | Histogram
 M = TypeVar("M", Counter, Gauge, Histogram)
 
 PLUGIN = "plugin"
-"""The label that says whose a metric is."""
+"""The label with the name of the plugin that a metric belongs to."""
 
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -48,7 +48,7 @@ class MetricRegistry(Metrics):
     def gauge(
         self, name: str, unit: str, read: Callable[[], float], labels: Mapping[str, str] = NO_ATTRIBUTES
     ) -> Gauge:
-        """See :meth:`Metrics.gauge`; asking again hands the same gauge its new ``read``."""
+        """See :meth:`Metrics.gauge`. A repeated call replaces ``read`` of the same gauge."""
         gauge = self._known_or_new(Gauge(name, unit, read, _frozen(labels)))
         gauge.read = read
         return gauge
@@ -56,11 +56,11 @@ class MetricRegistry(Metrics):
     def histogram(
         self, name: str, unit: str, bounds: Sequence[float], labels: Mapping[str, str] = NO_ATTRIBUTES
     ) -> Histogram:
-        """See :meth:`Metrics.histogram`; other bounds for a name that exists raise ``ValueError``."""
+        """See :meth:`Metrics.histogram`. Other bounds for an existing name raise ``ValueError``."""
         return self._known_or_new(Histogram(name, unit, bounds, _frozen(labels)))
 
     def snapshot(self, at: float, node: str) -> Snapshot:
-        """All metrics now; ``at`` in seconds since the epoch. A raising gauge is left out and reported."""
+        """Return all metrics; ``at`` is in seconds since the epoch. A gauge that raises is skipped and reported."""
         samples: list[Sample] = []
         for family in list(self._metrics.values()):
             for metric in list(family.values()):
@@ -70,9 +70,9 @@ class MetricRegistry(Metrics):
         return Snapshot(at, node, tuple(samples))
 
     def sum(self, name: str) -> float:
-        """The values of all counters or gauges of a name together, whatever their labels; 0 for none.
+        """Return the sum of all counters or gauges with a name, whatever their labels; 0 for none.
 
-        Of a histogram, the sum of what was observed. A raising gauge is left out and reported.
+        For a histogram, return the sum of its observations. A gauge that raises is skipped and reported.
         """
         total: float = 0
         for metric in list(self._metrics.get(name, {}).values()):
@@ -87,10 +87,10 @@ class MetricRegistry(Metrics):
         family = self._metrics.setdefault(new.name, {})
         plugin = new.labels.get(PLUGIN)
         for one in family.values():
-            # What others call by the same name is theirs: no plugin knows which names are taken.
+            # Plugins may use the same name independently, because no plugin knows the names of others.
             if one.labels.get(PLUGIN) == plugin:
-                if _sort(one) != _sort(new):
-                    raise ValueError(f"metric {new.name} is a {_sort(one)}, not a {_sort(new)}")
+                if _type_text(one) != _type_text(new):
+                    raise ValueError(f"metric {new.name} is a {_type_text(one)}, not a {_type_text(new)}")
                 break
         known = family.setdefault(tuple(sorted(new.labels.items())), new)
         assert isinstance(known, type(new))
@@ -105,14 +105,14 @@ class MetricRegistry(Metrics):
             )
         try:
             value = metric.read()
-        except Exception as error:  # a plugin's callable: whatever it raises must not cost the other metrics
+        except Exception as error:  # a plugin's callable: its failure must not affect other metrics
             self._gauge_failed(metric.name, error)
             return None
         return GaugeSample(metric.name, metric.unit, metric.labels, value)
 
 
 class Namespaced(Metrics):
-    """One plugin's face to the metrics: every metric it makes carries the label ``plugin`` with its name."""
+    """One plugin's view of the metrics: every metric that it makes has the label ``plugin`` with its name."""
 
     def __init__(self, metrics: Metrics, plugin: str) -> None:
         self._metrics = metrics
@@ -139,7 +139,7 @@ def _frozen(labels: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(dict(labels)) if labels else NO_ATTRIBUTES
 
 
-def _sort(metric: Metric) -> str:
-    """What metrics of one name must share."""
+def _type_text(metric: Metric) -> str:
+    """Return what metrics with the same name must have in common, as text."""
     sort = f"{type(metric).__name__.lower()} of {metric.unit}"
     return f"{sort} with bounds {metric.bounds}" if isinstance(metric, Histogram) else sort

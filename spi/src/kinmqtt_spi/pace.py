@@ -1,4 +1,4 @@
-"""A pace for lines of a log: what may happen very often is logged now and then, with how often it happened."""
+"""Limits the rate of log lines: frequent events are logged now and then, with their number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Pace:
-    """Lets one through in so many seconds, and counts the others.
+    """Lets one event through in a number of seconds, and counts the others.
 
     ::
 
@@ -21,14 +21,14 @@ class Pace:
     __slots__ = ("_clock", "_every_s", "_held_back", "_next")
 
     def __init__(self, clock: Clock, every_s: float) -> None:
-        """One in ``every_s`` seconds, by the clock's ``monotonic``; the first one at once."""
+        """Let one event through in ``every_s`` seconds, by the clock's ``monotonic``; the first at once."""
         self._clock = clock
         self._every_s = every_s
         self._next: float | None = None
         self._held_back = 0
 
     def due(self) -> int | None:
-        """Count one: ``None`` for one to hold back, else how many were held back since the last let through."""
+        """Count an event. Return ``None`` to suppress it, else the number of suppressed events since the last one."""
         now = self._clock.monotonic()
         if self._next is not None and now < self._next:
             self._held_back += 1

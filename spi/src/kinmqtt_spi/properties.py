@@ -1,8 +1,8 @@
 """MQTT 5.0 properties (section 2.2.2) as one immutable, typed object.
 
-A packet carries few of the 27 properties, often none. An instance therefore stores only those that are
-present, and a class attribute supplies the value of an absent one: reading is typed and needs no look-up of
-names, and a message without properties shares :data:`NO_PROPERTIES`.
+A packet has few of the 27 properties, often none. So an instance stores only those that are present, and a class
+attribute is the value of an absent one: reading is typed and fast, and all messages without properties share
+:data:`NO_PROPERTIES`.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn, TypedDict, Unpack
 
-# What CPython 3.11 takes on a machine of 64 bits, as tracemalloc counts it. tests/test_held_memory.py compares what
-# is counted with what is held.
+# Sizes with CPython 3.11 on 64 bits, measured with tracemalloc. tests/test_held_memory.py compares these estimates
+# with the real memory.
 
 PROPERTIES_BYTES: Final = 240
-"""What the properties of a packet take besides their values, where there are any: the object and its dict."""
+"""The memory of a packet's properties without their values: the object and its dict."""
 
 TEXT_BYTES: Final = 50
-"""What a text takes besides its characters; one of a single character, or of none, is shared by all who have it."""
+"""The memory of a text without its characters. Texts of at most one character are shared."""
 
 BINARY_BYTES: Final = 40
-"""What binary data takes besides its bytes."""
+"""The memory of binary data without its bytes."""
 
 TUPLE_BYTES: Final = 48
-"""What a property that may be repeated takes besides its values."""
+"""The memory of a repeatable property without its values."""
 
 PAIR_BYTES: Final = 64
-"""What a User Property takes besides the characters of its two texts."""
+"""The memory of a User Property without the characters of its two texts."""
 
 NUMBER_BYTES: Final = 32
-"""What a number takes."""
+"""The memory of a number."""
 
 _ASCII_BYTES: Final = 1
 _WIDEST_BYTES: Final = 4
 
 
 def text_bytes(text: str) -> int:
-    """What the characters of a text take in memory: a byte each in ASCII, else up to four.
+    """Return the memory of a text's characters: one byte each in ASCII, else four.
 
-    CPython makes all characters of a text as wide as its widest, so that one emoji makes a long text four times as
-    large. It is not looked for: any text that is not ASCII counts in full.
+    CPython stores all characters of a text in the width of the widest, so one emoji makes a long text four times as
+    large. The widest character is not searched: any text that is not ASCII counts with four bytes.
     """
     return len(text) * (_ASCII_BYTES if text.isascii() else _WIDEST_BYTES)
 
@@ -77,16 +77,16 @@ class PropertyValues(TypedDict, total=False):
 
 
 class Properties:
-    """The properties of one packet; ``None`` (or an empty tuple) where a property is absent.
+    """The properties of one packet; an absent property is ``None`` or an empty tuple.
 
-    Intervals are in seconds, sizes in bytes, as the specification has them. ``user_property`` keeps order and
-    repeats; ``subscription_identifier`` holds every identifier of a PUBLISH.
+    Intervals are in seconds, sizes in bytes, as in the specification. ``user_property`` preserves order and
+    repetitions; ``subscription_identifier`` has every identifier of a PUBLISH.
     """
 
     __slots__ = ("__dict__", "_size_bytes")
 
     _size_bytes: int
-    """What they take, once somebody has asked: a packet may have a hundred thousand User Properties."""
+    """The cached size, because a packet may have a hundred thousand User Properties."""
 
     payload_format_indicator: int | None = None
     message_expiry_interval: int | None = None
@@ -124,28 +124,28 @@ class Properties:
 
     @classmethod
     def from_wire(cls, present: dict[str, Any]) -> Properties:
-        """Wrap values that a decoder has already checked; the dict is taken over, not copied."""
+        """Make properties from values that a decoder has checked. The dict is not copied."""
         properties = cls.__new__(cls)
         object.__setattr__(properties, "__dict__", present)
         return properties
 
     @property
     def present(self) -> Mapping[str, Any]:
-        """The properties that are there, by name, in the order in which they were given."""
+        """Return the present properties by name, in their original order."""
         return self.__dict__
 
     def replace(self, **changes: Unpack[PropertyValues]) -> Properties:
-        """A copy with some properties changed."""
+        """Return a copy with some properties changed."""
         return Properties(**{**self.__dict__, **changes})
 
     def without(self, *names: str) -> Properties:
-        """A copy that lacks the named properties."""
+        """Return a copy without the named properties."""
         kept = {name: value for name, value in self.__dict__.items() if name not in names}
         return Properties.from_wire(kept) if kept else NO_PROPERTIES
 
     @property
     def size_bytes(self) -> int:
-        """About what they take in memory: their texts and binary data, and what each object takes by itself."""
+        """The approximate size in memory: texts, binary data and objects."""
         try:
             return self._size_bytes
         except AttributeError:

@@ -1,7 +1,7 @@
-"""MQTT 5.0 reason codes (section 2.4), the one vocabulary in which services give their reasons.
+"""MQTT 5.0 reason codes (section 2.4), which all services use.
 
-Older protocol versions know fewer codes; the core maps these to them at the edge, so that no service needs to
-ask which version a client speaks.
+Older protocol versions have fewer codes. The core maps these codes to them, so a service need not know a client's
+protocol version.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ReasonCode(IntEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether the code reports a failure (0x80 and above, section 2.4)."""
+        """Tell whether the code is a failure (0x80 and above, section 2.4)."""
         return self >= FIRST_FAILURE
 
 

@@ -10,11 +10,11 @@ _PLACEHOLDER = re.compile(r"\$\{(clientid|username)\}")
 
 
 def fill_in(template: str, client: Client, *, begins: bool = True) -> str | None:
-    """A template with the client's names in it; ``None`` where it has no such name, or one that says too much.
+    """Fill the client's names into a template; return ``None`` if a name is missing or not safe.
 
-    A client must not choose what it gets by what it calls itself: a name with ``/``, ``+`` or ``#`` in it would reach
-    beyond its level, and one that begins with ``$`` into the topics of the broker's, where the topic ``begins`` with
-    it. Say ``begins=False`` of a part that stands further on.
+    A client must not reach other topics by its choice of a name. A name with ``/``, ``+`` or ``#`` is not safe, nor
+    is one that begins with ``$`` if the template begins with its placeholder. Pass ``begins=False`` for a template
+    that is not the beginning of a topic.
     """
     names = {"clientid": client.client_id, "username": client.username}
     for placeholder in set(_PLACEHOLDER.findall(template)):

@@ -1,4 +1,4 @@
-"""The values that services and hooks exchange: frozen, slotted, and free of any reference to the broker."""
+"""The values that services and hooks exchange. They are frozen, slotted, and do not refer to the broker."""
 
 from __future__ import annotations
 
@@ -19,31 +19,30 @@ Maybe: TypeAlias = T | Awaitable[T]
 """A value, or a coroutine or Deferred of one. Asyncio futures are adapted by the core."""
 
 Commit: TypeAlias = Awaitable[None] | None
-"""What a batch of writes answers: ``None`` when it is already kept, else an awaitable that fires when it is.
+"""The answer to a batch of writes: ``None`` if it is committed, else an awaitable that fires when it is.
 
 It fails with :class:`~kinmqtt_spi.errors.Fenced` or :class:`~kinmqtt_spi.errors.ServiceUnavailable`.
 """
 
-# What CPython 3.11 takes on a machine of 64 bits, about; see :mod:`kinmqtt_spi.properties`.
+# Approximate sizes with CPython 3.11 on 64 bits; see :mod:`kinmqtt_spi.properties`.
 
 MESSAGE_BYTES: Final = 300
-"""What a message takes besides its topic's characters, its payload and its properties: the objects themselves."""
+"""The memory of a message without the characters of its topic, its payload and its properties."""
 
 LEVEL_BYTES: Final = 170
-"""What each further level of a filter takes in an index that goes level by level.
+"""The memory of each further level of a filter in an index by level.
 
-One that other filters share takes little, and one of its own about 300 bytes: this is in between.
+A level that other filters share takes little, and one of its own about 300 bytes. This is a mean.
 """
 
 WILD_LEVEL_BYTES: Final = 70
-"""The same of a level that is a ``+``, which has its place beside the others."""
+"""The memory of a level that is a ``+``, for which an index by level has a slot in each node."""
 
 SUBSCRIPTION_BYTES: Final = 700
-"""What a subscription takes besides its filter: in its session, in the session store and in the index."""
+"""The memory of a subscription without its filter: in its session, in the session store and in the index."""
 
 SHARE_BYTES: Final = 1100
-"""What a shared subscription takes on top of that, with the group that it may be the only member of, besides the name
-of its group."""
+"""The additional memory of a shared subscription and its group, without the name of the group."""
 
 NO_ATTRIBUTES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -61,17 +60,17 @@ class QoS(IntEnum):
 
 
 class MessageId(NamedTuple):
-    """The broker's own name for a message, never a packet identifier: unique across nodes and restarts."""
+    """The broker's identifier of a message, unique across nodes and restarts. It is not a packet identifier."""
 
     node: int
     """The uid of the node that received the message: 64 random bits, fresh for each process."""
     counter: int
-    """Counts the messages that node has received."""
+    """The number of messages that the node has received."""
 
 
 @frozen(slots=True)
 class NodeIdentity:
-    """Who this broker process is."""
+    """The identity of a broker process: its name, and a uid of its own."""
 
     name: str
     uid: int
@@ -79,7 +78,7 @@ class NodeIdentity:
 
 @frozen(slots=True)
 class Address:
-    """Where a peer connects from; ``port`` is ``None`` where the transport has none (a Unix socket)."""
+    """A peer's address. ``port`` is ``None`` if the transport has none (a Unix socket)."""
 
     host: str
     port: int | None = None
@@ -93,27 +92,27 @@ class Client:
     """A connected client as services see it."""
 
     client_id: str
-    """Its own, or the one an authenticator or the broker gave it."""
+    """The client id in CONNECT, or the one that an authenticator or the broker has assigned."""
     username: str | None = None
     """The user that an authenticator has verified; ``None`` for an anonymous client, whatever CONNECT says."""
     address: Address = Address("")
-    """Where it connects from: ``host`` and ``port``."""
+    """The client's address: ``host`` and ``port``."""
     listener: str = ""
-    """The name of the listener it came to."""
+    """The name of the listener that accepted the connection."""
     protocol_version: int = 4
     """The protocol level of CONNECT: 3 (MQTT 3.1), 4 (3.1.1) or 5."""
     certificate_subject: str | None = None
-    """Whom a verified client certificate was issued to (RFC 4514), where it has shown one."""
+    """The subject of a verified client certificate (RFC 4514), if the client has sent one."""
     attributes: Mapping[str, str] = NO_ATTRIBUTES
-    """What an authenticator added, for authorizers and limiters to use."""
+    """Attributes from the authenticator, for authorizers and limiters."""
     anonymous: bool = False
-    """Whether no authenticator has vouched for it: then ``username`` is whatever it says of itself."""
+    """Whether no authenticator has verified the client: then ``username`` is unverified."""
 
     @property
     def quota_key(self) -> str:
-        """Under which name to count what it takes of what all share: its user, else the address it comes from.
+        """The key for quotas on shared resources: the user, or the address of an anonymous client.
 
-        A client may come again under other client ids, and one that nobody has checked under other user names.
+        A client may connect with other client ids, and an unverified one with other user names.
         """
         if self.username is None or self.anonymous:
             return f"address {self.address.host}"
@@ -122,7 +121,7 @@ class Client:
 
 @frozen(slots=True)
 class Publisher:
-    """Who published a message: a client, or the broker and its plugins (``client_id`` empty)."""
+    """The publisher of a message: a client, or the broker and its plugins (``client_id`` empty)."""
 
     client_id: str
     username: str | None = None
@@ -131,14 +130,14 @@ class Publisher:
 THE_BROKER: Final = Publisher("")
 
 
-# Without weak references, whose slot would keep a class of the same slots from becoming this one.
+# No weak references: with their slot, make_message could not turn an object of another class into this one.
 @frozen(slots=True, weakref_slot=False)
 class Message:
     """An application message (section 1.2) on its way through the broker."""
 
     topic: str
     payload: bytes = field(default=b"", repr=lambda payload: f"<{len(payload)} bytes>")
-    """Never decoded by the broker and never written to a log."""
+    """The broker never decodes the payload and never logs it."""
     qos: int = 0
     retain: bool = field(default=False, converter=bool)
     properties: Properties = NO_PROPERTIES
@@ -149,7 +148,7 @@ class Message:
     expires_at: float | None = field(default=None, converter=optional(float))
     """Seconds since the epoch, UTC, after which the message is not delivered any more (section 3.3.2.3.3)."""
     frame: bytes | None = field(default=None, eq=False, repr=False)
-    """The PUBLISH packet it came in, so that it can go out unchanged; ``None`` once a plugin has replaced it."""
+    """The received PUBLISH packet, to be sent unchanged; ``None`` after a plugin has replaced the message."""
     frame_version: int = field(default=0, eq=False, repr=False)
     """The protocol version that ``frame`` is written in."""
 
@@ -162,7 +161,7 @@ class Message:
         retain: bool | None = None,
         properties: Properties | None = None,
     ) -> Message:
-        """A changed copy. It forgets ``frame``, so that what goes out is what the copy says."""
+        """Return a changed copy, without ``frame``, so that the changes are sent."""
         return evolve(
             self,
             topic=self.topic if topic is None else topic,
@@ -175,22 +174,22 @@ class Message:
         )
 
     def received(self, id: MessageId, at: float, expires_at: float | None) -> Message:
-        """A copy that has come to the broker at this moment (seconds since the epoch), under this id."""
+        """Return a copy that was received ``at`` (seconds since the epoch), with this id."""
         return evolve(self, id=id, received_at=at, expires_at=expires_at)
 
     @property
     def size_bytes(self) -> int:
-        """About what the message takes in memory, which is what it counts for where bytes are bounded.
+        """The approximate size in memory, which counts against limits in bytes.
 
-        Its topic, its payload and its properties, and :data:`MESSAGE_BYTES` for the objects that hold them.
+        It includes the topic, the payload, the properties, and :data:`MESSAGE_BYTES` for the objects.
         """
         topic = self.topic
-        # As text_bytes has it, without the call: each message that is queued comes here more than once.
+        # Inlines text_bytes, because this runs more than once for each queued message.
         size_bytes = MESSAGE_BYTES + (len(topic) if topic.isascii() else 4 * len(topic)) + len(self.payload)
         return size_bytes + self.properties.size_bytes if self.properties else size_bytes
 
     def has_expired(self, now: float) -> bool:
-        """Whether the message must no longer be delivered at ``now`` (seconds since the epoch)."""
+        """Tell whether the message has expired at ``now`` (seconds since the epoch)."""
         return self.expires_at is not None and now >= self.expires_at
 
 
@@ -203,7 +202,7 @@ _OpenMessage: Any = make_class(
 )
 
 
-def message_made(
+def make_message(
     topic: str,
     payload: bytes,
     qos: int,
@@ -216,10 +215,10 @@ def message_made(
     frame: bytes | None,
     frame_version: int,
 ) -> Message:
-    """A :class:`Message` with all of its fields, as the constructor makes it, in a quarter of the time.
+    """Make a :class:`Message` from all of its fields, in a quarter of the constructor's time.
 
-    A frozen class fills its fields one by one behind the back of its own ``__setattr__``. Here a class with the same
-    slots that is not frozen is filled, and then becomes a :class:`Message`.
+    The constructor of a frozen class sets each field with ``object.__setattr__``. This function makes an object of a
+    class with the same slots that is not frozen, and then changes its class.
     """
     made = _OpenMessage(
         topic, payload, qos, retain, properties, publisher, id, received_at, expires_at, frame, frame_version
@@ -230,7 +229,7 @@ def message_made(
 
 
 class RetainHandling(IntEnum):
-    """When a subscription brings the retained messages along (section 3.8.3.1)."""
+    """Whether retained messages are sent at subscription (section 3.8.3.1)."""
 
     SEND = 0
     SEND_IF_NEW = 1
@@ -250,19 +249,19 @@ class Subscription:
     retain_as_published: bool = False
     retain_handling: int = RetainHandling.SEND
     identifier: int | None = None
-    """The subscription identifier (section 3.8.2.1.2), sent along with each delivery."""
+    """The subscription identifier (section 3.8.2.1.2), sent with each delivery."""
 
     @property
     def full_filter(self) -> str:
-        """The filter as the client wrote it: what UNSUBSCRIBE compares (MQTT-3.10.4-1)."""
+        """The filter as the client sent it, which UNSUBSCRIBE compares (MQTT-3.10.4-1)."""
         return self.filter if self.share_group is None else f"$share/{self.share_group}/{self.filter}"
 
     @property
     def size_bytes(self) -> int:
-        """About what the subscription takes in memory, which is what it counts for where bytes are bounded.
+        """The approximate size in memory, which counts against limits in bytes.
 
-        It depends on the filter and the group alone, so that another QoS, say, changes nothing. The characters of
-        the filter count twice: as a whole, and level by level.
+        It depends only on the filter and the group, so that replacing a subscription does not change it. The
+        characters of the filter count twice: as a whole, and level by level.
         """
         filter = self.filter
         filter_bytes = text_bytes(filter)
@@ -275,14 +274,14 @@ class Subscription:
 
 @frozen(slots=True)
 class Will:
-    """A will message (section 3.1.2.5) and how long to wait before it is published."""
+    """A will message (section 3.1.2.5) and its delay in seconds."""
 
     message: Message
     delay_s: int = 0
 
 
 class Verdict(Enum):
-    """The three answers to a question. Never a bare boolean: "no" and "not mine" differ."""
+    """The three answers to a decide hook. A boolean could not tell a denial from an abstention."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -291,16 +290,16 @@ class Verdict(Enum):
 
 @frozen(slots=True)
 class Decision:
-    """An answer to a decide hook, with the reason a client may be told."""
+    """An answer to a decide hook, with a reason for the client."""
 
     verdict: Verdict
     reason: ReasonCode = field(default=ReasonCode.SUCCESS, converter=ReasonCode)
     text: str = field(default="", converter=_text)
-    """For the log, and for the client where the protocol has a reason string."""
+    """For the log, and for the client if the protocol has a reason string."""
 
     @property
     def allowed(self) -> bool:
-        """Whether the verdict is ALLOW."""
+        """Tell whether the verdict is ALLOW."""
         return self.verdict is Verdict.ALLOW
 
 
@@ -309,20 +308,20 @@ ABSTAIN: Final = Decision(Verdict.ABSTAIN)
 
 
 def deny(reason: ReasonCode = ReasonCode.NOT_AUTHORIZED, text: str = "") -> Decision:
-    """A refusal with the reason code and text the client is told."""
+    """Return a denial with a reason code and a text for the client."""
     return Decision(Verdict.DENY, reason, text)
 
 
 @frozen(slots=True)
 class Drop:
-    """An intercept's answer: forget the value, answer the client as if all were well."""
+    """An intercept's answer: drop the value, and answer the client as if it was accepted."""
 
     text: str = field(default="", converter=_text)
 
 
 @frozen(slots=True)
 class Reject:
-    """An intercept's answer: refuse with this reason code; MQTT 3 clients are told what their version can say."""
+    """An intercept's answer: refuse with this reason code. MQTT 3 clients get the nearest code of their version."""
 
     reason: ReasonCode = field(default=ReasonCode.NOT_AUTHORIZED, converter=ReasonCode)
     text: str = field(default="", converter=_text)
@@ -337,4 +336,4 @@ class Disconnect:
 
 
 Outcome: TypeAlias = T | Drop | Reject | Disconnect | None
-"""What an intercept answers: ``None`` leaves the value as it is, another value replaces it."""
+"""An intercept's answer: ``None`` leaves the value unchanged, another value replaces it."""

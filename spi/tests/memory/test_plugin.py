@@ -176,7 +176,7 @@ def test_what_is_published_for_a_client_is_authorized() -> None:
     context = BareContext()
     context.authorizers.append(lambda request: deny() if request.topic == "secret" else None)
     for key in ("a", "b"):
-        context.keep(key, b"x")
+        context.persist(key, b"x")
 
     context.publish(Message("secret"), in_place_of="a", on_behalf_of=Client("c"))
     context.publish(Message("open"), in_place_of="b", on_behalf_of=Client("c"))

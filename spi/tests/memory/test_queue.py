@@ -126,7 +126,7 @@ def test_the_fence_outlives_the_entries() -> None:
 
 def test_the_number_of_remembered_clients_is_bounded() -> None:
     """Of clients without entries, the one that was purged longest ago is forgotten first."""
-    store = MemoryQueueStore(heights=2)
+    store = MemoryQueueStore(remembered_epochs=2)
 
     store.apply(list(chain(*([Append(name, 1, entry(9)), Purge(name, 1)] for name in "abc"))))
 

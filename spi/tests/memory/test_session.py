@@ -59,7 +59,7 @@ def test_epochs_do_not_go_back_after_a_discard() -> None:
 
 def test_forgotten_heights_still_hold_epochs_up() -> None:
     """However many client ids came and went, no epoch is given twice to the same one."""
-    store = MemorySessionStore(heights=2)
+    store = MemorySessionStore(remembered_epochs=2)
     given = {}
     for name in "abcd":
         for _ in range(3):
@@ -72,7 +72,7 @@ def test_forgotten_heights_still_hold_epochs_up() -> None:
 
     assert caught.value.client_ids == {"a"}
     assert all(again[name] > given[name] for name in "abcd")
-    assert len(store._heights) == 0
+    assert len(store._past_epochs) == 0
 
 
 def test_a_released_claim_is_forgotten() -> None:
@@ -164,7 +164,7 @@ def test_a_batch_shuts_out_its_own_older_writes() -> None:
 
 def test_forgotten_heights_shut_out_beforehand_too() -> None:
     """A client id of which nothing is left but a common height is judged by that."""
-    store = MemorySessionStore(heights=0, floor=5)
+    store = MemorySessionStore(remembered_epochs=0, floor=5)
 
     writes = [ClearWill("a", 4), ClearWill("b", 5)]
 
@@ -301,17 +301,17 @@ def test_a_claimed_session_is_nobodys_to_expire() -> None:
 
 
 def test_the_sessions_of_a_dead_node_are_listed_for_adoption() -> None:
-    """Only stored sessions that the node still owned are orphans, until another node claims them."""
+    """Only stored sessions that the node still owned are owned_by, until another node claims them."""
     store = MemorySessionStore()
     epochs = {name: stored(store, name) for name in "abc"}
     store.claim("connection-only", ONE)
     store.apply([ReleaseSession("b", epochs["b"], None)])
 
-    before = store.orphans(ONE, 9)
+    before = store.owned_by(ONE, 9)
     store.claim("a", TWO)
 
     assert before == ("a", "c")
-    assert (store.orphans(ONE, 9), store.orphans(TWO, 9), store.orphans(ONE, 0)) == (("c",), ("a",), ())
+    assert (store.owned_by(ONE, 9), store.owned_by(TWO, 9), store.owned_by(ONE, 0)) == (("c",), ("a",), ())
 
 
 def test_a_session_that_stays_is_seen_once_whatever_comes_and_goes() -> None:
@@ -352,7 +352,7 @@ class SessionModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = MemorySessionStore(heights=1)
+        self.store = MemorySessionStore(remembered_epochs=1)
         self.now = 0.0
         self.epochs: dict[str, int] = {}
         self.owners: dict[str, NodeIdentity] = {}
@@ -447,7 +447,7 @@ class SessionModel(RuleBasedStateMachine):
         }
         for node in (ONE, TWO):
             owned = {name for name in self.sessions if self.owners.get(name) == node}
-            assert set(self.store.orphans(node, 9)) == owned
+            assert set(self.store.owned_by(node, 9)) == owned
 
 
 def due(at: float | None, now: float) -> bool:

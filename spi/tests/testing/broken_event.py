@@ -413,7 +413,7 @@ class TestEVENT_30_HandsOverWhatIsInHand(_Broken):
 
 class TestEVENT_31_ForgetsWhatWasCommitted(_Restarting):
     def next_life(self, log: Any, again: Any) -> None:
-        again.go_on_from(log._records, {})
+        again.restore(log._records, {})
 
 
 class TestEVENT_32_LosesWhatALeaverHad(_Broken):

@@ -263,7 +263,7 @@ class TestLIMITER_12_NeverForgives(_Broken):
 
 class TestLIMITER_13_RemembersEverybody(_Broken):
     class double(TokenBuckets):
-        def _make_room(self, now: float) -> None:
+        def _evict_full(self, now: float) -> None:
             pass
 
 

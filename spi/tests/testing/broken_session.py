@@ -76,7 +76,7 @@ class TestSESSION_05_TakesOlderEpochs(_Broken):
                     super().apply([write])
                 except Fenced:
                     record = self._records[write.client_id]
-                    self._keep[type(write)](record, write)
+                    self._handlers[type(write)](record, write)
                     self._settle(write.client_id, record)
                     raise
 
@@ -114,7 +114,7 @@ class TestSESSION_08_LosesOptions(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, OpenSession: self._open}
+            self._handlers = {**self._handlers, OpenSession: self._open}
 
 
 class TestSESSION_09_KeepsOldSubscriptions(_Broken):
@@ -126,7 +126,7 @@ class TestSESSION_09_KeepsOldSubscriptions(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, OpenSession: self._open}
+            self._handlers = {**self._handlers, OpenSession: self._open}
 
 
 class TestSESSION_10_ForgetsSubscriptionsOnResuming(_Broken):
@@ -137,7 +137,7 @@ class TestSESSION_10_ForgetsSubscriptionsOnResuming(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ResumeSession: self._resume}
+            self._handlers = {**self._handlers, ResumeSession: self._resume}
 
 
 class TestSESSION_11_TakesSharedForPlain(_Broken):
@@ -147,21 +147,21 @@ class TestSESSION_11_TakesSharedForPlain(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, SaveSubscriptions: self._save}
+            self._handlers = {**self._handlers, SaveSubscriptions: self._save}
 
 
 class TestSESSION_12_RemovesNothing(_Broken):
     class double(MemorySessionStore):
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, RemoveSubscriptions: lambda record, write: None}
+            self._handlers = {**self._handlers, RemoveSubscriptions: lambda record, write: None}
 
 
 class TestSESSION_13_LeavesTheWill(_Broken):
     class double(MemorySessionStore):
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ClearWill: lambda record, write: None}
+            self._handlers = {**self._handlers, ClearWill: lambda record, write: None}
 
 
 class TestSESSION_14_LeavesTheOwner(_Broken):
@@ -173,7 +173,7 @@ class TestSESSION_14_LeavesTheOwner(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ReleaseSession: self._release}
+            self._handlers = {**self._handlers, ReleaseSession: self._release}
 
 
 class TestSESSION_15_ForgetsTheEpoch(_Broken):
@@ -182,7 +182,7 @@ class TestSESSION_15_ForgetsTheEpoch(_Broken):
             super().apply(writes)
             for write in writes:
                 if isinstance(write, DiscardSession):
-                    self._heights.pop(write.client_id, None)
+                    self._past_epochs.pop(write.client_id, None)
 
 
 class TestSESSION_16_SortsTheBatch(_Broken):
@@ -227,7 +227,7 @@ class TestSESSION_20_ExpiresWhoIsBack(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ResumeSession: self._resume}
+            self._handlers = {**self._handlers, ResumeSession: self._resume}
 
 
 class TestSESSION_21_PagesByPosition(_Broken):
@@ -241,7 +241,7 @@ class TestSESSION_21_PagesByPosition(_Broken):
 
 class TestSESSION_22_EverybodyIsAnOrphan(_Broken):
     class double(MemorySessionStore):
-        def orphans(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def owned_by(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             return tuple(stored.client_id for _, stored in self.iterate(None, limit).sessions)
 
 
@@ -268,7 +268,7 @@ class TestSESSION_25_AppendsForEver(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, OpenSession: self._open}
+            self._handlers = {**self._handlers, OpenSession: self._open}
 
 
 class TestSESSION_26_KeepsTheLastFirst(_Broken):
@@ -323,7 +323,7 @@ class TestSESSION_29_MixesUpExpiryAndVersion(_Broken):
 
         def __init__(self) -> None:
             super().__init__()
-            self._keep = {**self._keep, ResumeSession: self._resume}
+            self._handlers = {**self._handlers, ResumeSession: self._resume}
 
 
 class TestSESSION_30_SaysWhatIsConnectedAlone(Shared, _Broken):
@@ -340,45 +340,45 @@ class TestSESSION_30_TakesAllForLiving(Shared, _Broken):
 
 class TestSESSION_31_NamesWhatIsOwnedAlone(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
-            named = super().left_behind(node, limit)
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            named = super().orphaned(node, limit)
             return tuple(name for name in named if self._records[name].owner is not None)
 
 
 class TestSESSION_31_NamesWhatLives(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             self.gone.update({FAR} if self.gone else ())
-            return super().left_behind(node, limit)
+            return super().orphaned(node, limit)
 
 
 class TestSESSION_32_TellsEverybodyTheSame(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             homes = dict(self.homes)
-            named = super().left_behind(node, limit)
+            named = super().orphaned(node, limit)
             self.homes = homes
             return named
 
 
 class TestSESSION_32_KnowsNoLimit(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
-            return super().left_behind(node, 1000)
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+            return super().orphaned(node, 1000)
 
 
 class TestSESSION_33_NamesOnce(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             before = set(self.handed)
-            return tuple(name for name in super().left_behind(node, limit) if name not in before)
+            return tuple(name for name in super().orphaned(node, limit) if name not in before)
 
 
 class TestSESSION_34_HandsOverForGood(Shared, _Broken):
     class double(HomedSessionStore):
-        def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
             others = {name for name, its in self.handed.items() if its != node}
-            return tuple(name for name in super().left_behind(node, limit) if name not in others)
+            return tuple(name for name in super().orphaned(node, limit) if name not in others)
 
 
 class TestSESSION_35_ClaimsWhateverHasHappened(Shared, _Broken):
@@ -395,7 +395,7 @@ class TestSESSION_35_ClaimsFromItself(Shared, _Broken):
 
 class TestSESSION_36_TellsNobody(Shared, _Broken):
     class double(HomedSessionStore):
-        def when_taken(self, call: Callable[[str, int], object]) -> None:
+        def on_taken_over(self, call: Callable[[str, int], object]) -> None:
             pass
 
 
@@ -410,8 +410,8 @@ class TestSESSION_36_TellsOfEveryClaim(Shared, _Broken):
 
 class TestSESSION_36_TellsTheNewEpoch(Shared, _Broken):
     class double(HomedSessionStore):
-        def when_taken(self, call: Callable[[str, int], object]) -> None:
-            super().when_taken(lambda client_id, epoch: call(client_id, epoch + 1))
+        def on_taken_over(self, call: Callable[[str, int], object]) -> None:
+            super().on_taken_over(lambda client_id, epoch: call(client_id, epoch + 1))
 
 
 class TestSESSION_37_AsksNobody(_Broken):

@@ -26,7 +26,7 @@ class HomedSessionStore(MemorySessionStore):
         """Under which epochs this node has claimed."""
         self.taken: Callable[[str, int], object] = lambda client_id, epoch: None
 
-    def when_taken(self, call: Callable[[str, int], object]) -> None:
+    def on_taken_over(self, call: Callable[[str, int], object]) -> None:
         self.taken = call
 
     def claim(self, client_id: str, node: NodeIdentity) -> Claim:
@@ -59,7 +59,7 @@ class HomedSessionStore(MemorySessionStore):
         home = self.homes.get(client_id, HERE)
         return home != HERE and home not in self.gone
 
-    def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+    def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
         stored = [session.client_id for _, session in super().iterate(None, 1_000_000).sessions]
         named = [name for name in stored if self.handed.get(name) == node]
         named += [name for name in stored if self.homes.get(name) in self.gone]

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 @define(slots=True)
-class Surroundings:
+class Environment:
     """What the outside world gives to an assembly."""
 
     node: NodeIdentity
@@ -98,7 +98,7 @@ def assemble(
     limits: LimitSettings,
     plugin_settings: Callable[[str, type[Any] | None], Any],
     manager: PluginManager,
-    surroundings: Surroundings,
+    environment: Environment,
 ) -> Assembly:
     """Configure the plugins and ask them for their services.
 
@@ -107,9 +107,9 @@ def assemble(
     """
     metrics = MetricRegistry(gauge_failed=_gauge_failed)
     claims = Claims()
-    contexts = _configure(plugin_settings, manager, metrics, surroundings, settings.data_directory, claims)
+    contexts = _configure(plugin_settings, manager, metrics, environment, settings.data_directory, claims)
     # An authenticator that is installed but not configured is out by now, and guards nothing.
-    default_authenticators = _decide_about_authenticators(settings, manager, surroundings.listeners)
+    default_authenticators = _decide_about_authenticators(settings, manager, environment.listeners)
     manager.check_needed_plugins()
     defaults = DEFAULTS if settings.data_directory is None else DEFAULTS | KEPT_DEFAULTS
     provided = _Provided(manager, contexts, defaults)
@@ -121,23 +121,23 @@ def assemble(
     )
     return Assembly(
         settings,
-        limits.resolved(surroundings.machine()),
-        surroundings.node,
-        surroundings.clock,
+        limits.resolved(environment.machine()),
+        environment.node,
+        environment.clock,
         metrics,
         Statistics(metrics),
         manager,
-        Hooks(manager, surroundings.clock, metrics),
+        Hooks(manager, environment.clock, metrics),
         contexts,
         stores,
         cast(SubscriptionIndex, provided.get("subscription", SubscriptionIndex)),
         cast(ClusterBackend, provided.get("cluster", ClusterBackend)),
         _limiter_needs(manager),
         provided.by,
-        tuple(surroundings.listeners),
-        surroundings.memory_bytes,
-        surroundings.machine,
-        surroundings.trim,
+        tuple(environment.listeners),
+        environment.memory_bytes,
+        environment.machine,
+        environment.trim,
         default_authenticators,
         claims.settled(manager.active),
     )
@@ -231,7 +231,7 @@ def _configure(
     plugin_settings: Callable[[str, type[Any] | None], Any],
     manager: PluginManager,
     metrics: MetricRegistry,
-    surroundings: Surroundings,
+    environment: Environment,
     data: Path | None,
     claims: Claims,
 ) -> dict[str, PluginContext]:
@@ -248,11 +248,11 @@ def _configure(
         contexts[name] = PluginContext(
             name,
             parsed,
-            surroundings.node,
-            surroundings.clock,
+            environment.node,
+            environment.clock,
             Logger(f"kinmqtt.plugin.{name}"),
             metrics,
-            surroundings.in_thread,
+            environment.in_thread,
             data,
             partial(manager.leave_out, name),
             partial(claims.take, name),

@@ -44,7 +44,7 @@ from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import AuthorizationRequest, Scope
 from kinmqtt_spi.services.cluster import Member, RouteChange
-from kinmqtt_spi.services.plugin import Delivery, Health, HealthState
+from kinmqtt_spi.services.plugin import DeliveryResult, Health, HealthState
 from kinmqtt_spi.values import Client, Commit, Decision, Maybe, Message, NodeIdentity
 
 log = Logger("kinmqtt.broker")
@@ -106,8 +106,8 @@ class Broker:
         self.sessions = Sessions(self.runtime, self.router, self.publishing, self.due, assembly.cluster)
         turn.measure(assembly.clock.monotonic, assembly.statistics.commits.observe)
         turn.when_fenced(self.sessions.fenced)
-        assembly.stores.session.when_taken(self._taken)
-        turn.when_unkept(self.sessions.unkept, self.sessions.unopened)
+        assembly.stores.session.on_taken_over(self._taken)
+        turn.when_commit_failed(self.sessions.on_commit_failed, self.sessions.unopened)
         self.overload = Overload(
             lambda: self.runtime.limits,
             assembly.memory_bytes,
@@ -127,7 +127,7 @@ class Broker:
             self.wheel,
             {
                 "sessions": self.sessions.expire,
-                "left behind": self.sessions.adopt_left_behind,
+                "left behind": self.sessions.adopt_orphaned,
                 "queues": self.sessions.expire_messages,
                 "retained": self.retained.expire,
                 "overload": self.overload.look,
@@ -338,13 +338,13 @@ class Broker:
             batch.afterwards.append(done)
         batch.otherwise.append(lambda reason: failed())
 
-    def deliver(self, client_id: str, message: Message) -> Delivery:
+    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
         """Bring a message to one session, whatever it has subscribed to."""
         session = self.sessions.get(client_id)
         if session is None:
-            return Delivery.NO_SESSION
+            return DeliveryResult.NO_SESSION
         taken = self.publishing.deliver(session, message)
-        return Delivery.TAKEN if taken else Delivery.REFUSED
+        return DeliveryResult.TAKEN if taken else DeliveryResult.REFUSED
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """Ask whether a client may do something."""
@@ -553,7 +553,7 @@ class _ClusterNews:
         commits = []
         for message in messages:
             publication = Publication.of(message)
-            route = partial(router.route, publication, when_kept=True)
+            route = partial(router.route, publication, after_commit=True)
             if router.must_wait(message.topic):
                 commits.append(run(self._when_kept(router.when_free(publication, route))))
             else:

@@ -130,7 +130,7 @@ class Delayed:
     @hookimpl
     async def start(self, context: Context) -> None:
         """Take up what waited when the broker stopped; what has become due meanwhile is published at once."""
-        values = await context.kept()
+        values = await context.persisted()
         for key, value in sorted(values.items()):
             try:
                 due, message, client = _unpacked(value)
@@ -232,7 +232,9 @@ class Delayed:
             return _refused(full)
         waits = _Held(context.clock.monotonic() + delay_s, self._serial, key, held, client, size_bytes)
         self._comes(waits)
-        context.keep(key, value, kept=lambda: self._push(waits), unkept=lambda: self._leaves(waits))
+        context.persist(
+            key, value, after_commit=lambda: self._push(waits), on_commit_failed=lambda: self._leaves(waits)
+        )
         return Drop("delayed")
 
     def _bound_reached(self, client_id: str, user: str, size_bytes: int) -> str | None:
@@ -294,7 +296,7 @@ class Delayed:
             try:
                 context.publish(held.message, in_place_of=held.key, on_behalf_of=held.client)
             except ValueError as error:
-                context.keep(held.key, None)
+                context.persist(held.key, None)
                 context.log.error("a delayed message can't be published: {error}", error=error)
         self._arm()
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from kinmqtt_spi import Drop, Message, Reject, hookimpl, on_topics
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action
-from kinmqtt_spi.services.plugin import Delivery
+from kinmqtt_spi.services.plugin import DeliveryResult
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context
@@ -52,9 +52,9 @@ class Direct:
         if self._context is None:
             return Reject(ReasonCode.SERVER_UNAVAILABLE, "not configured")
         delivery = self._context.deliver(unquote(name), message.replace(topic=topic, retain=False))
-        if delivery is Delivery.TAKEN:
+        if delivery is DeliveryResult.TAKEN:
             return Drop("delivered to one client")
         self._undeliverable.value += 1
-        if delivery is Delivery.REFUSED:
+        if delivery is DeliveryResult.REFUSED:
             return Reject(ReasonCode.QUOTA_EXCEEDED, "the client's queue is full")
         return Drop("no session has this client id")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from twisted.internet.threads import deferToThread
 
 from kinmqtt.broker import allocator
-from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
+from kinmqtt.broker.assembly import Assembly, Environment, assemble
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.user_rules import notes_on_users
 from kinmqtt.builtins import KEPT_DEFAULTS
@@ -61,7 +61,7 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
     if reactor_kind(reactor) != SELECT:
         raise_open_file_limit()
     node = NodeIdentity(settings.broker.node_name or socket.gethostname(), secrets.randbits(64))
-    surroundings = Surroundings(
+    environment = Environment(
         node,
         ReactorClock(reactor),
         lambda call: deferToThread(call),
@@ -69,7 +69,7 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
         machine=this_machine,
     )
     manager = build_manager(settings, reactor)
-    assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, surroundings)
+    assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, environment)
     settings.check_plugin_variables()
     return assembly, listeners
 

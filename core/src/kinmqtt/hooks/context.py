@@ -11,7 +11,7 @@ from kinmqtt_spi.metrics import Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
 from kinmqtt_spi.services.metric import Metrics
-from kinmqtt_spi.services.plugin import Clock, Context, Delivery, Log, TopicClaim
+from kinmqtt_spi.services.plugin import Clock, Context, DeliveryResult, Log, TopicClaim
 from kinmqtt_spi.values import Client, Decision, Maybe, Message, NodeIdentity
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class BrokerApi(Protocol):
     ) -> None:
         """Publish in one transaction with what ``along`` writes, again and again until that is committed."""
 
-    def deliver(self, client_id: str, message: Message) -> Delivery:
+    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
         """Bring a message to one session, whatever it has subscribed to."""
 
     def keep_value(self, plugin: str, key: str, value: bytes | None) -> None:
@@ -130,41 +130,47 @@ class PluginContext(Context):
         else:
             broker.publish(message)
 
-    def deliver(self, client_id: str, message: Message) -> Delivery:
+    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
         """See :meth:`kinmqtt_spi.services.plugin.Context.deliver`."""
         return self._assembled.deliver(client_id, message)
 
-    def keep(
+    def persist(
         self,
         key: str,
         value: bytes | None,
         *,
-        kept: Callable[[], None] | None = None,
-        unkept: Callable[[], None] | None = None,
+        after_commit: Callable[[], None] | None = None,
+        on_commit_failed: Callable[[], None] | None = None,
     ) -> None:
-        """See :meth:`kinmqtt_spi.services.plugin.Context.keep`."""
+        """See :meth:`kinmqtt_spi.services.plugin.Context.persist`."""
         _check_key(key)
         if value is not None and not value:
             raise ValueError(f"the value of {key!r} must be bytes, one at least")
         broker = self._assembled
         broker.keep_value(self.name, key, value)
-        if kept is not None or unkept is not None:
-            broker.when_committed(kept, lambda: run(self._look(key, value is not None, kept, unkept)))
+        if after_commit is not None or on_commit_failed is not None:
+            broker.when_committed(
+                after_commit, lambda: run(self._look(key, value is not None, after_commit, on_commit_failed))
+            )
 
     async def _look(
-        self, key: str, wanted: bool, kept: Callable[[], None] | None, unkept: Callable[[], None] | None
+        self,
+        key: str,
+        wanted: bool,
+        after_commit: Callable[[], None] | None,
+        on_commit_failed: Callable[[], None] | None,
     ) -> None:
         """A store that failed may have kept a value all the same."""
         try:
             found = await self._assembled.has_value(self.name, key)
         except Exception:
             found = not wanted
-        call = kept if found is wanted else unkept
+        call = after_commit if found is wanted else on_commit_failed
         if call is not None:
             call()
 
-    def kept(self) -> Awaitable[Mapping[str, bytes]]:
-        """See :meth:`kinmqtt_spi.services.plugin.Context.kept`."""
+    def persisted(self) -> Awaitable[Mapping[str, bytes]]:
+        """See :meth:`kinmqtt_spi.services.plugin.Context.persisted`."""
         return self._assembled.kept_values(self.name)
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from attrs import fields
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.broker.assembly import Assembly, Surroundings, assemble
+from kinmqtt.broker.assembly import Assembly, Environment, assemble
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.broker.connection.listener import Listener, ListenerPlan
@@ -272,7 +272,7 @@ class BrokerHarness:
         manager = PluginManager(choices, selection, reactor)
         named = listeners or {"tcp:1883": ListenerSettings(endpoint="127.0.0.1:1883")}
         plans = [ListenerPlan(name, True, plan) for name, plan in named.items()]
-        surroundings = Surroundings(
+        environment = Environment(
             NodeIdentity("test", 7),
             self.clock,
             lambda call: succeed(call()),
@@ -298,7 +298,7 @@ class BrokerHarness:
             _limits(limits),
             settings_of,
             manager,
-            surroundings,
+            environment,
         )
         if unread:
             raise SettingsError([f"the harness's config: nobody reads plugins.{name}" for name in sorted(unread)])

@@ -112,7 +112,9 @@ class _Awaitables(EventLogContract):
     def forgetting(self, log: Any, drive: Any) -> None:
         numbers = count()
         for _ in range(10):
-            self.keep(log, lambda: log.append([event("filler", next(numbers)) for _ in range(EVENTS // 10)]), drive)
+            self.persist(
+                log, lambda: log.append([event("filler", next(numbers)) for _ in range(EVENTS // 10)]), drive
+            )
 
     def held(self, drive: Any) -> tuple[Awaitable[None], Callable[[], object]]:
         deferred: Deferred[None] = Deferred()

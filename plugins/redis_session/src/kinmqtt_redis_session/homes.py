@@ -36,7 +36,7 @@ class Homes:
         self._told: dict[int, dict[str, None]] = {}
         """By the uid of a node, what it was told to adopt and has not claimed yet."""
 
-    async def left_behind(self, node: NodeIdentity, limit: int) -> list[str]:
+    async def orphaned(self, node: NodeIdentity, limit: int) -> list[str]:
         """Clients whose home is gone, and now is here; those that were told before come again until claimed."""
         told = await self._still_told(node, limit)
         await self._leases.look(self._ask)

@@ -105,7 +105,7 @@ class RedisSessionStore(SessionStore):
     async def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
         if not self._asker.is_up:
             raise self._ledger.link.away()
-        return await self._claimed(client_id, node, None, left_behind=True)
+        return await self._claimed(client_id, node, None, orphaned=True)
 
     def release(self, client_id: str, epoch: int) -> None:
         if not self._ledger.link.is_up:
@@ -151,14 +151,14 @@ class RedisSessionStore(SessionStore):
                     homes[session.client_id] = home
         return SessionPage(tuple(found), (shard, after) if shard < SHARDS else None, await self._elsewhere(homes))
 
-    async def left_behind(self, node: NodeIdentity, limit: int) -> Sequence[str]:
-        """See :meth:`SessionStore.left_behind`; while Redis is away, nothing."""
+    async def orphaned(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+        """See :meth:`SessionStore.orphaned`; while Redis is away, nothing."""
         if self._asker.is_up:
             with suppress(ServiceUnavailable):
-                return await self.homes.left_behind(node, limit)
+                return await self.homes.orphaned(node, limit)
         return ()
 
-    async def orphans(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+    async def owned_by(self, node: NodeIdentity, limit: int) -> Sequence[str]:
         found: list[str] = []
         for shard in range(SHARDS):
             index, after = self._keys.owned(shard, node.uid), b""
@@ -177,7 +177,7 @@ class RedisSessionStore(SessionStore):
                     await self._sweep_owned(index, stale, node)
         return tuple(found[:limit])
 
-    def when_taken(self, call: Callable[[str, int], object]) -> None:
+    def on_taken_over(self, call: Callable[[str, int], object]) -> None:
         self._taken = call
 
     async def look_for_taken(self, ask: Callable[[Sequence[Command]], Awaitable[list[Any]]]) -> None:
@@ -234,15 +234,15 @@ class RedisSessionStore(SessionStore):
         return await self._asker.ask(*commands)
 
     async def _claimed(
-        self, client_id: str, node: NodeIdentity, claimant: Claimant | None, *, left_behind: bool = False
+        self, client_id: str, node: NodeIdentity, claimant: Claimant | None, *, orphaned: bool = False
     ) -> Claim | None:
         """The answer to a claim; ``None`` where somebody else's is in its way, and nothing was done."""
-        answer = await self._asked_to_claim(client_id, node, claimant, left_behind)
+        answer = await self._asked_to_claim(client_id, node, claimant, orphaned)
         if answer is not None and answer[0] == OTHERS:
             # Of what is not stored Redis may not know yet that nobody holds it any more.
             if not answer[1] or not await self._holds_no_more(client_id, int(answer[1])):
                 return None
-            answer = await self._asked_to_claim(client_id, node, claimant, left_behind, int(answer[1]))
+            answer = await self._asked_to_claim(client_id, node, claimant, orphaned, int(answer[1]))
             if answer[0] == OTHERS:
                 return None
         self.homes.claimed(client_id, node.uid)
@@ -267,7 +267,7 @@ class RedisSessionStore(SessionStore):
         client_id: str,
         node: NodeIdentity,
         claimant: Claimant | None,
-        left_behind: bool,
+        orphaned: bool,
         lost: int | None = None,
     ) -> Any:
         """What Redis answers to a claim; ``lost`` is the uid of a node that holds nothing any more."""
@@ -282,7 +282,7 @@ class RedisSessionStore(SessionStore):
             node.uid,
             self._remember_ms,
             token,
-            node.uid if left_behind else "",
+            node.uid if orphaned else "",
             codec.claimant_json(claimant),
             "" if lost is None else lost,
         )

@@ -206,7 +206,7 @@ class Ledger:
         assert self.loop is not None
         began = self.loop.time()
         refused: dict[int, set[str]] = {}
-        unkept: dict[str | int, Exception] = {}
+        failed: dict[str | int, Exception] = {}
         if self.link.cluster:
             await self._in_phases(group, refused)
         else:
@@ -216,7 +216,7 @@ class Ledger:
             answers = await self.link.write([*marks, *retained, *commands], self._replicas)
             at = len(marks) + len(retained)
             self._demand(answers[: len(marks)])
-            unkept |= _errors(shards, answers[len(marks) : at]) | _errors(clients, answers[at:])
+            failed |= _errors(shards, answers[len(marks) : at]) | _errors(clients, answers[at:])
             self._take_retained(shards, answers[len(marks) : at])
             self._take(group.clients, clients, answers[at:], refused)
         self.groups += 1
@@ -225,8 +225,8 @@ class Ledger:
         self.size(group.writes)
         if self._lost:
             await self._forget_lost()
-        if unkept:
-            self._fail(group, unkept)
+        if failed:
+            self._fail(group, failed)
         for number, turn in enumerate(group.turns):
             answer = turn.answer
             if answer.done():
@@ -237,10 +237,10 @@ class Ledger:
             else:
                 answer.set_result(None)
 
-    def _fail(self, group: Group, unkept: dict[str | int, Exception]) -> None:
+    def _fail(self, group: Group, failed: dict[str | int, Exception]) -> None:
         """What was not kept of some is told to their turns; what others want kept is."""
-        error = self.link.refused(next(iter(unkept.values())))
-        touched: Touched = set(unkept)
+        error = self.link.refused(next(iter(failed.values())))
+        touched: Touched = set(failed)
         group.fail(touched, error)
         # What came behind must not overtake what is sent again.
         self._waiting = self._waiting.fail(touched, error)

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from kinmqtt_sentinel_limiter._cells import Cell
 from kinmqtt_sentinel_limiter._needs import kinds_of, releases_of, unmet
-from kinmqtt_sentinel_limiter._rules import FlowRule, ParamRule, Rule, Surroundings
+from kinmqtt_sentinel_limiter._rules import Environment, FlowRule, ParamRule, Rule
 from kinmqtt_sentinel_limiter._settings import AnswerSettings, FlowSettings, ParamSettings, Rules, SystemSettings
 from kinmqtt_sentinel_limiter._system import Load, LoadCell, SystemRule
 from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
@@ -91,7 +91,7 @@ class Limits:
         self._monotonic = monotonic
         self._passed = metrics.counter("limiter.passed", "requests")
         self.blocked = self.shadow_blocked = self.delayed = 0
-        self._surroundings = Surroundings(metrics, max_keys)
+        self._environment = Environment(metrics, max_keys)
         self._asked = asked
         self._rules: dict[str, Rule] = {}
         self._settings: dict[str, AnswerSettings] = {}
@@ -277,7 +277,7 @@ class Limits:
 
     def resize(self, max_keys: int) -> None:
         """Let each rule remember so many keys, those in force too."""
-        self._surroundings = evolve(self._surroundings, max_keys=max_keys)
+        self._environment = evolve(self._environment, max_keys=max_keys)
         now = self._monotonic()
         for rule in self._rules.values():
             if isinstance(rule, FlowRule):
@@ -286,12 +286,12 @@ class Limits:
     def _made(self, settings: AnswerSettings) -> Rule:
         rule: Rule
         if isinstance(settings, SystemSettings):
-            rule = SystemRule(settings, self._surroundings.metrics, self._load)
+            rule = SystemRule(settings, self._environment.metrics, self._load)
         elif isinstance(settings, ParamSettings):
-            rule = ParamRule(settings, self._surroundings)
+            rule = ParamRule(settings, self._environment)
         else:
             assert isinstance(settings, FlowSettings)
-            rule = FlowRule(settings, self._surroundings)
+            rule = FlowRule(settings, self._environment)
         if releases_of(settings):
             self._count_in_use(rule)
         return rule

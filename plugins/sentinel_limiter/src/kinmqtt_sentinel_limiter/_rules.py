@@ -53,7 +53,7 @@ _ATTRIBUTES: Final = {
 
 
 @frozen(slots=True)
-class Surroundings:
+class Environment:
     """What rules are made with."""
 
     metrics: Metrics
@@ -118,14 +118,14 @@ class Matcher:
 class FlowRule(Rule):
     """A flow rule: a cell for each of ``per``."""
 
-    def __init__(self, settings: FlowSettings, surroundings: Surroundings) -> None:
-        super().__init__(settings, surroundings.metrics)
+    def __init__(self, settings: FlowSettings, environment: Environment) -> None:
+        super().__init__(settings, environment.metrics)
         self.settings = settings
         self.concurrency = settings.grade == "concurrency"
         self._concerns = Matcher(settings)
         self._attribute = _ATTRIBUTES.get(settings.per)
         self._make = _cell_maker(self, settings)
-        self.table = KeyTable(surroundings.max_keys, self._make)
+        self.table = KeyTable(environment.max_keys, self._make)
         self._counts_clients = self.concurrency and settings.kind is ResourceKind.CONNECT
 
     def cell(self, resource: Resource, now: float) -> Cell | None:
@@ -173,8 +173,8 @@ def _cell_maker(rule: Rule, settings: FlowSettings) -> Callable[[float], Cell]:
 class ParamRule(Rule):
     """A hot-parameter rule: cells for the heaviest values, and for the exceptions."""
 
-    def __init__(self, settings: ParamSettings, surroundings: Surroundings) -> None:
-        super().__init__(settings, surroundings.metrics)
+    def __init__(self, settings: ParamSettings, environment: Environment) -> None:
+        super().__init__(settings, environment.metrics)
         self.settings = settings
         self._concerns = Matcher(settings)
         self._attribute = _ATTRIBUTES[settings.param]

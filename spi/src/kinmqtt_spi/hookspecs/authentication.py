@@ -1,4 +1,4 @@
-"""Authentication: who a client is, and whether it may come in."""
+"""Authentication: who a client is, and whether it is accepted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @hookspec(Kind.DECIDE, synchronous=True)
 def connection_opened(address: Address, listener: str) -> Decision | None:
-    """Whether to talk to this address at all; ``None`` abstains.
+    """Decide whether to accept a connection from this address; ``None`` abstains.
 
     Called: for each accepted connection, before a byte is read.
     Combines: the first answer that does not abstain, in the order of the settings; else ALLOW.
@@ -25,16 +25,16 @@ def connection_opened(address: Address, listener: str) -> Decision | None:
 
 @hookspec(Kind.DECIDE, time_limit_s=10.0)
 def authenticate(request: ConnectRequest) -> Maybe[Decision | None]:
-    """Whether the client may come in, and as whom; ``None`` abstains, ``allow_as`` names an identity.
+    """Decide whether to accept the client, and as whom; ``None`` abstains, ``allow_as`` names an identity.
 
-    ALLOW says that the user name of the request was verified, and the client has the rights of that user. Who has not
-    verified it answers ``ALLOW_ANONYMOUS``.
+    ALLOW states that the user name of the request was verified: the client gets the rights of that user. A plugin
+    that has not verified it answers ``ALLOW_ANONYMOUS``.
 
     Called: for each CONNECT packet that names no authentication method.
     Combines: the first answer that does not abstain, in the order of the settings; else DENY with 0x87.
-    If it raises: counts as DENY with 0x88, so that a broken guard lets nobody in; so does no answer in time.
-    Threading: reactor thread; may be awaited. The client's other packets wait. Where the client goes meanwhile, what
-    is awaited is cancelled.
+    If it raises: counts as DENY with 0x88, so that a broken guard accepts nobody; so does no answer in time.
+    Threading: reactor thread; may be awaited. The client's other packets wait. If the client disconnects meanwhile,
+    the awaited call is cancelled.
     """
 
 
@@ -42,13 +42,13 @@ def authenticate(request: ConnectRequest) -> Maybe[Decision | None]:
 def exchange(step: ExchangeStep) -> Maybe[Decision | Continue | None]:
     """One step of enhanced authentication; ``None`` abstains from methods that are not the plugin's.
 
-    ``allow_as`` names the user: that of CONNECT counts for nothing here, unless it is a certificate's.
+    ``allow_as`` names the user. The user name of CONNECT is ignored here, unless it comes from a certificate.
 
     Called: for each CONNECT that names an authentication method, and for each AUTH packet after it.
     Combines: the first answer that does not abstain, in the order of the settings; else DENY with 0x8C.
     If it raises: counts as DENY with 0x88; so does no answer in time.
-    Threading: reactor thread; may be awaited. The client's other packets wait. Where the client goes meanwhile, what
-    is awaited is cancelled.
+    Threading: reactor thread; may be awaited. The client's other packets wait. If the client disconnects meanwhile,
+    the awaited call is cancelled.
     """
 
 
@@ -65,10 +65,10 @@ def choose_server(client: Client, redirect: Redirect | None) -> Maybe[Outcome[Re
 
 @hookspec(Kind.NOTIFY)
 def authenticated(client: Client) -> None:
-    """A client has been let in.
+    """A client has been accepted.
 
     Called: after authentication succeeded, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -76,10 +76,10 @@ def authenticated(client: Client) -> None:
 
 @hookspec(Kind.NOTIFY)
 def authentication_refused(request: ConnectRequest, by: str, reason: ReasonCode) -> None:
-    """A client has been refused; ``by`` names the plugin, empty where nobody spoke for the client.
+    """A client has been refused; ``by`` names the plugin; it is empty if no plugin answered for the client.
 
     Called: after the refusal was sent, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """

@@ -1,4 +1,4 @@
-"""Cluster: the other nodes, or their absence."""
+"""Cluster: the other nodes, if there are any."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster_member(member: Member) -> None:
     """A member's state or reachability changed, this node's own included.
 
     Called: when the backend reports it, in a later reactor turn.
-    Combines: every implementation is told, in order.
+    Combines: every implementation is notified, in order.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """

@@ -1,4 +1,4 @@
-"""Event log: what happened to clients, durable, ordered and replayable."""
+"""Event log: client events, durable, ordered and replayable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The message path: what belongs to no store and sees packets and messages go by."""
+"""The message path: hooks on packets and messages that belong to no store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def connect_received(request: ConnectRequest) -> Maybe[Outcome[ConnectRequest]]:
 def connack_sending(client: Client, properties: Properties) -> Outcome[Properties]:
     """A successful CONNACK is about to go to an MQTT 5 client: change its properties.
 
-    Called: for each accepted connection of MQTT 5. Limits the broker itself keeps can't be widened here.
+    Called: for each accepted connection of MQTT 5. Limits that the broker enforces can't be widened here.
     Combines: a fold in the order of the settings; ``Drop``, ``Reject`` and ``Disconnect`` refuse the client.
     If it raises: fails open: the properties go out unchanged. With ``fails_closed`` the client is refused with 0x83.
     Threading: reactor thread, synchronous.
@@ -64,8 +64,8 @@ def delivering(client: Client, message: Message, subscription: Subscription) -> 
 def will_publishing(client: Client, message: Message) -> Maybe[Outcome[Message]]:
     """A will is due: change it, or drop it.
 
-    Called: when the will's delay has passed or its session ends, before routing; not where the authorizers deny the
-    will by then.
+    Called: when the will's delay has passed or its session ends, before routing; not if the authorizers deny the will
+    by then.
     Combines: a fold in the order of the settings; ``Reject`` and ``Drop`` both drop it.
     If it raises: the will is dropped.
     Threading: reactor thread; may be awaited.
@@ -77,7 +77,7 @@ def published(message: Message) -> None:
     """A message was accepted and routed.
 
     Called: after routing, in a later reactor turn; may be limited with ``on_topics``.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -85,11 +85,11 @@ def published(message: Message) -> None:
 
 @hookspec(Kind.NOTIFY, by_topic=True)
 def delivered(client: Client, message: Message) -> None:
-    """A message was sent to a client (which says nothing of its arrival).
+    """A message was sent to a client. It may not have arrived.
 
     Called: when the PUBLISH packet is handed to the transport, in a later reactor turn; may be limited with
     ``on_topics``.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -100,7 +100,7 @@ def acknowledged(client: Client, message: Message, reason: ReasonCode) -> None:
     """A client acknowledged a message of QoS 1 (PUBACK) or QoS 2 (PUBREC); a reason of 0x80 and above refuses it.
 
     Called: when the acknowledgement arrives, in a later reactor turn; may be limited with ``on_topics``.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -108,10 +108,10 @@ def acknowledged(client: Client, message: Message, reason: ReasonCode) -> None:
 
 @hookspec(Kind.NOTIFY)
 def dropped(client_id: str, message: Message, why: str) -> None:
-    """A message was not, or not whole, brought to a client it was meant for.
+    """A message was not delivered, or only in part, to a client it was meant for.
 
     Called: for each drop, in a later reactor turn; ``why`` is one of the words of docs/message.md.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -119,10 +119,10 @@ def dropped(client_id: str, message: Message, why: str) -> None:
 
 @hookspec(Kind.NOTIFY)
 def connected(client: Client, session_present: bool) -> None:
-    """A client has its CONNACK.
+    """A client is connected: its CONNACK was sent.
 
     Called: after the CONNACK is handed to the transport, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -133,7 +133,7 @@ def disconnected(client: Client, by_client: bool, reason: ReasonCode) -> None:
     """A connection has ended with a DISCONNECT, from the client or from the broker.
 
     Called: when the connection is gone, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -144,7 +144,7 @@ def connection_lost(client: Client, text: str) -> None:
     """A connection has ended without a DISCONNECT.
 
     Called: when the connection is gone, in a later reactor turn; ``text`` says how.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """

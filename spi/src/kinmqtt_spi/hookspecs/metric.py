@@ -17,8 +17,8 @@ def sys_topics() -> Sequence[SysTopic]:  # type: ignore[empty-body]
     """Topics below ``$SYS/`` that the broker publishes, retained, at each interval or on change.
 
     Called: once, when the broker has started.
-    Combines: the union; of two plugins that name one topic the first in the order of the settings has it.
-    If it raises: that plugin's part is left out and counted.
+    Combines: the union; if two plugins name the same topic, the first in the order of the settings publishes it.
+    If it raises: that plugin's topics are skipped and the failure is counted.
     Threading: reactor thread, synchronous; so is each topic's ``read``.
     """
 
@@ -29,7 +29,7 @@ def sampled(snapshot: Snapshot) -> None:
 
     Called: at each metrics interval and once more at the broker's stop, where a plugin implements it, off the message
     path.
-    Combines: every implementation is told.
+    Combines: every implementation is notified.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -37,17 +37,16 @@ def sampled(snapshot: Snapshot) -> None:
 
 @hookspec(Kind.NOTIFY)
 def traffic_sampled(traffic: TrafficSnapshot) -> None:
-    """Who published how much to which topic since the last time, for sinks.
+    """Traffic by client and topic since the last sample, for sinks.
 
-    Packets that were denied, or dropped because memory was short, are in it; those that a limiter stopped are not.
+    Packets that were denied, or dropped for lack of memory, are counted; those that a limiter stopped are not.
 
-    It is of the same moment as the ``sampled`` of the interval. The broker adds it up a slice in each reactor turn:
-    100,000 clients with their topics, more than which are never told of singly, take about 100 turns of 0.5 ms, and
-    one of 11 ms.
+    The moment is that of the interval's ``sampled``. The broker aggregates one slice in each reactor turn: 100,000
+    clients with their topics, the most that are reported one by one, take about 100 turns of 0.5 ms and one of 11 ms.
 
     Called: at each metrics interval and once more at the broker's stop, where a plugin implements it, off the message
     path.
-    Combines: every implementation is told.
+    Combines: every implementation is notified.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """

@@ -1,4 +1,4 @@
-"""A plugin's own life."""
+"""A plugin's life cycle."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @hookspec(Kind.COLLECT, synchronous=True)
 def requirements() -> Requirements:  # type: ignore[empty-body]
-    """What the plugin needs of the broker it is installed in.
+    """Return what the plugin needs of the broker.
 
     Called: at assembly, before anything is parsed or started.
-    Combines: each plugin's answer is checked by itself; the first that can't hold stops the assembly.
+    Combines: each plugin's answer is checked separately; the first that is not met stops the assembly.
     If it raises: the broker does not start and names the plugin.
     Threading: reactor thread, synchronous.
     """
@@ -37,10 +37,10 @@ def settings_class() -> type[Any]:  # type: ignore[empty-body]
 
 @hookspec(Kind.COLLECT, synchronous=True)
 def configure(context: Context) -> None:
-    """Take the context with the parsed settings; raise ``NotConfigured`` to abstain from everything.
+    """Take the context with the parsed settings; raise ``NotConfigured`` to deactivate the plugin.
 
     Called: at assembly, once, before any service is asked for.
-    Combines: every plugin is configured by itself, in the order of the settings.
+    Combines: each plugin is configured separately, in the order of the settings.
     If it raises: ``NotConfigured`` deactivates a plugin the settings do not name; anything else, or a named plugin,
     stops the assembly.
     Threading: reactor thread, synchronous.
@@ -63,7 +63,7 @@ def ready() -> Maybe[None]:
     """The listeners are open.
 
     Called: once, right after the last listener opened.
-    Combines: every plugin is told.
+    Combines: every plugin is called.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited.
     """
@@ -71,9 +71,9 @@ def ready() -> Maybe[None]:
 
 @hookspec(Kind.COLLECT, time_limit_s=60.0)
 def reload(settings: Any) -> Maybe[Sequence[str]]:  # type: ignore[empty-body]
-    """Take new settings without a restart; answers one sentence for each thing that could not change.
+    """Apply new settings without a restart; return one sentence for each setting that needs a restart.
 
-    Called: when the operator asks for a reload, after the whole new file was found to be sound.
+    Called: when the operator asks for a reload, after the whole new file was checked.
     Combines: the answers are shown, under each plugin's name.
     If it raises: the plugin must go on with its old settings; the error is shown to the operator.
     Threading: reactor thread; may be awaited.
@@ -82,9 +82,9 @@ def reload(settings: Any) -> Maybe[Sequence[str]]:  # type: ignore[empty-body]
 
 @hookspec(Kind.COLLECT, time_limit_s=60.0)
 def drain(deadline_s: float) -> Maybe[None]:
-    """The broker stops: finish what can be finished within the deadline.
+    """The broker stops: finish pending work within the deadline.
 
-    Called: when the listeners are closed and the clients are gone, before ``stop``.
+    Called: when the listeners and the connections are closed, before ``stop``.
     Combines: all plugins at once.
     If it raises: logged and counted; the stop goes on.
     Threading: reactor thread; may be awaited, until the deadline.
@@ -96,19 +96,19 @@ def stop() -> Maybe[None]:
     """Close everything that ``start`` opened.
 
     Called: last, for every plugin whose ``start`` was called or that has none, also when a later plugin failed to
-    start. Before it the plugin was told everything that it was to be told, where that took it no longer than 10 s.
+    start. All pending notices are delivered to the plugin before, for at most 10 s.
     Combines: one plugin after the other, in the reverse order of the settings.
-    If it raises: logged and counted; the others are stopped all the same.
+    If it raises: logged and counted; the others are stopped anyway.
     Threading: reactor thread; may be awaited.
     """
 
 
 @hookspec(Kind.COLLECT, time_limit_s=5.0)
 def health() -> Maybe[Health]:  # type: ignore[empty-body]
-    """How well the plugin does.
+    """Return the plugin's health.
 
     Called: when somebody asks for the broker's health.
-    Combines: all answers are shown by plugin; the worst is the broker's.
+    Combines: each plugin's answer is shown; the worst is the broker's health.
     If it raises: the plugin counts as FAILED.
     Threading: reactor thread; may be awaited.
     """
@@ -116,12 +116,12 @@ def health() -> Maybe[Health]:  # type: ignore[empty-body]
 
 @hookspec(Kind.COLLECT, synchronous=True)
 def guard_calls(plugin: str, hook: str) -> CallGuard | None:
-    """What stands before another plugin's calls of a hook that clients wait for; ``None`` for nothing.
+    """Return a guard for another plugin's calls of a hook that clients wait for, or ``None``.
 
     Called: once at assembly, after ``configure``, for each implementation of a decide or intercept hook that may be
     awaited. A plugin does not guard itself.
-    Combines: all guards are asked, in the order of the settings; the first that lets no call in is the last asked.
-    If it raises: the broker does not start and names the plugin; a guard that raises fails open: it lets the call in,
-    and is logged and counted.
+    Combines: the guards are asked in the order of the settings, up to the first that rejects the call.
+    If it raises: the broker does not start and names the plugin; a guard that raises fails open: the call is made,
+    and the failure is logged and counted.
     Threading: reactor thread, synchronous; so are the guard's methods.
     """

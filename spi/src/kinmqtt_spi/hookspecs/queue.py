@@ -1,4 +1,4 @@
-"""Queue store: what waits for a client, and what is in flight to it."""
+"""Queue store: queued messages and messages in flight, by client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kinmqtt_spi.markers import Kind, hookspec
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Context
-    from kinmqtt_spi.services.queue import FullPolicy, QueueFull, QueueStore
+    from kinmqtt_spi.services.queue import OverflowPolicy, QueueFull, QueueStore
     from kinmqtt_spi.values import Message
 
 
@@ -25,12 +25,12 @@ def queue_store(context: Context) -> QueueStore:  # type: ignore[empty-body]
 
 
 @hookspec(Kind.DECIDE, synchronous=True)
-def queue_full(question: QueueFull) -> FullPolicy | None:
-    """What gives way when a client's queue is full; ``None`` abstains.
+def queue_full(question: QueueFull) -> OverflowPolicy | None:
+    """Choose the overflow policy when a client's queue is full; ``None`` abstains.
 
-    Called: for each message that finds its queue full.
+    Called: for each message whose queue is full.
     Combines: the first answer that is not ``None``, in the order of the settings; else the settings' policy.
-    If it raises: counts as abstaining; the settings' policy holds.
+    If it raises: counts as abstaining; the settings' policy applies.
     Threading: reactor thread, synchronous: answer from memory.
     """
 
@@ -39,8 +39,8 @@ def queue_full(question: QueueFull) -> FullPolicy | None:
 def message_queued(client_id: str, message: Message) -> None:
     """A message waits in a client's queue, because the client is offline or its window is full.
 
-    Called: after the entry is kept, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Called: after the entry is committed, in a later reactor turn.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -51,7 +51,7 @@ def message_expired(client_id: str, message: Message) -> None:
     """A message's expiry interval has passed while it waited for a client.
 
     Called: when the entry is removed, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """

@@ -1,4 +1,4 @@
-"""Retain store: the last message of each topic that asked to be kept."""
+"""Retain store: the retained message of each topic."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def retain_store(context: Context) -> RetainStore:  # type: ignore[empty-body]
 
 @hookspec(Kind.INTERCEPT, time_limit_s=10.0, folds="message")
 def retaining(message: Message) -> Maybe[Outcome[Message]]:
-    """A message is about to be retained, or with an empty payload to clear its topic: change it, or keep it out.
+    """A message is about to be retained, or with an empty payload to clear its topic: change it or drop it.
 
     Called: for each message with the RETAIN flag, a client's, a will's or the broker's own, before it is stored.
-    Combines: a fold in the order of the settings; ``Drop`` and ``Reject`` leave the store as it is, and the message
-    is delivered all the same.
-    If it raises: the store is left as it is.
+    Combines: a fold in the order of the settings; ``Drop`` and ``Reject`` leave the store unchanged, and the message
+    is delivered anyway.
+    If it raises: the store is unchanged.
     Threading: reactor thread; may be awaited.
     """
 
@@ -40,8 +40,8 @@ def retaining(message: Message) -> Maybe[Outcome[Message]]:
 def retained(message: Message) -> None:
     """A message is retained.
 
-    Called: after the store has kept it, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Called: after the store has committed it, in a later reactor turn.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -51,8 +51,8 @@ def retained(message: Message) -> None:
 def retain_cleared(topic: str) -> None:
     """A topic's retained message was deleted or has expired.
 
-    Called: after the store has kept that, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Called: after the store has committed the deletion, in a later reactor turn.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """

@@ -1,4 +1,4 @@
-"""Session store: who owns a client id, and the sessions that outlive their connections."""
+"""Session store: the owner of each client id, and persistent sessions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def session_created(client: Client) -> None:
     """A client began a new session.
 
     Called: at connect, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -37,10 +37,10 @@ def session_created(client: Client) -> None:
 
 @hookspec(Kind.NOTIFY)
 def session_resumed(client: Client) -> None:
-    """A client came back to its session.
+    """A client resumed its session.
 
     Called: at connect, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -51,7 +51,7 @@ def session_taken_over(client: Client, old_address: Address) -> None:
     """A new connection has taken a client id from an open one.
 
     Called: when the old connection is closed, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -59,10 +59,10 @@ def session_taken_over(client: Client, old_address: Address) -> None:
 
 @hookspec(Kind.NOTIFY)
 def session_expired(client_id: str) -> None:
-    """A session's expiry interval has passed without its client.
+    """A session has expired.
 
     Called: when the session is discarded, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -73,7 +73,7 @@ def session_discarded(client_id: str) -> None:
     """A session ended with its connection, or by a clean start.
 
     Called: when the session is discarded, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """

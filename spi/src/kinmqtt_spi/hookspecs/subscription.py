@@ -1,4 +1,4 @@
-"""Subscription index: who wants a topic, and which member of a shared group gets a message."""
+"""Subscription index: the subscribers of a topic, and the member of a shared group that gets a message."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def subscribing(client: Client, subscription: Subscription) -> Maybe[Outcome[Sub
 
 @hookspec(Kind.INTERCEPT, time_limit_s=10.0, folds="filter")
 def unsubscribing(client: Client, filter: str) -> Maybe[Outcome[str]]:
-    """A client gives up a filter (with ``$share/group/`` where it has one): change which, or refuse.
+    """A client unsubscribes from a filter (with ``$share/group/`` if shared): change the filter, or refuse.
 
     Called: for each filter of an UNSUBSCRIBE.
     Combines: a fold in the order of the settings.
@@ -49,22 +49,22 @@ def unsubscribing(client: Client, filter: str) -> Maybe[Outcome[str]]:
 
 @hookspec(Kind.COLLECT, time_limit_s=10.0, fails_open=True)
 def initial_subscriptions(client: Client) -> Maybe[Sequence[Subscription]]:  # type: ignore[empty-body]
-    """Subscriptions a client has without asking.
+    """Return subscriptions that a client gets without asking.
 
     Called: at each connect, before CONNACK.
     Combines: the union; retained messages are sent as for a SUBSCRIBE.
-    If it raises: fails open: that plugin's part is left out and counted. With ``fails_closed`` the client is refused
-    with 0x88.
+    If it raises: fails open: that plugin's subscriptions are skipped and the failure is counted. With
+    ``fails_closed`` the client is refused with 0x88.
     Threading: reactor thread; may be awaited.
     """
 
 
 @hookspec(Kind.DECIDE, synchronous=True)
 def choose_member(group: str, filter: str, candidates: Sequence[Subscriber], message: Message) -> Subscriber | None:
-    """Which member of a shared group gets a message; ``None`` abstains.
+    """Choose the member of a shared group that gets a message; ``None`` abstains.
 
-    Called: for each message and shared group it matches; ``candidates`` are the connected members, or where none
-    is connected, all of them. Members that ``authorize_receive`` denies the message to are not among them.
+    Called: for each message and shared group it matches; ``candidates`` are the connected members, or all members
+    if none is connected, without those to which ``authorize_receive`` denies the message.
     Combines: the first candidate answered, in the order of the settings; else the members take turns.
     If it raises: counts as abstaining; the message goes to another member.
     Threading: reactor thread, synchronous: answer from memory.
@@ -75,8 +75,8 @@ def choose_member(group: str, filter: str, candidates: Sequence[Subscriber], mes
 def subscribed(client: Client, subscription: Subscription) -> None:
     """A subscription was made or replaced.
 
-    Called: after the subscription is kept, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Called: after the subscription is committed, in a later reactor turn.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -84,10 +84,10 @@ def subscribed(client: Client, subscription: Subscription) -> None:
 
 @hookspec(Kind.NOTIFY)
 def unsubscribed(client: Client, filter: str) -> None:
-    """A subscription was given up by its client.
+    """A client unsubscribed from a filter.
 
-    Called: after the removal is kept, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Called: after the removal is committed, in a later reactor turn.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """
@@ -98,7 +98,7 @@ def message_unrouted(message: Message) -> None:
     """A message had no subscriber.
 
     Called: for each message that no subscription matches, in a later reactor turn.
-    Combines: every implementation is told, in order per client.
+    Combines: every implementation is notified, in order per client.
     If it raises: logged and counted.
     Threading: reactor thread; may be awaited, the next notice to this plugin then waits.
     """

@@ -1,4 +1,4 @@
-"""Groups of consumers of the event log: who gets which events, how far each is, and what comes again."""
+"""Consumer groups of the event log: partitioning, offsets and redelivery."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from kinmqtt_spi.errors import OffsetOutOfRange
 from kinmqtt_spi.services.event import Consumer, Handler, Recorded
 
 BATCH: Final = 100
-"""The most events a handler gets at once."""
+"""The maximum number of events in a batch."""
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
-"""A failed batch comes again after a pause that doubles from the first to the longest."""
+"""A failed batch is redelivered after a pause that doubles from the first to the longest."""
 
 _SCAN: Final = 1000
-"""The most events looked through in one turn: those of other members cost time too."""
+"""The maximum number of events examined in one turn, including those of other members."""
 
 Later: TypeAlias = Callable[[float, Callable[[], object]], object]
 Report: TypeAlias = Callable[[str, BaseException], object]
 Runner: TypeAlias = Callable[
     [Awaitable[None], Callable[[], None], Callable[[BaseException], None]], Awaitable[None] | None
 ]
-"""Drives an awaitable and calls ``done`` or ``failed`` once. Answers what can be waited on until it has (the
-Deferred or task it made), or ``None`` where there is nothing to wait for."""
+"""Drives an awaitable and calls ``done`` or ``failed`` once. Returns what can be waited on until then (the
+Deferred or task it made), or ``None`` if there is nothing to wait for."""
 
 
 class Log(Protocol):
-    """What a group needs of its log."""
+    """The part of a log that a group needs."""
 
     @property
     def oldest(self) -> int:
-        """The offset of the oldest event still here."""
+        """The offset of the oldest event."""
 
     def read(self, after: int, limit: int) -> Sequence[Recorded]:
-        """At most ``limit`` events after an offset."""
+        """Return at most ``limit`` events after an offset."""
 
 
 def only_synchronous(
     awaitable: Awaitable[None], done: Callable[[], None], failed: Callable[[BaseException], None]
 ) -> None:
-    """The runner of a log that was handed none: raises ``TypeError``."""
+    """The default runner of a log: raises ``TypeError``."""
     if iscoroutine(awaitable):
         awaitable.close()
-    raise TypeError("the event handler answered an awaitable, and this log was given nothing to run it")
+    raise TypeError("the event handler answered an awaitable, and this log has no runner for it")
 
 
 class Member(Consumer):
-    """One consumer. It has one batch at a time, and sees the client ids that fall to it in order."""
+    """One consumer. It has one batch at a time, with the events of its client ids in order."""
 
     def __init__(self, group: Group, handler: Handler) -> None:
         self.group = group
         self.handler = handler
         self.position = -1
-        """All events of this member up to here are handled."""
+        """The offset up to which this member has handled its events."""
         self.busy = False
         self.resting = False
-        """Waiting for a failed batch to come again."""
+        """Whether it waits for the redelivery of a failed batch."""
         self.stopped = False
         self.failures = 0
         self.again: tuple[Sequence[Recorded], int] | None = None
-        """The batch that failed, which comes again as it was, and the position behind it."""
+        """The failed batch, which is redelivered unchanged, and the position after it."""
         self.running: Awaitable[None] | None = None
 
     def stop(self) -> Awaitable[None] | None:
-        """Leave the group; its other members take over what this one has not committed.
+        """Leave the group; the other members take over the events that this one has not committed.
 
-        Answers what the runner made of the handler's last call, if that is still running.
+        Returns what the runner made of the handler's last call, if that is still running.
         """
         if not self.stopped:
             self.stopped = True
@@ -77,10 +77,10 @@ class Member(Consumer):
 
 
 class Group:
-    """The consumers of one name.
+    """The consumers with one group name.
 
-    ``wanted`` are the members there should be, ``present`` those the client ids are divided among. They are
-    made equal when no member holds a batch, so that two never hold events of one client at the same time.
+    ``wanted`` are the current members, ``present`` the members that the client ids are divided among. They are made
+    equal when no member has a batch, so that two members never have events of one client at the same time.
     """
 
     def __init__(self, log: Log, name: str, begin: int, later: Later, run: Runner, report: Report) -> None:
@@ -97,19 +97,19 @@ class Group:
         self.present: tuple[Member, ...] = ()
 
     def join(self, handler: Handler) -> Member:
-        """Add a consumer."""
+        """Add a consumer and return it."""
         member = Member(self, handler)
         self.wanted.append(member)
         self.wake()
         return member
 
     def leave(self, member: Member) -> None:
-        """Take a consumer out."""
+        """Remove a consumer."""
         self.wanted.remove(member)
         self.wake()
 
     def wake(self) -> None:
-        """Look for work in a later turn."""
+        """Schedule a turn that looks for work."""
         if not self._woken and (self.wanted or self.present):
             self._woken = True
             self._later(0.0, self._turn)
@@ -133,7 +133,7 @@ class Group:
             member.again = None
 
     def _feed(self, number: int, member: Member) -> None:
-        """Hand a member its next batch, if there is one."""
+        """Pass a member its next batch, if there is one."""
         if member.again is not None:
             self._call(member, *member.again)
             return
@@ -161,7 +161,7 @@ class Group:
         member.busy = True
         try:
             answer = member.handler(batch)
-        except Exception as error:  # whatever a handler raises, its batch comes again
+        except Exception as error:  # whatever a handler raises, its batch is redelivered
             self._failed(member, error, batch, end)
             return
         if not isawaitable(answer):
@@ -207,7 +207,7 @@ class Group:
         self.wake()
 
     def _commit(self) -> None:
-        """The group is as far as the slowest of those who divide the client ids."""
+        """Commit the position of the slowest member."""
         if self.present:
             position = min(member.position for member in self.present)
             if position > (self._begin if self.committed is None else self.committed):

@@ -1,4 +1,4 @@
-"""Keys with a moment each, and which of them are due: a heap whose stale entries are skipped and swept."""
+"""Deadlines by key, and the keys that are due: a heap whose stale entries are skipped and swept."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 SWEEP_ABOVE: Final = 1024
-"""Heap entries below which stale ones are not worth looking for."""
+"""The number of heap entries below which stale ones are not swept."""
 
 
 class Deadlines:
-    """At most one moment for each key. Setting one takes O(log n), asking what is due, not what is held."""
+    """At most one deadline for each key. Setting one takes O(log n); asking for due keys, O(number of due keys)."""
 
     __slots__ = ("_at", "_heap", "_sweep_at")
 
@@ -20,7 +20,7 @@ class Deadlines:
         self._sweep_at = SWEEP_ABOVE
 
     def set(self, key: str, at: float | None) -> None:
-        """Give ``key`` a new moment in seconds since the epoch, or none."""
+        """Set the deadline of ``key`` in seconds since the epoch, or remove it."""
         if at is None:
             self._at.pop(key, None)
         elif self._at.get(key) != at:
@@ -30,12 +30,12 @@ class Deadlines:
                 self._sweep()
 
     def due(self, now: float, limit: int) -> list[str]:
-        """At most ``limit`` keys whose moment is not after ``now``, the earliest first; forgets none."""
+        """Return at most ``limit`` keys whose deadline is not after ``now``, the earliest first; removes none."""
         found: list[tuple[float, str]] = []
         heap = self._heap
         while heap and heap[0][0] <= now and len(found) < limit:
             item = heappop(heap)
-            # A key set to a moment, away and back has equal entries, and equal entries come out side by side.
+            # A deadline that was set twice has equal entries, which come out of the heap one after the other.
             if self._at.get(item[1]) == item[0] and (not found or found[-1] != item):
                 found.append(item)
         for item in found:
@@ -43,7 +43,7 @@ class Deadlines:
         return [key for _, key in found]
 
     def _sweep(self) -> None:
-        """Rebuild the heap from what holds. It doubles in between, so that each entry pays a constant."""
+        """Rebuild the heap without stale entries. It doubles in between, so the amortized cost is constant."""
         self._heap = [(at, key) for key, at in self._at.items()]
         heapify(self._heap)
         self._sweep_at = max(SWEEP_ABOVE, 2 * len(self._heap))

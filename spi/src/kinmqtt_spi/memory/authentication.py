@@ -1,4 +1,4 @@
-"""Users from a dict: for tests, and for setups small enough to name everybody in one place."""
+"""Authentication by a dict of users: for tests and for small setups."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kinmqtt_spi.values import ABSTAIN, ALLOW, Decision, deny
 
 
 class StaticUsers:
-    """A plugin that knows each user's password; it abstains where no user name is given.
+    """A plugin that checks passwords. It abstains for a client without a user name.
 
-    Passwords are held as digests under a key of this process and compared in constant time. An unknown user
-    costs what a known one does, so that the time an answer takes does not tell which names exist.
+    Passwords are stored as digests under a key of this process and compared in constant time. The check of an unknown
+    user takes as long as that of a known one, so that the time of an answer does not reveal which users exist.
     """
 
     def __init__(self, users: Mapping[str, bytes]) -> None:
@@ -26,10 +26,10 @@ class StaticUsers:
 
     @hookimpl
     def authenticate(self, request: ConnectRequest) -> Decision:
-        """Let in whoever knows a user's password; a user without one in CONNECT is refused."""
+        """Accept a client with the user's password; refuse one with a wrong password or none."""
         if request.username is None:
             return ABSTAIN
-        # The digests have one length, which compare_digest needs to take the same time for every password.
+        # compare_digest takes constant time only for values of equal length, so digests are compared.
         expected = self._digests.get(request.username, self._nobody)
         same = hmac.compare_digest(self._digest(request.password or b""), expected)
         if same and request.password is not None:

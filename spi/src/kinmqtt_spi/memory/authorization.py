@@ -1,4 +1,4 @@
-"""Rules from a list, of which the first that fits decides: for tests, and for small setups."""
+"""Authorization by a list of rules: for tests and for small setups."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def _actions(actions: Iterable[Action]) -> frozenset[Action]:
 
 @frozen(slots=True)
 class Rule:
-    """One line of the rules.
+    """One rule.
 
-    In ``filter`` each ``%u`` stands for the client's user name and each ``%c`` for its client id. A client
-    whose name is missing, or has a ``/``, ``+`` or ``#`` in it, matches no rule that asks for the name: it
-    could otherwise reach topics that are not its own. For the same reason a name that begins with ``$`` is allowed
-    nothing by a filter that begins with the name.
+    In ``filter`` each ``%u`` stands for the client's user name and each ``%c`` for its client id. A rule with a
+    placeholder does not match a client whose name is missing or contains ``/``, ``+`` or ``#``: the client could
+    reach topics of others. For the same reason a filter that begins with a placeholder allows nothing to a client
+    whose name begins with ``$``.
     """
 
     verdict: Verdict = field()
     filter: str
     actions: frozenset[Action] = field(default=frozenset(Action), converter=_actions)
     username: str | None = None
-    """Whom the rule is for; ``None`` for everyone."""
+    """The user that the rule applies to; ``None`` for all."""
 
     @verdict.validator
     def _decides(self, attribute: object, value: Verdict) -> None:
@@ -38,10 +38,10 @@ class Rule:
             raise ValueError("a rule allows or denies; without a rule the plugin abstains")
 
     def fits(self, request: AuthorizationRequest) -> bool:
-        """Whether the rule decides this question.
+        """Tell whether the rule decides this request.
 
-        For SUBSCRIBE the question is a filter: ALLOW fits if the rule's filter covers all of it, DENY if they
-        share any topic, so that subscribing to ``#`` does not go around a rule that denies ``secret/#``.
+        For SUBSCRIBE the topic is a filter. ALLOW matches if the rule's filter covers it, DENY if they overlap, so
+        that a subscription to ``#`` does not bypass a rule that denies ``secret/#``.
         """
         client = request.client
         if request.action not in self.actions or self.username not in (None, client.username):
@@ -57,19 +57,19 @@ class Rule:
 
 
 class StaticRules:
-    """A plugin that decides by the first rule that fits, and abstains where none does."""
+    """A plugin that decides by the first matching rule, and abstains if no rule matches."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
 
     @hookimpl
     def authorize(self, request: AuthorizationRequest) -> Decision:
-        """Decide what a client does: PUBLISH, SUBSCRIBE or WILL."""
+        """Decide on PUBLISH, SUBSCRIBE and WILL."""
         return self._decide(request)
 
     @hookimpl
     def authorize_receive(self, request: AuthorizationRequest) -> Decision:
-        """Decide what a client is sent: RECEIVE."""
+        """Decide on RECEIVE."""
         return self._decide(request)
 
     def _decide(self, request: AuthorizationRequest) -> Decision:
@@ -82,10 +82,10 @@ class StaticRules:
 
 
 def _filled_in(filter: str, client: Client) -> str | None:
-    """The filter for one client; ``None`` where it asks for a name that the client can't give."""
+    """Return the filter for one client; ``None`` if it needs a name that the client does not have."""
     for placeholder, name in (("%u", client.username), ("%c", client.client_id)):
         if placeholder in filter and (not name or any(sign in name for sign in "/+#")):
             return None
-    # In one pass over the pieces, so that a user named "%c" is not taken for a placeholder.
+    # Split first, so that a user named "%c" is not taken for a placeholder.
     by_user = filter.split("%u")
     return (client.username or "").join(piece.replace("%c", client.client_id) for piece in by_user)

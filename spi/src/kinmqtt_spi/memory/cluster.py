@@ -1,4 +1,4 @@
-"""A cluster of one: every promise is kept because there is nobody to break it with."""
+"""A cluster of one node: all guarantees hold, because there is no other node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kinmqtt_spi.values import Message, NodeIdentity
 
 
 class SingleNode(ClusterBackend):
-    """This node and no other. What is meant for another raises ``ServiceUnavailable`` that names it."""
+    """The cluster of this node alone. Calls for another node raise ``ServiceUnavailable`` with its name."""
 
     guarantees = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_FORWARD | Guarantee.ORDER_PER_PUBLISHER
 
@@ -45,7 +45,7 @@ class SingleNode(ClusterBackend):
         return () if self._member is None else (self._member,)
 
     def routes_update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
-        """Nobody else needs to know this node's routes."""
+        """Do nothing: there is no other node."""
 
     def route_barrier(self, version: int, limit_s: float) -> Sequence[NodeIdentity]:
         return ()
@@ -60,10 +60,10 @@ class SingleNode(ClusterBackend):
         _nobody(node)
 
     def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> None:
-        """No other node holds anything: what an earlier process of this node held went with it."""
+        """Do nothing: there is no other node, and an earlier process of this node has ended."""
 
     def release(self, client_id: str, epoch: int) -> None:
-        """Nobody else needs to know."""
+        """Do nothing: there is no other node."""
 
     def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> HandOff:
         _nobody(to)

@@ -1,4 +1,4 @@
-"""The event log in memory: a bounded list, and groups of consumers that follow it at their own pace."""
+"""The event log in memory: a bounded list, and consumer groups that read it at their own pace."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from kinmqtt_spi.memory._consumers import Group, Member, Report, Runner, only_sy
 from kinmqtt_spi.services.event import Event, EventKind, EventLog, EventVersion, Handler, Recorded, Start
 
 RETENTION: Final = 10_000
-"""Events that a log keeps by itself."""
+"""The default number of events that a log retains."""
 
 RETENTION_BYTES: Final = 16 << 20
-"""What these may take (:attr:`Event.size_bytes`): where that is less, there are fewer."""
+"""The default limit of their sizes (:attr:`Event.size_bytes`)."""
 
 
 def _ignore(group: str, error: BaseException) -> None:
@@ -28,20 +28,20 @@ def _offset(recorded: Recorded) -> int:
 
 
 _GONE: Final = Recorded(-1, Event(EventKind.CONNECT, "", EventVersion(0, 0), 0.0, {}))
-"""Stands where an event was that is gone, until the places of such are cut off."""
+"""Replaces a deleted event in the list, until the list is trimmed."""
 
 
 class MemoryEventLog(EventLog):
-    """Keeps the newest ``retention`` events, as far as they take no more than ``retention_bytes`` in memory.
+    """Retains the newest ``retention`` events, in at most ``retention_bytes`` of memory.
 
-    Each is kept when :meth:`append` returns. The newest is there however large it is.
+    Each event is committed when :meth:`append` returns. The newest event is retained whatever its size.
 
     ``later(delay_s, call)`` makes every call of a handler, in a turn of its own: a handler never runs inside
-    :meth:`append`. ``run(awaitable, done, failed)`` drives what asynchronous handlers answer; without it
-    a handler must be synchronous, and one that is not raises ``TypeError``. ``report(group, error)`` is told
-    when a handler raised, and (with ``OffsetOutOfRange``) when a consumer was so slow that events it had not
-    seen are gone. A log that goes on where another ended is handed its ``records`` and what its groups had
-    ``committed``; ``on_commit(group, offset)`` is told of each commit.
+    :meth:`append`. ``run(awaitable, done, failed)`` drives the awaitables of asynchronous handlers; without it an
+    asynchronous handler raises ``TypeError``. ``report(group, error)`` is called when a handler raised, and with
+    ``OffsetOutOfRange`` when a slow consumer has missed events. ``records`` and ``committed`` are the events and the
+    committed offsets of an earlier log that this one continues. ``on_commit(group, offset)`` is called for each
+    commit.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MemoryEventLog(EventLog):
         on_commit: Callable[[str, int], object] | None = None,
     ) -> None:
         if retention < 1:
-            raise ValueError("an event log must keep at least one event")
+            raise ValueError("an event log must retain at least one event")
         self._later = later
         self._run = run
         self._report = report
@@ -66,17 +66,17 @@ class MemoryEventLog(EventLog):
         self._records: list[Recorded] = []
         self._bytes = 0
         self._sizes_bytes: deque[int] = deque()
-        """What each event takes: to look twice at all that it holds costs more than to remember."""
+        """The size of each event: computing it again costs more than storing it."""
         self._gone = 0
-        """Places at the start of the list whose events are gone: they are cut off when they are half."""
+        """The number of deleted events at the start of the list. It is trimmed when they are half of it."""
         self._next = 0
         self._groups: dict[str, Group] = {}
         self._on_commit = on_commit
         self._committed: dict[str, int] = {}
-        self.go_on_from(records, committed or {})
+        self.restore(records, committed or {})
 
-    def go_on_from(self, records: Sequence[Recorded], committed: Mapping[str, int]) -> None:
-        """Begin anew, where another log ended: with the events it had, and what its groups had committed."""
+    def restore(self, records: Sequence[Recorded], committed: Mapping[str, int]) -> None:
+        """Replace the contents with the events and committed offsets of another log."""
         self._records = list(records[-self._retention :])
         self._gone = 0
         self._sizes_bytes = deque(each.event.size_bytes for each in self._records)
@@ -88,12 +88,12 @@ class MemoryEventLog(EventLog):
 
     @property
     def size_bytes(self) -> int:
-        """About what the events take in memory."""
+        """The approximate size of the events in memory."""
         return self._bytes
 
     @property
     def oldest(self) -> int:
-        """The offset of the oldest event still here, or of the next one if there is none."""
+        """The offset of the oldest event, or of the next one if there is none."""
         return self._records[self._gone].offset if len(self._records) > self._gone else self._next
 
     @property
@@ -102,7 +102,7 @@ class MemoryEventLog(EventLog):
         return self._next - 1
 
     def count(self) -> int:
-        """How many events there are."""
+        """Return the number of events."""
         return len(self._records) - self._gone
 
     def append(self, events: Sequence[Event]) -> None:
@@ -120,19 +120,18 @@ class MemoryEventLog(EventLog):
     def read(self, after: int, limit: int) -> Sequence[Recorded]:
         if after + 1 < self.oldest:
             raise OffsetOutOfRange(self.oldest)
-        # Offsets need not be consecutive: where something was lost from a log that was read, they are not.
+        # Offsets are not consecutive if a restored log had lost events.
         first = bisect_right(self._records, after, self._gone, key=_offset)
         return tuple(self._records[first : first + limit]) if limit > 0 else ()
 
     def consume(self, group: str, handler: Handler, start: Start = Start.OLDEST) -> Member:
         """See :meth:`EventLog.consume`.
 
-        A group remembers where it began and what it committed for as long as the log lives. When a consumer
-        joins or leaves, the others finish their batches; then all go on after the committed offset, so that
-        events may come twice and are never left out.
+        A group exists as long as the log. When a consumer joins or leaves, the others finish their batches; then all
+        continue after the committed offset. So events may be delivered twice, but are never skipped.
         """
         if self._run is only_synchronous and iscoroutinefunction(handler):
-            raise TypeError(f"a consumer of group {group!r} is asynchronous: this log has nothing to run it")
+            raise TypeError(f"a consumer of group {group!r} is asynchronous, and this log has no runner for it")
         known = self._groups.get(group)
         if known is None:
             begin = self.oldest - 1 if start is Start.OLDEST else self.newest
@@ -145,7 +144,7 @@ class MemoryEventLog(EventLog):
         return self._committed.get(group, -1)
 
     def commits(self) -> Mapping[str, int]:
-        """What each group has committed."""
+        """Return the committed offset of each group."""
         return self._committed
 
     def _forget_oldest(self) -> None:

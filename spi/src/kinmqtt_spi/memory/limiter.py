@@ -1,4 +1,4 @@
-"""Token buckets: so much a second, and so much at once."""
+"""Token buckets: a rate and a burst."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ _ATTRIBUTES: Final = {
 
 @frozen(slots=True)
 class Rule:
-    """So much of a resource for each of ``per``.
+    """A rate and a burst of a resource, for each value of ``per``.
 
-    A rule has nothing to say of a resource that lacks what it asks for: a client id before CONNECT, a topic
-    where none is given.
+    A rule does not apply to a resource without the field it needs: a client id before CONNECT, or a topic that is not
+    given.
     """
 
     name: str
     kind: ResourceKind
     rate_per_s: float = field(validator=validators.gt(0))
-    """How many tokens come back each second."""
+    """The tokens that are added each second."""
     burst: float = field(validator=validators.ge(1))
-    """How many tokens there are at most."""
+    """The maximum number of tokens."""
     per: Per = field(default="client", validator=validators.in_((*_ATTRIBUTES, "all")))
     topics: tuple[str, ...] | None = None
-    """Topic filters, of which one must match; ``None`` for all topics."""
+    """Topic filters, one of which must match; ``None`` for all topics."""
     verdict: LimitVerdict = LimitVerdict.DELAY
-    """What an excess brings. DELAY lets it pass on credit, and lasts until the credit is paid back."""
+    """The verdict on an excess. DELAY allows it on credit, and lasts until the tokens are back at zero."""
     reason: ReasonCode = ReasonCode.QUOTA_EXCEEDED
 
     def key(self, resource: Resource) -> str | None:
-        """Whose bucket the resource is taken from; ``None`` where the rule has nothing to say of it."""
+        """Return the key of the resource's bucket; ``None`` if the rule does not apply."""
         if self.kind is not resource.kind:
             return None
         if self.topics is not None:
@@ -66,7 +66,7 @@ class Rule:
 
 
 class _Bucket:
-    """Tokens at a moment; below zero, what was taken on credit."""
+    """A number of tokens at a time; negative if tokens were taken on credit."""
 
     __slots__ = ("at", "tokens")
 
@@ -76,13 +76,12 @@ class _Bucket:
 
 
 class TokenBuckets:
-    """A plugin that limits by rules; ``monotonic`` answers seconds that never go back.
+    """A plugin that limits by rules. ``monotonic`` returns seconds that never go back.
 
-    An amount passes while there is a token for the first of it, and what it takes beyond is owed: a read may hold
-    more packets than any burst allows, and passes or is refused as a whole. Whoever is in debt waits until it is
-    paid back, so that the rate is kept, and at most one read passes too much at a time. What one rule refuses
-    costs no other rule's tokens. At most ``buckets`` buckets are kept: a full one is as good as none and is dropped,
-    then the one unused longest.
+    An amount passes if the bucket has one token, and the rest is taken on credit: a read may have more packets than
+    any burst, and is allowed or refused as a whole. With a negative balance nothing passes, so the rate holds, and at
+    most one read at a time exceeds the burst. A refusal by one rule takes no tokens of other rules. There are at most
+    ``buckets`` buckets: full ones are dropped first, because they equal new ones, then the least recently used.
     """
 
     def __init__(self, rules: Sequence[Rule], monotonic: Callable[[], float], *, buckets: int = 100_000) -> None:
@@ -90,11 +89,11 @@ class TokenBuckets:
         self._monotonic = monotonic
         self._max_buckets = buckets
         self._buckets: OrderedDict[tuple[int, str], _Bucket] = OrderedDict()
-        """By rule and whom it is for, the one used last behind all others."""
+        """Buckets by rule and key, the least recently used first."""
 
     @hookimpl
     def limiter_needs(self) -> LimiterNeeds:
-        """Ask for no more than the rules look at."""
+        """Return the kinds and topics that the rules need."""
         return LimiterNeeds(
             frozenset(rule.kind for rule in self.rules),
             any(rule.topics is not None and rule.kind is ResourceKind.PUBLISH for rule in self.rules),
@@ -102,7 +101,7 @@ class TokenBuckets:
 
     @hookimpl
     def acquire(self, resource: Resource, amount: int) -> LimitDecision:
-        """Take ``amount`` tokens, on credit if need be, by every rule that fits, or by none where one refuses."""
+        """Take ``amount`` tokens from the bucket of every matching rule, or from none if one refuses."""
         now = self._monotonic()
         taken: list[tuple[Rule, _Bucket]] = []
         for number, rule in enumerate(self.rules):
@@ -122,15 +121,15 @@ class TokenBuckets:
         return decision
 
     def __len__(self) -> int:
-        """How many buckets are kept."""
+        """Return the number of buckets."""
         return len(self._buckets)
 
     def _bucket(self, number: int, key: str, now: float) -> _Bucket:
-        """The bucket as it is at ``now``, behind all others."""
+        """Return the bucket, refilled for ``now`` and marked as most recently used."""
         rule = self.rules[number]
         bucket = self._buckets.get((number, key))
         if bucket is None:
-            self._make_room(now)
+            self._evict_full(now)
             bucket = self._buckets[number, key] = _Bucket(rule.burst, now)
             return bucket
         self._buckets.move_to_end((number, key))
@@ -138,8 +137,8 @@ class TokenBuckets:
         bucket.at = now
         return bucket
 
-    def _make_room(self, now: float) -> None:
-        """For each new bucket drop up to two that are full by now, so that their number can fall."""
+    def _evict_full(self, now: float) -> None:
+        """Drop up to two full buckets for each new one, so that their number can decrease."""
         for _ in range(2):
             if not self._buckets:
                 return

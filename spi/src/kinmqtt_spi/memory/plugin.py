@@ -1,4 +1,4 @@
-"""What a plugin is handed, without a broker: a log and a context that record, a clock that is turned."""
+"""Test doubles for a plugin's context: a log and a context that record, and a clock that tests control."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from attrs import evolve, frozen
 from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest, Scope
-from kinmqtt_spi.services.plugin import Context, Delivery, Timer, TopicClaim
+from kinmqtt_spi.services.plugin import Context, DeliveryResult, Timer, TopicClaim
 from kinmqtt_spi.values import ALLOW, Client, Decision, Message, MessageId, NodeIdentity
 
 T = TypeVar("T")
 
 NODE: Final = NodeIdentity("node-1", 1)
-"""Whose node a context is on where a test does not care."""
+"""The default node of a context."""
 
 _RUNAWAY: Final = 1_000_000
-"""Calls in one turn of the clock beyond which timers must be arming each other without delay."""
+"""The number of calls in one :meth:`TurnableClock.advance` that indicates timers arming each other without delay."""
 
 
 @frozen(slots=True)
 class Logged:
-    """One line of a log, as it was handed in."""
+    """One line of a log, as it was logged."""
 
     level: str
     format: str
@@ -37,34 +37,34 @@ class Logged:
 
 
 class RecordingLog:
-    """A :class:`~kinmqtt_spi.services.plugin.Log` that keeps its lines in ``lines``, in order."""
+    """A :class:`~kinmqtt_spi.services.plugin.Log` that collects its lines in ``lines``, in order."""
 
     def __init__(self) -> None:
         self.lines: list[Logged] = []
 
     def debug(self, format: str, **values: object) -> None:
-        """Keep a line of level ``debug``."""
+        """Collect a line of level ``debug``."""
         self.lines.append(Logged("debug", format, values))
 
     def info(self, format: str, **values: object) -> None:
-        """Keep a line of level ``info``."""
+        """Collect a line of level ``info``."""
         self.lines.append(Logged("info", format, values))
 
     def warn(self, format: str, **values: object) -> None:
-        """Keep a line of level ``warn``."""
+        """Collect a line of level ``warn``."""
         self.lines.append(Logged("warn", format, values))
 
     def error(self, format: str, **values: object) -> None:
-        """Keep a line of level ``error``."""
+        """Collect a line of level ``error``."""
         self.lines.append(Logged("error", format, values))
 
     def texts(self, level: str | None = None) -> list[str]:
-        """The formatted lines of one level, or of all."""
+        """Return the formatted lines of one level, or of all."""
         return [str(line) for line in self.lines if level in (None, line.level)]
 
 
 class TurnableTimer:
-    """A timer of :class:`TurnableClock`; ``call`` is ``None`` once it was made or cancelled."""
+    """A timer of :class:`TurnableClock`. ``call`` is ``None`` after it was made or cancelled."""
 
     __slots__ = ("call", "due")
 
@@ -73,12 +73,12 @@ class TurnableTimer:
         self.call: Callable[[], object] | None = call
 
     def cancel(self) -> None:
-        """Forget the call; harmless once it was made."""
+        """Cancel the call. Does nothing after the call was made."""
         self.call = None
 
 
 class TurnableClock:
-    """A :class:`~kinmqtt_spi.services.plugin.Clock` that stands still until :meth:`advance` turns it."""
+    """A :class:`~kinmqtt_spi.services.plugin.Clock` that stands still until :meth:`advance` is called."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._epoch = now
@@ -91,20 +91,20 @@ class TurnableClock:
         return self._epoch + self._elapsed
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made."""
+        """Return the seconds since the clock was made."""
         return self._elapsed
 
     def later(self, delay_s: float, call: Callable[[], object]) -> Timer:
-        """Make ``call`` when the clock was turned by ``delay_s`` seconds; with 0, at the next turn."""
+        """Make ``call`` when the clock has advanced by ``delay_s`` seconds; with 0, at the next :meth:`advance`."""
         timer = TurnableTimer(self._elapsed + max(delay_s, 0.0), call)
         self._serial += 1
         heappush(self._timers, (timer.due, self._serial, timer))
         return timer
 
     def advance(self, seconds: float = 0.0) -> None:
-        """Turn the clock on and make the calls due until then, in order, each at its own time.
+        """Advance the clock and make the calls that are due, in order, each at its own time.
 
-        Calls that these arm within the same span are made too. Raises ``RuntimeError`` where that never ends.
+        Calls that these schedule within the same span are made too. Raises ``RuntimeError`` if that never ends.
         """
         until = self._elapsed + seconds
         for _ in range(_RUNAWAY):
@@ -119,16 +119,16 @@ class TurnableClock:
         raise RuntimeError("timers arm each other without delay")
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock forward or back, as a time server does; nothing else notices."""
+        """Set the wall clock forward or back, as a time server does. Timers are not affected."""
         self._epoch += seconds
 
     def pending(self) -> int:
-        """How many calls are still to be made."""
+        """Return the number of pending calls."""
         return sum(timer.call is not None for _, _, timer in self._timers)
 
 
 class Completed(Awaitable[T], Generic[T]):
-    """An awaitable that has its result, or its error, already; it may be awaited again and again."""
+    """An awaitable that has its result or error already. It may be awaited several times."""
 
     __slots__ = ("_error", "_result")
 
@@ -147,9 +147,9 @@ class Completed(Awaitable[T], Generic[T]):
 
 
 class BareContext(Context):
-    """A context without a broker behind it: what a plugin asks of it is recorded, in order.
+    """A context without a broker. It records the plugin's calls, in order.
 
-    ``clients`` are those that :meth:`client` and :meth:`disconnect` know; fill it as a test needs.
+    ``clients`` are the clients for :meth:`client` and :meth:`disconnect`; a test may add some.
     """
 
     clock: TurnableClock
@@ -180,15 +180,15 @@ class BareContext(Context):
         self._minted = 0
         self.published: list[Message] = []
         self.denied: list[Message] = []
-        """What :attr:`authorizers` did not let the plugin publish on behalf of a client."""
+        """Messages on behalf of a client that :attr:`authorizers` denied."""
         self.values: dict[str, bytes] = {}
-        """What the plugin keeps."""
-        self.keeps_nothing = False
-        """Whether the store fails."""
+        """The values that the plugin has persisted."""
+        self.fails_to_persist = False
+        """Set it to let :meth:`persist` fail."""
         self.sessions: dict[str, list[Message]] = {}
-        """What was delivered to each session; those not in it do not exist."""
+        """The messages delivered to each session. Sessions that are not in it do not exist."""
         self.authorizers: list[Callable[[AuthorizationRequest], Decision | None]] = []
-        """Who answers :meth:`authorize`, in order; who abstains says ``None``."""
+        """Answer :meth:`authorize`, in order; ``None`` abstains."""
         self.disconnected: list[tuple[str, ReasonCode]] = []
         self.authorization_changes: list[Scope] = []
 
@@ -208,32 +208,32 @@ class BareContext(Context):
         if in_place_of is not None:
             self.values.pop(in_place_of, None)
 
-    def deliver(self, client_id: str, message: Message) -> Delivery:
+    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
         if client_id not in self.sessions:
-            return Delivery.NO_SESSION
+            return DeliveryResult.NO_SESSION
         self.sessions[client_id].append(self._received(message))
-        return Delivery.TAKEN
+        return DeliveryResult.TAKEN
 
-    def keep(
+    def persist(
         self,
         key: str,
         value: bytes | None,
         *,
-        kept: Callable[[], None] | None = None,
-        unkept: Callable[[], None] | None = None,
+        after_commit: Callable[[], None] | None = None,
+        on_commit_failed: Callable[[], None] | None = None,
     ) -> None:
-        if self.keeps_nothing:
-            if unkept is not None:
-                unkept()
+        if self.fails_to_persist:
+            if on_commit_failed is not None:
+                on_commit_failed()
             return
         if value is None:
             self.values.pop(key, None)
         else:
             self.values[key] = value
-        if kept is not None:
-            kept()
+        if after_commit is not None:
+            after_commit()
 
-    def kept(self) -> Awaitable[Mapping[str, bytes]]:
+    def persisted(self) -> Awaitable[Mapping[str, bytes]]:
         return Completed(lambda: dict(self.values))
 
     def authorize(self, request: AuthorizationRequest) -> Decision:
@@ -261,7 +261,7 @@ class BareContext(Context):
         self.authorization_changes.append(scope)
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Make the call at once, on this thread."""
+        """Make the call at once, in this thread."""
         return Completed(call)
 
 

@@ -1,7 +1,7 @@
 """Queues in memory: the default store behind the message path, so a write costs well under a microsecond.
 
-A client that has ever written is remembered by its epoch and last sequence number, because a former owner may
-still talk. For clients without entries that is all that is kept, and of those at most ``heights``.
+The store remembers the epoch and the last sequence number of each client, to fence former owners. For clients without
+entries it remembers nothing else, and at most ``remembered_epochs`` of them.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from kinmqtt_spi.services.queue import (
 )
 
 SWEEP_ABOVE: Final = 1024
-"""Expiry entries below which stale ones are not worth looking for."""
+"""The number of expiry entries below which stale ones are not swept."""
 
 _EMPTY: Final = QueueState()
 
 
 @frozen(slots=True)
-class Standing:
-    """Some of a client's entries as they stand: for who copies a queue while it is in use."""
+class QueueSnapshot:
+    """A part of a client's queue, for copying the queue while it is in use."""
 
     epoch: int = 0
     inbound: tuple[int, ...] = ()
     entries: tuple[tuple[int, int | None, Entry | None], ...] = ()
-    """Sequence number, the packet identifier of what is in flight, and the entry until it is released."""
+    """Sequence number, packet identifier if in flight, and the entry until it is released."""
 
 
 class _Queue:
@@ -58,7 +58,7 @@ class _Queue:
         self.epoch = epoch
         self.last = last
         self.floor = floor
-        """Appends up to here are repeats. A purge sets it to 0: who starts anew may count anew."""
+        """Appends up to this number are repeats. A purge sets it to 0, because numbers may start again."""
         self.queued: dict[int, Entry] = {}
         self.inflight: dict[int, tuple[int, Entry | None]] = {}
         """Packet identifier, and the entry until it is released."""
@@ -66,24 +66,24 @@ class _Queue:
         self.bytes = 0
 
 
-_Keep: TypeAlias = Callable[[_Queue, Any], None]
+_Handler: TypeAlias = Callable[[_Queue, Any], None]
 
 
 class MemoryQueueStore(QueueStore):
-    """Keeps queues in dicts; every write is kept when :meth:`apply` returns.
+    """Holds queues in dicts; every write is committed when :meth:`apply` returns.
 
-    ``heights`` bounds how many clients without any entry are remembered by epoch: beyond it the one that has
-    been empty longest is forgotten, and with it the fence against a former owner of that client.
+    ``remembered_epochs`` is the number of clients without entries whose epoch is remembered. Above it, the client
+    that has been empty longest is forgotten, and a former owner of that client is no longer fenced.
     """
 
-    def __init__(self, *, heights: int = 10_000) -> None:
+    def __init__(self, *, remembered_epochs: int = 10_000) -> None:
         self._queues: dict[str, _Queue] = {}
         self._resting: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
-        self._max_resting = heights
+        self._max_resting = remembered_epochs
         self._queued = self._bytes = self._inflight = self._inbound = 0
         self._expiry: list[tuple[float, str, int]] = []
         self._sweep_at = SWEEP_ABOVE
-        self._keep: Mapping[type[QueueWrite], _Keep] = {
+        self._handlers: Mapping[type[QueueWrite], _Handler] = {
             Append: self._append,
             Send: self._send,
             Release: self._release,
@@ -96,7 +96,7 @@ class MemoryQueueStore(QueueStore):
 
     def apply(self, writes: Sequence[QueueWrite]) -> None:
         queues = self._queues
-        keep = self._keep
+        handlers = self._handlers
         fenced: set[str] = set()
         for write in writes:
             client_id, epoch = write[0], write[1]
@@ -108,7 +108,7 @@ class MemoryQueueStore(QueueStore):
                     fenced.add(client_id)
                     continue
                 queue.epoch = epoch
-            keep[type(write)](queue, write)
+            handlers[type(write)](queue, write)
         if fenced:
             raise Fenced(fenced)
 
@@ -130,7 +130,7 @@ class MemoryQueueStore(QueueStore):
         queued = queue.queued
         if queue.last - after > 4 * len(queued):
             return tuple(islice((entry for number, entry in queued.items() if number > after), limit))
-        # The numbers are dense: looking them up skips what lies before ``after`` without walking over it.
+        # The numbers are dense: looking them up is faster than iterating over the entries before ``after``.
         numbers = range(max(after + 1, 0), queue.last + 1)
         return tuple(islice((queued[number] for number in numbers if number in queued), limit))
 
@@ -148,16 +148,14 @@ class MemoryQueueStore(QueueStore):
             at, client_id, sequence = heappop(heap)
             queue = self._queues.get(client_id)
             entry = None if queue is None else queue.queued.get(sequence)
-            # Sent, removed or another message under the same number since: then the mark is stale.
+            # The mark is stale if the entry was sent, removed or replaced since.
             if queue is not None and entry is not None and entry.message.expires_at == at:
                 self._take(queue, sequence, entry)
                 removed.append((client_id, entry))
         return removed
 
-    def count_on(self, client_id: str, epoch: int, last: int, floor: int) -> None:
-        """Know that entries up to ``last`` were appended once, those up to ``floor`` since the last purge, whatever
-        is left of them.
-        """
+    def restore_counters(self, client_id: str, epoch: int, last: int, floor: int) -> None:
+        """Restore a client's counters: entries up to ``last`` were appended, those up to ``floor`` since a purge."""
         queue = self._queues.get(client_id)
         if queue is None:
             self._resting[client_id] = (epoch, last, floor)
@@ -166,21 +164,21 @@ class MemoryQueueStore(QueueStore):
             queue.floor = max(queue.floor, floor)
 
     def clients(self) -> list[str]:
-        """The clients of whom there is anything."""
+        """Return the client ids with entries or identifiers."""
         return list(self._queues)
 
-    def standing(self, client_id: str, after: int | None, limit: int) -> Standing:
-        """At most ``limit`` entries of a client, in whatever stage, in order of their numbers from ``after`` on."""
+    def snapshot(self, client_id: str, after: int | None, limit: int) -> QueueSnapshot:
+        """Return at most ``limit`` entries of a client with numbers above ``after``, in order, of any stage."""
         queue = self._queues.get(client_id)
         if queue is None:
-            return Standing()
+            return QueueSnapshot()
         first = -1 if after is None else after
         found: dict[int, tuple[int | None, Entry | None]] = {
             number: sent for number, sent in queue.inflight.items() if number > first
         }
         found |= {entry.sequence: (None, entry) for entry in self.read(client_id, first, limit)}
         numbers = sorted(found)[:limit]
-        return Standing(queue.epoch, tuple(queue.inbound), tuple((number, *found[number]) for number in numbers))
+        return QueueSnapshot(queue.epoch, tuple(queue.inbound), tuple((number, *found[number]) for number in numbers))
 
     def _wake(self, write: QueueWrite) -> _Queue:
         resting = self._resting.pop(write.client_id, None)
@@ -265,25 +263,25 @@ class MemoryQueueStore(QueueStore):
         self._rest(write.client_id, queue)
 
     def _take(self, queue: _Queue, sequence: int, entry: Entry) -> None:
-        """Take an entry out of the queued ones."""
+        """Remove an entry from the queued ones."""
         queued = queue.queued
         del queued[sequence]
         if not queued:
-            queued.clear()  # gives back the table, which a dict keeps at its largest while keys go
+            queued.clear()  # frees the table, which does not shrink when keys are deleted
         size = entry.size_bytes
         queue.bytes -= size
         self._bytes -= size
         self._queued -= 1
 
     def _rest(self, client_id: str, queue: _Queue) -> None:
-        """Keep of a queue without entries only what later writes and owners need."""
+        """Reduce a queue without entries to its epoch and numbers."""
         del self._queues[client_id]
         self._resting[client_id] = (queue.epoch, queue.last, queue.floor)
         if len(self._resting) > self._max_resting:
             self._resting.popitem(last=False)
 
     def _mark(self, at: float, client_id: str, sequence: int) -> None:
-        """Note when a queued message expires. Marks of messages that left are swept when they may be half."""
+        """Add an expiry mark for a queued message. Stale marks are swept when they may be half of all."""
         heappush(self._expiry, (at, client_id, sequence))
         if len(self._expiry) > self._sweep_at:
             self._expiry = [mark for mark in set(self._expiry) if self._holds(mark)]

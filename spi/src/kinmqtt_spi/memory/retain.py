@@ -1,4 +1,4 @@
-"""Retained messages in memory: a dict for exact topics, a trie for wildcards, so that no match scans all."""
+"""Retained messages in memory: a dict for exact topics and a trie for wildcards, so that no match scans all."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ from kinmqtt_spi.services.retain import (
 from kinmqtt_spi.values import Message
 
 VISITS: Final = 1000
-"""How many nodes one page looks at, whatever it finds there: some filters find nothing among very many topics."""
-
+"""The number of nodes that one page visits, because some filters match nothing among very many topics."""
 
 TOMBSTONE_BYTES: Final = 4 << 20
-"""What the topics of remembered deletions may take, however few these are."""
+"""The limit of the sizes of the topics of remembered deletions, whatever their number."""
 
 
 class _Node:
-    """A level of the trie. It stands as long as a retained message lies at or below it.
+    """A level of the trie. It exists as long as there is a retained message at or below it.
 
-    The children of a node are linked as well, in the order in which they came, so that whoever stands at one
-    of them can go on without a copy of them all. A child that is cut off keeps what was next to it: from
-    there the way leads to all that came after it and still stand.
+    The children of a node are also linked, in the order of their creation, so that a cursor at one of them can
+    continue without a copy of all. A removed child keeps its link to the next one: from there a cursor reaches all
+    later children that still exist.
     """
 
     __slots__ = ("children", "first", "last", "message", "next", "previous", "version")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] | None = None
-        """Absent in most nodes, which are the last of their topic."""
+        """``None`` in leaves, which are the most nodes."""
         self.first: _Node | None = None
         self.last: _Node | None = None
         """The first and the last of the children."""
@@ -51,7 +50,7 @@ class _Node:
         self.version: RetainVersion | None = None
 
     def grow(self, level: str) -> _Node:
-        """A new child."""
+        """Add a child and return it."""
         child = _Node()
         if self.children is None:
             self.children = {}
@@ -66,11 +65,11 @@ class _Node:
         return child
 
     def cut(self, level: str) -> None:
-        """Cut a child off, with all below it."""
+        """Remove a child and everything below it."""
         assert self.children is not None
         child = self.children.pop(level)
         if not self.children:
-            self.children = None  # A dict stays as large as it once was.
+            self.children = None  # An empty dict does not shrink.
         before, after = child.previous, child.next
         if before is None:
             self.first = after
@@ -85,9 +84,9 @@ class _Node:
 
 @frozen(slots=True)
 class _Frame:
-    """Nodes still to be visited: ``node`` and those after it, each against the filter's levels from ``level`` on.
+    """Nodes to be visited: ``node`` and the next ones, each matched against the filter's levels from ``level`` on.
 
-    ``left`` bounds how many: as many as there were, so that a walk ends however fast others come behind.
+    ``left`` is the number of nodes when the frame was made, so that a walk ends even if nodes are added quickly.
     """
 
     node: _Node
@@ -97,9 +96,9 @@ class _Frame:
 
 @frozen(slots=True)
 class _Cursor:
-    """Where a match stands.
+    """The position of a match.
 
-    What was put since may be seen or not, what was deleted is empty by now, and a topic that stays keeps its
+    Messages that are put later may be seen or not, deleted ones leave an empty node, and a topic that stays keeps its
     node and so is seen once.
     """
 
@@ -107,17 +106,17 @@ class _Cursor:
 
 
 class MemoryRetainStore(RetainStore):
-    """Keeps retained messages in a trie; every write is kept when :meth:`put` returns.
+    """Holds retained messages in a trie; every write is committed when :meth:`put` returns.
 
-    ``tombstones`` bounds how many deletions are remembered against older writes that arrive late; beyond it, or
-    beyond :data:`TOMBSTONE_BYTES`, the oldest deletion is forgotten. A message that expired counts as deleted by
-    its own version.
+    ``tombstones`` is the maximum number of deletions that are remembered to refuse older writes. Above it, or above
+    :data:`TOMBSTONE_BYTES`, the oldest deletion is forgotten. An expired message counts as deleted by its own
+    version.
     """
 
     def __init__(self, *, tombstones: int = 10_000) -> None:
         self._root = _Node()
         self._dollar = _Node()
-        """The root of topics with ``$``, which no wildcard in the first place matches (MQTT-4.7.2-1)."""
+        """The root of topics with ``$``, which a wildcard in the first level does not match (MQTT-4.7.2-1)."""
         self._topics: dict[str, _Node] = {}
         self._tombstones: OrderedDict[str, RetainVersion] = OrderedDict()
         self._max_tombstones = tombstones
@@ -135,12 +134,12 @@ class MemoryRetainStore(RetainStore):
             if known is not None and version < known:
                 continue
             if message.payload:
-                self._dig_up(topic)
+                self._remove_tombstone(topic)
                 self._hold(topic, node, message, version)
             else:
                 if node is not None:
                     self._remove(topic, node)
-                self._bury(topic, version)
+                self._add_tombstone(topic, version)
 
     def match(self, filter: str, cursor: object = None, limit: int = 100) -> RetainPage:
         if "+" not in filter and "#" not in filter:
@@ -171,11 +170,11 @@ class MemoryRetainStore(RetainStore):
 
     @property
     def remembers_deletions(self) -> bool:
-        """Whether an older write to a topic without a message could be refused."""
+        """Tell whether an older write to a topic without a message could be refused."""
         return bool(self._tombstones)
 
     def forget_deletions(self) -> None:
-        """Forget what is remembered against older writes that arrive late."""
+        """Forget all deletions, so that older writes are accepted."""
         self._tombstones.clear()
         self._tombstone_bytes = 0
 
@@ -194,7 +193,7 @@ class MemoryRetainStore(RetainStore):
             node = self._topics[topic]
             if node.message is not None and node.version is not None:
                 removed.append(node.message)
-                self._bury(topic, node.version)
+                self._add_tombstone(topic, node.version)
                 self._remove(topic, node)
         return removed
 
@@ -205,7 +204,7 @@ class MemoryRetainStore(RetainStore):
         found: Sequence[object],
         visit: Callable[[_Node, int, list[_Frame]], None],
     ) -> _Cursor | None:
-        """Visit nodes from where the cursor stands until enough is found or looked at; answers where to go on."""
+        """Visit nodes from the cursor on until the limit is reached; return the next cursor."""
         frames = list(cursor.frames) if isinstance(cursor, _Cursor) else []
         visits = 0
         while frames and len(found) < limit and visits < VISITS:
@@ -218,7 +217,7 @@ class MemoryRetainStore(RetainStore):
         return _Cursor(tuple(frames)) if frames else None
 
     def _visit(self, node: _Node, levels: list[str], level: int, frames: list[_Frame], found: list[Message]) -> None:
-        """Match one node against the rest of the filter: report it, and put its children on the pile."""
+        """Match one node against the rest of the filter: add its message, and push its children."""
         wanted = levels[level] if level < len(levels) else None
         if wanted is None or wanted == "#":  # "#" takes the parent too (section 4.7.1.2)
             if node.message is not None:
@@ -274,7 +273,7 @@ class MemoryRetainStore(RetainStore):
                 del self._by_user[username]
 
     def _prune(self, root: _Node, levels: list[str]) -> None:
-        """Cut the branch to an empty leaf where its last fork, or the last message on its way, is."""
+        """Remove the branch to an empty leaf, below its last fork or the last message on its path."""
         fork, key = root, levels[0]
         node = root
         for level in levels:
@@ -285,13 +284,13 @@ class MemoryRetainStore(RetainStore):
             node = children[level]
         fork.cut(key)
 
-    def _bury(self, topic: str, version: RetainVersion) -> None:
-        self._dig_up(topic)
+    def _add_tombstone(self, topic: str, version: RetainVersion) -> None:
+        self._remove_tombstone(topic)
         self._tombstones[topic] = version
         self._tombstone_bytes += text_bytes(topic)
         while len(self._tombstones) > self._max_tombstones or self._tombstone_bytes > TOMBSTONE_BYTES:
             self._tombstone_bytes -= text_bytes(self._tombstones.popitem(last=False)[0])
 
-    def _dig_up(self, topic: str) -> None:
+    def _remove_tombstone(self, topic: str) -> None:
         if self._tombstones.pop(topic, None) is not None:
             self._tombstone_bytes -= text_bytes(topic)

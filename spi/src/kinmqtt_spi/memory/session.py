@@ -1,4 +1,4 @@
-"""Sessions in memory: who owns a client id, and what is stored under it."""
+"""Sessions in memory: the owner of each client id, and its stored session."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
 _COMPACT_ABOVE: Final = 1024
 
 _NONE: Final[dict[str, Subscription]] = {}
-"""The subscriptions of those of whom nothing is stored: nobody writes here."""
+"""The subscriptions of a record without a session. It is shared and never written to."""
 
 
 class _Record:
-    """What is known of one client id: its height, its owner, and its session if one is stored."""
+    """The state of one client id: its epoch, its owner, and its session if one is stored."""
 
     __slots__ = ("claimant", "epoch", "owner", "serial", "session", "subscriptions")
 
@@ -44,51 +44,51 @@ class _Record:
         self.epoch = epoch
         self.owner: NodeIdentity | None = None
         self.claimant: Claimant | None = None
-        """For whom the owner has claimed it; ``None`` for nobody in particular."""
+        """The client for which the owner has claimed it; ``None`` after a claim that named no user."""
         self.session: StoredSession | None = None
         """Without its subscriptions, so that saving one does not copy the others."""
         self.subscriptions: dict[str, Subscription] = _NONE
         self.serial = 0
-        """The session's place in iteration, given when it is opened and kept until it is discarded."""
+        """The session's place in iteration, from its opening until it is discarded; 0 without a session."""
 
     def is_anothers(self, claimant: Claimant) -> bool:
-        """Whether the client id is another user's than who claims it."""
+        """Tell whether the client id belongs to another user than the claimant."""
         if self.session is not None:
             return not claimant.may_use(self.session)
         return self.owner is not None and self.claimant is not None and self.claimant.username != claimant.username
 
     def whole(self) -> StoredSession:
-        """The stored session with its subscriptions."""
+        """Return the stored session with its subscriptions."""
         assert self.session is not None
         return evolve(self.session, subscriptions=tuple(self.subscriptions.values()))
 
 
-_Keep: TypeAlias = Callable[[_Record, Any], None]
+_Handler: TypeAlias = Callable[[_Record, Any], None]
 
 
 class MemorySessionStore(SessionStore):
-    """Keeps sessions in dicts; every write is kept when :meth:`apply` returns.
+    """Holds sessions in dicts; every write is committed when :meth:`apply` returns.
 
-    A client id without owner and session leaves its epoch behind, at some 200 bytes each. At most ``heights``
-    of these are remembered one by one; the oldest beyond that melt into one common height, above which every
-    unknown client id starts. So epochs never go back, and skip numbers once that many ids have come and gone.
-    ``floor`` is that common height to begin with.
+    The epoch of a client id without owner and session is remembered, in about 200 bytes. At most
+    ``remembered_epochs`` of these are remembered one by one. The oldest ones above that number are merged into one
+    floor, above which every unknown client id starts. So epochs never go back, but they skip numbers after that many
+    client ids. ``floor`` is its initial value.
     """
 
-    def __init__(self, *, heights: int = 10_000, floor: int = 0) -> None:
+    def __init__(self, *, remembered_epochs: int = 10_000, floor: int = 0) -> None:
         self._records: dict[str, _Record] = {}
-        self._heights: OrderedDict[str, int] = OrderedDict()
-        self._max_heights = heights
+        self._past_epochs: OrderedDict[str, int] = OrderedDict()
+        self._max_past_epochs = remembered_epochs
         self._floor = floor
         self._expiry = Deadlines()
         self._wills = Deadlines()
         self._owned: dict[int, dict[str, None]] = {}
         self._order: list[int] = []
-        """Serials in rising order, those of discarded sessions included until they are half."""
+        """Serials in increasing order. Those of discarded sessions stay until they are half of it."""
         self._by_serial: dict[int, str] = {}
         self._serial = 0
         self._subscriptions = self._subscription_bytes = 0
-        self._keep: Mapping[type[SessionWrite], _Keep] = {
+        self._handlers: Mapping[type[SessionWrite], _Handler] = {
             OpenSession: self._open,
             ResumeSession: self._resume,
             SaveSubscriptions: self._save,
@@ -127,20 +127,20 @@ class MemorySessionStore(SessionStore):
         fenced: set[str] = set()
         for write in writes:
             record = self._records.get(write.client_id)
-            height = self._heights.get(write.client_id, self._floor) if record is None else record.epoch
+            height = self._past_epochs.get(write.client_id, self._floor) if record is None else record.epoch
             if write.epoch < height:
                 fenced.add(write.client_id)
                 continue
             if record is None:
                 record = self._record(write.client_id)
             record.epoch = write.epoch
-            self._keep[type(write)](record, write)
+            self._handlers[type(write)](record, write)
             self._settle(write.client_id, record)
         if fenced:
             raise Fenced(fenced)
 
     def take_fenced(self, writes: list[SessionWrite]) -> set[str]:
-        """Take out of a batch what would be refused; answers whose it is."""
+        """Remove the writes that would be refused from a batch, and return their client ids."""
         heights: dict[str, int] = {}
         good: list[SessionWrite] = []
         fenced: set[str] = set()
@@ -149,7 +149,7 @@ class MemorySessionStore(SessionStore):
             height = heights.get(client_id)
             if height is None:
                 record = self._records.get(client_id)
-                height = self._heights.get(client_id, self._floor) if record is None else record.epoch
+                height = self._past_epochs.get(client_id, self._floor) if record is None else record.epoch
             if write.epoch < height:
                 fenced.add(client_id)
             else:
@@ -166,7 +166,7 @@ class MemorySessionStore(SessionStore):
         return self._held(self._wills.due(now, limit))
 
     def iterate(self, cursor: object = None, limit: int = 1000) -> SessionPage:
-        """See :meth:`SessionStore.iterate`; a session that stays is seen once, whatever else changes."""
+        """See :meth:`SessionStore.iterate`. A session that stays is seen once, whatever else changes."""
         first = bisect_right(self._order, cursor) if isinstance(cursor, int) else 0
         serials: list[int] = []
         for place in range(first, len(self._order)):
@@ -177,26 +177,26 @@ class MemorySessionStore(SessionStore):
         page = self._held([self._by_serial[serial] for serial in serials[:limit]])
         return SessionPage(tuple(page), serials[limit - 1] if len(serials) > limit else None)
 
-    def orphans(self, node: NodeIdentity, limit: int) -> Sequence[str]:
+    def owned_by(self, node: NodeIdentity, limit: int) -> Sequence[str]:
         return tuple(islice(self._owned.get(node.uid, ()), limit))
 
     def count(self) -> int:
         return len(self._by_serial)
 
     def subscriptions(self) -> tuple[int, int]:
-        """How many subscriptions all sessions have, and the sum of what they count for."""
+        """Return the number and the size in bytes of all subscriptions."""
         return self._subscriptions, self._subscription_bytes
 
     def raise_epoch(self, client_id: str, epoch: int) -> None:
-        """Know that a stored session was claimed under that epoch, in another life of this store."""
+        """Raise a stored session's epoch to that of a claim in an earlier process."""
         record = self._records.get(client_id)
         if record is not None:
             record.epoch = max(record.epoch, epoch)
 
-    def take_over(self, other: MemorySessionStore, floor: int) -> None:
-        """Begin, while nothing is stored yet, with what another store holds; nobody owns anything.
+    def load_from(self, other: MemorySessionStore, floor: int) -> None:
+        """Copy the sessions of another store into this one, which must be empty. No session has an owner.
 
-        Epochs of clients that have no session begin above ``floor``.
+        Epochs of clients without a session start above ``floor``.
         """
         cursor: object = None
         while True:
@@ -271,7 +271,7 @@ class MemorySessionStore(SessionStore):
     def _record(self, client_id: str) -> _Record:
         record = self._records.get(client_id)
         if record is None:
-            record = self._records[client_id] = _Record(self._heights.pop(client_id, self._floor))
+            record = self._records[client_id] = _Record(self._past_epochs.pop(client_id, self._floor))
         return record
 
     def _own(self, client_id: str, record: _Record, owner: NodeIdentity | None) -> None:
@@ -282,7 +282,7 @@ class MemorySessionStore(SessionStore):
             self._owned.setdefault(owner.uid, {})[client_id] = None
 
     def _settle(self, client_id: str, record: _Record) -> None:
-        """Bring the indexes in line with a record that has changed; keep only the height of an empty one."""
+        """Update the indexes after a record has changed; reduce an empty record to its epoch."""
         session = record.session
         released = session is not None and record.owner is None
         self._expiry.set(client_id, session.expires_at if session is not None and released else None)
@@ -290,9 +290,9 @@ class MemorySessionStore(SessionStore):
         self._own(client_id, record, record.owner)
         if session is None and record.owner is None:
             del self._records[client_id]
-            self._heights[client_id] = record.epoch
-            if len(self._heights) > self._max_heights:
-                self._floor = max(self._floor, self._heights.popitem(last=False)[1])
+            self._past_epochs[client_id] = record.epoch
+            if len(self._past_epochs) > self._max_past_epochs:
+                self._floor = max(self._floor, self._past_epochs.popitem(last=False)[1])
 
     def _forget(self, record: _Record) -> None:
         record.session = None

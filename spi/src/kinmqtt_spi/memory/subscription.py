@@ -1,4 +1,4 @@
-"""Subscriptions tried one by one: too slow for a broker, plain enough to measure other indexes by."""
+"""A linear subscription index: too slow for a broker, simple enough to test other indexes against."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kinmqtt_spi.values import Subscription
 
 
 class NaiveIndex(SubscriptionIndex):
-    """Tries every subscription for every topic. It takes every filter that it is given."""
+    """Compares every subscription with the topic. It supports every filter."""
 
     def __init__(self) -> None:
         self.generation = 0

@@ -1,6 +1,6 @@
-"""Cluster backend: members, routes between them, forwarding, and the hand-off of sessions.
+"""Cluster backend: members, routes, message forwarding and session hand-off.
 
-The data path is this object, called directly; hooks carry control only. A backend reports to the core through
+The core calls this object directly on the data path; hooks carry control only. A backend reports to the core through
 the :class:`ClusterListener` it is started with.
 """
 
@@ -17,7 +17,7 @@ from kinmqtt_spi.values import Commit, Maybe, Message, NodeIdentity
 
 
 class MemberState(Enum):
-    """The life of a member, after Akka's membership service."""
+    """The state of a member, after Akka's membership service."""
 
     JOINING = "joining"
     UP = "up"
@@ -37,7 +37,7 @@ class Member:
 
 
 class Guarantee(Flag):
-    """What a backend promises; the core refuses settings that ask for more."""
+    """The guarantees of a backend. The core refuses settings that require more."""
 
     NONE = 0
     SINGLE_OWNER = auto()
@@ -50,7 +50,7 @@ class Guarantee(Flag):
 
 @frozen(slots=True)
 class RouteChange:
-    """This node's interest in a topic filter, or in a shared group of it, began or ended."""
+    """A topic filter, or a shared group of it, that this node has begun or ceased to subscribe to."""
 
     filter: str
     share_group: str | None = None
@@ -58,10 +58,10 @@ class RouteChange:
 
 @frozen(slots=True)
 class LinkState:
-    """How the link to a node does."""
+    """The state of the link to a node."""
 
     credit: int
-    """How many messages it would take now."""
+    """The number of messages that the link accepts now."""
     queued: int
     round_trip_s: float
 
@@ -75,43 +75,43 @@ class HandOff(ABC):
 
     @abstractmethod
     def commit(self) -> Maybe[None]:
-        """The state is whole: the new owner takes over."""
+        """Complete the hand-off: the new owner takes over."""
 
     @abstractmethod
     def abort(self) -> Maybe[None]:
-        """Leave the session where it was."""
+        """Abort the hand-off: the session stays with its former owner."""
 
 
 class ClusterListener(Protocol):
-    """What the core does when a backend brings news from other nodes."""
+    """The core's interface for reports of a backend about other nodes."""
 
     def forwarded(self, origin: NodeIdentity, messages: Sequence[Message]) -> Commit:
-        """Messages for local subscribers; the commit fires when every local queue has kept them."""
+        """Deliver messages to local subscribers; the commit fires when every local queue has committed them."""
 
     def routes_changed(
         self, node: NodeIdentity, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
     ) -> None:
-        """Another node's routes, as of its ``version``."""
+        """Apply changes to another node's routes, up to its ``version``."""
 
     def member_changed(self, member: Member) -> None:
-        """A member's state or reachability changed."""
+        """Report that a member's state or reachability changed."""
 
     def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> Maybe[None]:
-        """Another node has become the owner of a client id that may be connected here."""
+        """Report that another node owns a client id now, which may be connected here."""
 
 
 class ClusterBackend(ABC):
-    """The other nodes, or their absence."""
+    """The interface to the other nodes of the cluster, if there are any."""
 
     guarantees: Guarantee = Guarantee.NONE
 
     @abstractmethod
     def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
-        """Become a member; done when this node is up."""
+        """Join the cluster; completes when this node is up."""
 
     @abstractmethod
     def leave(self, deadline_s: float) -> Maybe[None]:
-        """Go in good order: hand over what can be handed over within ``deadline_s`` seconds."""
+        """Leave the cluster gracefully: hand off sessions for at most ``deadline_s`` seconds."""
 
     @abstractmethod
     def stop(self) -> Maybe[None]:
@@ -119,21 +119,22 @@ class ClusterBackend(ABC):
 
     @abstractmethod
     def members(self) -> Sequence[Member]:
-        """All members as this node sees them, itself included."""
+        """Return all members as this node sees them, including itself."""
 
     @abstractmethod
     def routes_update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
-        """Tell the other nodes what this node's subscribers want from ``version`` on."""
+        """Announce changes of this node's routes to the other nodes, as ``version``."""
 
     @abstractmethod
     def route_barrier(self, version: int, limit_s: float) -> Maybe[Sequence[NodeIdentity]]:
-        """Wait until every reachable node knows this node's routes of ``version``; answers the laggards after
-        ``limit_s`` seconds. SUBACK waits for it.
+        """Wait until every reachable node has this node's routes of ``version``; SUBACK waits for it.
+
+        After ``limit_s`` seconds it returns the nodes that do not have them yet.
         """
 
     @abstractmethod
     def forward(self, node: NodeIdentity, messages: Sequence[Message]) -> None:
-        """Send QoS 0 messages to a node; dropped and counted where its link is full."""
+        """Send QoS 0 messages to a node. If its link is full, they are dropped and counted."""
 
     @abstractmethod
     def forward_acked(self, node: NodeIdentity, messages: Sequence[Message]) -> Commit:
@@ -141,20 +142,20 @@ class ClusterBackend(ABC):
 
     @abstractmethod
     def link(self, node: NodeIdentity) -> LinkState:
-        """How the link to a node does."""
+        """Return the state of the link to a node."""
 
     @abstractmethod
     def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
-        """This node has claimed a client id in the session store: done when the former owner has let go of it."""
+        """Announce a claim of a client id in the session store; completes when the former owner has released it."""
 
     @abstractmethod
     def release(self, client_id: str, epoch: int) -> None:
-        """This node has no connection of this client id any more."""
+        """Announce that this node has no connection of this client id any more."""
 
     @abstractmethod
     def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> Maybe[HandOff]:
-        """Begin to hand a session's state to its new owner."""
+        """Begin to transfer a session's state to its new owner."""
 
     @abstractmethod
     def ask(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> Maybe[bytes]:
-        """Put a question to another node's core; fails after ``limit_s`` seconds."""
+        """Send a request to another node's core; fails after ``limit_s`` seconds."""

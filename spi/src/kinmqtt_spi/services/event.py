@@ -1,4 +1,4 @@
-"""Event log: what happened to clients, durable, ordered and replayable, keyed by client id."""
+"""Event log: client events, durable, ordered and replayable, keyed by client id."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kinmqtt_spi.values import Commit, Maybe
 EVENT_SCHEMA_VERSION: Final = 1
 
 EVENT_BYTES: Final = 550
-"""What an event takes in memory besides the texts and numbers in it: the objects, and its place in a log."""
+"""The memory that an event takes besides its texts and numbers: the objects and its place in a log."""
 
 
 class EventKind(Enum):
-    """What an event reports."""
+    """The type of an event."""
 
     CONNECT = "CONNECT"
     DISCONNECT = "DISCONNECT"
@@ -33,7 +33,7 @@ class EventKind(Enum):
 
 @frozen(slots=True, order=True)
 class EventVersion:
-    """Orders the events of one client id, out-of-order arrivals included: compared as numbers, never as text."""
+    """Orders the events of one client id, even if they arrive out of order. Compared as numbers, never as text."""
 
     epoch: int
     counter: int
@@ -41,7 +41,7 @@ class EventVersion:
 
 @frozen(slots=True)
 class Event:
-    """One thing that happened. ``data`` holds plain values: no payloads, no passwords."""
+    """One event. ``data`` has plain values, without payloads and passwords."""
 
     kind: EventKind
     client_id: str
@@ -53,12 +53,12 @@ class Event:
 
     @property
     def size_bytes(self) -> int:
-        """About what the event takes in memory, which is what it counts for where bytes are bounded."""
+        """The approximate size in memory, which counts against limits in bytes."""
         return EVENT_BYTES + text_bytes(self.client_id) + _data_bytes(self.data)
 
 
 _PLAIN: Final = frozenset((int, float, bool, type(None)))
-"""Values that hold no others: to ask a value whether it is a mapping takes long."""
+"""Scalar values. The check for them is faster than the check for a mapping."""
 
 
 def _data_bytes(data: Mapping[str, object]) -> int:
@@ -84,15 +84,15 @@ def _data_bytes(data: Mapping[str, object]) -> int:
 
 @frozen(slots=True)
 class Recorded:
-    """An event with its place in the log; offsets only go up, and need not be consecutive."""
+    """An event with its offset in the log. Offsets increase, and need not be consecutive."""
 
     offset: int
     event: Event
 
 
 Handler: TypeAlias = Callable[[Sequence[Recorded]], Maybe[None]]
-"""Takes a batch of one group's events. Its return (or the awaitable's result) commits the batch's offsets; if it
-raises, the same batch comes again."""
+"""Handles a batch of one group's events. When it returns (or its awaitable completes), the batch's offsets are
+committed. If it raises, the same batch is delivered again."""
 
 
 class Start(Enum):
@@ -107,30 +107,30 @@ class Consumer(ABC):
 
     @abstractmethod
     def stop(self) -> Maybe[None]:
-        """Take no further batches; done when the handler's last call is."""
+        """Take no further batches; completes when the handler's last call has completed."""
 
 
 class EventLog(Store, ABC):
-    """An ordered log. Order holds per client id; delivery is at least once."""
+    """A log of events, ordered by client id, with at-least-once delivery to consumers."""
 
     @abstractmethod
     def append(self, events: Sequence[Event]) -> Commit:
-        """Keep a batch of events in order."""
+        """Commit a batch of events, in order."""
 
     @abstractmethod
     def read(self, after: int, limit: int) -> Maybe[Sequence[Recorded]]:
-        """At most ``limit`` events with an offset above ``after`` (-1 for the beginning), in order.
+        """Return at most ``limit`` events with an offset above ``after`` (-1 for the beginning), in order.
 
-        Raises :class:`~kinmqtt_spi.errors.OffsetOutOfRange` where the next event after ``after`` is gone.
+        Raises :class:`~kinmqtt_spi.errors.OffsetOutOfRange` if the next event after ``after`` was deleted.
         """
 
     @abstractmethod
     def consume(self, group: str, handler: Handler, start: Start = Start.OLDEST) -> Consumer:
-        """Hand events to ``handler``, from the group's committed offset on, and as they come.
+        """Pass events to ``handler``, from the group's committed offset on, and as they arrive.
 
-        Consumers of one group divide the client ids among them; a group of one reads everything.
+        The client ids are divided among the consumers of a group; a single consumer gets all of them.
         """
 
     @abstractmethod
     def committed(self, group: str) -> Maybe[int]:
-        """The group's committed offset; -1 where it has none."""
+        """Return the group's committed offset; -1 if it has none."""

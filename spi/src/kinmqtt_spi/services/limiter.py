@@ -1,4 +1,4 @@
-"""Limiter: how much of what, after Sentinel's resources and rules."""
+"""Limiter: limits on the use of resources, after Sentinel's resources and rules."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from kinmqtt_spi.reasons import ReasonCode
 
 
 class ResourceKind(Enum):
-    """What is being used."""
+    """The kind of resource that is used."""
 
     CONNECTION = "connection"
     """Accepted, before a byte is read; amount 1."""
     CONNECT = "connect"
     """A CONNECT packet; amount 1."""
     PUBLISH = "publish"
-    """PUBLISH packets received; the amount is their number in one read, which may be more than any limit allows, or 1
-    where a rule needs the topic."""
+    """PUBLISH packets received. The amount is their number in one read, which may exceed any limit, or 1 if a rule
+    needs the topic."""
     SUBSCRIBE = "subscribe"
     """The topic filters of a SUBSCRIBE packet."""
 
 
 @frozen(slots=True)
 class Resource:
-    """What is used, and by whom. Fields that are not known yet, or not asked for, are ``None``."""
+    """A resource and its user. Fields that are unknown, or not requested, are ``None``."""
 
     kind: ResourceKind
-    """What is used."""
+    """The kind of resource."""
     listener: str
     """The name of the listener."""
     address: str
     """The peer's host."""
     client_id: str | None = None
-    """Not known of a CONNECTION; of a CONNECT what it says of itself, which nobody has checked yet."""
+    """``None`` for a CONNECTION. For a CONNECT the client id in the packet, before authentication."""
     username: str | None = None
     """As ``client_id``."""
     topic: str | None = None
-    """Of a PUBLISH, and only where a limiter's ``LimiterNeeds.topics`` asks for it."""
+    """The topic of a PUBLISH, only if a limiter's ``LimiterNeeds.topics`` requests it."""
 
 
 class LimitVerdict(Enum):
     """What to do with the request."""
 
     ALLOW = "allow"
-    """Go on."""
+    """Allow it."""
     DELAY = "delay"
-    """Carry out, then read nothing more from this client for ``delay_s`` seconds."""
+    """Allow it, then read nothing from this client for ``delay_s`` seconds."""
     DROP = "drop"
-    """Forget it; QoS 1 and 2 are answered as if all were well."""
+    """Drop it. QoS 1 and 2 are acknowledged as usual."""
     REJECT = "reject"
-    """Refuse with ``reason``: MQTT 3 publishers, whom no packet can tell, get an acknowledgement and a log line."""
+    """Refuse it with ``reason``. MQTT 3 has no packet to refuse a PUBLISH, so it is acknowledged and logged."""
     DISCONNECT = "disconnect"
     """Close the connection with ``reason``."""
 
 
 @frozen(slots=True)
 class LimitDecision:
-    """A limiter's answer; ``rule`` names the rule that spoke, for metrics and logs."""
+    """A limiter's answer."""
 
     verdict: LimitVerdict
-    """What is to become of the request."""
+    """What to do with the request."""
     rule: str = ""
-    """The rule that spoke; empty for ALLOW."""
+    """The rule that decided, for metrics and logs; empty for ALLOW."""
     delay_s: float = 0.0
-    """For DELAY: how long nothing more is read."""
+    """For DELAY: how long nothing is read from the client."""
     reason: ReasonCode = ReasonCode.QUOTA_EXCEEDED
-    """For REJECT and DISCONNECT; where the packet can't carry it, the nearest that it can."""
+    """For REJECT and DISCONNECT. If the packet can't carry it, the nearest reason code is sent."""
 
 
 WITHIN_LIMITS: Final = LimitDecision(LimitVerdict.ALLOW)
@@ -76,11 +76,11 @@ WITHIN_LIMITS: Final = LimitDecision(LimitVerdict.ALLOW)
 
 @frozen(slots=True)
 class LimiterNeeds:
-    """What a limiter wants to be asked, so that what it does not look at costs nothing."""
+    """The calls that a limiter needs, so that no others are made."""
 
     kinds: frozenset[ResourceKind] = frozenset(ResourceKind)
-    """What the plugin wants to be asked about. It is asked of what other limiters want, too, and abstains there."""
+    """The kinds that the plugin limits. It is also asked about kinds of other limiters, and must abstain there."""
     topics: bool = False
-    """Whether PUBLISH is asked for each packet with its topic, rather than once a read for all it holds."""
+    """Whether ``acquire`` is called for each PUBLISH with its topic, rather than once for each read."""
     releases: frozenset[ResourceKind] = frozenset()
-    """Of which of the kinds the plugin's ``release`` wants to hear: what is limited by how much there is at once."""
+    """The kinds for which ``release`` is called: those with a limit on concurrency."""

@@ -1,4 +1,4 @@
-"""Metrics: plain numbers on the hot path, read when somebody looks."""
+"""Metrics: plain numbers on the hot path, read on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kinmqtt_spi.values import NO_ATTRIBUTES
 
 
 class Counter:
-    """A number that only goes up. ``counter.value += n`` is the fast way to count."""
+    """A number that only increases. ``counter.value += n`` is the fast way to count."""
 
     __slots__ = ("labels", "name", "unit", "value")
 
@@ -25,7 +25,7 @@ class Counter:
 
 
 class Gauge:
-    """A number read when somebody looks."""
+    """A number that is read on demand."""
 
     __slots__ = ("labels", "name", "read", "unit")
 
@@ -47,7 +47,7 @@ class Histogram:
         self, name: str, unit: str, bounds: Sequence[float], labels: Mapping[str, str] = NO_ATTRIBUTES
     ) -> None:
         if not bounds or list(bounds) != sorted(set(bounds)):
-            raise ValueError(f"the bounds of {name} must rise")
+            raise ValueError(f"the bounds of {name} must increase")
         self.name = name
         self.unit = unit
         self.labels = labels
@@ -56,33 +56,33 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one observation, in the histogram's unit; a value equal to a bound falls within it."""
+        """Count one observation, in the histogram's unit. A value equal to a bound is within it."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
 
 class Metrics(ABC):
-    """Where a plugin makes its metrics. Asking again for the same name and labels gives the same object.
+    """Makes a plugin's metrics. The same name and labels return the same object.
 
-    Names are lower case with dots (``queue.dropped``); units are words (``messages``, ``bytes``, ``seconds``). A
-    name that the same plugin has with another unit or sort raises ``ValueError``.
+    Names are lower case with dots (``queue.dropped``); units are words (``messages``, ``bytes``, ``seconds``). A name
+    that the same plugin uses with another unit or type raises ``ValueError``.
     """
 
     @abstractmethod
     def counter(self, name: str, unit: str, labels: Mapping[str, str] = NO_ATTRIBUTES) -> Counter:
-        """A counter."""
+        """Return a counter."""
 
     @abstractmethod
     def gauge(
         self, name: str, unit: str, read: Callable[[], float], labels: Mapping[str, str] = NO_ATTRIBUTES
     ) -> Gauge:
-        """A gauge; ``read`` is called on the reactor thread and must not block."""
+        """Return a gauge. ``read`` is called on the reactor thread and must not block."""
 
     @abstractmethod
     def histogram(
         self, name: str, unit: str, bounds: Sequence[float], labels: Mapping[str, str] = NO_ATTRIBUTES
     ) -> Histogram:
-        """A histogram with the given upper bounds."""
+        """Return a histogram with the given upper bounds."""
 
 
 @frozen(slots=True)
@@ -107,7 +107,7 @@ class GaugeSample:
 
 @frozen(slots=True)
 class HistogramSample:
-    """A histogram's buckets: ``counts`` has one more than ``bounds``, and none is cumulative."""
+    """A histogram's buckets. ``counts`` has one more than ``bounds`` and is not cumulative."""
 
     name: str
     unit: str
@@ -131,7 +131,7 @@ class Snapshot:
 
 
 class Traffic(NamedTuple):
-    """What one client published to one topic: PUBLISH packets, and the bytes of these packets."""
+    """One client's traffic to one topic: the number of PUBLISH packets and their size in bytes."""
 
     client_id: str
     topic: str
@@ -141,19 +141,19 @@ class Traffic(NamedTuple):
 
 @frozen(slots=True)
 class TrafficSnapshot:
-    """Who published how much to which topic since the snapshot before, or since the start.
+    """Traffic by client and topic since the last snapshot, or since the start.
 
-    Packets that a limiter stopped, and repetitions of QoS 2, are not in it; what an authorizer denied, what was
-    dropped because memory was short, and what an intercepting plugin refused are.
+    Packets that were denied by an authorizer, dropped for lack of memory, or refused by an intercepting plugin are
+    counted. Packets that a limiter stopped, and repeated QoS 2 packets, are not.
     """
 
     at: float
     """Seconds since the epoch, UTC."""
     node: str
     pairs: tuple[Traffic, ...]
-    """Each client and topic of which there is something to tell, once; in no order."""
+    """The traffic of each client and topic, unordered."""
     others_messages: int = 0
-    """Packets of pairs that are not told of singly: there were too many."""
+    """Packets of further pairs, which were too many to report one by one."""
     others_bytes: int = 0
 
 
@@ -164,4 +164,4 @@ class SysTopic:
     topic: str
     read: Callable[[], str]
     on_change_only: bool = False
-    """Publish only when the payload differs from the last one; else at every interval."""
+    """Publish only if the payload differs from the last one; otherwise at every interval."""

@@ -1,4 +1,4 @@
-"""A plugin's own life: what it is handed, what it declares, how it reports its health."""
+"""A plugin's life cycle: its context, its requirements and its health."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Timer(Protocol):
     """A call that will be made later."""
 
     def cancel(self) -> None:
-        """Forget the call; harmless once it was made."""
+        """Cancel the call. Does nothing after the call was made."""
 
 
 class Clock(Protocol):
-    """The time, handed in so that tests can turn it."""
+    """The time. It is passed in, so that tests can control it."""
 
     def now(self) -> float:
         """Seconds since the epoch, UTC: for times that are stored or shown."""
@@ -39,29 +39,29 @@ class Clock(Protocol):
 
 
 class Log(Protocol):
-    """The part of ``twisted.logger.Logger`` a plugin may count on: PEP 3101 formats, values by name.
+    """The part of ``twisted.logger.Logger`` that plugins may use: PEP 3101 formats, values by name.
 
-    Payloads, passwords and authentication data never go into a log.
+    Never log payloads, passwords or authentication data.
     """
 
     def debug(self, format: str, **values: object) -> None:
-        """Details for whoever debugs."""
+        """Log details for debugging."""
 
     def info(self, format: str, **values: object) -> None:
-        """What an operator may want to know."""
+        """Log what an operator may want to know."""
 
     def warn(self, format: str, **values: object) -> None:
-        """What an operator should look at."""
+        """Log what an operator should look at."""
 
     def error(self, format: str, **values: object) -> None:
-        """What failed and needs mending."""
+        """Log a failure that needs fixing."""
 
 
-class Delivery(Enum):
-    """What became of a message for one client: the answer of :meth:`Context.deliver`."""
+class DeliveryResult(Enum):
+    """The result of :meth:`Context.deliver`."""
 
     TAKEN = "taken"
-    """It was sent, or waits in the session's queue."""
+    """The message was sent, or is in the session's queue."""
     NO_SESSION = "no session"
     """No session has the client id."""
     REFUSED = "refused"
@@ -93,22 +93,22 @@ UNCLAIMABLE: Final = frozenset({"$SYS", "$share", "$plugin"})
 
 @frozen(slots=True)
 class TopicClaim:
-    """Topics below ``$`` that one plugin has for itself: what clients may do there, where they have the right to.
+    """Topics below ``$`` that belong to one plugin, and what clients may do there.
 
-    Raises ``ValueError`` for anything but a topic and all below it, as ``$CONTROL/example/#``.
+    Raises ``ValueError`` for a filter that is not a topic and all below it, such as ``$CONTROL/example/#``.
     """
 
     filter: str = field(validator=_check_claimed_filter)
     actions: frozenset[Action] = field(default=frozenset(), converter=_frozen, validator=_check_claimed_actions)
-    """PUBLISH, SUBSCRIBE, WILL; nobody may do there what is not among them."""
+    """PUBLISH, SUBSCRIBE, WILL. Other actions are denied there."""
 
     def covers(self, name: str) -> bool:
-        """Whether all that a topic or filter matches is claimed."""
+        """Tell whether everything that a topic or filter matches is claimed."""
         space = self.filter[:-2]
         return name == space or name.startswith(f"{space}/")
 
     def lies_within(self, filter: str) -> bool:
-        """Whether a filter matches some of what is claimed."""
+        """Tell whether a filter matches any claimed topic."""
         claimed, levels = self.filter.split("/")[:-1], filter.split("/")
         for level, other in zip(claimed, levels, strict=False):
             if other == "#":
@@ -119,110 +119,109 @@ class TopicClaim:
 
 
 class Context(ABC):
-    """A plugin's narrow face to the broker; each plugin has one of its own."""
+    """A plugin's interface to the broker. Each plugin has its own."""
 
     name: str
     """The plugin's name: that of its entry point, its settings section and its log field."""
     settings: Any
     """The parsed section: an instance of the plugin's settings class, or ``None`` if it declares none."""
     node: NodeIdentity
-    """This broker's name, and which life of it this is."""
+    """This broker's name, and the uid of this process."""
     clock: Clock
-    """``now()``, ``monotonic()`` and ``later(delay_s, call)``: tests turn it, and no other clock."""
+    """``now()``, ``monotonic()`` and ``later(delay_s, call)``. Use no other clock: tests control this one."""
     log: Log
     """``debug``, ``info``, ``warn`` and ``error``, with values by name: ``log.info("{n} users", n=3)``."""
     metrics: Metrics
-    """Where the plugin makes its counters, gauges and histograms; they carry its name."""
+    """Makes the plugin's counters, gauges and histograms, labelled with its name."""
     data: Path | None
-    """The broker's data directory, which no other broker uses; ``None`` where nothing outlives the process. A plugin
-    may keep files below ``plugins/<its name>/`` in it, which it makes itself."""
+    """The broker's data directory, which no other broker uses; ``None`` if nothing is stored on disk. A plugin may
+    store files in ``plugins/<its name>/`` below it. It makes that folder itself."""
 
     @abstractmethod
     def leave_out(self, *hooks: str) -> None:
-        """As this plugin is configured it has nothing to say in these hooks: they are as if it had none of them.
+        """Disable hooks that the plugin does not need with its settings, as if it did not implement them.
 
-        Only in ``configure``, and for good: what is bound is settled when the broker is put together. Clients do not
-        pay for what is left out. Raises ``ValueError`` for a hook that the plugin does not implement, and
-        ``RuntimeError`` where it is too late.
+        Call it in ``configure`` only; it can't be undone. A disabled hook costs nothing. Raises ``ValueError`` for a
+        hook that the plugin does not implement, and ``RuntimeError`` after ``configure``.
         """
 
     @abstractmethod
     def claim_topics(self, filter: str, *actions: Action) -> None:
-        """Have a topic that begins with ``$``, and all below it, for this plugin: ``$CONTROL/example/#``.
+        """Reserve a topic that begins with ``$``, and all below it, for this plugin: ``$CONTROL/example/#``.
 
-        Only in ``configure``. Clients may do there what ``actions`` say (PUBLISH, SUBSCRIBE, WILL), where the
-        authorizers allow it, and nothing else. The plugin takes what they send: its ``publish_received``, and with
-        WILL its ``will_publishing``, answers for every such message, or it would go to whoever has subscribed. Raises
-        ``ValueError`` for anything but a topic and all below it, and for ``$SYS``, ``$share`` and ``$plugin``, and
-        ``RuntimeError`` where it is too late. Where another plugin claims the same topics the broker does not start.
+        Call it in ``configure`` only. Clients may do there what ``actions`` list (PUBLISH, SUBSCRIBE, WILL) if the
+        authorizers allow it, and nothing else. The plugin must handle what clients send: its ``publish_received``,
+        and with WILL its ``will_publishing``, must answer for each message, or the message goes to the subscribers.
+        Raises ``ValueError`` for ``$SYS``, ``$share``, ``$plugin`` and for a filter of another form, and
+        ``RuntimeError`` after ``configure``. If another plugin claims the same topics, the broker does not start.
         """
 
     @abstractmethod
     def publish(
         self, message: Message, *, in_place_of: str | None = None, on_behalf_of: Client | None = None
     ) -> None:
-        """Publish for the broker itself: no limiter, authorizer or intercept is asked.
+        """Publish a message as the broker itself: no limiter, authorizer or intercept is called.
 
-        With ``on_behalf_of`` it is published for a client that has left it to this plugin, and the question of
-        :meth:`authorize` comes first, whether the client may publish it now: when all plugins have started, with what
-        is known of the client at present where it is still here under that user name, and in the order of the calls
-        for one client. What is denied is dropped (``not_authorized``), logged, and the value forgotten.
+        With ``on_behalf_of`` the message is published for a client, and :meth:`authorize` is called first: after all
+        plugins have started, with the client's current properties if it is still connected under that user name, and
+        in the order of the calls for one client. A denied message is dropped (``not_authorized``) and logged, and the
+        value of ``in_place_of`` is deleted.
 
-        ``publisher``, ``id`` and ``received_at`` are filled in where they are absent. While a store fails, clients
-        whose sessions are kept may miss the message. With ``in_place_of``, the key of a value that this plugin keeps,
-        it is published, and the value forgotten, in one transaction, which is tried again until it is kept: nobody
-        gets the message twice, and none is lost with the broker. Raises ``ValueError`` for a message that no PUBLISH
-        can carry, and for control characters in its topics where ``limits.control_characters`` refuses them.
+        Missing ``publisher``, ``id`` and ``received_at`` are filled in. While a store fails, persistent sessions may
+        miss the message. ``in_place_of`` is the key of a value that this plugin has persisted: the message is
+        published and the value deleted in one transaction, which is retried until it is committed. So the message is
+        neither lost nor delivered twice if the broker restarts. Raises ``ValueError`` for a message that no PUBLISH
+        can carry, and for control characters in its topics if ``limits.control_characters`` forbids them.
         """
 
     @abstractmethod
-    def deliver(self, client_id: str, message: Message) -> Delivery:
-        """Bring a message to one session, whatever it has subscribed to; kept for it while its client is offline.
+    def deliver(self, client_id: str, message: Message) -> DeliveryResult:
+        """Deliver a message to one session, whatever its subscriptions; it is queued while the client is offline.
 
-        No limiter is asked and nothing is retained; the hooks on deliveries are asked. ``id`` and ``received_at`` are
-        filled in where they are absent. A message of QoS 0 to a client that is offline is dropped. Raises
-        ``ValueError`` as :meth:`publish` does.
+        No limiter is called and nothing is retained; the hooks on deliveries are called. Missing ``id`` and
+        ``received_at`` are filled in. A QoS 0 message to an offline client is dropped. Raises ``ValueError`` as
+        :meth:`publish` does.
         """
 
     @abstractmethod
-    def keep(
+    def persist(
         self,
         key: str,
         value: bytes | None,
         *,
-        kept: Callable[[], None] | None = None,
-        unkept: Callable[[], None] | None = None,
+        after_commit: Callable[[], None] | None = None,
+        on_commit_failed: Callable[[], None] | None = None,
     ) -> None:
-        """Keep a small value over restarts, under this plugin's name; ``None`` forgets it.
+        """Persist a small value over restarts, under this plugin's name; ``None`` deletes it.
 
-        It goes with this turn's writes to the retain store: what clients are told of this turn waits for it. Then
-        ``kept`` is called, or ``unkept`` where a store failed (clients are told so, and come again) and, asked
-        again, does not have it. Raises ``ValueError`` for an empty value, or a key that is empty or has ``+``, ``#``
-        or U+0000 in it.
+        The value is committed with this turn's writes to the retain store, and this turn's answers to clients wait
+        for that commit. Then ``after_commit`` is called. If a store fails, clients are told so and come again; the
+        store is asked whether it has the value all the same, and ``on_commit_failed`` is called if it has not. Raises
+        ``ValueError`` for an empty value, and for a key that is empty or contains ``+``, ``#`` or U+0000.
         """
 
     @abstractmethod
-    def kept(self) -> Awaitable[Mapping[str, bytes]]:
-        """All values that this plugin keeps, by key; from ``start`` on."""
+    def persisted(self) -> Awaitable[Mapping[str, bytes]]:
+        """All values that this plugin has persisted, by key. Available from ``start`` on."""
 
     @abstractmethod
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
-        """Ask as the broker does: for a plugin that acts for a client under another topic.
+        """Authorize an action as the broker does, for a plugin that acts for a client under another topic.
 
-        The broker's own rule about topics that begin with ``$`` comes first, then the authorizers.
+        The broker's rule for topics that begin with ``$`` is applied first, then the authorizers are called.
         """
 
     @abstractmethod
     def client(self, client_id: str) -> Client | None:
-        """The connected client of that id, if there is one."""
+        """Return the connected client with that id, or ``None``."""
 
     @abstractmethod
     def disconnect(self, client_id: str, reason: ReasonCode = ReasonCode.ADMINISTRATIVE_ACTION) -> bool:
-        """Close a client's connection; ``False`` if there is none."""
+        """Close a client's connection. Returns ``False`` if it is not connected."""
 
     @abstractmethod
     def authorization_changed(self, scope: Scope) -> None:
-        """Forget cached authorization answers within ``scope``: the plugin's rules have changed."""
+        """Discard cached authorization answers within ``scope``, because the plugin's rules have changed."""
 
     @abstractmethod
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
@@ -230,25 +229,25 @@ class Context(ABC):
 
 
 class CallGuard(ABC):
-    """Stands before the calls of one plugin's hook: a circuit breaker, or whatever else may have to stop them."""
+    """Guards the calls of one plugin's hook, for example as a circuit breaker."""
 
     @abstractmethod
     def enter(self) -> bool:
-        """Whether the next call may be made. One that may not counts as failed, as the hook's page says."""
+        """Return whether the next call may be made. A rejected call counts as failed, see the hook's page."""
 
     @abstractmethod
     def leave(self, duration_s: float, error: BaseException | None) -> None:
-        """A call that was let in has ended, after so many seconds, with its answer or with this error.
+        """Report the end of an accepted call, after ``duration_s`` seconds, with its error if it failed.
 
-        Told once for each call that was let in, when its answer is there; a time limit that was exceeded is an error.
-        Where a guard behind this one stopped the call it is :class:`~kinmqtt_spi.errors.CallStopped`, after 0 s, and
-        where its client has gone meanwhile :class:`~kinmqtt_spi.errors.CallAbandoned`, which is one of those.
+        Called once for each accepted call, when its answer is available. An exceeded time limit is an error. If a
+        later guard rejected the call, the error is :class:`~kinmqtt_spi.errors.CallStopped`, after 0 s. If the client
+        disconnected meanwhile, it is the subclass :class:`~kinmqtt_spi.errors.CallAbandoned`.
         """
 
 
 @frozen(slots=True)
 class Requirements:
-    """What a plugin needs of the broker it is installed in; what can't hold is refused before anything starts."""
+    """What a plugin needs of the broker. A plugin whose requirements are not met is refused at assembly."""
 
     spi_version: int
     """The SPI version the plugin was written for: ``kinmqtt_spi.SPI_VERSION`` at that time."""
@@ -259,7 +258,7 @@ class Requirements:
 
 
 class HealthState(Enum):
-    """How well a plugin does."""
+    """A plugin's state of health."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"

@@ -1,13 +1,12 @@
-"""Queue store: what waits for a client, what is in flight to it, and the QoS 2 ids it has sent (section 4.1).
+"""Queue store: a client's queued messages, messages in flight, and inbound QoS 2 identifiers (section 4.1).
 
-Only sessions that outlive their connection are kept in a store. Their owner, and nobody else, writes: every
-write carries the epoch of the owner's claim. The owner also gives each entry its sequence number, so that a
-store need not answer before the owner goes on, and reads continue after a number rather than at a position.
+Only persistent sessions are stored. Only their owner writes: every write carries the epoch of the owner's claim. The
+owner also assigns the sequence numbers, so it need not wait for the store, and reads continue after a number.
 
-All writes of a reactor turn go to :meth:`QueueStore.apply` in one ordered batch, whatever their sort. What a
-client is told waits for that commit: PUBACK and PUBREC for the entries (and the inbound id) to be kept, PUBREL
-for the release, PUBCOMP for the inbound id to be gone. One batch is one transaction, because an inbound id kept
-without its entries would lose a message, and entries kept without it would double one.
+All writes of a reactor turn go to :meth:`QueueStore.apply` in one ordered batch. Answers to clients wait for that
+commit: PUBACK and PUBREC for the entries (and the inbound identifier), PUBREL for the release, PUBCOMP for the
+removal of the inbound identifier. One batch is one transaction: an inbound identifier without its entries would lose
+a message, and entries without it would duplicate one.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import MESSAGE_BYTES, Client, Commit, Maybe, Message
 
 ENTRY_BYTES: Final = 160
-"""What an entry of a queue takes in memory besides its message: the entry and its place in the queue."""
+"""The memory that a queue entry takes besides its message: the entry and its place in the queue."""
 
 _IDENTIFIER_BYTES: Final = 8
 _PLAIN_BYTES: Final = MESSAGE_BYTES + ENTRY_BYTES
 
 
 def entry_bytes(message_bytes: int, identifiers: Sequence[int] = (), shared_filter: str | None = None) -> int:
-    """What an entry counts for, with a message of that size; see :attr:`Entry.size_bytes`."""
+    """Return the size of an entry, given the size of its message; see :attr:`Entry.size_bytes`."""
     size_bytes = message_bytes + ENTRY_BYTES
     if identifiers:
         size_bytes += _IDENTIFIER_BYTES * len(identifiers)
@@ -41,17 +40,17 @@ def entry_bytes(message_bytes: int, identifiers: Sequence[int] = (), shared_filt
 
 
 class Stage(Enum):
-    """Where an outgoing message stands (section 4.3)."""
+    """The delivery state of an outgoing message (section 4.3)."""
 
     QUEUED = "queued"
     SENT = "sent"
     """In flight: sent as PUBLISH under a packet identifier, not yet acknowledged."""
     RELEASED = "released"
-    """PUBREC was seen and PUBREL is owed: only the packet identifier matters from here on."""
+    """PUBREC was received and PUBREL is to be sent. From here on only the packet identifier matters."""
 
 
 class Entry(NamedTuple):
-    """A message in one client's queue, with what this delivery adds to it. The message is shared by all queues."""
+    """A message in one client's queue, with the properties of this delivery. All queues share the message."""
 
     sequence: int
     message: Message
@@ -60,18 +59,18 @@ class Entry(NamedTuple):
     identifiers: tuple[int, ...] = ()
     """The subscription identifiers to send along."""
     shared_filter: str | None = None
-    """The shared subscription that chose this client, as ``$share/group/filter``, where one did: another member may
-    take its place."""
+    """The shared subscription that chose this client, as ``$share/group/filter``: the message may be redistributed to
+    another member. ``None`` for a non-shared subscription."""
 
     @property
     def size_bytes(self) -> int:
-        """About what the entry takes in memory, which is what it counts for where bytes are bounded.
+        """The approximate size in memory, which counts against limits in bytes.
 
-        The message counts in full, also where several queues share it.
+        The message counts in full, even if several queues share it.
         """
         message = self.message
         topic = message.topic
-        # As Message.size_bytes and entry_bytes have it, without the calls: each entry comes here several times.
+        # Inlines Message.size_bytes and entry_bytes, because this runs several times for each entry.
         size_bytes = _PLAIN_BYTES + (len(topic) if topic.isascii() else 4 * len(topic)) + len(message.payload)
         if message.properties:
             size_bytes += message.properties.size_bytes
@@ -91,7 +90,7 @@ class InflightEntry:
 
 
 class Append(NamedTuple):
-    """Put an entry behind all others; with a packet identifier it goes in flight at once."""
+    """Append an entry to the queue; with a packet identifier it is in flight at once."""
 
     client_id: str
     epoch: int
@@ -109,7 +108,7 @@ class Send(NamedTuple):
 
 
 class Release(NamedTuple):
-    """PUBREC was received: forget the message, keep the packet identifier."""
+    """PUBREC was received: delete the message, keep the packet identifier."""
 
     client_id: str
     epoch: int
@@ -117,7 +116,7 @@ class Release(NamedTuple):
 
 
 class Remove(NamedTuple):
-    """Acknowledged, expired or dropped: forget the entry in whatever stage it is."""
+    """Acknowledged, expired or dropped: delete the entry, whatever its stage."""
 
     client_id: str
     epoch: int
@@ -125,14 +124,14 @@ class Remove(NamedTuple):
 
 
 class Requeue(NamedTuple):
-    """Take every entry in stage SENT back into the queue in its old place: nobody answers for them now."""
+    """Move every entry in stage SENT back to its old place in the queue."""
 
     client_id: str
     epoch: int
 
 
 class InboundOpen(NamedTuple):
-    """A QoS 2 PUBLISH with this packet identifier was taken over; a repeat must not be."""
+    """A QoS 2 PUBLISH with this packet identifier was accepted; a repeat must not be accepted again."""
 
     client_id: str
     epoch: int
@@ -140,7 +139,7 @@ class InboundOpen(NamedTuple):
 
 
 class InboundClose(NamedTuple):
-    """PUBREL was received: the packet identifier may be used anew."""
+    """PUBREL was received: the packet identifier may be used again."""
 
     client_id: str
     epoch: int
@@ -148,53 +147,54 @@ class InboundClose(NamedTuple):
 
 
 class Purge(NamedTuple):
-    """Forget everything of this client: entries, inflight and inbound identifiers."""
+    """Delete everything of this client: entries, inflight and inbound identifiers."""
 
     client_id: str
     epoch: int
 
 
 make_write: Final[Callable[..., Any]] = tuple.__new__
-"""``make_write(Append, (client_id, epoch, entry, packet_id))`` is an :class:`Append`, and so are the other writes and
-:class:`Entry`, where each field is given: for the message path. Calling the class runs a Python function."""
+"""Makes a write or an :class:`Entry` from all of its fields: ``make_write(Purge, (client_id, epoch))``.
+
+It is for the message path: calling the class would run a Python function."""
 
 QueueWrite: TypeAlias = Append | Send | Release | Remove | Requeue | InboundOpen | InboundClose | Purge
 
 
 @frozen(slots=True)
 class QueueSizes:
-    """How much a queue, or all queues together, hold."""
+    """The sizes of a queue, or of all queues together."""
 
     queued: int = 0
     queued_bytes: int = 0
-    """The :attr:`Entry.size_bytes` of what is queued: a message shared by several queues counts in each."""
+    """The sum of :attr:`Entry.size_bytes` of the queued entries. A shared message counts in each queue."""
     inflight: int = 0
     inbound: int = 0
 
 
 @frozen(slots=True)
 class QueueState:
-    """What a new owner needs before it can go on."""
+    """The state of a queue that a new owner needs."""
 
     inflight: tuple[InflightEntry, ...] = ()
     """In the order in which they were sent, which is the order of resending (MQTT-4.6.0-1)."""
     inbound: frozenset[int] = frozenset()
     last_sequence: int = 0
-    """The highest sequence number ever appended; the owner counts on from here."""
+    """The highest sequence number ever appended. The owner continues from here."""
     sizes: QueueSizes = QueueSizes()
 
 
-class FullPolicy(Enum):
-    """What gives way when a queue is full: the answers to ``queue_full``."""
+class OverflowPolicy(Enum):
+    """The overflow policy of a full queue: the answers to ``queue_full``."""
 
     DROP_NEWEST = "drop_newest"
     DROP_OLDEST = "drop_oldest"
     DROP_QOS_0 = "drop_qos_0"
-    """The oldest QoS 0 entry first; where there is none, the newest message."""
+    """Drop the oldest QoS 0 entry; without one, the newest message."""
     KEEP_LATEST = "keep_latest"
-    """An older entry of the same topic gives way; where there is none, the oldest entry."""
+    """Drop an older entry of the same topic; without one, the oldest entry."""
     REFUSE = "refuse"
-    """The publisher is told 0x97 (quota exceeded)."""
+    """Refuse the message: the publisher gets 0x97 (quota exceeded)."""
 
 
 @frozen(slots=True)
@@ -209,37 +209,37 @@ class QueueFull:
 
 
 class QueueStore(Store, ABC):
-    """Queues by client id, for sessions that outlive their connection."""
+    """Queues by client id, for persistent sessions."""
 
     @abstractmethod
     def apply(self, writes: Sequence[QueueWrite]) -> Commit:
-        """Keep a batch of writes, in order, as one transaction.
+        """Commit a batch of writes, in order, as one transaction.
 
-        The first write of a client id fixes its epoch and a later, higher one raises it; a write with a lower
-        epoch is refused: the rest of the batch is kept and :class:`~kinmqtt_spi.errors.Fenced` names the refused.
-        A write to a sequence number or packet identifier that is not there changes nothing: after a crash the
-        owner may repeat what it can't know to be kept.
+        The first write of a client id sets its epoch, and a higher one raises it. A write with a lower epoch is
+        refused: the rest of the batch is committed, and :class:`~kinmqtt_spi.errors.Fenced` names the refused
+        clients. A write to an unknown sequence number or packet identifier has no effect: after a crash the owner may
+        repeat writes that it does not know to be committed.
         """
 
     @abstractmethod
     def load(self, client_id: str) -> Maybe[QueueState]:
-        """Inflight entries, inbound identifiers and counters of a client; empty for an unknown one."""
+        """Return the inflight entries, inbound identifiers and counters of a client; empty for an unknown client."""
 
     @abstractmethod
     def read(self, client_id: str, after: int, limit: int) -> Maybe[Sequence[Entry]]:
-        """At most ``limit`` entries in stage QUEUED with a sequence number above ``after``, in order."""
+        """Return at most ``limit`` entries in stage QUEUED with a sequence number above ``after``, in order."""
 
     @abstractmethod
     def sizes(self, client_id: str) -> QueueSizes:
-        """What one queue holds, without waiting: the answer may trail writes that are not yet kept."""
+        """Return the sizes of one queue, without waiting. Writes that are not committed may be missing."""
 
     @abstractmethod
     def totals(self) -> QueueSizes:
-        """What all queues hold together, without waiting."""
+        """Return the sizes of all queues together, without waiting."""
 
     @abstractmethod
     def expire(self, now: float, limit: int) -> Maybe[Sequence[tuple[str, Entry]]]:
-        """Remove at most ``limit`` queued entries whose message has expired at ``now``; answers what was removed.
+        """Remove at most ``limit`` queued entries whose message has expired at ``now``, and return them.
 
-        Entries in flight are left alone (MQTT-4.3.3-7).
+        Entries in flight stay (MQTT-4.3.3-7).
         """

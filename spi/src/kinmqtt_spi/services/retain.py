@@ -1,4 +1,4 @@
-"""Retain store: the last message of each topic that asked to be kept (section 3.3.1.3)."""
+"""Retain store: the retained message of each topic (section 3.3.1.3)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit, Maybe, Message
 
 RETAINED_BYTES: Final = 200
-"""What a retained message takes in memory besides the message: its version, and its place among the topics."""
+"""The memory that a retained message takes besides the message: its version and its place in the topic tree."""
 
 RETAINED_LEVEL_BYTES: Final = 150
-"""What each further level of its topic takes: little where others share it, else about 280 bytes."""
+"""The memory for each further topic level: a mean, little if other topics share it, else about 280 bytes."""
 
 
 def retained_bytes(message: Message) -> int:
-    """About what a message takes in memory once it is retained, which is what it counts for where bytes are bounded.
-
-    Each level of its topic takes its own.
-    """
+    """Return the approximate size in memory of a retained message, which counts against limits in bytes."""
     return message.size_bytes + RETAINED_BYTES + RETAINED_LEVEL_BYTES * message.topic.count("/")
 
 
 @frozen(slots=True, order=True)
 class RetainVersion:
-    """Orders the writes of one topic, whichever node they come from: later time, then node, then count."""
+    """Orders the writes of one topic across nodes: by time, then by node, then by counter."""
 
     received_at: float
     node: int
@@ -45,7 +42,7 @@ class RetainWrite:
 
 @frozen(slots=True)
 class RetainPage:
-    """Some of the retained messages that match, and where to go on; ``cursor`` is ``None`` at the end."""
+    """A page of matching retained messages. ``cursor`` continues after it, and is ``None`` at the end."""
 
     messages: tuple[Message, ...]
     cursor: object = None
@@ -53,7 +50,7 @@ class RetainPage:
 
 @frozen(slots=True)
 class RetainContents:
-    """Some of everything that is retained, as writes that would bring it about; ``cursor`` as in a page."""
+    """A page of all retained messages, as writes that would restore them. ``cursor`` as in :class:`RetainPage`."""
 
     writes: tuple[RetainWrite, ...]
     cursor: object = None
@@ -64,50 +61,50 @@ class RetainStore(Store, ABC):
 
     @abstractmethod
     def put(self, writes: Sequence[RetainWrite]) -> Commit:
-        """Keep a batch in order. A write older than what the topic holds is skipped: the newer one has won.
+        """Commit a batch, in order. A write with an older version than the topic's is skipped.
 
-        A deletion is remembered long enough to win over older writes that arrive late from other nodes.
+        A deletion is remembered long enough to supersede older writes that arrive late from other nodes.
         """
 
     @abstractmethod
     def match(self, filter: str, cursor: object = None, limit: int = 100) -> Maybe[RetainPage]:
-        """A page of the retained messages whose topic matches the filter, by the rules of section 4.7.
+        """Return a page of the retained messages whose topic matches the filter (section 4.7).
 
-        ``cursor`` is that of the page before. A message put or deleted in between may or may not be seen; one
-        that stays is seen exactly once. A page never takes long: it may be short, or empty, while its cursor says
-        that there is more. A filter without wildcards has its answer in the first page.
+        ``cursor`` is that of the page before. A message that is put or deleted between pages may or may not be seen;
+        any other is seen exactly once. A page takes little time, so it may be short or empty although its cursor is
+        not ``None``. For a filter without wildcards the first page has the answer.
         """
 
     @abstractmethod
     def iterate(self, cursor: object = None, limit: int = 1000) -> Maybe[RetainContents]:
-        """A page of all retained messages, those under ``$`` included: for copies and for people.
+        """Return a page of all retained messages, including those under ``$``.
 
-        ``cursor`` is that of the page before, and what holds for :meth:`match` holds here.
+        ``cursor`` is that of the page before; pages behave as those of :meth:`match`.
         """
 
     @abstractmethod
     def count(self) -> int:
-        """How many topics hold a retained message, without waiting."""
+        """Return the number of topics with a retained message, without waiting."""
 
     @abstractmethod
     def size_bytes(self) -> int:
-        """The sum of what they count for (:func:`retained_bytes`), without waiting."""
+        """Return the sum of :func:`retained_bytes` of all retained messages, without waiting."""
 
     def held_by(self, username: str) -> tuple[int, int] | None:
-        """How many retained messages are of a user, and the sum of what they count for, without waiting.
+        """Return the number and the size in bytes of a user's retained messages, without waiting.
 
-        ``None`` where a store does not count them by user: then a user may have all the room that there is.
+        ``None`` if the store does not count by user: then one user may take the whole capacity.
         """
         return None
 
     @abstractmethod
     def expire(self, now: float, limit: int) -> Maybe[Sequence[Message]]:
-        """Remove at most ``limit`` messages that have expired at ``now``; answers what was removed."""
+        """Remove at most ``limit`` messages that have expired at ``now``, and return them."""
 
     def newest(self) -> float:
-        """The latest time of any version it knows of, deletions included, without waiting; 0 where it can't say.
+        """Return the latest time of any known version, deletions included, without waiting; 0 if unknown.
 
-        The broker gives its next write a later one: else what it retains would be skipped for an older write where
-        its clock was set back, or is behind that of another broker.
+        The broker gives its next write a later time. Otherwise that write would be skipped if this broker's clock was
+        set back, or is behind another broker's.
         """
         return 0.0

@@ -1,7 +1,7 @@
-"""Session store: who owns a client id, and the sessions that outlive their connections (section 4.1).
+"""Session store: the owner of each client id, and persistent sessions (section 4.1).
 
-A session is claimed before it is used. The claim's epoch goes with every later write, and a store refuses an
-older one: after a takeover the former owner can still talk, and can't do harm.
+A session is claimed before it is used. Every later write carries the epoch of the claim, and a store refuses writes
+with an older epoch. So a former owner can do no harm after a takeover.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ class StoredSession:
     created_at: float = 0.0
     """Seconds since the epoch, UTC."""
     username: str | None = None
-    """Whose session it is: the user that an authenticator has verified, ``None`` for nobody."""
+    """The user who owns the session, as verified by an authenticator; ``None`` for an anonymous client."""
     protocol_version: int = 4
     expires_at: float | None = None
-    """Seconds since the epoch, UTC; ``None`` while a connection is open, or where it never expires."""
+    """Seconds since the epoch, UTC; ``None`` while a connection is open, or if the session never expires."""
     will_due_at: float | None = None
     """Seconds since the epoch, UTC, at which the will must be published; ``None`` while a connection is open."""
     username_unverified: bool = False
-    """Whether the user name is what CONNECT said: so are sessions stored before the broker dropped such names."""
+    """Whether the user name is the unverified one of CONNECT, in sessions that earlier versions stored."""
 
 
 @frozen(slots=True)
 class Claimant:
-    """Who wants a client id: a client that was authenticated."""
+    """The authenticated client that claims a client id."""
 
     username: str | None
-    """The user that was verified, ``None`` for nobody: all anonymous clients are the same nobody."""
+    """The verified user; ``None`` for an anonymous client. All anonymous clients count as the same user."""
     said: str | None = None
-    """The user name that CONNECT gave, verified or not."""
+    """The user name in CONNECT, verified or not."""
 
     def may_use(self, session: StoredSession) -> bool:
-        """Whether a session is this user's. One with an unverified name is whoever's that CONNECT names so too."""
+        """Tell whether the session belongs to this user. An unverified name also matches the name in CONNECT."""
         return self.is_user(session.username, session.username_unverified)
 
     def is_user(self, username: str | None, unverified: bool = False) -> bool:
-        """Whether this is the user of that name."""
+        """Tell whether this is the user with that name."""
         return username == (self.said if unverified and self.username is None else self.username)
 
 
@@ -61,18 +61,18 @@ class Claim:
     """The answer to a claim."""
 
     epoch: int
-    """Above any epoch this client id ever had."""
+    """Higher than every earlier epoch of this client id."""
     previous_owner: NodeIdentity | None = None
-    """Who held it until now, this node included; ``None`` if nobody did."""
+    """The node that owned the client id until now, possibly this one; ``None`` if none did."""
     session: StoredSession | None = None
-    """What is stored, expired or not: one that has expired can't be resumed, and still owes its will."""
+    """The stored session, expired or not. An expired one can't be resumed, but its will must still be published."""
     previous_epoch: int | None = None
     """The epoch of the claim before this one; ``None`` for one below ``epoch``."""
 
 
 @frozen(slots=True)
 class OpenSession:
-    """A session that is to be kept begins: forget what was stored under this client id, store this."""
+    """Start a persistent session: replace what is stored under this client id."""
 
     epoch: int
     session: StoredSession
@@ -85,7 +85,7 @@ class OpenSession:
 
 @frozen(slots=True)
 class ResumeSession:
-    """A stored session has a connection again: it does not expire, its old will is forgotten."""
+    """Resume a stored session: it has a connection again, does not expire, and gets a new will or none."""
 
     client_id: str
     epoch: int
@@ -94,7 +94,7 @@ class ResumeSession:
     username: str | None = None
     protocol_version: int = 4
     username_unverified: bool = False
-    """As in :class:`StoredSession`; only where a store reads what it wrote before there was this field."""
+    """As in :class:`StoredSession`; only for a store that reads its own records of an earlier version."""
 
 
 @frozen(slots=True)
@@ -117,7 +117,7 @@ class RemoveSubscriptions:
 
 @frozen(slots=True)
 class ClearWill:
-    """The will was published, or must not be any more."""
+    """Delete the will: it was published, or must not be published any more."""
 
     client_id: str
     epoch: int
@@ -125,7 +125,7 @@ class ClearWill:
 
 @frozen(slots=True)
 class ReleaseSession:
-    """The connection is gone and nobody uses the session: it waits for its client, its expiry, or its will."""
+    """Release the session: its connection is closed. It may be resumed or expire, and its will becomes due."""
 
     client_id: str
     epoch: int
@@ -135,7 +135,7 @@ class ReleaseSession:
 
 @frozen(slots=True)
 class DiscardSession:
-    """The session has ended: forget everything but the epoch's height."""
+    """End the session: delete everything but the highest epoch."""
 
     client_id: str
     epoch: int
@@ -154,14 +154,14 @@ SessionWrite: TypeAlias = (
 
 @frozen(slots=True)
 class SessionPage:
-    """Some of the stored sessions, and where to go on; ``cursor`` is ``None`` at the end."""
+    """A page of stored sessions. ``cursor`` continues after it, and is ``None`` at the end."""
 
     sessions: tuple[tuple[int, StoredSession], ...]
     """Each with the epoch it is held under."""
     cursor: object = None
     elsewhere: frozenset[str] = frozenset()
-    """Client ids among them that another node holds which lives, or of which that is not known: a session is held by
-    the node that claimed it last, whether its client is connected or not. A node that starts leaves them alone."""
+    """Client ids of this page that another live node owns, or may own. The owner is the node that claimed the session
+    last, whether its client is connected or not. A node that starts does not claim these."""
 
 
 class SessionStore(Store, ABC):
@@ -171,77 +171,79 @@ class SessionStore(Store, ABC):
     def claim(self, client_id: str, node: NodeIdentity) -> Maybe[Claim]:
         """Make ``node`` the owner of a client id, in one atomic step.
 
-        Every client is claimed, those whose session ends with the connection too: the epoch also decides which
-        of two connections holds the client id.
+        Client ids of non-persistent sessions are claimed too: the epoch also decides which of two connections owns
+        the client id.
         """
 
     def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Maybe[Claim | None]:
-        """Claim a client id for a user; ``None``, and nothing was done, where it is another user's.
+        """Claim a client id for a user. Returns ``None``, without effect, if it belongs to another user.
 
-        It is the user's of whom a session is stored (:meth:`Claimant.may_use`). Where none is stored it is the user's
-        for whom it was claimed last, until that claim is released, or its node is gone; after a claim for nobody in
-        particular (:meth:`claim`) it is free. Looking and claiming are one atomic step.
+        A client id belongs to the user of its stored session (:meth:`Claimant.may_use`). Without a stored session it
+        belongs to the user it was last claimed for, until that claim is released or its node is dead. After
+        :meth:`claim`, which names no user, it belongs to nobody. The check and the claim are one atomic step.
 
-        The broker asks so for every CONNECT, unless clients may use each other's sessions. It has looked at the
-        sessions of its own before, and looks at what the claim answers: so a store that no two nodes share may claim
-        in any case, as here.
+        The broker calls this for every CONNECT, unless clients may use each other's sessions. It checks its own
+        sessions before and the claim's session afterwards. So a store that nodes do not share may always claim, as
+        this default does.
         """
         return self.claim(client_id, node)
 
     def release(self, client_id: str, epoch: int) -> None:
-        """Nobody uses a client id any more that was claimed under ``epoch`` and of which nothing is stored.
+        """Release the claim ``epoch`` of a client id without a stored session.
 
-        What is remembered of it is its epoch, if a store that can't remember all of them does so at all. Nobody waits
-        for it. A store that keeps no record of such claims does nothing, as here.
+        Only its epoch is remembered, and a store may limit how many of these it remembers. The caller does not wait.
+        A store without a record of such claims does nothing, as this default.
         """
 
     @abstractmethod
     def apply(self, writes: Sequence[SessionWrite]) -> Commit:
-        """Keep a batch of writes in order.
+        """Commit a batch of writes, in order.
 
-        A write whose epoch is older than the claim's is refused: the rest of the batch is kept and
-        :class:`~kinmqtt_spi.errors.Fenced` names the refused.
+        A write with an older epoch than the claim's is refused: the rest of the batch is committed, and
+        :class:`~kinmqtt_spi.errors.Fenced` names the refused clients.
         """
 
     @abstractmethod
     def expired(self, now: float, limit: int) -> Maybe[Sequence[tuple[int, StoredSession]]]:
-        """At most ``limit`` released sessions (with their epochs) whose time is over at ``now``; removes nothing."""
+        """Return at most ``limit`` released sessions (with their epochs) that have expired; removes none."""
 
     @abstractmethod
     def due_wills(self, now: float, limit: int) -> Maybe[Sequence[tuple[int, StoredSession]]]:
-        """At most ``limit`` released sessions (with their epochs) whose will is due at ``now``; removes nothing."""
+        """Return at most ``limit`` released sessions (with their epochs) whose will is due at ``now``."""
 
     @abstractmethod
     def iterate(self, cursor: object = None, limit: int = 1000) -> Maybe[SessionPage]:
-        """A page of all stored sessions, for restarts and for people. ``cursor`` is that of the page before."""
+        """Return a page of all stored sessions. ``cursor`` is that of the page before."""
 
     @abstractmethod
-    def orphans(self, node: NodeIdentity, limit: int) -> Maybe[Sequence[str]]:
-        """At most ``limit`` client ids whose sessions a dead node owned, for adoption by a claim."""
+    def owned_by(self, node: NodeIdentity, limit: int) -> Maybe[Sequence[str]]:
+        """Return at most ``limit`` client ids whose stored sessions ``node`` owns."""
 
-    def left_behind(self, node: NodeIdentity, limit: int) -> Maybe[Sequence[str]]:
-        """At most ``limit`` client ids of stored sessions that nobody holds any more, because their node is gone.
+    def orphaned(self, node: NodeIdentity, limit: int) -> Maybe[Sequence[str]]:
+        """Assign at most ``limit`` orphaned sessions to ``node`` and return their client ids.
 
-        Being named hands a session to ``node``, in one atomic step: of several nodes that ask each is told of others.
-        It is named again until it was claimed; where ``node`` is gone before that, it is left behind once more. The
-        broker asks at its start, and once a second. A store that no two nodes share has nothing to say, as here.
+        A stored session is orphaned if the node that owned it is dead. Each orphaned session is assigned to one node,
+        in one atomic step, and returned again until it is claimed. If ``node`` dies before that, the session is
+        orphaned again. The broker calls this at its start and once a second. A store that nodes do not share has no
+        orphaned sessions, as in this default.
         """
         return ()
 
     def adopt(self, client_id: str, node: NodeIdentity) -> Maybe[Claim | None]:
-        """Claim a client id that :meth:`left_behind` has named to ``node``; ``None`` where somebody, this node
-        included, has claimed it since, and nothing was done.
+        """Claim an orphaned session that :meth:`orphaned` has assigned to ``node``.
+
+        Returns ``None``, without effect, if any node has claimed it since, this one included.
         """
         return self.claim(client_id, node)
 
-    def when_taken(self, call: Callable[[str, int], object]) -> None:
-        """Have ``call`` told the client id of each session of this node's that another node has claimed since, and
-        the epoch under which it was held here, as soon as the store notices.
+    def on_taken_over(self, call: Callable[[str, int], object]) -> None:
+        """Register ``call(client_id, epoch)`` for sessions of this node that another node has claimed.
 
-        Writes are fenced in any case; this is for those of whom nothing is written. It is made in the broker's
-        thread. A store that no two nodes share has nothing to tell, as here.
+        ``epoch`` is the one under which this node owned the session. Writes are fenced in any case; this call also
+        covers sessions without writes. It is made on the reactor thread, as soon as the store notices the claim. A
+        store that nodes do not share never makes it, as in this default.
         """
 
     @abstractmethod
     def count(self) -> int:
-        """How many sessions are stored, without waiting."""
+        """Return the number of stored sessions, without waiting."""

@@ -1,4 +1,4 @@
-"""What the queue, session and retain stores and the event log have in common."""
+"""The common interface of the queue, session and retain stores and the event log."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from kinmqtt_spi.values import Commit
 
 
 class Store:
-    """Something that takes a reactor turn's writes.
+    """A store that takes the writes of a reactor turn.
 
-    A turn hands each store its batch, and then calls :meth:`commit` of each store that got one. So a plugin that
-    serves several families can gather what they are handed and keep it as one transaction: an acknowledgement in
-    the session store without its entry in the queue store can't come about.
+    A turn passes each store its batch, and then calls :meth:`commit` of each store that got one. So a plugin that
+    serves several families can collect their batches and commit them as one transaction: an acknowledgement is never
+    committed in one store without its entry in another.
     """
 
     @property
     def transaction(self) -> object:
-        """What keeps this store's writes of a turn: the same object for stores whose writes are one transaction."""
+        """Identifies the transaction of a turn: the same object for stores that commit in one transaction."""
         return self
 
     def commit(self) -> Commit:
-        """The turn has handed over all it has: keep it.
+        """Commit the batches of this turn; the turn has no more of them.
 
-        Where it raises, nothing was kept. Where its answer fails later the core takes it that some or all may have
-        been, of this and of what was handed over since: those answers must fail too, so that nothing overtakes what
-        is sent again. What was handed over is kept when the store's answer to it *and* the
-        answer of this have fired; a store that keeps each batch by itself has nothing to do here. It fails as the
-        batches do; then what was gathered since the last call is forgotten.
+        A batch is committed when the store's answer to it *and* the answer of this call have fired. If this call
+        raises, nothing was committed. If its answer fails later, some or all of the writes may have been committed,
+        of this batch and of later ones. The answers to those later batches must fail too; this preserves the order of
+        what is sent again. A failed commit discards the batches collected since the last call. A store that commits
+        each batch by itself has nothing to do here.
         """
         return None

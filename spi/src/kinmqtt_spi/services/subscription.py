@@ -1,4 +1,4 @@
-"""Subscription index: from a topic name to everybody who wants it (section 4.7)."""
+"""Subscription index: finds the subscribers of a topic name (section 4.7)."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ class Subscriber:
 
 @frozen(slots=True)
 class Matches:
-    """Whoever wants a topic. A client with overlapping filters appears once for each of them."""
+    """The subscribers of a topic. A client with overlapping filters appears once for each of them."""
 
     subscribers: tuple[Subscriber, ...] = ()
-    """Plain subscriptions, in no particular order."""
+    """Non-shared subscriptions, in no particular order."""
     groups: Mapping[tuple[str, str], tuple[Subscriber, ...]] = field(factory=dict)
-    """Shared subscriptions: (group, filter) to its members, of whom each message goes to one."""
+    """Shared subscriptions: the members of each (group, filter). One of them gets the message."""
 
 
 class SubscriptionIndex(ABC):
-    """Finds the subscriptions that match a topic. In memory and synchronous; called on the reactor thread only."""
+    """Finds the subscriptions that match a topic. It is in memory, synchronous, and used in the reactor thread."""
 
     generation: int = 0
-    """Goes up with every change that could alter the answer of a match: caches of matches compare it."""
+    """Increases with every change that could alter a match, for caches of matches."""
 
     @abstractmethod
     def add(self, client_id: str, subscription: Subscription) -> bool:
-        """Add or replace a subscription; ``True`` if the client had none for this filter and group.
+        """Add or replace a subscription. Returns ``True`` if the client had none for this filter and group.
 
-        Raises :class:`~kinmqtt_spi.errors.SubscriptionRefused` for a filter that the index does not take.
+        Raises :class:`~kinmqtt_spi.errors.SubscriptionRefused` for a filter that the index does not support.
         """
 
     @abstractmethod
     def remove(self, client_id: str, filter: str, share_group: str | None = None) -> bool:
-        """Remove a subscription; ``False`` if there was none."""
+        """Remove a subscription. Returns ``False`` if there was none."""
 
     @abstractmethod
     def match(self, topic: str) -> Matches:
-        """Everybody whose filter matches the topic name, by the rules of section 4.7."""
+        """Return the subscribers whose filter matches the topic name (section 4.7)."""
 
     @abstractmethod
     def count(self) -> int:
-        """How many subscriptions there are."""
+        """Return the number of subscriptions."""
 
     @abstractmethod
     def filters(self) -> Iterator[tuple[str, int]]:
-        """Every distinct topic filter with its number of subscriptions, for routes and for people."""
+        """Yield each distinct topic filter with its number of subscriptions."""

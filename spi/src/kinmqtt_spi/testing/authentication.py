@@ -23,10 +23,10 @@ STEPS: Final = 10
 """How many steps of an exchange the suite takes before it gives up."""
 
 STRANGER: Final = "nobody-of-this-name"
-ODD_NAMES: Final = ("", "\0", "+/#", "%s {0} ${clientid}", "' OR 1=1 --", "*)(uid=*", "\U0001f600", "x" * 65_535)
+UNUSUAL_NAMES: Final = ("", "\0", "+/#", "%s {0} ${clientid}", "' OR 1=1 --", "*)(uid=*", "\U0001f600", "x" * 65_535)
 SEPARATORS: Final = (b":", b"/", b"|", b",", b";", b" ", b"\0", b"\n")
 """By which a name and a password might be told apart in one string."""
-ODD_PASSWORDS: Final = (b"", b"\0", b"\xff\xfe", b"*", b"x" * 65_535)
+UNUSUAL_PASSWORDS: Final = (b"", b"\0", b"\xff\xfe", b"*", b"x" * 65_535)
 
 
 @frozen(slots=True)
@@ -186,9 +186,9 @@ class AuthenticatorContract(Contract):
         Where passwords decide, none of them opens the door.
         """
         request = _some(authentication.accepted, "accepted")[0]
-        odd = [evolve(request, username=name) for name in ODD_NAMES]
-        odd += [evolve(request, password=password) for password in ODD_PASSWORDS]
-        odd += [evolve(request, username=name, password=b"\xff") for name in ODD_NAMES]
+        odd = [evolve(request, username=name) for name in UNUSUAL_NAMES]
+        odd += [evolve(request, password=password) for password in UNUSUAL_PASSWORDS]
+        odd += [evolve(request, username=name, password=b"\xff") for name in UNUSUAL_NAMES]
         for each in odd:
             verdict = _verdict(_ask(authentication, each, drive))
             assert not (self.passwords and verdict is Verdict.ALLOW), each

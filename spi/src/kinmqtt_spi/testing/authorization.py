@@ -19,8 +19,8 @@ from kinmqtt_spi.testing.hooks import Hooks
 from kinmqtt_spi.values import Client, Decision, Verdict
 
 STRANGER: Final = "nobody-of-this-name"
-ODD_NAMES: Final = ("+", "#", "a/#", "+/+", "/", "a/b", "")
-ODD_TOPICS: Final = ("/", "a//b", "$", "$SYS", "\U0001f600/ä", "a b", "%u/%c", "/" * 65_535, "x" * 65_535)
+UNUSUAL_NAMES: Final = ("+", "#", "a/#", "+/+", "/", "a/b", "")
+UNUSUAL_TOPICS: Final = ("/", "a//b", "$", "$SYS", "\U0001f600/ä", "a b", "%u/%c", "/" * 65_535, "x" * 65_535)
 
 
 @frozen(slots=True)
@@ -56,7 +56,7 @@ class AuthorizerContract(Contract):
     can_fail = False
     """Whether the suite may make what is behind the plugin fail: override :meth:`failing`."""
 
-    odd_names: Sequence[str] = ODD_NAMES
+    unusual_names: Sequence[str] = UNUSUAL_NAMES
     """What clients call themselves to gain something: leave out what the plugin's documentation lets them gain."""
 
     @pytest.fixture
@@ -146,7 +146,7 @@ class AuthorizerContract(Contract):
         tried = 0
         for request in [*authorization.denied, *authorization.allowed]:
             names = {request.client.client_id, request.client.username} - {None, ""}
-            for odd in self.odd_names:
+            for odd in self.unusual_names:
                 topics = {request.topic}
                 for name in names & set(request.topic.split("/")):
                     topics.add("/".join(odd if level == name else level for level in request.topic.split("/")))
@@ -164,7 +164,7 @@ class AuthorizerContract(Contract):
     def test_authorization_09_odd_topics_are_answered(self, authorization: AuthorizationCase, drive: Driver) -> None:
         """Long and deep topics, and signs that mean something elsewhere, are answered without an error."""
         for request in _some(_all(authorization), "questions"):
-            for topic in ODD_TOPICS:
+            for topic in UNUSUAL_TOPICS:
                 _ask(authorization, evolve(request, topic=topic), drive)
 
     # Deliveries

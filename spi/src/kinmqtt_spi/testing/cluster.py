@@ -41,7 +41,7 @@ class News:
         self.claims: list[tuple[str, int, NodeIdentity]] = []
         self.commit: Callable[[], Commit] = lambda: None
         """What :meth:`forwarded` answers."""
-        self.let_go: Callable[[], Maybe[None]] = lambda: None
+        self.release: Callable[[], Maybe[None]] = lambda: None
         """What :meth:`session_claimed` answers."""
 
     def forwarded(self, origin: NodeIdentity, messages: Sequence[Message]) -> Commit:
@@ -62,7 +62,7 @@ class News:
     def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> Maybe[None]:
         """See :class:`~kinmqtt_spi.services.cluster.ClusterListener`."""
         self.claims.append((client_id, epoch, owner))
-        return self.let_go()
+        return self.release()
 
     def routes_of(self, node: NodeIdentity) -> set[RouteChange]:
         """What that node wants, by all that was told."""
@@ -355,7 +355,7 @@ class ClusterBackendContract(Contract):
         """A claim is told to the owner before, and answers only when that one has let go."""
         pair = self._pair(cluster_backend, drive, clock)
         events: list[str] = []
-        pair.others.let_go = lambda: Late(events)
+        pair.others.release = lambda: Late(events)
 
         drive(pair.here.claim("client", 7, THERE))
         events.append("answered")

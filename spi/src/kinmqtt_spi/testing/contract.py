@@ -61,7 +61,7 @@ class StoreContract(Contract):
         """Make whatever is behind the store fail from now on; answers a call that mends it."""
         raise NotImplementedError(f"{type(self).__name__} sets can_fail, and does not override failing")
 
-    def keep(self, store: Store, write: Callable[[], Maybe[None]], drive: Driver) -> None:
+    def persist(self, store: Store, write: Callable[[], Maybe[None]], drive: Driver) -> None:
         """Hand a store one turn's writes as the broker does, and wait until they are kept.
 
         Raises what the store answers; both of its answers are waited for.

@@ -622,7 +622,7 @@ class EventLogContract(StoreContract):
     # Within
 
     def _append(self, log: EventLog, drive: Driver, *events: Event) -> None:
-        self.keep(log, lambda: log.append(events), drive)
+        self.persist(log, lambda: log.append(events), drive)
 
     def _read(self, log: EventLog, drive: Driver) -> list[Recorded]:
         return list(drive(log.read(-1, _MANY)))

@@ -702,7 +702,7 @@ class QueueStoreContract(StoreContract):
     # Within
 
     def _apply(self, store: QueueStore, drive: Driver, *writes: QueueWrite) -> None:
-        self.keep(store, lambda: store.apply(writes), drive)
+        self.persist(store, lambda: store.apply(writes), drive)
 
     def _read(self, store: QueueStore, drive: Driver, client_id: str) -> list[Entry]:
         """Everything that waits."""
@@ -779,10 +779,10 @@ class _Model:
         self._inflight: dict[str, dict[int, tuple[int, Entry | None]]] = {name: {} for name in self.names}
         self._inbound: dict[str, set[int]] = {name: set() for name in self.names}
 
-    def write(self, sort: str, client: int, number: int, more: int | None) -> list[QueueWrite]:
+    def write(self, type_: str, client: int, number: int, more: int | None) -> list[QueueWrite]:
         """Carry a step out; answers the writes that do the same in a store."""
         name = self.names[client]
-        make = cast(Callable[[str, int, int | None], list[QueueWrite]], getattr(self, f"_{sort}"))
+        make = cast(Callable[[str, int, int | None], list[QueueWrite]], getattr(self, f"_{type_}"))
         return make(name, number, more)
 
     def expired(self, now: float, removed: Sequence[tuple[str, Entry]]) -> None:

@@ -639,7 +639,7 @@ class RetainStoreContract(StoreContract):
             assert store.held_by(user) in (None, (len(theirs), sum(theirs)))
 
     def _put(self, store: RetainStore, drive: Driver, *writes: RetainWrite) -> None:
-        self.keep(store, lambda: store.put(writes), drive)
+        self.persist(store, lambda: store.put(writes), drive)
 
     def _match(self, store: RetainStore, drive: Driver, filter: str, limit: int = 100) -> list[Message]:
         """What all pages of a match hold."""

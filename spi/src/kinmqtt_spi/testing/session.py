@@ -114,7 +114,7 @@ class SessionStoreContract(StoreContract):
         writes = [SaveSubscriptions(name, epochs[name], (subscription("x"),)) for name in "abc"]
 
         with pytest.raises(Fenced) as refused:
-            self.keep(session_store, lambda: session_store.apply(writes), drive)
+            self.persist(session_store, lambda: session_store.apply(writes), drive)
 
         assert refused.value.client_ids == {"a", "c"}
         assert {name: len(self._stored(session_store, drive, name).subscriptions) for name in "abc"} == {
@@ -296,10 +296,10 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-19")
     def test_session_19_no_more_than_the_limit(self, session_store: SessionStore, drive: Driver) -> None:
-        """``expired``, ``due_wills`` and ``orphans`` answer at most as many as asked for, and in the end all."""
+        """``expired``, ``due_wills`` and ``owned_by`` answer at most as many as asked for, and in the end all."""
         names = {f"c{number}" for number in range(7)}
         epochs = self._opened(session_store, drive, *(session(name, will=will()) for name in names))
-        assert len(drive(session_store.orphans(HERE, 3))) == 3
+        assert len(drive(session_store.owned_by(HERE, 3))) == 3
         self._apply(session_store, drive, *(ReleaseSession(name, epoch, NOW, NOW) for name, epoch in epochs.items()))
 
         for ask in (session_store.expired, session_store.due_wills):
@@ -342,15 +342,15 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-22")
     def test_session_22_orphans_are_those_of_that_node(self, session_store: SessionStore, drive: Driver) -> None:
-        """``orphans`` names the client ids whose stored sessions that node owns; a claim by another adopts one."""
+        """``owned_by`` names the client ids whose stored sessions that node owns; a claim by another adopts one."""
         self._opened(session_store, drive, session("a"), session("b"))
         self._opened(session_store, drive, session("c"), node=THERE)
         drive(session_store.claim("nothing stored", HERE))
 
-        assert set(drive(session_store.orphans(HERE, 10))) == {"a", "b"}
+        assert set(drive(session_store.owned_by(HERE, 10))) == {"a", "b"}
         drive(session_store.claim("a", THERE))
-        assert set(drive(session_store.orphans(HERE, 10))) == {"b"}
-        assert set(drive(session_store.orphans(THERE, 10))) == {"a", "c"}
+        assert set(drive(session_store.owned_by(HERE, 10))) == {"b"}
+        assert set(drive(session_store.owned_by(THERE, 10))) == {"a", "c"}
 
     @behaviour("SESSION-23")
     def test_session_23_counts_what_is_stored(self, session_store: SessionStore, drive: Driver) -> None:
@@ -497,7 +497,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-31", needs="can_lose_nodes")
     def test_session_31_what_a_lost_node_held_is_named(self, session_store: SessionStore, drive: Driver) -> None:
-        """``left_behind`` names the stored sessions that a node which is gone had claimed last, and no others."""
+        """``orphaned`` names the stored sessions that a node which is gone had claimed last, and no others."""
         epochs = self._opened(session_store, drive, session("here"))
         more = (session("open"), session("released"), session("moved"), session("ended"))
         epochs |= self._opened(session_store, drive, *more, node=THERE)
@@ -506,12 +506,12 @@ class SessionStoreContract(StoreContract):
         drive(session_store.claim("moved", FAR))
         self._release(session_store, drive, epochs, here=NOW, released=NOW, far=NOW)
         self._apply(session_store, drive, DiscardSession("ended", epochs["ended"]))
-        before = drive(session_store.left_behind(HERE, 10))
+        before = drive(session_store.orphaned(HERE, 10))
 
         self.lost(session_store, THERE, drive)
 
         assert list(before) == []
-        assert sorted(drive(session_store.left_behind(HERE, 10))) == ["open", "released"]
+        assert sorted(drive(session_store.orphaned(HERE, 10))) == ["open", "released"]
 
     @behaviour("SESSION-32", needs="can_lose_nodes")
     def test_session_32_each_is_told_of_others(self, session_store: SessionStore, drive: Driver) -> None:
@@ -520,8 +520,8 @@ class SessionStoreContract(StoreContract):
         self._opened(session_store, drive, *(session(name) for name in sorted(names)), node=THERE)
         self.lost(session_store, THERE, drive)
 
-        here = set(drive(session_store.left_behind(HERE, 2)))
-        far = set(drive(session_store.left_behind(FAR, 10)))
+        here = set(drive(session_store.orphaned(HERE, 2)))
+        far = set(drive(session_store.orphaned(FAR, 10)))
 
         assert len(here) == 2
         assert far == names - here
@@ -532,27 +532,27 @@ class SessionStoreContract(StoreContract):
         """What was named to a node is named to it again until somebody has claimed it."""
         self._opened(session_store, drive, *(session(name) for name in "abc"), node=THERE)
         self.lost(session_store, THERE, drive)
-        told = [sorted(drive(session_store.left_behind(HERE, 10))) for _ in range(2)]
+        told = [sorted(drive(session_store.orphaned(HERE, 10))) for _ in range(2)]
 
         drive(session_store.adopt("a", HERE))
         drive(session_store.claim("b", FAR))
 
         assert told == [["a", "b", "c"]] * 2
-        assert list(drive(session_store.left_behind(HERE, 10))) == ["c"]
+        assert list(drive(session_store.orphaned(HERE, 10))) == ["c"]
 
     @behaviour("SESSION-34", needs="can_lose_nodes")
     def test_session_34_who_was_told_may_be_lost(self, session_store: SessionStore, drive: Driver) -> None:
         """What was named to a node, adopted or not, is left behind again where that node is gone."""
         self._opened(session_store, drive, session("a"), session("b"), node=THERE)
         self.lost(session_store, THERE, drive)
-        drive(session_store.left_behind(FAR, 10))
+        drive(session_store.orphaned(FAR, 10))
         drive(session_store.adopt("a", FAR))
-        before = drive(session_store.left_behind(HERE, 10))
+        before = drive(session_store.orphaned(HERE, 10))
 
         self.lost(session_store, FAR, drive)
 
         assert list(before) == []
-        assert sorted(drive(session_store.left_behind(HERE, 10))) == ["a", "b"]
+        assert sorted(drive(session_store.orphaned(HERE, 10))) == ["a", "b"]
 
     @behaviour("SESSION-35", needs="can_lose_nodes")
     def test_session_35_adopting_disturbs_nobody(self, session_store: SessionStore, drive: Driver) -> None:
@@ -560,7 +560,7 @@ class SessionStoreContract(StoreContract):
         stored = session("a", subscriptions=(subscription("x"),), will=will())
         old = self._opened(session_store, drive, stored, session("b"), session("c"), node=THERE)
         self.lost(session_store, THERE, drive)
-        drive(session_store.left_behind(HERE, 10))
+        drive(session_store.orphaned(HERE, 10))
         epochs = {"b": drive(session_store.claim("b", FAR)).epoch, "c": drive(session_store.claim("c", HERE)).epoch}
 
         claims = {name: drive(session_store.adopt(name, HERE)) for name in "abc"}
@@ -576,7 +576,7 @@ class SessionStoreContract(StoreContract):
     def test_session_36_what_others_claim_is_told(self, session_store: SessionStore, drive: Driver) -> None:
         """Of a session that another node has claimed the one that held it is told once, with the epoch it had."""
         told: list[tuple[str, int]] = []
-        session_store.when_taken(lambda client_id, epoch: told.append((client_id, epoch)))
+        session_store.on_taken_over(lambda client_id, epoch: told.append((client_id, epoch)))
         epochs = self._opened(session_store, drive, *(session(name) for name in ("kept", "taken", "own")))
         epochs["passing"] = drive(session_store.claim("passing", HERE)).epoch
         self._opened(session_store, drive, session("there"), node=THERE)
@@ -700,7 +700,7 @@ class SessionStoreContract(StoreContract):
                 return found
 
     def _apply(self, store: SessionStore, drive: Driver, *writes: SessionWrite) -> None:
-        self.keep(store, lambda: store.apply(writes), drive)
+        self.persist(store, lambda: store.apply(writes), drive)
 
     def _opened(
         self, store: SessionStore, drive: Driver, *sessions: StoredSession, node: NodeIdentity = HERE

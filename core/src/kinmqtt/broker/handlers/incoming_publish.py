@@ -19,7 +19,7 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.router import Routed
 from kinmqtt.hooks.awaitables import as_deferred, run
-from kinmqtt.hooks.dispatch import Ruling
+from kinmqtt.hooks.dispatch import HookVerdict
 from kinmqtt.mqtt.acknowledgements import success, with_reason
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -217,11 +217,11 @@ class IncomingPublish:
         problem = limits.problem_with(packet.topic)
         if problem is not None:
             denial = values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}")
-            return self._go_along(self._remember(key, Route(packet.topic, Ruling(denial, "limits"))))
+            return self._go_along(self._remember(key, Route(packet.topic, HookVerdict(denial, "limits"))))
         request = AuthorizationRequest(self.session.client, Action.PUBLISH, packet.topic, packet.qos, packet.retain)
         rights = connection.runtime.rights
         ruling = rights.ask(request)
-        if isinstance(ruling, Ruling):
+        if isinstance(ruling, HookVerdict):
             rights.tell(request, ruling)
             return self._go_along(self._remember(key, Route(packet.topic, ruling)))
         routes = connection.routes
@@ -230,7 +230,7 @@ class IncomingPublish:
         return self._when(ruling, partial(self._authorized, key, request, routes))
 
     def _authorized(
-        self, key: bytes, request: AuthorizationRequest, routes: dict[bytes, Route], ruling: Ruling
+        self, key: bytes, request: AuthorizationRequest, routes: dict[bytes, Route], ruling: HookVerdict
     ) -> None:
         """Authorizers have answered after a while."""
         connection = self.connection
@@ -341,7 +341,7 @@ class IncomingPublish:
         routed = connection.services.publishing.take(
             publication,
             fanout,
-            when_kept=packet.qos == 2 and session.kept,
+            after_commit=packet.qos == 2 and session.kept,
             connection=connection if packet.qos else None,
         )
         if not isinstance(routed, Routed):

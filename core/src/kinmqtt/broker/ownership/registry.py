@@ -22,7 +22,7 @@ from kinmqtt.broker.ownership.wills import Wills
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.session.session import Session, expiry_moment
 from kinmqtt.broker.turn.ports import Peer
-from kinmqtt.broker.turn.turn import ELSEWHERE, NotKept
+from kinmqtt.broker.turn.turn import ELSEWHERE, CommitFailed
 from kinmqtt.hooks.awaitables import pause, run, settle
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
@@ -147,7 +147,7 @@ class Sessions:
             runtime.turn.retry(client.client_id)
             await runtime.turn.drained()
             if runtime.turn.owes(client.client_id):
-                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
         claim = await self._claim(opening)
         try:
             return await self._claimed(opening, claim)
@@ -364,11 +364,11 @@ class Sessions:
             if cursor is None:
                 return restored
 
-    async def adopt_left_behind(self, now: float) -> None:
+    async def adopt_orphaned(self, now: float) -> None:
         """Go on with what nodes that are gone have left behind; what fails is named again."""
         try:
             adopted = await self._adopt_some(patient=True)
-        except (NotKept, ServiceUnavailable):
+        except (CommitFailed, ServiceUnavailable):
             return
         if adopted:
             log.info("{count} sessions that another node has left behind are here now", count=adopted)
@@ -376,7 +376,7 @@ class Sessions:
     async def _adopt_some(self, patient: bool) -> int:
         """Adopt what the store names as left behind; how many these were."""
         runtime = self._runtime
-        names = await settle(runtime.stores.session.left_behind(runtime.node, AT_ONCE))
+        names = await settle(runtime.stores.session.orphaned(runtime.node, AT_ONCE))
         several: list[Deferred[Any]] = [run(self._adopt_one(name, patient)) for name in names]
         answers = await DeferredList(several, consumeErrors=True)
         for _, answer in answers:
@@ -525,7 +525,9 @@ class Sessions:
             session.end()
             self._forget_subscriptions(session)
 
-    def unkept(self, client_id: str, writes: Sequence[QueueWrite], reason: ReasonCode, certain: bool) -> None:
+    def on_commit_failed(
+        self, client_id: str, writes: Sequence[QueueWrite], reason: ReasonCode, certain: bool
+    ) -> None:
         """The queue store did not keep what was done for a client.
 
         New messages are forgotten: who published them is not acknowledged. Where more was done, or it is not
@@ -575,7 +577,7 @@ class Sessions:
             while self.by_id.get(client_id) is session and client_id in self._reloading:
                 try:
                     state = await self._loaded(client_id, session.epoch)
-                except NotKept:
+                except CommitFailed:
                     await pause(runtime.clock, RETRY_S)
                 except ServiceUnavailable as error:
                     if not told:
@@ -607,7 +609,7 @@ class Sessions:
             try:
                 await turn.drained()
                 state = await self._loaded_alone(client_id)
-            except (NotKept, ServiceUnavailable):
+            except (CommitFailed, ServiceUnavailable):
                 if not patient:
                     raise
                 await pause(self._runtime.clock, RETRY_S)
@@ -621,7 +623,7 @@ class Sessions:
         try:
             await turn.hold(client_id)
             if turn.owes(client_id, queue_only=True):
-                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
             return await settle(self._runtime.stores.queue.load(client_id))
         finally:
             turn.go_on(client_id)
@@ -647,8 +649,8 @@ class Sessions:
     async def _end_kept(self, session: Session, expired: bool = False) -> None:
         """A kept session is over: others get what it held for their groups, and its will is published.
 
-        Whoever calls this holds the lock of the client id. Raises :class:`~kinmqtt.broker.turn.turn.NotKept` where
-        store fails: the session is then as if nothing had been.
+        Whoever calls this holds the lock of the client id. Raises
+        :class:`~kinmqtt.broker.turn.turn.CommitFailed` where a store fails: the session is then as if nothing had been.
         """
         session.ending = True
         try:
@@ -709,7 +711,7 @@ class Sessions:
                 await self._end_kept(session, expired)
                 if expired:
                     self._runtime.statistics.sessions_expired.value += 1
-        except NotKept:
+        except CommitFailed:
             return False
         finally:
             self._give_back(lock, client_id)
@@ -734,7 +736,7 @@ class Sessions:
         try:
             if self._unused(client_id, session.epoch) is session:
                 await self._redistribution.queue_left(session, ends=False)
-        except NotKept:
+        except CommitFailed:
             pass
         finally:
             self._give_back(lock, client_id)

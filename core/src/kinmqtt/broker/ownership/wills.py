@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker.message.names import check_made_names
 from kinmqtt.broker.session.queue import RETRY_S
-from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.hooks.awaitables import pause, run, settle
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action
@@ -59,14 +59,14 @@ class Wills:
         run(work).addBoth(over)
 
     async def attempted(self, client_id: str) -> None:
-        """Wait for a will that is being published. Raises :class:`NotKept` where it must be published again."""
+        """Wait for a will that is being published. Raises :class:`CommitFailed` where it must be published again."""
         waiting = self._under_way.get(client_id)
         if waiting is not None:
             over: Deferred[None] = Deferred()
             waiting.append(over)
             await over
             if client_id in self._under_way:
-                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
 
     async def message_of(self, client: Client, will: Will) -> Message | None:
         """What is to be published, as plugins want it; ``None`` where they stop it, or its client has no right to it.
@@ -134,7 +134,7 @@ class Wills:
 
         try:
             await self._publishing.publish_with(message, along)
-        except NotKept:
+        except CommitFailed:
             return False
         return True
 

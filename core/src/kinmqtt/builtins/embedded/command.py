@@ -287,7 +287,7 @@ def _ledger(contents: Contents) -> Ledger:
     for writes in contents.queue_writes():
         ledger.queues.carry_out(writes)
     ledger.retained.carry_out(contents.retained)
-    ledger.events.go_on_from(contents.events, contents.consumer_offsets)
+    ledger.events.restore(contents.events, contents.consumer_offsets)
     return ledger
 
 
@@ -346,7 +346,7 @@ def _queues(ledger: Ledger) -> Iterator[tuple[str, int, QueueState]]:
     for client_id in dict.fromkeys([*epochs, *ledger.queues.clients()]):
         state = ledger.queues.load(client_id)
         if state != QueueState():
-            yield client_id, max(ledger.queues.standing(client_id, None, 0).epoch, epochs.get(client_id, 0)), state
+            yield client_id, max(ledger.queues.snapshot(client_id, None, 0).epoch, epochs.get(client_id, 0)), state
 
 
 def _size_bytes(path: Path) -> int:

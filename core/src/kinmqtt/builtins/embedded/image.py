@@ -118,7 +118,7 @@ class QueueImage:
                 carry_out(list(_writes(client_id, queue, made, same)))
             if queue.floor:
                 # Numbers are not given twice: what the log says of the first would be taken for the second.
-                store.count_on(client_id, queue.epoch, queue.last, queue.floor)
+                store.restore_counters(client_id, queue.epoch, queue.last, queue.floor)
 
     def _append(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
         sequence = record[3]
@@ -210,7 +210,7 @@ class Image:
 
     def __init__(self) -> None:
         # The store that wrote this may have remembered each epoch: none may melt into a floor that shuts others out.
-        self.sessions = MemorySessionStore(heights=sys.maxsize)
+        self.sessions = MemorySessionStore(remembered_epochs=sys.maxsize)
         self.queues = QueueImage()
         self.retained = MemoryRetainStore()
         self._events: dict[int, Recorded] = {}
@@ -367,7 +367,7 @@ def _sessions(slicer: _Slicer, sessions: MemorySessionStore) -> Iterator[Group]:
 def _queue(slicer: _Slicer, queues: MemoryQueueStore, client_id: str) -> Iterator[Group]:
     after: int | None = None
     while True:
-        standing = queues.standing(client_id, after, _PAGE)
+        standing = queues.snapshot(client_id, after, _PAGE)
         if after is None:
             after = -1
             for packet_id in standing.inbound:

@@ -66,7 +66,7 @@ class Ledger:
             cursor = contents.cursor
             if cursor is None:
                 break
-        self.events.go_on_from(image.events, image.offsets)
+        self.events.restore(image.events, image.offsets)
         self.gathered.begins = image.retained.remembers_deletions
 
     def commit(self, all: bool = False) -> Commit:
@@ -143,7 +143,7 @@ class EmbeddedSessionStore(MemorySessionStore):
 
     def begin_with(self, sessions: MemorySessionStore, floor: int) -> None:
         """Begin with what another store holds; epochs of clients without a session begin above ``floor``."""
-        self.take_over(sessions, floor)
+        self.load_from(sessions, floor)
         self.set_aside = floor
 
     def apply(self, writes: Sequence[SessionWrite]) -> None:
