@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from environment import Environment
 from harness import House
 from processes import run_command
+from surroundings import Surroundings
 from twisted.internet.defer import Deferred
 
 from kinmqtt.cli.explain import Part, Question, Vote, explain, plan_named
@@ -454,13 +454,13 @@ class Guard:
 
 def test_the_command(tmp_path: Path) -> None:
     """A whole run, with a plugin that works in a thread; nothing listens."""
-    environment = Environment(tmp_path)
-    environment.install("guard", GUARD, {"guard": "guard:Guard"})
+    surroundings = Surroundings(tmp_path)
+    surroundings.install("guard", GUARD, {"guard": "guard:Guard"})
     options = ["--client", "c1", "--user", "ada", "--publish", "secret/x", "--data", str(tmp_path / "data")]
 
-    plain = run_command("explain", *options, env=environment.environment)
-    right = run_command("explain", *options, "--password-stdin", env=environment.environment, input="right\n")
-    wrong = run_command("explain", *options, "--password-stdin", env=environment.environment, input="wrong\n")
+    plain = run_command("explain", *options, env=surroundings.environment)
+    right = run_command("explain", *options, "--password-stdin", env=surroundings.environment, input="right\n")
+    wrong = run_command("explain", *options, "--password-stdin", env=surroundings.environment, input="wrong\n")
 
     assert [done.returncode for done in (plain, right, wrong)] == [0, 0, 0]
     assert "  => DENY 0x87 NOT_AUTHORIZED: it is secret (guard)\n" in plain.stdout
@@ -469,5 +469,5 @@ def test_the_command(tmp_path: Path) -> None:
     assert "it is secret" in right.stdout
     assert "wrong password (guard)" in wrong.stdout
     assert "May it publish" not in wrong.stdout
-    assert environment.bound_ports == []
+    assert surroundings.bound_ports == []
     assert not (tmp_path / "data").exists()

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from environment import Environment
 from processes import BrokerProcess, broker_command, environment, free_port, run_command, running_broker
+from surroundings import Surroundings
 from wire import wire
 
 from kinmqtt.mqtt.packets import V5, V311, Disconnect
@@ -61,26 +61,26 @@ def queue_store():
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Environment:
+def surroundings(tmp_path: Path) -> Surroundings:
     """Where a test's plugins are installed, and a watch on what listens."""
-    return Environment(tmp_path)
+    return Surroundings(tmp_path)
 
 
 Refused = Callable[..., str]
 
 
 @pytest.fixture
-def refused(tmp_path: Path, environment: Environment) -> Refused:
+def refused(tmp_path: Path, surroundings: Surroundings) -> Refused:
     """Runs `kinmqtt run`, which must refuse with one clear message, and returns that."""
 
     def run(settings: str | None, *arguments: str, command: str = "run", **variables: str) -> str:
         if settings is not None:
             (tmp_path / "k.toml").write_text(settings)
             arguments = ("-c", "k.toml", *arguments)
-        done = run_command(command, *arguments, cwd=tmp_path, env=environment.environment | variables)
+        done = run_command(command, *arguments, cwd=tmp_path, env=surroundings.environment | variables)
 
         assert (done.returncode, done.stdout) == (1, "")
-        assert environment.bound_ports == []
+        assert surroundings.bound_ports == []
         message = done.stderr.removesuffix("\n")
         assert message.startswith("kinmqtt: ")
         assert "\n" not in message and "Traceback" not in message
@@ -119,11 +119,11 @@ def test_usage(arguments: list[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_check_says_what_would_run(environment: Environment) -> None:
+def test_check_says_what_would_run(surroundings: Surroundings) -> None:
     """`kinmqtt check` shows listeners, services and plugins, and starts and opens nothing."""
-    environment.install("guard", GUARD, {"guard": "guard"})
+    surroundings.install("guard", GUARD, {"guard": "guard"})
 
-    done = run_command("check", "-l", "tcp:1885", env=environment.environment)
+    done = run_command("check", "-l", "tcp:1885", env=surroundings.environment)
 
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -131,17 +131,17 @@ def test_check_says_what_would_run(environment: Environment) -> None:
     assert "queue: memory" in lines
     assert any(line.startswith("hooks run in this order: guard, ") for line in lines)
     assert lines[-1] == "the settings are sound"
-    assert environment.bound_ports == []
+    assert surroundings.bound_ports == []
 
 
-def test_plugins_says_who_and_why(environment: Environment) -> None:
+def test_plugins_says_who_and_why(surroundings: Surroundings) -> None:
     """`kinmqtt plugins` lists what is installed, whether it is used and why, and what it does."""
-    environment.install("guard", GUARD, {"guard": "guard"})
-    environment.install("stores", STORES, {"stores": "stores"})
+    surroundings.install("guard", GUARD, {"guard": "guard"})
+    surroundings.install("stores", STORES, {"stores": "stores"})
 
-    environment.install("limits", LIMITS, {"limits": "limits"})
+    surroundings.install("limits", LIMITS, {"limits": "limits"})
 
-    done = run_command("plugins", "-P", "no:hash", env=environment.environment)
+    done = run_command("plugins", "-P", "no:hash", env=surroundings.environment)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "+ guard (guard 1.0): installed\n    hooks: authenticate, settings_class\n" in done.stdout
@@ -349,12 +349,12 @@ def test_check_finds_a_data_directory_that_can_not_be_written(refused: Refused) 
     )
 
 
-def test_check_names_sections_that_have_no_effect(environment: Environment, tmp_path: Path) -> None:
+def test_check_names_sections_that_have_no_effect(surroundings: Surroundings, tmp_path: Path) -> None:
     """A section of a plugin that is not used is no mistake, and is not passed over in silence."""
-    environment.install("guard", GUARD, {"guard": "guard"})
+    surroundings.install("guard", GUARD, {"guard": "guard"})
     (tmp_path / "k.toml").write_text("[plugins]\nonly = []\n[plugins.guard]\nx = 1\n")
 
-    done = run_command("check", "-c", "k.toml", cwd=tmp_path, env=environment.environment)
+    done = run_command("check", "-c", "k.toml", cwd=tmp_path, env=surroundings.environment)
 
     assert done.returncode == 0, done.stderr
     assert "k.toml:3: plugins.guard: the section has no effect: not among plugins.only\n" in done.stdout
@@ -386,11 +386,11 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_listening_beyond_loopback_can_be_wanted(environment: Environment) -> None:
+def test_listening_beyond_loopback_can_be_wanted(surroundings: Surroundings) -> None:
     """With `--allow-anonymous`, or with an authenticator, a broker may listen anywhere."""
-    allowed = run_command("check", "-l", "1883", "--allow-anonymous", env=environment.environment)
-    environment.install("guard", GUARD, {"guard": "guard"})
-    guarded = run_command("check", "-l", "1883", env=environment.environment)
+    allowed = run_command("check", "-l", "1883", "--allow-anonymous", env=surroundings.environment)
+    surroundings.install("guard", GUARD, {"guard": "guard"})
+    guarded = run_command("check", "-l", "1883", env=surroundings.environment)
 
     assert (allowed.returncode, guarded.returncode) == (0, 0)
 
@@ -398,32 +398,32 @@ def test_listening_beyond_loopback_can_be_wanted(environment: Environment) -> No
 # Mistakes with plugins
 
 
-def test_two_plugins_for_one_family(environment: Environment, refused: Refused) -> None:
+def test_two_plugins_for_one_family(surroundings: Surroundings, refused: Refused) -> None:
     """Two installed plugins that provide one service are named, with the setting that decides."""
-    environment.install("stores", STORES, {"one": "stores", "two": "stores2"})
-    (environment.folder / "stores2.py").write_text(STORES)
+    surroundings.install("stores", STORES, {"one": "stores", "two": "stores2"})
+    (surroundings.folder / "stores2.py").write_text(STORES)
 
     message = refused(LOCAL)
 
     assert message == "plugins 'one' and 'two' both provide the queue service; name one: services.queue = 'one'"
 
 
-def test_naming_one_of_two_plugins_decides(environment: Environment, tmp_path: Path) -> None:
+def test_naming_one_of_two_plugins_decides(surroundings: Surroundings, tmp_path: Path) -> None:
     """Where the settings name one of two plugins for a service, that one serves."""
-    environment.install("stores", STORES, {"one": "stores", "two": "stores2"})
-    (environment.folder / "stores2.py").write_text(STORES)
+    surroundings.install("stores", STORES, {"one": "stores", "two": "stores2"})
+    (surroundings.folder / "stores2.py").write_text(STORES)
     (tmp_path / "k.toml").write_text('[services]\nqueue = "two"\n')
 
-    done = run_command("check", "-c", "k.toml", cwd=tmp_path, env=environment.environment)
+    done = run_command("check", "-c", "k.toml", cwd=tmp_path, env=surroundings.environment)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "queue: two\n" in done.stdout
 
 
-def test_two_plugins_of_one_name(environment: Environment, refused: Refused) -> None:
+def test_two_plugins_of_one_name(surroundings: Surroundings, refused: Refused) -> None:
     """Two distributions whose plugins have one name are both named."""
-    environment.install("stores", STORES, {"mine": "stores"})
-    environment.install("guard", GUARD, {"mine": "guard"})
+    surroundings.install("stores", STORES, {"mine": "stores"})
+    surroundings.install("guard", GUARD, {"mine": "guard"})
 
     message = refused(LOCAL)
 
@@ -453,9 +453,9 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("source", "why"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN])
-def test_a_broken_plugin(environment: Environment, refused: Refused, source: str, why: str) -> None:
+def test_a_broken_plugin(surroundings: Surroundings, refused: Refused, source: str, why: str) -> None:
     """A plugin that can't be used keeps the broker from starting, and the message says whose fault it is."""
-    environment.install("broken", source, {"broken": "broken"})
+    surroundings.install("broken", source, {"broken": "broken"})
 
     message = refused(LOCAL)
 
@@ -463,17 +463,17 @@ def test_a_broken_plugin(environment: Environment, refused: Refused, source: str
     assert why in message
 
 
-def test_a_plugin_that_can_not_start(environment: Environment, tmp_path: Path) -> None:
+def test_a_plugin_that_can_not_start(surroundings: Surroundings, tmp_path: Path) -> None:
     """A plugin that fails to start ends the broker with status 1 and its name, before anything listens."""
     source = "from kinmqtt_spi import hookimpl\n@hookimpl\ndef start(context):\n    raise OSError('no cheese')\n"
-    environment.install("broken", source, {"broken": "broken"})
+    surroundings.install("broken", source, {"broken": "broken"})
 
-    done = run_command("run", cwd=tmp_path, env=environment.environment)
+    done = run_command("run", cwd=tmp_path, env=surroundings.environment)
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "kinmqtt: plugin 'broken' can't start: OSError: no cheese"
     assert "Traceback" not in done.stderr
-    assert environment.bound_ports == []
+    assert surroundings.bound_ports == []
 
 
 UNCONFIGURED = """
@@ -490,19 +490,19 @@ def authenticate(request):
 """
 
 
-def test_an_authenticator_that_is_not_configured(environment: Environment, refused: Refused) -> None:
+def test_an_authenticator_that_is_not_configured(surroundings: Surroundings, refused: Refused) -> None:
     """An authenticator that is installed but not configured neither shuts everybody out nor guards anything."""
-    environment.install("gate", UNCONFIGURED, {"gate": "gate"})
+    surroundings.install("gate", UNCONFIGURED, {"gate": "gate"})
 
     assert refused('[broker]\nlisten = ["1883"]\n').startswith("the broker would listen beyond loopback")
-    with running_broker(env=environment.environment) as broker, wire(broker.port, "client") as client:
+    with running_broker(env=surroundings.environment) as broker, wire(broker.port, "client") as client:
         client.ping()
         assert "anonymous clients are let in" in broker.output
 
 
-def test_a_plugin_that_is_named_but_not_configured(environment: Environment, refused: Refused) -> None:
+def test_a_plugin_that_is_named_but_not_configured(surroundings: Surroundings, refused: Refused) -> None:
     """A plugin that the settings name must start, or the broker does not: a guard must not vanish quietly."""
-    environment.install("gate", UNCONFIGURED, {"gate": "gate"})
+    surroundings.install("gate", UNCONFIGURED, {"gate": "gate"})
 
     message = refused('[plugins]\norder = ["gate"]\n')
 
@@ -525,18 +525,18 @@ def test_a_section_for_a_store_that_is_not_wanted(tmp_path: Path) -> None:
     assert 'set broker.data = "memory" (`--data memory`) instead' in none.stderr
 
 
-def test_a_plugin_s_own_section(environment: Environment, refused: Refused) -> None:
+def test_a_plugin_s_own_section(surroundings: Surroundings, refused: Refused) -> None:
     """A mistake in a plugin's section is located as in the broker's own."""
-    environment.install("guard", GUARD, {"guard": "guard"})
+    surroundings.install("guard", GUARD, {"guard": "guard"})
 
     message = refused('[plugins.guard]\ncolor = "red"\n')
 
     assert message == "k.toml:2:1: plugins.guard.color: unknown key; did you mean 'colour'?"
 
 
-def test_a_plugin_s_own_variable(environment: Environment, refused: Refused) -> None:
+def test_a_plugin_s_own_variable(surroundings: Surroundings, refused: Refused) -> None:
     """A variable that a plugin does not know is refused once the plugins are known."""
-    environment.install("guard", GUARD, {"guard": "guard"})
+    surroundings.install("guard", GUARD, {"guard": "guard"})
 
     message = refused(LOCAL, KINMQTT__PLUGINS__GUARD__COLOR="red")
 
@@ -546,7 +546,7 @@ def test_a_plugin_s_own_variable(environment: Environment, refused: Refused) -> 
 # Ports
 
 
-def test_a_port_in_use(environment: Environment) -> None:
+def test_a_port_in_use(surroundings: Surroundings) -> None:
     """Where one of two ports is in use the broker exits with status 1 and one message, and neither stays open."""
     first = free_port()
     with socket.socket() as taken:
@@ -555,7 +555,7 @@ def test_a_port_in_use(environment: Environment) -> None:
         second = taken.getsockname()[1]
 
         done = run_command(
-            "run", "-l", f"127.0.0.1:{first}", "-l", f"127.0.0.1:{second}", env=environment.environment
+            "run", "-l", f"127.0.0.1:{first}", "-l", f"127.0.0.1:{second}", env=surroundings.environment
         )
 
     assert done.returncode == 1
@@ -568,13 +568,13 @@ def test_a_port_in_use(environment: Environment) -> None:
     assert "Address already in use" in messages[0]
     assert "Traceback" not in done.stderr
     assert "listening on" not in done.stderr
-    assert environment.bound_ports == [first, second]
+    assert surroundings.bound_ports == [first, second]
 
 
-def test_the_watch_on_listeners_sees_one(environment: Environment) -> None:
+def test_the_watch_on_listeners_sees_one(surroundings: Surroundings) -> None:
     """A broker that does listen is seen by what these tests rely on to tell that others did not."""
-    with running_broker(env=environment.environment) as broker:
-        assert environment.bound_ports == [broker.port]
+    with running_broker(env=surroundings.environment) as broker:
+        assert surroundings.bound_ports == [broker.port]
 
 
 def test_the_port_is_free_again_at_once() -> None:

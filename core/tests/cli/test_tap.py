@@ -7,8 +7,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from environment import Environment
 from processes import BrokerProcess, free_port, run_command, running_broker, script, twistd_command
+from surroundings import Surroundings
 from wire import wire
 
 from kinmqtt.mqtt.packets import V5, Disconnect
@@ -16,23 +16,23 @@ from kinmqtt_spi.reasons import ReasonCode
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Environment:
+def surroundings(tmp_path: Path) -> Surroundings:
     """A watch on what listens."""
-    return Environment(tmp_path)
+    return Surroundings(tmp_path)
 
 
-def refused(environment: Environment, cwd: Path, *arguments: str) -> str:
+def refused(surroundings: Surroundings, cwd: Path, *arguments: str) -> str:
     """What twistd says where the broker must not start."""
     done = run_command(
         *arguments,
         program=[script("twistd"), "-n", "--pidfile=", "kinmqtt"],
         cwd=cwd,
-        env=environment.environment,
+        env=surroundings.environment,
     )
     said = done.stdout + done.stderr
     assert done.returncode == 1
     assert "Traceback" not in said
-    assert environment.bound_ports == []
+    assert surroundings.bound_ports == []
     return said
 
 
@@ -84,26 +84,26 @@ USAGE = [
 
 @pytest.mark.parametrize(("settings", "arguments", "message"), [row[1:] for row in USAGE], ids=[r[0] for r in USAGE])
 def test_a_mistake_in_the_settings(
-    environment: Environment, tmp_path: Path, settings: str, arguments: tuple[str, ...], message: str
+    surroundings: Surroundings, tmp_path: Path, settings: str, arguments: tuple[str, ...], message: str
 ) -> None:
     """A mistake is shown in one line, without the usage, with exit status 1."""
     (tmp_path / "k.toml").write_text(settings)
 
-    said = refused(environment, tmp_path, "-c", "k.toml", *arguments)
+    said = refused(surroundings, tmp_path, "-c", "k.toml", *arguments)
 
     assert said.startswith(f"kinmqtt: {message}") and len(said.splitlines()) == 1
 
 
-def test_an_unknown_option_is_shown_below_the_usage(environment: Environment, tmp_path: Path) -> None:
+def test_an_unknown_option_is_shown_below_the_usage(surroundings: Surroundings, tmp_path: Path) -> None:
     """A mistake in usage is told as twistd has it."""
-    said = refused(environment, tmp_path, "--bogus")
+    said = refused(surroundings, tmp_path, "--bogus")
 
     assert ": option --bogus not recognized" in said.splitlines()[-1]
 
 
-def test_a_missing_file(environment: Environment, tmp_path: Path) -> None:
+def test_a_missing_file(surroundings: Surroundings, tmp_path: Path) -> None:
     """A settings file that isn't there is named, in one line."""
-    said = refused(environment, tmp_path, "-c", "missing.toml")
+    said = refused(surroundings, tmp_path, "-c", "missing.toml")
 
     assert said == "kinmqtt: missing.toml: there is no such file\n"
 
@@ -119,12 +119,12 @@ ASSEMBLY = [
     ("settings", "arguments", "message"), [row[1:] for row in ASSEMBLY], ids=[row[0] for row in ASSEMBLY]
 )
 def test_a_mistake_in_the_assembly(
-    environment: Environment, tmp_path: Path, settings: str, arguments: tuple[str, ...], message: str
+    surroundings: Surroundings, tmp_path: Path, settings: str, arguments: tuple[str, ...], message: str
 ) -> None:
     """What can't hold is told in one line and nothing else, with exit status 1."""
     (tmp_path / "k.toml").write_text(settings)
 
-    said = refused(environment, tmp_path, "-c", "k.toml", *arguments)
+    said = refused(surroundings, tmp_path, "-c", "k.toml", *arguments)
 
     assert said.startswith(f"kinmqtt: {message}")
     assert said.count("\n") == 1
