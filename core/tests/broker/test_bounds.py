@@ -14,7 +14,7 @@ from kinmqtt.mqtt.packets import V5, V311, Connack, Puback, Publish, Pubrec, Sub
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.plugin import Context
-from kinmqtt_spi.services.queue import Entry, FullPolicy
+from kinmqtt_spi.services.queue import Entry, OverflowPolicy
 
 
 def dropped(house: House, why: str) -> int:
@@ -146,7 +146,7 @@ def _try(house: House, client_id: str, version: int) -> Peer:
 
 def test_all_queues_together_are_bounded() -> None:
     """Where they hold as much as may be, each counts as full."""
-    house = House(max_all_queued_bytes=4000, user_share=1, queue_full=FullPolicy.REFUSE)
+    house = House(max_all_queued_bytes=4000, user_share=1, queue_full=OverflowPolicy.REFUSE)
     for name in "abc":
         house.connect(name, clean_start=False).subscribe(name, qos=1).drop()
     pub = house.connect("p", V5)
@@ -200,8 +200,8 @@ def test_what_is_in_flight_to_clients_that_are_away_counts() -> None:
     assert waiting.size_bytes == 0
 
 
-@pytest.mark.parametrize("policy", [FullPolicy.DROP_OLDEST, FullPolicy.KEEP_LATEST])
-def test_only_its_own_gives_way(policy: FullPolicy) -> None:
+@pytest.mark.parametrize("policy", [OverflowPolicy.DROP_OLDEST, OverflowPolicy.KEEP_LATEST])
+def test_only_its_own_gives_way(policy: OverflowPolicy) -> None:
     """A queue that has something makes room of that; one that has nothing drops the newcomer."""
     house = House(max_all_queued_bytes=2000, user_share=1, queue_full=policy)
     for name in "ab":

@@ -36,7 +36,7 @@ class SharedSessions(SlowSessions):
     def iterate(self, cursor: object = None, limit: int = 1000) -> SessionPage:
         return evolve(super().iterate(cursor, limit), elsewhere=frozenset(self.others))
 
-    def left_behind(self, node: NodeIdentity, limit: int) -> Any:
+    def orphaned(self, node: NodeIdentity, limit: int) -> Any:
         return self.asks(lambda: tuple(self.behind[:limit]))
 
     def adopt(self, client_id: str, node: NodeIdentity) -> Any:

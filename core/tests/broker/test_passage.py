@@ -62,7 +62,7 @@ def payloads(peer: Peer) -> list[bytes]:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("more", [{}, {"expiry_s": 60}], ids=["unkept", "kept"])
+@pytest.mark.parametrize("more", [{}, {"expiry_s": 60}], ids=["on_commit_failed", "kept"])
 def test_others_are_served_while_a_message_goes_to_very_many(more: dict[str, int], qos: int) -> None:
     """Its publisher alone waits, and is answered when everybody has it (MQTT-4.6.0-6)."""
     house = SlicedHouse()
@@ -479,7 +479,7 @@ def test_a_retained_message_that_waits_is_retained_when_its_turn_comes() -> None
     assert payloads(house.connect("later", V5).subscribe("t", qos=1)) == [b"2"]
 
 
-@pytest.mark.parametrize("more", [{}, {"expiry_s": 60}], ids=["unkept", "kept"])
+@pytest.mark.parametrize("more", [{}, {"expiry_s": 60}], ids=["on_commit_failed", "kept"])
 def test_a_retained_will_that_waits_is_published_whole_or_again(more: dict[str, int]) -> None:
     """A store that fails once keeps no part of it: it is retained with what it is published with."""
     store = FailingRetaineds()

@@ -13,9 +13,9 @@ from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Pubrec
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import EventKind
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 
-KEPT = pytest.mark.parametrize("kept", [True, False], ids=["kept", "unkept"])
+KEPT = pytest.mark.parametrize("kept", [True, False], ids=["kept", "on_commit_failed"])
 
 STOPPER = "stopper"
 """The topic of a message that fills the window of a client, so that others wait behind it."""
@@ -163,13 +163,13 @@ def test_a_session_shortened_to_its_connection_ends_with_it(how: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "left"),
     [
-        (FullPolicy.DROP_NEWEST, [b"0", b"1"]),
-        (FullPolicy.DROP_OLDEST, [b"3", b"4"]),
-        (FullPolicy.KEEP_LATEST, [b"1", b"4"]),
-        (FullPolicy.REFUSE, [b"0", b"1"]),
+        (OverflowPolicy.DROP_NEWEST, [b"0", b"1"]),
+        (OverflowPolicy.DROP_OLDEST, [b"3", b"4"]),
+        (OverflowPolicy.KEEP_LATEST, [b"1", b"4"]),
+        (OverflowPolicy.REFUSE, [b"0", b"1"]),
     ],
 )
-def test_the_limit_holds_within_one_read(policy: FullPolicy, left: list[bytes], kept: bool) -> None:
+def test_the_limit_holds_within_one_read(policy: OverflowPolicy, left: list[bytes], kept: bool) -> None:
     """Messages that come together find the queue as those before them left it, not as the turn began."""
     house = House(max_inflight=1, max_queued_messages=2, queue_full=policy)
     sub = waiter(house, kept)
@@ -234,7 +234,7 @@ def test_bytes_of_a_topic_are_counted_as_sent(kept: bool) -> None:
 @KEPT
 def test_as_many_give_way_as_it_takes(kept: bool) -> None:
     """A large message takes the place of several small ones: the bytes that wait stay near their limit."""
-    house = House(max_inflight=1, max_queued_bytes=1024, queue_full=FullPolicy.DROP_OLDEST)
+    house = House(max_inflight=1, max_queued_bytes=1024, queue_full=OverflowPolicy.DROP_OLDEST)
     sub = waiter(house, kept)
     pub = house.connect("p")
     for _ in range(20):
@@ -250,7 +250,7 @@ def test_as_many_give_way_as_it_takes(kept: bool) -> None:
 @KEPT
 def test_a_queue_at_its_limit_takes_and_sends_again(kept: bool) -> None:
     """Once the client has taken what waited, all is as it was: order, counts and the way past the queue."""
-    house = House(max_inflight=1, max_queued_messages=3, queue_full=FullPolicy.DROP_OLDEST)
+    house = House(max_inflight=1, max_queued_messages=3, queue_full=OverflowPolicy.DROP_OLDEST)
     sub = waiter(house, kept)
     pub = house.connect("p")
     for number in range(3):
@@ -274,7 +274,7 @@ def test_a_queue_at_its_limit_takes_and_sends_again(kept: bool) -> None:
 @pytest.mark.parametrize(("version", "reason"), [(V311, ReasonCode.SUCCESS), (V5, ReasonCode.QUOTA_EXCEEDED)])
 def test_a_full_queue_may_refuse(version: int, reason: ReasonCode) -> None:
     """The publisher is told 0x97 where its version can; other subscribers have the message all the same."""
-    house = House(max_inflight=1, max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(max_inflight=1, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     waiter(house, True)
     other = house.connect("o").subscribe("t", qos=1)
     pub = house.connect("p", version).publish("t", b"0", qos=1)
@@ -289,7 +289,7 @@ def test_a_full_queue_may_refuse(version: int, reason: ReasonCode) -> None:
 
 def test_a_refused_identifier_is_free() -> None:
     """After a PUBREC with 0x97 the same packet identifier is a new message [MQTT-4.3.3-9]."""
-    house = House(max_inflight=1, max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(max_inflight=1, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     sub = waiter(house, True)
     pub = house.connect("p", V5).publish("t", b"0", qos=2).publish("t", b"1", qos=2, packet_id=9)
     first = taken(house, sub)
@@ -303,7 +303,7 @@ def test_a_refused_identifier_is_free() -> None:
 def test_a_refused_identifier_is_not_kept() -> None:
     """The store does not hold a refused identifier either, or a new broker would take its next use for a repeat."""
     queues = SlowQueues()
-    house = House(plugins={"queues": queues}, max_inflight=1, max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(plugins={"queues": queues}, max_inflight=1, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     waiter(house, True)
     pub = house.connect("p", V5, expiry_s=100).publish("t", b"0", qos=2)
 

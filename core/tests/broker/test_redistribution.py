@@ -11,7 +11,7 @@ from stores import SlowQueues
 from kinmqtt.mqtt.packets import V5, Puback, Publish, Pubrel
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 
 SHARE = "$share/g/t"
 
@@ -25,7 +25,7 @@ def _payloads(peer: Peer) -> list[bytes]:
     return [payload for _, payload, _ in peer.messages]
 
 
-@pytest.mark.parametrize("expiry_s", [None, 60], ids=["unkept", "kept"])
+@pytest.mark.parametrize("expiry_s", [None, 60], ids=["on_commit_failed", "kept"])
 def test_unacknowledged_messages_go_to_another(expiry_s: int | None) -> None:
     """QoS 1: what the lost member had not acknowledged is given to one that is there."""
     house = House()
@@ -40,7 +40,7 @@ def test_unacknowledged_messages_go_to_another(expiry_s: int | None) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("expiry_s", [None, 60], ids=["unkept", "kept"])
+@pytest.mark.parametrize("expiry_s", [None, 60], ids=["on_commit_failed", "kept"])
 def test_waiting_messages_go_to_another(expiry_s: int | None, qos: int) -> None:
     """What had not been sent yet, of QoS 2 too."""
     house = House()
@@ -137,7 +137,7 @@ def test_what_waits_for_a_session_that_ends_is_for_others(how: str) -> None:
 
 def test_a_member_with_a_full_queue_passes_it_on() -> None:
     """Where a queue refuses by its policy, the next member is asked; only if all refuse is the publisher told."""
-    house = House(max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     for name in ("a", "b"):
         _member(house, name, 60).drop()
     pub = house.connect("pub", V5)

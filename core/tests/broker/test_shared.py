@@ -16,7 +16,7 @@ from kinmqtt_spi import Properties, Subscription, hookimpl
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.event import EventKind
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.services.subscription import Subscriber
 
 VERSIONS = [V31, V311, V5]
@@ -219,7 +219,7 @@ def test_members_come_and_go_between_messages() -> None:
 
 def test_a_full_member_is_passed_over() -> None:
     """What one member's queue refuses another gets; where all refuse, connected or not, the publisher is told."""
-    house = House(max_inflight=1, max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(max_inflight=1, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     slow = member(house, "slow", silent=True)
     quick = member(house, "quick")
 
@@ -380,7 +380,7 @@ class Copyist:
 def test_a_copy_of_a_full_member_is_passed_over() -> None:
     """A plugin's answer is known by its client: where that one's queue refuses the next member is asked, once."""
     copyist = Copyist()
-    house = House(plugins={"copyist": copyist}, max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(plugins={"copyist": copyist}, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     for client_id in "ab":
         member(house, client_id).drop()
 
@@ -466,8 +466,8 @@ def test_the_others_go_on_where_they_were(how: str) -> None:
 def test_what_a_member_held_goes_to_its_own_shared_subscription(how: str, there: str) -> None:
     """Not to members of another filter under the same name: who stays alone with a filter keeps what came by it."""
     house = House(max_inflight=10 if how == "in flight" else 1)
-    unkept = {"clean_start": True, "expiry_s": None} if how == "waiting" else {}
-    lost = member(house, "lost", filter="$share/g/a/#", silent=True, **unkept)
+    on_commit_failed = {"clean_start": True, "expiry_s": None} if how == "waiting" else {}
+    lost = member(house, "lost", filter="$share/g/a/#", silent=True, **on_commit_failed)
     lost.subscribe("$share/g/a/+", 2).subscribe("own", 1)
     house.connect("p").publish("own", b"own", qos=1)
     publish(house, 2, 1, "a/b")

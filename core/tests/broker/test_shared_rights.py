@@ -17,7 +17,7 @@ from kinmqtt.mqtt.packets import V5, Puback, Pubrec
 from kinmqtt_spi import ALLOW, Client, Drop, Message, Properties, Subscription, Verdict, deny, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Authorization, AuthorizationRequest, Cache
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.services.subscription import Subscriber
 
 YES_FOR_GOOD = Authorization(Verdict.ALLOW, cache=Cache.TOPIC)
@@ -233,7 +233,7 @@ def test_no_strategy_loses_messages_to_a_member_that_may_not_receive(strategy: S
 def test_a_full_member_decides_where_the_others_may_not_receive() -> None:
     """The queue policy of the last that may have the message holds: it is neither refused nor gone unseen."""
     house = House(
-        plugins={"censor": Censor("b")}, max_queued_messages=2, max_inflight=1, queue_full=FullPolicy.DROP_OLDEST
+        plugins={"censor": Censor("b")}, max_queued_messages=2, max_inflight=1, queue_full=OverflowPolicy.DROP_OLDEST
     )
     full = house.connect("a", V5, expiry_s=60, silent=True).subscribe("$share/g/t", 1)
     house.connect("b", V5).subscribe("$share/g/t", 1)
@@ -249,7 +249,7 @@ def test_a_full_member_decides_where_the_others_may_not_receive() -> None:
     assert (drops(house), drops(house, "queue_full")) == (0, 2)
 
 
-@pytest.mark.parametrize("expiry_s", [None, 60], ids=["unkept", "kept"])
+@pytest.mark.parametrize("expiry_s", [None, 60], ids=["on_commit_failed", "kept"])
 @pytest.mark.parametrize("held", ["in flight", "waiting"])
 def test_what_a_lost_member_held_goes_to_one_that_may_receive(held: str, expiry_s: int | None) -> None:
     """Never to one that may not, which would lose it."""

@@ -521,7 +521,7 @@ def many_filters(house: SlicedHouse, client_id: str, count: int, **more: Any) ->
     return peer.send_bytes(subscribe("all", *(f"{client_id}/{number}" for number in range(count - 1))))
 
 
-@pytest.mark.parametrize("more", [{}, {"expiry_s": 1}], ids=["unkept", "kept"])
+@pytest.mark.parametrize("more", [{}, {"expiry_s": 1}], ids=["on_commit_failed", "kept"])
 def test_the_end_of_a_session_with_many_subscriptions_leaves_others_their_turns(more: dict[str, int]) -> None:
     """They are removed in slices, and from the first moment on nothing comes for the session any more."""
     house = SlicedHouse()

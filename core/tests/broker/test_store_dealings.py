@@ -408,7 +408,7 @@ def test_what_comes_while_a_queue_is_loaded_is_counted_once() -> None:
     house.connect("s", V5, expiry_s=600).subscribe("t", qos=1).drop()
     pub = house.connect("pub", V5)
     queues.loads.slow = True
-    house.broker.sessions.unkept("s", [], ReasonCode.SERVER_UNAVAILABLE, False)
+    house.broker.sessions.on_commit_failed("s", [], ReasonCode.SERVER_UNAVAILABLE, False)
     house.settle()
 
     pub.publish("t", b"1", qos=1, packet_id=1)
@@ -484,7 +484,7 @@ def test_a_queue_that_can_not_be_read_holds_up_no_others() -> None:
     leaves = house.connect("w", V5, expiry_s=500, will=a_will("wills", 20))
     live = house.connect("live", V5).subscribe("wills", qos=1)
     queues.damaged.add("a")
-    house.broker.sessions.unkept("a", [], ReasonCode.SERVER_UNAVAILABLE, False)
+    house.broker.sessions.on_commit_failed("a", [], ReasonCode.SERVER_UNAVAILABLE, False)
     house.settle()
 
     leaves.drop()

@@ -42,7 +42,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.limiter import LimitVerdict, ResourceKind
 from kinmqtt_spi.services.queue import (
     Append,
-    FullPolicy,
+    OverflowPolicy,
     InboundClose,
     InboundOpen,
     Purge,
@@ -762,7 +762,7 @@ def test_a_message_refused_when_its_client_is_gone_may_come_again() -> None:
     """What was not taken over, and not answered, is new when it is repeated [MQTT-4.3.3-10]."""
     answer: Deferred[None] = Deferred()
     house = House(
-        plugins={"plugin": Answering(retaining=answer)}, max_queued_messages=1, queue_full=FullPolicy.REFUSE
+        plugins={"plugin": Answering(retaining=answer)}, max_queued_messages=1, queue_full=OverflowPolicy.REFUSE
     )
     house.connect("s", clean_start=False).subscribe("t", qos=2).drop()
     house.connect("q").publish("t", b"fills", 1)

@@ -6,7 +6,7 @@ import pytest
 from harness import House
 
 from kinmqtt.mqtt.packets import V5, Puback, Will
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 
 
 def test_only_the_client_gets_it() -> None:
@@ -62,7 +62,7 @@ def test_nobody_there() -> None:
 
 def test_a_full_queue_may_refuse() -> None:
     """A policy of refusing holds here too: 0x97."""
-    house = House(max_queued_messages=1, queue_full=FullPolicy.REFUSE)
+    house = House(max_queued_messages=1, queue_full=OverflowPolicy.REFUSE)
     house.connect("one", clean_start=False).drop()
     pub = house.connect("pub", V5)
 

@@ -11,7 +11,7 @@ from desk import Desk, answers, later, outcome, raises, raises_later
 from twisted.internet.defer import Deferred, fail, succeed
 
 from kinmqtt.hooks import dispatch
-from kinmqtt.hooks.dispatch import Collect, Decide, FailedClosed, Intercept, Poll, Ruling
+from kinmqtt.hooks.dispatch import Collect, Decide, FailedClosed, Intercept, Poll, HookVerdict
 from kinmqtt.hooks.manager import Implementation
 from kinmqtt_spi import ABSTAIN, ALLOW, Disconnect, Drop, ReasonCode, Reject, deny
 from kinmqtt_spi.markers import HookTraits, Kind, OnFailure
@@ -36,7 +36,7 @@ def test_decide_goes_on_until_somebody_answers(desk: Desk, abstention: Any) -> N
 
     ruling = decide("question")
 
-    assert ruling == Ruling(ALLOW, "p1")
+    assert ruling == HookVerdict(ALLOW, "p1")
     assert desk.count("plugin.calls", "p2") == 0
 
 
@@ -44,7 +44,7 @@ def test_decide_has_a_default(desk: Desk) -> None:
     """Where everybody abstains the default counts, and nobody is named."""
     decide: Decide[Any] = Decide(desk.calls(answers(None), answers(ABSTAIN)), NOBODY, ReasonCode.BANNED)
 
-    assert decide() == Ruling(NOBODY, "")
+    assert decide() == HookVerdict(NOBODY, "")
 
 
 def test_decide_without_plugins_is_inactive(desk: Desk) -> None:
@@ -70,7 +70,7 @@ def test_decide_goes_on_after_an_awaited_abstention(desk: Desk, abstention: Any)
     chain = desk.calls(lambda *_: later(abstention), answers(None), lambda *_: later(ALLOW), raises)
     decide: Decide[Any] = Decide(chain, NOBODY, ReasonCode.BANNED)
 
-    assert outcome(decide()) == Ruling(ALLOW, "p2")
+    assert outcome(decide()) == HookVerdict(ALLOW, "p2")
 
 
 def test_decide_asks_the_next_only_after_the_one_before(desk: Desk) -> None:
@@ -82,14 +82,14 @@ def test_decide_asks_the_next_only_after_the_one_before(desk: Desk) -> None:
     assert desk.count("plugin.calls", "p1") == 0
     pending.callback(None)
 
-    assert outcome(ruling) == Ruling(ALLOW, "p1")
+    assert outcome(ruling) == HookVerdict(ALLOW, "p1")
 
 
 def test_decide_has_its_default_after_awaited_abstentions(desk: Desk) -> None:
     """Where all abstain later the default counts."""
     decide: Decide[Any] = Decide(desk.calls(lambda *_: later(None)), NOBODY, ReasonCode.BANNED)
 
-    assert outcome(decide()) == Ruling(NOBODY, "")
+    assert outcome(decide()) == HookVerdict(NOBODY, "")
 
 
 @pytest.mark.parametrize("first", [raises_later, lambda *_: fail(ValueError("broken")), lambda *_: later(None)])

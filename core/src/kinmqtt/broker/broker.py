@@ -106,8 +106,8 @@ class Broker:
         self.sessions = Sessions(self.runtime, self.router, self.publishing, self.due, assembly.cluster)
         turn.measure(assembly.clock.monotonic, assembly.statistics.commits.observe)
         turn.when_fenced(self.sessions.fenced)
-        assembly.stores.session.when_taken(self._taken)
-        turn.when_unkept(self.sessions.unkept, self.sessions.unopened)
+        assembly.stores.session.on_taken_over(self._taken)
+        turn.when_commit_failed(self.sessions.on_commit_failed, self.sessions.unopened)
         self.overload = Overload(
             lambda: self.runtime.limits,
             assembly.memory_bytes,
@@ -127,7 +127,7 @@ class Broker:
             self.wheel,
             {
                 "sessions": self.sessions.expire,
-                "left behind": self.sessions.adopt_left_behind,
+                "left behind": self.sessions.adopt_orphaned,
                 "queues": self.sessions.expire_messages,
                 "retained": self.retained.expire,
                 "overload": self.overload.look,
@@ -553,7 +553,7 @@ class _ClusterNews:
         commits = []
         for message in messages:
             publication = Publication.of(message)
-            route = partial(router.route, publication, when_kept=True)
+            route = partial(router.route, publication, after_commit=True)
             if router.must_wait(message.topic):
                 commits.append(run(self._when_kept(router.when_free(publication, route))))
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kinmqtt.hooks.denial_log import DENIALS
-from kinmqtt.hooks.dispatch import Ruling
+from kinmqtt.hooks.dispatch import HookVerdict
 from kinmqtt_spi.services.authorization import AuthorizationRequest
 from kinmqtt_spi.values import Maybe
 
@@ -21,15 +21,15 @@ class Rights:
         self._hooks = hooks
         self.spaces = spaces
 
-    def ask(self, request: AuthorizationRequest) -> Maybe[Ruling]:
+    def ask(self, request: AuthorizationRequest) -> Maybe[HookVerdict]:
         """The answer to a question; no authorizer opens a topic that the broker or a plugin has for itself.
 
         ``by`` is empty where the broker itself has answered.
         """
         refusal = self.spaces.refusal(request.action, request.topic)
-        return self._hooks.authorize(request) if refusal is None else Ruling(refusal, "")
+        return self._hooks.authorize(request) if refusal is None else HookVerdict(refusal, "")
 
-    def tell(self, request: AuthorizationRequest, ruling: Ruling) -> None:
+    def tell(self, request: AuthorizationRequest, ruling: HookVerdict) -> None:
         """Have the log and the plugins hear of an answer, if it is a denial."""
         if ruling.decision.allowed:
             return

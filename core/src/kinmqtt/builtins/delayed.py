@@ -232,7 +232,7 @@ class Delayed:
             return _refused(full)
         waits = _Held(context.clock.monotonic() + delay_s, self._serial, key, held, client, size_bytes)
         self._comes(waits)
-        context.keep(key, value, kept=lambda: self._push(waits), unkept=lambda: self._leaves(waits))
+        context.keep(key, value, kept=lambda: self._push(waits), on_commit_failed=lambda: self._leaves(waits))
         return Drop("delayed")
 
     def _bound_reached(self, client_id: str, user: str, size_bytes: int) -> str | None:

@@ -25,7 +25,7 @@ from kinmqtt_spi.services.authentication import Authenticated, ConnectRequest, C
 from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, ResourceKind
 from kinmqtt_spi.services.metric import SysTopic
 from kinmqtt_spi.services.plugin import CallGuard, Health, HealthState
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import Decision, Disconnect, Drop, Message, Reject, Subscription, Verdict
 
@@ -274,7 +274,7 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "delivering": _MESSAGE,
     "will_publishing": _MESSAGE,
     "retaining": _MESSAGE,
-    "queue_full": Expected((FullPolicy,)),
+    "queue_full": Expected((OverflowPolicy,)),
     "sys_topics": Expected(items=SysTopic, problem=_sys_topic),
     "limiter_needs": Expected((LimiterNeeds,), _limiter_needs, needed=True),
     "acquire": Expected((LimitDecision,), _limit),

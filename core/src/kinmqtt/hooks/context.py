@@ -140,7 +140,7 @@ class PluginContext(Context):
         value: bytes | None,
         *,
         kept: Callable[[], None] | None = None,
-        unkept: Callable[[], None] | None = None,
+        on_commit_failed: Callable[[], None] | None = None,
     ) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.keep`."""
         _check_key(key)
@@ -148,18 +148,18 @@ class PluginContext(Context):
             raise ValueError(f"the value of {key!r} must be bytes, one at least")
         broker = self._assembled
         broker.keep_value(self.name, key, value)
-        if kept is not None or unkept is not None:
-            broker.when_committed(kept, lambda: run(self._look(key, value is not None, kept, unkept)))
+        if kept is not None or on_commit_failed is not None:
+            broker.when_committed(kept, lambda: run(self._look(key, value is not None, kept, on_commit_failed)))
 
     async def _look(
-        self, key: str, wanted: bool, kept: Callable[[], None] | None, unkept: Callable[[], None] | None
+        self, key: str, wanted: bool, kept: Callable[[], None] | None, on_commit_failed: Callable[[], None] | None
     ) -> None:
         """A store that failed may have kept a value all the same."""
         try:
             found = await self._assembled.has_value(self.name, key)
         except Exception:
             found = not wanted
-        call = kept if found is wanted else unkept
+        call = kept if found is wanted else on_commit_failed
         if call is not None:
             call()
 

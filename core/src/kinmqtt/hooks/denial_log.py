@@ -6,7 +6,7 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from kinmqtt.hooks.dispatch import Ruling
+from kinmqtt.hooks.dispatch import HookVerdict
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 
 log = Logger("kinmqtt.denials")
@@ -30,7 +30,7 @@ class Denials:
     def __init__(self) -> None:
         self.told = False
 
-    def tell(self, request: AuthorizationRequest, ruling: Ruling) -> None:
+    def tell(self, request: AuthorizationRequest, ruling: HookVerdict) -> None:
         """A line at level debug; where nobody wants it nothing is put together."""
         if not self.told:
             return

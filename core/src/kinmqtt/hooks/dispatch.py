@@ -31,7 +31,7 @@ class FailedClosed(Exception):
     """A plugin failed in a hook that is marked ``fails_closed``: what was asked about is to be refused."""
 
 
-class Ruling(NamedTuple):
+class HookVerdict(NamedTuple):
     """A decision and who made it; ``by`` is empty where everybody abstained."""
 
     decision: Decision
@@ -48,13 +48,13 @@ class Decide(Generic[P]):
     def __init__(self, calls: Sequence[Call], default: Decision, on_failure: ReasonCode) -> None:
         """``default`` is the answer where everybody abstains."""
         self._calls = tuple(calls)
-        self._default = Ruling(default, "")
+        self._default = HookVerdict(default, "")
         self._on_failure = on_failure
         self.active = bool(calls)
         self.asks_one = len(calls) == 1
         """Whether one plugin alone answers: what it says for good nobody else would have decided before it."""
 
-    def __call__(self, *arguments: P.args, **_: P.kwargs) -> Maybe[Ruling]:
+    def __call__(self, *arguments: P.args, **_: P.kwargs) -> Maybe[HookVerdict]:
         """Ask; the answer is awaitable only where an implementation's was."""
         for position, call in enumerate(self._calls):
             try:
@@ -64,7 +64,7 @@ class Decide(Generic[P]):
             except FAILURES as error:
                 return self._failed(call, error)
             if answer is not None and not _abstains(answer):
-                return Ruling(answer, call.plugin)
+                return HookVerdict(answer, call.plugin)
         return self._default
 
     def among(self, plugins: Sequence[str]) -> Decide[P]:
@@ -72,11 +72,11 @@ class Decide(Generic[P]):
         calls = [call for plugin in plugins for call in self._calls if call.plugin == plugin]
         return Decide(calls, self._default.decision, self._on_failure)
 
-    def at_once(self, *arguments: P.args, **keywords: P.kwargs) -> Ruling:
+    def at_once(self, *arguments: P.args, **keywords: P.kwargs) -> HookVerdict:
         """Ask a hook that is declared synchronous."""
-        return cast(Ruling, self(*arguments, **keywords))
+        return cast(HookVerdict, self(*arguments, **keywords))
 
-    async def _later(self, position: int, answer: Any, arguments: tuple[Any, ...]) -> Ruling:
+    async def _later(self, position: int, answer: Any, arguments: tuple[Any, ...]) -> HookVerdict:
         for call in self._calls[position:]:
             try:
                 answer = call(*arguments) if answer is None else answer
@@ -85,13 +85,13 @@ class Decide(Generic[P]):
             except FAILURES as error:
                 return self._failed(call, error)
             if answer is not None and not _abstains(answer):
-                return Ruling(answer, call.plugin)
+                return HookVerdict(answer, call.plugin)
             answer = None
         return self._default
 
-    def _failed(self, call: Call, error: BaseException) -> Ruling:
+    def _failed(self, call: Call, error: BaseException) -> HookVerdict:
         call.failed(error)
-        return Ruling(deny(self._on_failure, f"plugin {call.plugin} failed"), call.plugin, True)
+        return HookVerdict(deny(self._on_failure, f"plugin {call.plugin} failed"), call.plugin, True)
 
 
 class Poll(Generic[P, T]):

@@ -22,7 +22,7 @@ from kinmqtt_spi.services.cluster import Member
 from kinmqtt_spi.services.limiter import LimitDecision, Resource
 from kinmqtt_spi.services.metric import Metrics, Snapshot, SysTopic, TrafficSnapshot
 from kinmqtt_spi.services.plugin import Clock, Health
-from kinmqtt_spi.services.queue import FullPolicy, QueueFull
+from kinmqtt_spi.services.queue import OverflowPolicy, QueueFull
 from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import ALLOW, Address, Client, Message, Subscription, deny
 
@@ -97,7 +97,7 @@ class Hooks:
         self.choose_member: Poll[[str, str, Sequence[Subscriber], Message], Subscriber] = Poll(
             self._calls("choose_member"), lambda answer, group, filter, candidates, message: answer in candidates
         )
-        self.queue_full: Poll[[QueueFull], FullPolicy] = Poll(self._calls("queue_full"))
+        self.queue_full: Poll[[QueueFull], OverflowPolicy] = Poll(self._calls("queue_full"))
 
     def _bind_intercepting(self) -> None:
         unavailable = ReasonCode.SERVER_UNAVAILABLE

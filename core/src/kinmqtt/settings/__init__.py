@@ -15,7 +15,7 @@ from kinmqtt.settings.defaults import FileShare, MachineDefault, MemoryShare
 from kinmqtt.settings.machine import Machine
 from kinmqtt_spi.markers import NOTICE_LIMIT_S
 from kinmqtt_spi.properties import Properties
-from kinmqtt_spi.services.queue import FullPolicy
+from kinmqtt_spi.services.queue import OverflowPolicy
 from kinmqtt_spi.settings import setting
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
@@ -143,8 +143,8 @@ class LimitSettings:
     max_all_queued_bytes: int = setting(
         MemoryShare(0.2, 2 << 30), help="the same of all clients together", unit="bytes", minimum=1024
     )
-    queue_full: FullPolicy = setting(
-        FullPolicy.DROP_NEWEST, help="what gives way when a queue is full and no plugin decides"
+    queue_full: OverflowPolicy = setting(
+        OverflowPolicy.DROP_NEWEST, help="what gives way when a queue is full and no plugin decides"
     )
     outbound_buffer_bytes: int = setting(
         8 << 20,

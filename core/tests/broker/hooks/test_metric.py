@@ -16,7 +16,7 @@ from kinmqtt.broker.broker import FAREWELL_LIMIT_S, STOP_LIMIT_S
 from kinmqtt.broker.handlers.publish import CACHED_ROUTES, Route
 from kinmqtt.broker.routing import traffic as traffic_module
 from kinmqtt.broker.routing.traffic import AT_ONCE, TrafficLedger, TrafficSampling
-from kinmqtt.hooks.dispatch import Ruling
+from kinmqtt.hooks.dispatch import HookVerdict
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import hookimpl, values
@@ -308,7 +308,7 @@ def test_traffic_that_turns_back_is_told_where_no_limiter_stopped_it(qos: int) -
 def test_traffic_is_bounded() -> None:
     """Above so many pairs the others are told as a sum."""
     ledger = TrafficLedger(True, most_pairs=2)
-    routes = [Route(topic, Ruling(values.ALLOW, "test")) for topic in "abc"]
+    routes = [Route(topic, HookVerdict(values.ALLOW, "test")) for topic in "abc"]
     for route in routes * 2:
         route.messages, route.bytes = 1, 10
         ledger.note("c", route)
@@ -326,7 +326,7 @@ def test_traffic_is_bounded_by_what_names_take() -> None:
     told = []
     for _ in range(2):
         for topic in ("abcd", "\u00e4", "abcd", "e"):
-            route = Route(topic, Ruling(values.ALLOW, "test"))
+            route = Route(topic, HookVerdict(values.ALLOW, "test"))
             route.messages, route.bytes = 1, 10
             ledger.note("c", route)
         told.append(ledger.taken(5.0, "here"))
@@ -341,7 +341,7 @@ class Publishers:
     def __init__(self, ledger: TrafficLedger, number: int, topics: int) -> None:
         self.ledger = ledger
         self.routes = {
-            f"c{client}": [Route(f"t{topic}", Ruling(values.ALLOW, "test")) for topic in range(topics)]
+            f"c{client}": [Route(f"t{topic}", HookVerdict(values.ALLOW, "test")) for topic in range(topics)]
             for client in range(number)
         }
         self.publish()

@@ -14,7 +14,7 @@ from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import Message, Properties, ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
 from kinmqtt_spi.memory.queue import MemoryQueueStore
-from kinmqtt_spi.services.queue import Append, FullPolicy, QueueFull
+from kinmqtt_spi.services.queue import Append, OverflowPolicy, QueueFull
 
 
 def broken(*_: Any) -> Any:
@@ -155,16 +155,16 @@ def test_queue_full_is_asked_for_each_message_too_many() -> None:
 @pytest.mark.parametrize(
     ("policy", "topic", "left", "told"),
     [
-        (FullPolicy.DROP_NEWEST, "t/2", ["t/0", "t/1"], ReasonCode.SUCCESS),
-        (FullPolicy.DROP_OLDEST, "t/2", ["t/1", "t/2"], ReasonCode.SUCCESS),
-        (FullPolicy.DROP_QOS_0, "t/2", ["t/0", "t/1"], ReasonCode.SUCCESS),
-        (FullPolicy.KEEP_LATEST, "t/1", ["t/0", "t/1"], ReasonCode.SUCCESS),
-        (FullPolicy.KEEP_LATEST, "t/2", ["t/1", "t/2"], ReasonCode.SUCCESS),
-        (FullPolicy.REFUSE, "t/2", ["t/0", "t/1"], ReasonCode.QUOTA_EXCEEDED),
+        (OverflowPolicy.DROP_NEWEST, "t/2", ["t/0", "t/1"], ReasonCode.SUCCESS),
+        (OverflowPolicy.DROP_OLDEST, "t/2", ["t/1", "t/2"], ReasonCode.SUCCESS),
+        (OverflowPolicy.DROP_QOS_0, "t/2", ["t/0", "t/1"], ReasonCode.SUCCESS),
+        (OverflowPolicy.KEEP_LATEST, "t/1", ["t/0", "t/1"], ReasonCode.SUCCESS),
+        (OverflowPolicy.KEEP_LATEST, "t/2", ["t/1", "t/2"], ReasonCode.SUCCESS),
+        (OverflowPolicy.REFUSE, "t/2", ["t/0", "t/1"], ReasonCode.QUOTA_EXCEEDED),
     ],
 )
 def test_queue_full_says_what_gives_way(
-    policy: FullPolicy, topic: str, left: list[str], told: ReasonCode, kept: bool
+    policy: OverflowPolicy, topic: str, left: list[str], told: ReasonCode, kept: bool
 ) -> None:
     """Each policy, for a queue in the store and for one that ends with its connection."""
     house, pub = full(Arbiter(lambda: policy), kept=kept)
@@ -178,8 +178,8 @@ def test_queue_full_says_what_gives_way(
 
 def test_queue_full_is_the_first_plugins_that_answers() -> None:
     """None leaves the question to the next plugin; the one after the answer is not asked."""
-    third = Arbiter(lambda: FullPolicy.REFUSE)
-    house, pub = full(Arbiter(lambda: None), Arbiter(lambda: FullPolicy.DROP_OLDEST), third)
+    third = Arbiter(lambda: OverflowPolicy.REFUSE)
+    house, pub = full(Arbiter(lambda: None), Arbiter(lambda: OverflowPolicy.DROP_OLDEST), third)
 
     pub.publish("t/2", qos=1)
 
@@ -190,7 +190,7 @@ def test_queue_full_is_the_first_plugins_that_answers() -> None:
 @pytest.mark.parametrize("answer", [lambda: None, broken, lambda: coroutine(None), lambda: succeed(None)])
 def test_queue_full_falls_back_on_the_settings(answer: Callable[[], Any]) -> None:
     """Where all plugins abstain, raise or want to be waited for, the settings' policy holds."""
-    house, pub = full(Arbiter(answer), queue_full=FullPolicy.DROP_OLDEST)
+    house, pub = full(Arbiter(answer), queue_full=OverflowPolicy.DROP_OLDEST)
 
     pub.publish("t/2", qos=1)
 
@@ -199,7 +199,7 @@ def test_queue_full_falls_back_on_the_settings(answer: Callable[[], Any]) -> Non
 
 def test_queue_full_that_raises_is_counted() -> None:
     """A broken arbiter is seen, and the next one decides."""
-    house, pub = full(Arbiter(broken), Arbiter(lambda: FullPolicy.REFUSE))
+    house, pub = full(Arbiter(broken), Arbiter(lambda: OverflowPolicy.REFUSE))
 
     pub.publish("t/2", qos=1)
 
@@ -213,7 +213,7 @@ def test_queue_full_without_plugins_is_the_settings_affair() -> None:
 
     pub.publish("t/2", qos=1)
 
-    assert LimitSettings().queue_full is FullPolicy.DROP_NEWEST
+    assert LimitSettings().queue_full is OverflowPolicy.DROP_NEWEST
     assert waiting(house) == ["t/0", "t/1"]
 
 

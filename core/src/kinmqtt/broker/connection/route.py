@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.routing.fanout import Fanout
-from kinmqtt.hooks.dispatch import Intercept, Ruling
+from kinmqtt.hooks.dispatch import Intercept, HookVerdict
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Authorization, Cache
@@ -34,7 +34,7 @@ class Route:
         "topic",
     )
 
-    def __init__(self, topic: str, ruling: Ruling) -> None:
+    def __init__(self, topic: str, ruling: HookVerdict) -> None:
         self.topic = topic
         decision = ruling.decision
         self.reason = _SUCCESS if decision.allowed else decision.reason

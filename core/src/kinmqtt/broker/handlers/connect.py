@@ -18,11 +18,11 @@ from kinmqtt.broker.message.names import check_names
 from kinmqtt.broker.ownership.capacity import CapacityExceeded, MemoryShort
 from kinmqtt.broker.ownership.client_id_reuse import SessionOfAnotherUser
 from kinmqtt.broker.ownership.opening import Opening
-from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.builtins import ANONYMOUS
 from kinmqtt.hooks.awaitables import as_deferred, run
 from kinmqtt.hooks.denial_log import applicant
-from kinmqtt.hooks.dispatch import FailedClosed, Ruling
+from kinmqtt.hooks.dispatch import FailedClosed, HookVerdict
 from kinmqtt.mqtt.codec import decode, peek_version
 from kinmqtt.mqtt.connection_state import State, check_authentication_step
 from kinmqtt.mqtt.errors import RemoteError
@@ -319,7 +319,7 @@ def _stopped(outcome: Drop | Reject | Disconnect) -> Refused:
     return Refused(reason, outcome.text or "refused by a plugin")
 
 
-async def _ruled(connection: Connection, packet: Connect, request: ConnectRequest, ruling: Ruling) -> None:
+async def _ruled(connection: Connection, packet: Connect, request: ConnectRequest, ruling: HookVerdict) -> None:
     """Authentication has been answered."""
     if connection.is_closed():
         return
@@ -382,7 +382,7 @@ def _identity(decision: Decision) -> Identity:
     return decision.identity if isinstance(decision, Authenticated) else Identity()
 
 
-def _tell_refused(connection: Connection, request: ConnectRequest, ruling: Ruling) -> None:
+def _tell_refused(connection: Connection, request: ConnectRequest, ruling: HookVerdict) -> None:
     refused = connection.runtime.hooks.authentication_refused
     if refused.active:
         refused(request, ruling.by, ruling.decision.reason)
@@ -456,7 +456,7 @@ async def _open_session(
     )
     try:
         session, present = await services.sessions.open(opening)
-    except NotKept as error:
+    except CommitFailed as error:
         raise Refused(error.reason, "what the session before has left could not be kept") from error
     except MemoryShort as error:
         raise Refused(ReasonCode.SERVER_BUSY, "memory is short") from error
@@ -471,7 +471,7 @@ async def _open_session(
         # A CONNACK promises a session that is there after a restart.
         try:
             await services.runtime.turn.committed()
-        except NotKept as error:
+        except CommitFailed as error:
             raise Refused(error.reason, "the session could not be kept") from error
         if connection.is_closed():
             return

@@ -14,7 +14,7 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.router import Routed
 from kinmqtt.hooks.awaitables import as_deferred, run
-from kinmqtt.hooks.dispatch import Ruling
+from kinmqtt.hooks.dispatch import HookVerdict
 from kinmqtt.mqtt.codec import decode, decode_publish, encode
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, Disconnect, PacketType, Puback, Publish, Pubrec
@@ -115,7 +115,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
     route = routes.get(key) if routes else None
     if route is None or (route.expires_at is not None and route.expires_at <= services.runtime.clock.now()):
         opened = _open_route(connection, packet)
-        if not isinstance(opened, Ruling):
+        if not isinstance(opened, HookVerdict):
             return connection.wait_for(run(_publish_later(connection, session, packet, key, opened)))
         route = _remember(connection, key, Route(packet.topic, opened))
     return _publish_along(connection, session, packet, route)
@@ -146,7 +146,7 @@ def _publish_along(connection: Connection, session: Session, packet: Publish, ro
 
 
 async def _publish_later(
-    connection: Connection, session: Session, packet: Publish, key: bytes, opened: Awaitable[Ruling]
+    connection: Connection, session: Session, packet: Publish, key: bytes, opened: Awaitable[HookVerdict]
 ) -> None:
     routes = connection.routes
     if routes is None:
@@ -159,24 +159,24 @@ async def _publish_later(
         _publish_along(connection, session, packet, route)
 
 
-def _open_route(connection: Connection, packet: Publish) -> values.Maybe[Ruling]:
+def _open_route(connection: Connection, packet: Publish) -> values.Maybe[HookVerdict]:
     """Ask whether the client may publish to the topic."""
     services = connection.services
     check_names(services.runtime.limits, packet.topic)
     problem = services.runtime.limits.problem_with(packet.topic)
     if problem is not None:
-        return Ruling(values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}"), "limits")
+        return HookVerdict(values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}"), "limits")
     request = AuthorizationRequest(
         _session(connection).client, Action.PUBLISH, packet.topic, packet.qos, packet.retain
     )
     ruling = services.runtime.rights.ask(request)
-    if isinstance(ruling, Ruling):
+    if isinstance(ruling, HookVerdict):
         services.runtime.rights.tell(request, ruling)
         return ruling
     return _tell_later(connection, request, ruling)
 
 
-async def _tell_later(connection: Connection, request: AuthorizationRequest, pending: Awaitable[Ruling]) -> Ruling:
+async def _tell_later(connection: Connection, request: AuthorizationRequest, pending: Awaitable[HookVerdict]) -> HookVerdict:
     ruling = await as_deferred(pending)
     connection.runtime.rights.tell(request, ruling)
     return ruling
@@ -352,7 +352,7 @@ def _take(
     routed = services.publishing.take(
         publication,
         fanout,
-        when_kept=packet.qos == 2 and session.kept,
+        after_commit=packet.qos == 2 and session.kept,
         connection=connection if packet.qos else None,
     )
     if not isinstance(routed, Routed):

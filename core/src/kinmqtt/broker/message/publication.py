@@ -9,7 +9,7 @@ from kinmqtt.mqtt.codec.properties import written_properties
 from kinmqtt.mqtt.codec.publish import publish_without_payload
 from kinmqtt.mqtt.packets import V5, PacketType, Publish
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties, text_bytes
-from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, message_made
+from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, make_message
 
 NOT_FORWARDED = ("topic_alias", "subscription_identifier")
 """Properties of a PUBLISH that concern one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
@@ -138,7 +138,7 @@ class Publication:
     def _made(self, frame: bytes | None, frame_version: int) -> Message:
         publish = self.publish
         properties = publish.properties
-        return message_made(
+        return make_message(
             publish.topic,
             self.payload,
             publish.qos,

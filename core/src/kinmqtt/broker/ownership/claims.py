@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kinmqtt.broker.ownership.capacity import Capacity
 from kinmqtt.broker.ownership.client_id_reuse import ClientIdReuse, SessionOfAnotherUser
 from kinmqtt.broker.session.session import expiry_moment
-from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.hooks.awaitables import settle
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.session import Claim, ReleaseSession, StoredSession
@@ -65,7 +65,7 @@ class Claims:
           user, who is not disturbed;
         - :class:`~kinmqtt.broker.ownership.capacity.CapacityExceeded` and
           :class:`~kinmqtt.broker.ownership.capacity.MemoryShort`: the session is refused;
-        - :class:`~kinmqtt.broker.turn.turn.NotKept`: what the earlier session left behind could not be committed.
+        - :class:`~kinmqtt.broker.turn.turn.CommitFailed`: what the earlier session left behind could not be committed.
         """
         async with self._registry.locks.of(opening.client.client_id):
             return await self._open(opening)
@@ -88,7 +88,7 @@ class Claims:
             runtime.turn.retry(client.client_id)
             await runtime.turn.drained()
             if runtime.turn.owes(client.client_id):
-                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
         claim = await self._claim(opening)
         try:
             return await self._use(opening, claim)

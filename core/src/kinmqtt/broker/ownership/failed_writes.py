@@ -54,7 +54,7 @@ class FailedWrites:
             session.end()
             self._removal.remove(session)
 
-    def unkept(self, client_id: str, writes: Sequence[QueueWrite], reason: ReasonCode, certain: bool) -> None:
+    def on_commit_failed(self, client_id: str, writes: Sequence[QueueWrite], reason: ReasonCode, certain: bool) -> None:
         """The queue store did not commit the ``writes`` of a client.
 
         New messages are dropped: their publishers get no acknowledgement. If there are other writes, or it is not

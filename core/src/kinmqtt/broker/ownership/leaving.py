@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kinmqtt.broker.ownership.background import in_background
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.session.session import expiry_moment
-from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.hooks.awaitables import pause
 from kinmqtt_spi.services.session import ClearWill, ReleaseSession
 
@@ -96,5 +96,5 @@ class Leaving:
             try:
                 if self._registry.offline(client_id, session.epoch) is session:
                     await self._redistribution.queue_left(session, ends=False)
-            except NotKept:
+            except CommitFailed:
                 pass

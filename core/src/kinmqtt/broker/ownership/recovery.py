@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker.ownership.claims import release_of
 from kinmqtt.broker.ownership.registry import SESSIONS_AT_ONCE
-from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.hooks.awaitables import run, settle
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.session import Claim
@@ -72,11 +72,11 @@ class Recovery:
             if cursor is None:
                 return restored
 
-    async def adopt_left_behind(self, now: float) -> None:
+    async def adopt_orphaned(self, now: float) -> None:
         """Adopt orphaned sessions, whose nodes are gone; the store names those again where that fails."""
         try:
             adopted = await self._adopt_orphaned(patient=True)
-        except (NotKept, ServiceUnavailable):
+        except (CommitFailed, ServiceUnavailable):
             return
         if adopted:
             log.info("{count} sessions that another node has left behind are here now", count=adopted)
@@ -84,7 +84,7 @@ class Recovery:
     async def _adopt_orphaned(self, patient: bool) -> int:
         """Adopt the orphaned sessions that the store names, concurrently; returns their number."""
         runtime = self._runtime
-        names = await settle(runtime.stores.session.left_behind(runtime.node, SESSIONS_AT_ONCE))
+        names = await settle(runtime.stores.session.orphaned(runtime.node, SESSIONS_AT_ONCE))
         attempts: list[Deferred[Any]] = [run(self._adopt(name, patient)) for name in names]
         results = await DeferredList(attempts, consumeErrors=True)
         for _, result in results:

@@ -15,7 +15,7 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.session.memory_queue import WaitingHere
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.session.stored_queue import READ_AT_ONCE, WaitingInStore
-from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.hooks.awaitables import run, settle
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -130,7 +130,7 @@ class Redistribution:
         """Redistribute what waits in the queue store; stops where the client comes back in the meantime.
 
         The caller holds the lock of the client id: two readers of one queue would give its messages away twice.
-        Raises :class:`~kinmqtt.broker.turn.turn.NotKept` where a store fails; the queue is then to be reloaded.
+        Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` where a store fails; the queue is then to be reloaded.
         """
         waiting = session.waiting
         if not isinstance(waiting, WaitingInStore) or not any(s.share_group for s in session.subscriptions.values()):
@@ -141,7 +141,7 @@ class Redistribution:
                 entries = await settle(self._runtime.stores.queue.read(session.client_id, cursor, READ_AT_ONCE))
             except Exception:
                 log.failure("the queue of {client_id!r} can't be read", client_id=session.client_id)
-                raise NotKept(ReasonCode.SERVER_UNAVAILABLE) from None
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE) from None
             if not entries or session.connection is not None:
                 return
             for entry in entries:

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.ownership.background import in_background
 from kinmqtt.broker.session.queue import RETRY_S
-from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.hooks.awaitables import pause, settle
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
@@ -43,7 +43,7 @@ class Reload:
     async def complete(self, session: Session) -> None:
         """Restore a session now if :meth:`start` has not done so yet; the caller holds the lock of the client id.
 
-        Raises :class:`~kinmqtt.broker.turn.turn.NotKept` while writes of the client wait for a retry.
+        Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` while writes of the client wait for a retry.
         """
         client_id = session.client_id
         if client_id in self._pending:
@@ -54,7 +54,7 @@ class Reload:
         """The state of a queue in the store, and of the appends that ``epoch``'s owner has not committed yet.
 
         The client's writes are held back while the store is asked: nobody could say whether the answer includes
-        them. Raises :class:`~kinmqtt.broker.turn.turn.NotKept` while writes of the client wait for a retry, and
+        them. Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` while writes of the client wait for a retry, and
         :class:`~kinmqtt_spi.errors.ServiceUnavailable` from the store; a ``patient`` caller waits instead.
         """
         turn = self._runtime.turn
@@ -62,7 +62,7 @@ class Reload:
             try:
                 await turn.drained()
                 state = await self._load_once(client_id)
-            except (NotKept, ServiceUnavailable):
+            except (CommitFailed, ServiceUnavailable):
                 if not patient:
                     raise
                 await pause(self._runtime.clock, RETRY_S)
@@ -76,7 +76,7 @@ class Reload:
         try:
             await turn.hold(client_id)
             if turn.owes(client_id, queue_only=True):
-                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
             return await settle(self._runtime.stores.queue.load(client_id))
         finally:
             turn.go_on(client_id)
@@ -91,7 +91,7 @@ class Reload:
                 while self._registry.get(client_id) is session and client_id in self._pending:
                     try:
                         state = await self.load(client_id, session.epoch)
-                    except NotKept:
+                    except CommitFailed:
                         await pause(runtime.clock, RETRY_S)
                     except Exception as error:
                         if not logged:

@@ -50,12 +50,12 @@ class Sessions:
         self.open = claims.open
         self.left = leaving.left
         self.restore = recovery.restore
-        self.adopt_left_behind = recovery.adopt_left_behind
+        self.adopt_orphaned = recovery.adopt_orphaned
         self.expire = expiry.expire
         self.expire_messages = expiry.expire_messages
         self.fenced = failed_writes.fenced
         self.unopened = failed_writes.unopened
-        self.unkept = failed_writes.unkept
+        self.on_commit_failed = failed_writes.on_commit_failed
 
     @property
     def connected(self) -> int:

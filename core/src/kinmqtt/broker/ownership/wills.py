@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker.message.names import check_made_names
 from kinmqtt.broker.session.queue import RETRY_S
-from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.hooks.awaitables import pause, run, settle
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action
@@ -65,14 +65,14 @@ class Wills:
         run(work).addBoth(over)
 
     async def attempted(self, client_id: str) -> None:
-        """Wait for the current attempt to publish a will. Raises :class:`NotKept` where a retry is needed."""
+        """Wait for the current attempt to publish a will. Raises :class:`CommitFailed` where a retry is needed."""
         waiting = self._unpublished.get(client_id)
         if waiting is not None:
             over: Deferred[None] = Deferred()
             waiting.append(over)
             await over
             if client_id in self._unpublished:
-                raise NotKept(ReasonCode.SERVER_UNAVAILABLE)
+                raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
 
     async def message_of(self, client: Client, will: Will) -> Message | None:
         """The message to publish, as plugins changed it; ``None`` where a plugin or an authorizer forbids it.
@@ -142,7 +142,7 @@ class Wills:
 
         try:
             await self._publishing.publish_with(message, along)
-        except NotKept:
+        except CommitFailed:
             return False
         return True
 

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from kinmqtt.hooks.awaitables import run, settle
 from kinmqtt.hooks.denial_log import shown, user
-from kinmqtt.hooks.dispatch import Ruling
+from kinmqtt.hooks.dispatch import HookVerdict
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.values import Client, Message, deny
 
@@ -91,15 +91,15 @@ class Due:
             return client
         return session.client
 
-    def _past_nobody(self, topic: str) -> Ruling | None:
+    def _past_nobody(self, topic: str) -> HookVerdict | None:
         """A denial where a plugin takes what clients publish to a topic: it would not see this."""
         try:
             self._runtime.rights.spaces.check(topic, "")
         except ValueError as error:
-            return Ruling(deny(text=str(error)), "")
+            return HookVerdict(deny(text=str(error)), "")
         return None
 
-    def _tell_once(self, client: Client, topic: str, ruling: Ruling) -> None:
+    def _tell_once(self, client: Client, topic: str, ruling: HookVerdict) -> None:
         now = self._runtime.clock.monotonic()
         told_at = self._told.get(client.client_id)
         if told_at is not None and now - told_at < QUIET_S:

@@ -13,7 +13,7 @@ from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.router import Routed
 from kinmqtt.broker.routing.target import target_of
 from kinmqtt.broker.session.queue import RETRY_S
-from kinmqtt.broker.turn.turn import NotKept
+from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.hooks.awaitables import as_deferred, pause, run, settle
 from kinmqtt.hooks.messages import check_message
 from kinmqtt_spi.values import Maybe, Message, Subscription
@@ -39,32 +39,32 @@ class Publishing:
         publication: Publication,
         fanout: Fanout | None = None,
         *,
-        when_kept: bool = False,
+        after_commit: bool = False,
         connection: Peer | None = None,
     ) -> Maybe[Routed]:
         """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known.
 
         Where a message of the topic is on its way to very many, all of that waits until it is this one's turn.
-        For ``when_kept`` and ``connection`` see :meth:`~kinmqtt.broker.routing.router.Router.route`.
+        For ``after_commit`` and ``connection`` see :meth:`~kinmqtt.broker.routing.router.Router.route`.
         """
         topic = publication.publish.topic
         # A QoS 2 message comes again under its identifier while nothing is known of it: it can't wait.
-        if self._router.must_wait(topic) and not (when_kept and connection is not None):
-            take = partial(self._take, publication, None, when_kept, connection)
+        if self._router.must_wait(topic) and not (after_commit and connection is not None):
+            take = partial(self._take, publication, None, after_commit, connection)
             return run(self._router.when_free(publication, take))
-        return self._take(publication, fanout, when_kept, connection)
+        return self._take(publication, fanout, after_commit, connection)
 
     def _take(
-        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Peer | None
+        self, publication: Publication, fanout: Fanout | None, after_commit: bool, connection: Peer | None
     ) -> Maybe[Routed]:
         if publication.publish.retain:
             full = self._retained.has_no_room_for(publication)
             if isinstance(full, Awaitable):
-                return run(self._when_known(full, publication, when_kept, connection))
+                return run(self._when_known(full, publication, after_commit, connection))
             if full:
                 return self._not_retained(publication)
-            return self._retain(publication, fanout, when_kept, connection)
-        return self._router.route(publication, fanout, when_kept=when_kept, connection=connection)
+            return self._retain(publication, fanout, after_commit, connection)
+        return self._router.route(publication, fanout, after_commit=after_commit, connection=connection)
 
     def publish(self, message: Message) -> Maybe[Routed]:
         """Publish for the broker itself or a plugin: no client's rights are asked for.
@@ -78,13 +78,13 @@ class Publishing:
     async def publish_with(self, message: Message, along: Callable[[], None]) -> None:
         """Publish in one transaction with what ``along`` writes: nobody gets it where that is not kept.
 
-        Raises :class:`~kinmqtt.broker.turn.turn.NotKept` then, and ``ValueError`` for a message that no PUBLISH can
+        Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` then, and ``ValueError`` for a message that no PUBLISH can
         carry.
         """
         check_message(message)
         turn = self._runtime.turn
         turn.touch()
-        await settle(self.take(Publication.of(message), when_kept=True))
+        await settle(self.take(Publication.of(message), after_commit=True))
         along()
         await turn.committed()
 
@@ -97,7 +97,7 @@ class Publishing:
             try:
                 await self.publish_with(message, along)
                 return
-            except NotKept:
+            except CommitFailed:
                 pass  # What is waited for here would leave the error standing as the one that is being handled.
             await pause(self._runtime.clock, RETRY_S)
             if pending is not None and not await pending():
@@ -114,7 +114,7 @@ class Publishing:
             try:
                 await turn.committed()
                 return
-            except NotKept:
+            except CommitFailed:
                 pass  # As in publish_until_kept.
             await pause(self._runtime.clock, RETRY_S)
             if pending is not None and not await pending():
@@ -131,33 +131,33 @@ class Publishing:
         return deliver(self._runtime, target, Publication.of(self.completed(message)))
 
     def _retain(
-        self, publication: Publication, fanout: Fanout | None, when_kept: bool, connection: Peer | None
+        self, publication: Publication, fanout: Fanout | None, after_commit: bool, connection: Peer | None
     ) -> Maybe[Routed]:
         retained = self._retained.keep(publication)
         if isinstance(retained, Awaitable):
-            return run(self._after(retained, publication, when_kept, connection))
-        return self._router.route(publication, fanout, when_kept=when_kept, connection=connection)
+            return run(self._after(retained, publication, after_commit, connection))
+        return self._router.route(publication, fanout, after_commit=after_commit, connection=connection)
 
     def _not_retained(self, publication: Publication) -> Routed:
         self._runtime.drop(publication.publisher.client_id, publication.message, "retained_full")
         return Routed.NOT_RETAINED
 
     async def _when_known(
-        self, full: Awaitable[bool], publication: Publication, when_kept: bool, connection: Peer | None
+        self, full: Awaitable[bool], publication: Publication, after_commit: bool, connection: Peer | None
     ) -> Routed:
         """Go on when the store has said whether there is room."""
         is_full = await as_deferred(full)
         self._runtime.turn.touch()
         if is_full:
             return self._not_retained(publication)
-        return await settle(self._retain(publication, None, when_kept, connection))
+        return await settle(self._retain(publication, None, after_commit, connection))
 
     async def _after(
-        self, retained: Awaitable[None], publication: Publication, when_kept: bool, connection: Peer | None
+        self, retained: Awaitable[None], publication: Publication, after_commit: bool, connection: Peer | None
     ) -> Routed:
         await as_deferred(retained)
         self._runtime.turn.touch()
-        return await settle(self._router.route(publication, when_kept=when_kept, connection=connection))
+        return await settle(self._router.route(publication, after_commit=after_commit, connection=connection))
 
     def completed(self, message: Message) -> Message:
         """The message as received now: with an id of its own and the moment from which its expiry counts."""

@@ -179,12 +179,12 @@ class Router:
         publication: Publication,
         fanout: Fanout | None = None,
         *,
-        when_kept: bool = False,
+        after_commit: bool = False,
         connection: Peer | None = None,
     ) -> Maybe[Routed]:
         """Deliver a message to everybody who wants it: to very many in slices, the later ones in later turns.
 
-        With ``when_kept`` nobody gets it unless this turn's writes are kept: it would come again where they are not.
+        With ``after_commit`` nobody gets it unless this turn's writes are kept: it would come again where they are not.
         ``connection`` is the publisher's, where the message is to be acknowledged.
         """
         publish = publication.publish
@@ -193,9 +193,9 @@ class Router:
             fanout = self.fanouts.get(publish.topic)
         if runtime.tells_published:
             runtime.hooks.published.about(publish.topic, publication.message)
-        if fanout.is_large and not when_kept:
+        if fanout.is_large and not after_commit:
             return run(self._route_in_slices(publication, fanout, connection))
-        return self._route_at_once(publication, fanout, when_kept)
+        return self._route_at_once(publication, fanout, after_commit)
 
     def must_wait(self, topic: str) -> bool:
         """Whether a message of a topic is on its way to very many, which others of it must not overtake."""
@@ -221,7 +221,7 @@ class Router:
         finally:
             self._let_next_begin(topic)
 
-    def _route_at_once(self, publication: Publication, fanout: Fanout, when_kept: bool) -> Routed:
+    def _route_at_once(self, publication: Publication, fanout: Fanout, after_commit: bool) -> Routed:
         runtime = self._runtime
         if fanout.is_empty:
             runtime.statistics.unrouted.value += 1
@@ -230,20 +230,20 @@ class Router:
             return Routed.UNROUTED
         accepted = True
         groups = fanout.groups  # A plugin that is asked below may make the fan-out stale.
-        if when_kept:
+        if after_commit:
             for target in fanout.targets:
                 accepted &= deliver_when_kept(self._runtime, target, publication)
         elif publication.publish.qos:
             accepted = fanout.assured(publication)
         else:
             fanout.best_effort(publication)
-        return self._to_groups(publication, groups, when_kept, accepted)
+        return self._to_groups(publication, groups, after_commit, accepted)
 
     def _to_groups(
-        self, publication: Publication, groups: tuple[Group, ...], when_kept: bool, accepted: bool
+        self, publication: Publication, groups: tuple[Group, ...], after_commit: bool, accepted: bool
     ) -> Routed:
         for group in groups:
-            accepted &= self._to_member(group, publication, when_kept)
+            accepted &= self._to_member(group, publication, after_commit)
         return _DELIVERED if accepted else Routed.REFUSED
 
     async def _route_in_slices(self, publication: Publication, fanout: Fanout, connection: Peer | None) -> Routed:
@@ -295,7 +295,7 @@ class Router:
             return self._to_chosen(group, others, publication, True, rights) is True
         return self._to_first(group, is_fit, publication, True, rights) is True
 
-    def _to_member(self, group: Group, publication: Publication, when_kept: bool) -> bool:
+    def _to_member(self, group: Group, publication: Publication, after_commit: bool) -> bool:
         """Deliver to the member whose turn it is; where its queue is full or refuses, or it may not, to another.
 
         ``False`` if a queue refused. If none of them may receive the message, that is one drop, of the member whose
@@ -304,7 +304,7 @@ class Router:
         hooks = self._runtime.hooks
         rights: Rights = {} if hooks.authorize_receive.active else None
         if hooks.choose_member.active:
-            taken = self._to_chosen(group, tuple(group.members.values()), publication, when_kept, rights)
+            taken = self._to_chosen(group, tuple(group.members.values()), publication, after_commit, rights)
             refused = False
         else:
             candidates = group.candidates
@@ -316,7 +316,7 @@ class Router:
             if session is not None and (rights is None or self._may_receive(session, publication, rights)):
                 alone = len(group.members) == 1
                 if alone or not (session.ending or (publication.publish.qos and session.has_no_room)):
-                    if self._give(group.target(member, session), publication, when_kept):
+                    if self._give(group.target(member, session), publication, after_commit):
                         group.turn += 1
                         return True
                     refused = True
@@ -324,7 +324,7 @@ class Router:
             def is_fit(client_id: str) -> bool:
                 return not refused or client_id != member.client_id
 
-            taken = self._to_first(group, is_fit, publication, when_kept, rights)
+            taken = self._to_first(group, is_fit, publication, after_commit, rights)
         if taken is not None:
             return taken
         if refused:
@@ -335,7 +335,7 @@ class Router:
         return True
 
     def _to_first(
-        self, group: Group, is_fit: Callable[[str], bool], publication: Publication, when_kept: bool, rights: Rights
+        self, group: Group, is_fit: Callable[[str], bool], publication: Publication, after_commit: bool, rights: Rights
     ) -> bool | None:
         """Deliver to the first fit member that has room; whether one took it, or ``None`` where none is fit."""
         turn = group.turn
@@ -351,18 +351,18 @@ class Router:
             target = group.target(member, session)
             if session.ending or (publication.publish.qos and session.has_no_room):
                 full = target
-            elif self._give(target, publication, when_kept):
+            elif self._give(target, publication, after_commit):
                 # Those that were passed over had their turn: who comes after them has not two for each of theirs.
                 group.turn = turn + number + 1
                 return True
             taken = False
         if full is not None:
             # The last one's queue decides what becomes of a message that nobody has room for.
-            taken = self._give(full, publication, when_kept)
+            taken = self._give(full, publication, after_commit)
         return taken
 
     def _to_chosen(
-        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, when_kept: bool, rights: Rights
+        self, group: Group, members: tuple[Subscriber, ...], publication: Publication, after_commit: bool, rights: Rights
     ) -> bool | None:
         """Deliver to the one of some members that plugins choose; where its queue is full or refuses, ask again.
 
@@ -379,12 +379,12 @@ class Router:
                 target = group.target(member, session)
                 if session.ending or (publication.publish.qos and session.has_no_room):
                     full = target
-                elif self._give(target, publication, when_kept):
+                elif self._give(target, publication, after_commit):
                     return True
                 taken = False
             members = tuple(other for other in members if other.client_id != member.client_id)
         if full is not None:
-            taken = self._give(full, publication, when_kept)
+            taken = self._give(full, publication, after_commit)
         return taken
 
     def _choose(
@@ -431,9 +431,9 @@ class Router:
             right = rights[session.client_id] = is_allowed(self._runtime, session, publication.stored)
         return right
 
-    def _give(self, target: Target, publication: Publication, when_kept: bool) -> bool:
+    def _give(self, target: Target, publication: Publication, after_commit: bool) -> bool:
         """Deliver to a member that may have the message; ``False`` if its queue refused."""
-        if when_kept:
+        if after_commit:
             return deliver_when_kept(self._runtime, target, publication, True)
         return deliver(self._runtime, target, publication, False, True)
 

@@ -10,7 +10,7 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session.owner import QueueOwner
 from kinmqtt_spi.services.event import EventKind
-from kinmqtt_spi.services.queue import FullPolicy, QueueFull
+from kinmqtt_spi.services.queue import OverflowPolicy, QueueFull
 from kinmqtt_spi.values import Message
 
 
@@ -31,9 +31,9 @@ DROPPED: Final = Fate.DROPPED
 REFUSED: Final = Fate.REFUSED
 _QUEUED_FOR_OLDEST: Final = Fate.QUEUED_FOR_OLDEST
 _QUEUED_FOR_TOPIC: Final = Fate.QUEUED_FOR_TOPIC
-_DROP_OLDEST: Final = FullPolicy.DROP_OLDEST
-_KEEP_LATEST: Final = FullPolicy.KEEP_LATEST
-_REFUSE: Final = FullPolicy.REFUSE
+_DROP_OLDEST: Final = OverflowPolicy.DROP_OLDEST
+_KEEP_LATEST: Final = OverflowPolicy.KEEP_LATEST
+_REFUSE: Final = OverflowPolicy.REFUSE
 
 
 def is_queued(fate: Fate) -> bool:
@@ -75,7 +75,7 @@ def drop(runtime: Runtime, session: QueueOwner, message: Message) -> None:
     events.record_data(runtime, EventKind.QUEUE_DROP, client_id, session.epoch, told)
 
 
-def _policy(runtime: Runtime, session: QueueOwner, message: Message) -> FullPolicy:
+def _policy(runtime: Runtime, session: QueueOwner, message: Message) -> OverflowPolicy:
     if runtime.hooks.queue_full.active:
         client = session.client if session.connection is not None else None
         answer = runtime.hooks.queue_full(QueueFull(session.client_id, client, session.sizes, message))

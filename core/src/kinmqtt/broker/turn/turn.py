@@ -55,10 +55,10 @@ FLUSHED_AT_ONCE: Final = 16
 LITTLE_TURNS: Final = 8
 """Turns in which little is done, before what is done between turns is."""
 
-Unkept = Callable[[str, Sequence[QueueWrite], ReasonCode, bool], None]
+CommitFailedHandler = Callable[[str, Sequence[QueueWrite], ReasonCode, bool], None]
 
 
-class NotKept(Exception):
+class CommitFailed(Exception):
     """A store did not keep what a turn wanted kept."""
 
     def __init__(self, reason: ReasonCode) -> None:
@@ -80,7 +80,7 @@ class Turn:
         "_monotonic",
         "_observe",
         "_on_fenced",
-        "_on_unkept",
+        "_on_commit_failed",
         "_on_unopened",
         "_owed",
         "_retries",
@@ -116,7 +116,7 @@ class Turn:
         self._under_way: deque[Batch] = deque()
         self._on_fenced: Callable[[str, int], None] = lambda client_id, epoch: None
         self._on_unopened: Callable[[str, int, ReasonCode], None] = lambda client_id, epoch, reason: None
-        self._on_unkept: Unkept = lambda client_id, writes, reason, certain: None
+        self._on_commit_failed: CommitFailedHandler = lambda client_id, writes, reason, certain: None
         self._monotonic: Callable[[], float] | None = None
         self._observe: Callable[[float], object] = lambda seconds: None
         self._owed: dict[str, Owed] = {}
@@ -143,13 +143,13 @@ class Turn:
         """Have ``call`` told the client id of each session that a newer owner holds than that of the epoch told."""
         self._on_fenced = call
 
-    def when_unkept(self, call: Unkept, unopened: Callable[[str, int, ReasonCode], None]) -> None:
+    def when_commit_failed(self, call: CommitFailedHandler, unopened: Callable[[str, int, ReasonCode], None]) -> None:
         """Have ``call`` told each client id of whose queue a turn had something to keep, that, why it was not, and
         whether that is certain: a store that answers late may have kept it all the same.
 
         ``unopened`` is told of each session that was to begin: its client id and epoch.
         """
-        self._on_unkept = call
+        self._on_commit_failed = call
         self._on_unopened = unopened
 
     def when_ended(self, call: Callable[[], object]) -> None:
@@ -260,10 +260,10 @@ class Turn:
         )
 
     def committed(self) -> Deferred[None]:
-        """Fires when everything this turn wants kept is kept; fails with :class:`NotKept` if it is not."""
+        """Fires when everything this turn wants kept is kept; fails with :class:`CommitFailed` if it is not."""
         done: Deferred[None] = Deferred()
         self.batch.afterwards.append(lambda: done.callback(None))
-        self.batch.otherwise.append(lambda reason: done.errback(NotKept(reason)))
+        self.batch.otherwise.append(lambda reason: done.errback(CommitFailed(reason)))
         self.touch()
         return done
 
@@ -465,7 +465,7 @@ class Turn:
                 if write.client_id not in batch.fenced:
                     self._owed.setdefault(write.client_id, Owed()).queue.append(InboundClose(*write))
         for client_id, writes in taken_over.items():
-            _attempt(partial(self._on_unkept, client_id, writes, ELSEWHERE, False))
+            _attempt(partial(self._on_commit_failed, client_id, writes, ELSEWHERE, False))
 
     def _forget_refused(self, batch: Batch) -> set[str]:
         """Have the messages for sessions that a newer owner holds count as dropped; answers who published them."""
@@ -476,7 +476,7 @@ class Turn:
                 refused.setdefault(write.client_id, []).append(write)
                 publishers.add(write.entry.message.publisher.client_id)
         for client_id, writes in refused.items():
-            _attempt(partial(self._on_unkept, client_id, writes, ELSEWHERE, True))
+            _attempt(partial(self._on_commit_failed, client_id, writes, ELSEWHERE, True))
         return publishers
 
     def _give_up(self, batch: Batch, error: BaseException) -> None:
@@ -486,14 +486,14 @@ class Turn:
         self._owe(batch)
         for connection in (*batch.unfinished, *(connection for connection, _ in batch.acknowledgements)):
             _attempt(partial(connection.withhold_acknowledgement, reason))
-        unkept: dict[str, list[QueueWrite]] = {}
+        on_commit_failed: dict[str, list[QueueWrite]] = {}
         for write in batch.queue:
-            unkept.setdefault(write.client_id, []).append(write)
+            on_commit_failed.setdefault(write.client_id, []).append(write)
         for opened in batch.sessions:
             if isinstance(opened, OpenSession):
                 _attempt(partial(self._on_unopened, opened.client_id, opened.epoch, reason))
-        for client_id, writes in unkept.items():
-            _attempt(partial(self._on_unkept, client_id, writes, reason, batch.refused))
+        for client_id, writes in on_commit_failed.items():
+            _attempt(partial(self._on_commit_failed, client_id, writes, reason, batch.refused))
         for call in batch.otherwise:
             _attempt(partial(call, reason))
 
