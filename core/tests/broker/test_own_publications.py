@@ -151,7 +151,7 @@ def test_who_takes_over_a_session_whose_will_is_being_kept_waits() -> None:
 
 def test_too_many_wills_while_a_store_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of clients that are gone for good wait in memory: not more than so many."""
-    monkeypatch.setattr(wills, "MAX_OWED", 2)
+    monkeypatch.setattr(wills, "MAX_AWAITING_RETRY", 2)
     stores = Stores()
     _, live = stores.heirs("wills")
     clients = [stores.house.connect(f"c{n}", V311, will=Will("wills", b"%d" % n, 1, False)) for n in range(4)]

@@ -860,7 +860,7 @@ def test_members_that_end_together_give_to_one_that_stays(late: bool) -> None:
 @pytest.mark.parametrize("bound", ["messages", "bytes"])
 def test_what_clean_members_held_while_a_store_fails_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits in memory for the store: not more than so many messages or bytes, the others are counted."""
-    monkeypatch.setattr(redistribution, "MAX_OWED", 5 if bound == "messages" else 10_000)
+    monkeypatch.setattr(redistribution, "MAX_AWAITING_RETRY", 5 if bound == "messages" else 10_000)
     queues, drops = Failing(), Drops()
     most = 5 * Entry(1, Message("t", b"1-1"), 1, shared_filter=SHARE).size_bytes
     limits = {} if bound == "messages" else {"max_all_queued_bytes": most, "user_share": 1}

@@ -20,7 +20,7 @@ from kinmqtt.broker.keepalive import Wheel
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.overload import Overload
-from kinmqtt.broker.ownership.registry import Sessions
+from kinmqtt.broker.ownership.sessions import Sessions
 from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.routing.due import Due
 from kinmqtt.broker.routing.publisher import Publishing

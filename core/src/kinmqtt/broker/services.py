@@ -17,7 +17,7 @@ from kinmqtt.broker.turn.ports import Peer
 
 if TYPE_CHECKING:
     # Modules that are not compiled: the compiled ones must not import them while they are imported themselves.
-    from kinmqtt.broker.ownership.registry import Sessions
+    from kinmqtt.broker.ownership.sessions import Sessions
     from kinmqtt.broker.routing.retained import Retained
     from kinmqtt.broker.routing.traffic import TrafficLedger
 

@@ -15,8 +15,9 @@ from kinmqtt.broker.connection import connection_log
 from kinmqtt.broker.connection.authentication import Authentication
 from kinmqtt.broker.handlers.subscribe import subscribe_initially
 from kinmqtt.broker.message.names import check_names
-from kinmqtt.broker.ownership.client_id_reuse import OthersSession
-from kinmqtt.broker.ownership.registry import MemoryShort, NoRoom, Opening
+from kinmqtt.broker.ownership.capacity import CapacityExceeded, MemoryShort
+from kinmqtt.broker.ownership.client_id_reuse import SessionOfAnotherUser
+from kinmqtt.broker.ownership.opening import Opening
 from kinmqtt.broker.turn.turn import CommitFailed
 from kinmqtt.builtins import ANONYMOUS
 from kinmqtt.hooks.awaitables import as_deferred, run
@@ -459,9 +460,9 @@ async def _open_session(
         raise Refused(error.reason, "what the session before has left could not be kept") from error
     except MemoryShort as error:
         raise Refused(ReasonCode.SERVER_BUSY, "memory is short") from error
-    except NoRoom as error:
+    except CapacityExceeded as error:
         raise Refused(ReasonCode.QUOTA_EXCEEDED, str(error)) from error
-    except OthersSession as error:
+    except SessionOfAnotherUser as error:
         # It is a good client id, and "not allowed by the Server": what 0x85 means, and 2 before MQTT 5 (3.2.2.2).
         raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error), hint=error.owner) from error
     if connection.is_closed():

@@ -1,1 +1,1 @@
-"""Who owns a session, and what happens when one is claimed, left, expired or recovered."""
+"""Who owns a session, and what happens when one is claimed, left, ended, expired or recovered."""

@@ -1,8 +1,7 @@
-"""Whose a client id is: nobody takes over another user's connection, or its session that waits.
+"""The rule of ``broker.client_id_reuse``: nobody takes over another user's connection or waiting session.
 
-The rule holds for who connects, after authentication and before anything is claimed. What the broker does by itself
-(starting again, adopting what another node has left behind, delivering to one client) is for no user, and not held to
-it.
+The rule applies to clients, after authentication and before anything is claimed. It does not apply to what the broker
+does on its own: a restart, the adoption of orphaned sessions, delivery to a client.
 """
 
 from __future__ import annotations
@@ -20,44 +19,50 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session.session import Session
 
 
-class OthersSession(Exception):
-    """The client id is another user's: that user is connected under it, or has a session that waits."""
+class SessionOfAnotherUser(Exception):
+    """Another user is connected under the client id, or has a session that waits for its client."""
 
     def __init__(self, owner: str = "") -> None:
-        """``owner`` says whose it is, in words for the log; empty where that is not known here."""
+        """``owner`` names the user for the log; empty where that is not known here."""
         super().__init__("another user has a session under this client id")
         self.owner = owner
 
     @classmethod
-    def of(cls, username: str | None) -> OthersSession:
-        """The error about a session of that user's."""
+    def of(cls, username: str | None) -> SessionOfAnotherUser:
+        """The error for a session of the user with this name."""
         return cls(f"the session has {user(username)}")
 
 
-class Ownership:
-    """The rule of ``broker.client_id_reuse``."""
+class ClientIdReuse:
+    """Checks whether a client may use the session of its client id."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
     @property
-    def _is_anybodys(self) -> bool:
+    def _is_unrestricted(self) -> bool:
         return self._runtime.settings.client_id_reuse == "anybody"
 
     def check(self, session: Session, claimant: Claimant) -> None:
-        """Raise :class:`OthersSession` where a session of this node's, connected or not, is another user's."""
+        """Raise :class:`SessionOfAnotherUser` where a session of this node, connected or not, is another user's."""
         if session.connection is None and session.expiry_s == 0:
-            return  # It has ended, and only waits for a store.
+            return  # It has ended, and only waits for a store to commit that.
         username = session.client.username
-        if not (self._is_anybodys or claimant.is_user(username, session.username_unverified)):
-            raise OthersSession.of(username)
+        if not (self._is_unrestricted or claimant.is_user(username, session.username_unverified)):
+            raise SessionOfAnotherUser.of(username)
 
     def check_claimed(self, stored: StoredSession | None, claimant: Claimant) -> None:
-        """The same of what a claim has found, for stores that claim before they look."""
-        if not (stored is None or self._is_anybodys or claimant.may_use(stored)):
-            raise OthersSession.of(stored.username)
+        """Raise :class:`SessionOfAnotherUser` where a claim has found a session of another user.
+
+        Some stores claim before they compare the users.
+        """
+        if not (stored is None or self._is_unrestricted or claimant.may_use(stored)):
+            raise SessionOfAnotherUser.of(stored.username)
 
     def claiming(self, claimant: Claimant) -> Callable[[str, NodeIdentity], Maybe[Claim | None]]:
-        """How a client id is claimed: it answers ``None``, and has done nothing, where the id is another user's."""
+        """The session store's method to claim a client id with.
+
+        It returns ``None``, and changes nothing, where the client id is another user's.
+        """
         store = self._runtime.stores.session
-        return store.claim if self._is_anybodys else partial(store.claim_for, claimant=claimant)
+        return store.claim if self._is_unrestricted else partial(store.claim_for, claimant=claimant)

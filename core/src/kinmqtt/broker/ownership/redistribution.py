@@ -1,7 +1,7 @@
-"""What a lost member of a shared subscription held is given to another (section 4.8.2).
+"""Messages of a shared subscription go to another member when theirs is lost (section 4.8.2).
 
-QoS 1: everything that was not acknowledged. QoS 2: only what was not sent yet; an exchange that has begun stays with
-its member (MQTT-4.8.2-4), and ends with it (MQTT-4.8.2-5).
+QoS 1: all that are not acknowledged. QoS 2: only those not sent yet. An exchange that has begun stays with its member
+(MQTT-4.8.2-4), and ends with it (MQTT-4.8.2-5).
 """
 
 from __future__ import annotations
@@ -28,48 +28,48 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.redistribution")
 
-FEW: Final = 64
-"""Messages of one member that are given at once; more are given in slices."""
+MAX_AT_ONCE: Final = 64
+"""The most messages of a member that are redistributed at once; more are redistributed in slices."""
 
-MAX_OWED: Final = 10_000
-"""Messages of members that are gone for good, which wait for a store that fails; what comes on top is lost."""
+MAX_AWAITING_RETRY: Final = 10_000
+"""The most messages of ended sessions that wait for a retry because a store fails; further ones are dropped."""
 
 
 class Redistribution:
-    """Gives the messages of one session's shared subscriptions to others of their groups."""
+    """Gives the messages of a session's shared subscriptions to other members."""
 
     def __init__(self, runtime: Runtime, router: Router) -> None:
         self._runtime = runtime
         self._router = router
-        self._owed = 0
+        self._awaiting_retry = 0
 
     def member_left(self, session: Session, ends: bool) -> bool:
-        """A session has lost its connection; with ``ends`` its own end is near, and members that are away do too.
+        """Redistribute what a session without a connection holds in memory; returns whether there was anything.
 
-        Answers whether anything was given.
+        Members without a connection get messages only where the session ``ends``.
         """
         given: list[Delivery] = []
         if not any(subscription.share_group for subscription in session.subscriptions.values()):
             return False
-        if ends and not session.kept and len(session.outgoing) + session.waiting.count > FEW:
-            self._give_later(session)
+        if ends and not session.kept and len(session.outgoing) + session.waiting.count > MAX_AT_ONCE:
+            self._start_slices(session)
             return True
         for packet_id, delivery in session.outgoing:
-            if delivery.qos == 1 and self._gives(session, delivery.shared_filter, delivery.publication, ends):
+            if delivery.qos == 1 and self._give(session, delivery.shared_filter, delivery.publication, ends):
                 session.hand_on(packet_id, delivery)
                 given.append(delivery)
         if isinstance(session.waiting, WaitingHere):
             for delivery in list(session.waiting.deliveries):
-                if self._gives(session, delivery.shared_filter, delivery.publication, ends):
+                if self._give(session, delivery.shared_filter, delivery.publication, ends):
                     session.waiting.take_out(delivery)
                     given.append(delivery)
         if given and not session.kept:
-            # Nobody holds it any more if it is not kept; what a kept session held comes back to it.
-            self._runtime.turn.batch.otherwise.append(lambda reason: self._again_later(session, given, ends))
+            # A persistent session is reloaded with its messages if the commit fails; these would be lost.
+            self._runtime.turn.batch.otherwise.append(lambda reason: self._retry_later(session, given, ends))
         return bool(given)
 
-    def _give_later(self, session: Session) -> None:
-        """The same for a member that ends with its connection and held very many: in slices, when it is gone."""
+    def _start_slices(self, session: Session) -> None:
+        """Redistribute the many messages of a session that ends with its connection, in the background."""
         held = [delivery for _, delivery in session.outgoing if delivery.qos == 1]
         if isinstance(session.waiting, WaitingHere):
             held += session.waiting.deliveries
@@ -88,48 +88,49 @@ class Redistribution:
         for delivery in held:
             if slices.is_over():
                 await slices.turn()
-            if not self._gives(session, delivery.shared_filter, delivery.publication, ends=True, gone=True):
+            if not self._give(session, delivery.shared_filter, delivery.publication, ends=True, gone=True):
                 continue
             if turn.batch is not batch:
                 batch = turn.batch
                 given = []
-                batch.otherwise.append(partial(self._not_given, session, given))
+                batch.otherwise.append(partial(self._commit_failed, session, given))
                 turn.touch()
             given.append(delivery)
 
-    def _not_given(self, session: Session, given: list[Delivery], reason: ReasonCode) -> None:
-        self._again_later(session, given, ends=True)
+    def _commit_failed(self, session: Session, given: list[Delivery], reason: ReasonCode) -> None:
+        self._retry_later(session, given, ends=True)
 
-    def _again_later(self, session: Session, given: list[Delivery], ends: bool) -> None:
+    def _retry_later(self, session: Session, given: list[Delivery], ends: bool) -> None:
+        """Schedule a retry; where too much waits for one already, drop the messages."""
         runtime = self._runtime
         size_bytes = sum(delivery.size_bytes for delivery in given)
         too_much = runtime.waiting.size_bytes + size_bytes > runtime.limits.max_all_queued_bytes
-        if too_much or self._owed + len(given) > MAX_OWED:
+        if too_much or self._awaiting_retry + len(given) > MAX_AWAITING_RETRY:
             for delivery in given:
                 self._runtime.drop(session.client_id, delivery.publication.message, "store_failed")
             return
-        self._owed += len(given)
+        self._awaiting_retry += len(given)
         runtime.waiting.size_bytes += size_bytes
-        runtime.clock.later(RETRY_S, partial(self._again, session, given, ends))
+        runtime.clock.later(RETRY_S, partial(self._retry, session, given, ends))
 
-    def _again(self, session: Session, given: list[Delivery], ends: bool) -> None:
-        self._owed -= len(given)
+    def _retry(self, session: Session, given: list[Delivery], ends: bool) -> None:
+        self._awaiting_retry -= len(given)
         self._runtime.waiting.size_bytes -= sum(delivery.size_bytes for delivery in given)
         turn = self._runtime.turn
         turn.touch()
         taken = [
             delivery
             for delivery in given
-            if self._gives(session, delivery.shared_filter, delivery.publication, ends, gone=True)
+            if self._give(session, delivery.shared_filter, delivery.publication, ends, gone=True)
         ]
         if taken:
-            turn.batch.otherwise.append(lambda reason: self._again_later(session, taken, ends))
+            turn.batch.otherwise.append(lambda reason: self._retry_later(session, taken, ends))
 
     async def queue_left(self, session: Session, ends: bool) -> None:
-        """The same for what waits in the queue store; stops where the client comes back in the meantime.
+        """Redistribute what waits in the queue store; stops where the client comes back in the meantime.
 
-        Whoever calls this holds the lock of the client id: two that read one queue would give it away twice. Raises
-        :class:`~kinmqtt.broker.turn.turn.CommitFailed` where a store fails; the queue is then to be read anew.
+        The caller holds the lock of the client id: two readers of one queue would give its messages away twice.
+        Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` where a store fails; the queue is then to be reloaded.
         """
         waiting = session.waiting
         if not isinstance(waiting, WaitingInStore) or not any(s.share_group for s in session.subscriptions.values()):
@@ -145,11 +146,11 @@ class Redistribution:
                 return
             for entry in entries:
                 cursor = entry.sequence
-                if self._gives(session, entry.shared_filter, Publication.of(entry.message), ends):
+                if self._give(session, entry.shared_filter, Publication.of(entry.message), ends):
                     waiting.take_out(entry)
             await self._runtime.turn.committed()
 
-    def _gives(
+    def _give(
         self,
         session: Session,
         shared_filter: str | None,
@@ -157,6 +158,7 @@ class Redistribution:
         ends: bool,
         gone: bool = False,
     ) -> bool:
+        """Route a message to another member of its shared subscription; ``False`` where there is none to take it."""
         if shared_filter is None:
             return False
         return self._router.to_another_member(

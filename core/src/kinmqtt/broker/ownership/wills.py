@@ -1,4 +1,7 @@
-"""Wills that are due: each is published, and leaves its session, in one transaction, and again until it is kept."""
+"""Wills that are due are published, with retries until that is committed.
+
+A persistent session's will is published and removed from the session in one transaction.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.wills")
 
-MAX_OWED: Final = 10_000
-"""Wills of sessions that are gone, which wait for a store that fails; what comes on top is lost."""
+MAX_AWAITING_RETRY: Final = 10_000
+"""The most wills of ended sessions that wait for a retry because a store fails; further ones are dropped."""
 
 
 class Wills:
@@ -36,17 +39,20 @@ class Wills:
         self._runtime = runtime
         self._publishing = publishing
         self._due = due
-        self._owed = 0
-        self._under_way: dict[str, list[Deferred[None]]] = {}
-        """Kept sessions whose will is not known to be published yet, and who waits for the attempt under way."""
+        self._awaiting_retry = 0
+        self._unpublished: dict[str, list[Deferred[None]]] = {}
+        """Persistent sessions whose wills are not committed as published yet, and who waits for the attempt."""
 
     def publish(self, session: Session) -> None:
-        """The will of a session is due. One that is kept goes on; until its will is published, its store has it."""
+        """Publish the will of a session, in the background.
+
+        A persistent session continues; the session store has its will until the publication is committed.
+        """
         will, session.will = session.will, None
         if will is None:
             return
-        work = self._of_kept(session, will) if session.kept else self._of_gone(session.client, will)
-        # Until it is published it is somebody's still, though its session may be gone.
+        work = self._publish_persistent(session, will) if session.kept else self._publish_last(session.client, will)
+        # Until it is published the will counts against the limit, though its session may be gone.
         everybody = self._runtime.accounts.all
         size_bytes = will.message.size_bytes
         everybody.will_bytes += size_bytes
@@ -59,19 +65,19 @@ class Wills:
         run(work).addBoth(over)
 
     async def attempted(self, client_id: str) -> None:
-        """Wait for a will that is being published. Raises :class:`CommitFailed` where it must be published again."""
-        waiting = self._under_way.get(client_id)
+        """Wait for the current attempt to publish a will. Raises :class:`CommitFailed` where a retry is needed."""
+        waiting = self._unpublished.get(client_id)
         if waiting is not None:
             over: Deferred[None] = Deferred()
             waiting.append(over)
             await over
-            if client_id in self._under_way:
+            if client_id in self._unpublished:
                 raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
 
     async def message_of(self, client: Client, will: Will) -> Message | None:
-        """What is to be published, as plugins want it; ``None`` where they stop it, or its client has no right to it.
+        """The message to publish, as plugins changed it; ``None`` where a plugin or an authorizer forbids it.
 
-        The client had the right when it connected, and may have lost it since.
+        The client was allowed to leave the will when it connected, but may have lost that right since.
         """
         message = self._publishing.completed(will.message)
         if not await self._due.may_still(client, Action.WILL, message):
@@ -89,48 +95,50 @@ class Wills:
             return None
         return self._publishing.completed(outcome)
 
-    async def _of_kept(self, session: Session, will: Will) -> None:
+    async def _publish_persistent(self, session: Session, will: Will) -> None:
+        """Publish the will of a session that continues; the session store holds it for retries."""
         client_id = session.client_id
-        self._under_way[client_id] = []
+        self._unpublished[client_id] = []
         try:
-            await self._in_turn()
+            await self._slice()
             message = await self.message_of(session.client, will)
             if message is None:
                 self._runtime.turn.batch.sessions.append(ClearWill(client_id, session.epoch))
                 self._runtime.turn.touch()
                 return
-            while not await self._is_kept(message, session):
-                self._tell(self._under_way[client_id])
+            while not await self._is_committed(message, session):
+                self._notify(self._unpublished[client_id])
                 await pause(self._runtime.clock, RETRY_S)
         finally:
-            self._tell(self._under_way.pop(client_id))
+            self._notify(self._unpublished.pop(client_id))
 
-    async def _of_gone(self, client: Client, will: Will) -> None:
-        await self._in_turn()
+    async def _publish_last(self, client: Client, will: Will) -> None:
+        """Publish the will of a session that has ended; for retries it is held in memory, up to a limit."""
+        await self._slice()
         message = await self.message_of(client, will)
-        if message is None or await self._is_kept(message):
+        if message is None or await self._is_committed(message):
             return
-        if self._owed >= MAX_OWED:
+        if self._awaiting_retry >= MAX_AWAITING_RETRY:
             self._runtime.drop(client.client_id, message, "store_failed")
             return
-        self._owed += 1
+        self._awaiting_retry += 1
         try:
             await pause(self._runtime.clock, RETRY_S)
             await self._publishing.publish_until_kept(message, lambda: None)
         finally:
-            self._owed -= 1
+            self._awaiting_retry -= 1
 
-    async def _in_turn(self) -> None:
-        """Thousands of clients may be gone at once: their wills are published in slices."""
+    async def _slice(self) -> None:
+        """Wait for a slice: thousands of clients may be gone at once."""
         if self._runtime.slices.is_over():
             await self._runtime.slices.turn()
 
-    async def _is_kept(self, message: Message, session: Session | None = None) -> bool:
-        """One attempt, which takes the will from the ``session`` where there is one."""
+    async def _is_committed(self, message: Message, session: Session | None = None) -> bool:
+        """Publish once, in one transaction with the removal from the ``session``; whether that was committed."""
 
         def along() -> None:
             if session is not None:
-                self._tie(session)
+                self._clear(session)
 
         try:
             await self._publishing.publish_with(message, along)
@@ -138,15 +146,15 @@ class Wills:
             return False
         return True
 
-    def _tie(self, session: Session) -> None:
+    def _clear(self, session: Session) -> None:
         clear = ClearWill(session.client_id, session.epoch)
         batch = self._runtime.turn.batch
         batch.sessions.append(clear)
         batch.tied.add(clear)
 
     @staticmethod
-    def _tell(waiting: list[Deferred[None]]) -> None:
-        told = waiting[:]
+    def _notify(waiting: list[Deferred[None]]) -> None:
+        notified = waiting[:]
         waiting.clear()
-        for over in told:
+        for over in notified:
             over.callback(None)

@@ -1,0 +1,89 @@
+"""What becomes of a session when a store refuses or fails to keep its writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.turn.turn import ELSEWHERE
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.queue import Append, QueueWrite
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.ownership.registry import Registry
+    from kinmqtt.broker.ownership.reload import Reload
+    from kinmqtt.broker.ownership.subscription_removal import SubscriptionRemoval
+    from kinmqtt.broker.routing.router import Router
+    from kinmqtt.broker.runtime import Runtime
+
+log = Logger("kinmqtt.sessions")
+
+
+class FailedWrites:
+    """Brings sessions back in line with the stores after a write of theirs was not committed."""
+
+    def __init__(
+        self, runtime: Runtime, registry: Registry, router: Router, removal: SubscriptionRemoval, reload: Reload
+    ) -> None:
+        self._runtime = runtime
+        self._registry = registry
+        self._router = router
+        self._removal = removal
+        self._reload = reload
+
+    def fenced(self, client_id: str, epoch: int) -> None:
+        """A newer owner than that of ``epoch`` holds the session: drop this node's copy and its connection."""
+        session = self._registry.get(client_id)
+        if session is None or session.epoch > epoch:
+            return  # The newer owner is this node.
+        log.warn("session {client_id!r} has a newer owner", client_id=client_id)
+        self._registry.drop_copy(session)
+
+    def unopened(self, client_id: str, epoch: int, reason: ReasonCode) -> None:
+        """The session store did not commit a new session: disconnect its client and remove it."""
+        session = self._registry.get(client_id)
+        if session is None or session.epoch != epoch:
+            return
+        if session.connection is not None:
+            session.connection.fail(reason, "a store did not keep the session")
+        if self._registry.get(client_id) is session:
+            del self._registry.by_id[client_id]
+            session.end()
+            self._removal.remove(session)
+
+    def on_commit_failed(
+        self, client_id: str, writes: Sequence[QueueWrite], reason: ReasonCode, certain: bool
+    ) -> None:
+        """The queue store did not commit the ``writes`` of a client.
+
+        New messages are dropped: their publishers get no acknowledgement. If there are other writes, or it is not
+        ``certain`` that the store kept none of them, the session is reloaded from the store and its client is
+        disconnected with the ``reason``.
+        """
+        session = self._registry.get(client_id)
+        new = [write for write in writes if isinstance(write, Append)]
+        if certain:
+            for write in new:
+                if reason is not ELSEWHERE or not self._to_another_member(client_id, write):
+                    self._runtime.drop(client_id, write.entry.message, "store_failed")
+        if session is None or not session.kept:
+            return
+        if certain and len(new) == len(writes):
+            for write in new:
+                session.forget(write)
+            return
+        if session.connection is not None:
+            session.connection.fail(reason, "a store did not keep what is in flight")
+        self._reload.start(session)
+
+    def _to_another_member(self, client_id: str, write: Append) -> bool:
+        """Route a message of a shared subscription, refused because of a newer owner's epoch, to another member."""
+        entry = write.entry
+        if entry.shared_filter is None:
+            return False
+        self._runtime.turn.touch()
+        publication = Publication.of(entry.message)
+        return self._router.to_another_member(client_id, entry.shared_filter, publication, connected=False, gone=True)

@@ -1,0 +1,121 @@
+"""Stored sessions are adopted: after a start, and when the node that held them is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kinmqtt.broker.ownership.claims import release_of
+from kinmqtt.broker.ownership.registry import SESSIONS_AT_ONCE
+from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.hooks.awaitables import run, settle
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.services.session import Claim
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.ownership.claims import Claims
+    from kinmqtt.broker.ownership.registry import Registry
+    from kinmqtt.broker.ownership.reload import Reload
+    from kinmqtt.broker.ownership.subscription_removal import SubscriptionRemoval
+    from kinmqtt.broker.ownership.wills import Wills
+    from kinmqtt.broker.runtime import Runtime
+
+log = Logger("kinmqtt.sessions")
+
+
+class Recovery:
+    """Adopts stored sessions that no living node holds."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        registry: Registry,
+        wills: Wills,
+        removal: SubscriptionRemoval,
+        reload: Reload,
+        claims: Claims,
+    ) -> None:
+        self._runtime = runtime
+        self._registry = registry
+        self._wills = wills
+        self._removal = removal
+        self._reload = reload
+        self._claims = claims
+
+    async def restore(self) -> int:
+        """After a start: adopt every stored session that no other node holds; returns their number.
+
+        For sessions that were connected when their node stopped, expiry and will delay count from now on.
+        """
+        runtime = self._runtime
+        cursor: object = None
+        restored = 0
+        # Of nodes that start together each adopts other sessions.
+        while adopted := await self._adopt_orphaned(patient=False):
+            restored += adopted
+        while True:
+            page = await settle(runtime.stores.session.iterate(cursor, SESSIONS_AT_ONCE))
+            for _epoch, stored in page.sessions:
+                if stored.client_id in page.elsewhere or self._registry.get(stored.client_id) is not None:
+                    continue
+                now = runtime.clock.now()
+                claim = await settle(runtime.stores.session.claim(stored.client_id, runtime.node))
+                if claim.session is None:
+                    continue
+                self._registry.adopt(claim, claim.session, await settle(runtime.stores.queue.load(stored.client_id)))
+                restored += 1
+                self._registry.write(release_of(stored, claim.epoch, now))
+            cursor = page.cursor
+            if cursor is None:
+                return restored
+
+    async def adopt_orphaned(self, now: float) -> None:
+        """Adopt orphaned sessions, whose nodes are gone; the store names those again where that fails."""
+        try:
+            adopted = await self._adopt_orphaned(patient=True)
+        except (CommitFailed, ServiceUnavailable):
+            return
+        if adopted:
+            log.info("{count} sessions that another node has left behind are here now", count=adopted)
+
+    async def _adopt_orphaned(self, patient: bool) -> int:
+        """Adopt the orphaned sessions that the store names, concurrently; returns their number."""
+        runtime = self._runtime
+        names = await settle(runtime.stores.session.orphaned(runtime.node, SESSIONS_AT_ONCE))
+        attempts: list[Deferred[Any]] = [run(self._adopt(name, patient)) for name in names]
+        results = await DeferredList(attempts, consumeErrors=True)
+        for _, result in results:
+            if isinstance(result, Failure):
+                result.raiseException()
+        return sum(result is True for _, result in results)
+
+    async def _adopt(self, client_id: str, patient: bool) -> bool:
+        """Adopt one orphaned session; ``False`` where its client has come back meanwhile."""
+        async with self._registry.locks.of(client_id):
+            await self._wills.attempted(client_id)
+            await self._removal.finished(client_id)
+            claim = await self._claims.claim(client_id, self._runtime.stores.session.adopt)
+            if claim is None:
+                return False
+            try:
+                await self._replace(claim, client_id, patient)
+            finally:
+                session = self._registry.get(client_id)
+                if session is None or session.connection is None or session.epoch != claim.epoch:
+                    self._claims.release(client_id, claim)
+            return True
+
+    async def _replace(self, claim: Claim, client_id: str, patient: bool) -> None:
+        """Replace this node's copy of a session by what a claim has found."""
+        session = self._registry.get(client_id)
+        if session is not None and session.epoch == claim.epoch:
+            return  # The store took this node for gone, but no other node has claimed the session.
+        state = None if claim.session is None else await self._reload.load(client_id, claim.epoch, patient)
+        session = self._registry.get(client_id)
+        if session is not None:
+            self._registry.drop_copy(session)
+        if claim.session is not None and state is not None:
+            self._registry.adopt(claim, claim.session, state)

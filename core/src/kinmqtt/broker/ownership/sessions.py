@@ -1,0 +1,63 @@
+"""The parts of this package, put together for the rest of the broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kinmqtt.broker.ownership.claims import Claims
+from kinmqtt.broker.ownership.ending import Ending
+from kinmqtt.broker.ownership.expiry import Expiry
+from kinmqtt.broker.ownership.failed_writes import FailedWrites
+from kinmqtt.broker.ownership.leaving import Leaving
+from kinmqtt.broker.ownership.recovery import Recovery
+from kinmqtt.broker.ownership.redistribution import Redistribution
+from kinmqtt.broker.ownership.registry import Registry
+from kinmqtt.broker.ownership.reload import Reload
+from kinmqtt.broker.ownership.subscription_removal import SubscriptionRemoval
+from kinmqtt.broker.ownership.wills import Wills
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.routing.due import Due
+    from kinmqtt.broker.routing.publisher import Publishing
+    from kinmqtt.broker.routing.router import Router
+    from kinmqtt.broker.runtime import Runtime
+    from kinmqtt_spi.services.cluster import ClusterBackend
+
+
+class Sessions:
+    """The sessions of this node: who may use one, when one ends, and what becomes of its will.
+
+    It does nothing itself: each of its methods is one part's, and documented there.
+    """
+
+    def __init__(
+        self, runtime: Runtime, router: Router, publishing: Publishing, due: Due, cluster: ClusterBackend
+    ) -> None:
+        registry = Registry(runtime, router)
+        wills = Wills(runtime, publishing, due)
+        redistribution = Redistribution(runtime, router)
+        removal = SubscriptionRemoval(runtime, router)
+        reload = Reload(runtime, registry)
+        ending = Ending(runtime, registry, publishing, wills, redistribution, removal, reload)
+        leaving = Leaving(runtime, registry, cluster, wills, redistribution, ending)
+        claims = Claims(runtime, registry, cluster, wills, removal, reload, ending, leaving)
+        recovery = Recovery(runtime, registry, wills, removal, reload, claims)
+        expiry = Expiry(runtime, registry, wills, ending)
+        failed_writes = FailedWrites(runtime, registry, router, removal, reload)
+        self._registry = registry
+        self.by_id = registry.by_id
+        self.get = registry.get
+        self.open = claims.open
+        self.left = leaving.left
+        self.restore = recovery.restore
+        self.adopt_orphaned = recovery.adopt_orphaned
+        self.expire = expiry.expire
+        self.expire_messages = expiry.expire_messages
+        self.fenced = failed_writes.fenced
+        self.unopened = failed_writes.unopened
+        self.on_commit_failed = failed_writes.on_commit_failed
+
+    @property
+    def connected(self) -> int:
+        """The number of sessions that have a connection."""
+        return self._registry.connected
