@@ -29,6 +29,9 @@ from steps import Failure, say  # noqa: E402
 CHECKS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
 """What `check` runs, and tests/test_quality.py too: modules of the environment's Python with their arguments."""
 
+SITE = ("sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs")
+"""Makes the documentation's site in the folder that follows, with warnings as errors."""
+
 COMPILED_PARTS = ("broker", "mqtt", "net", "harness", "corpus", "test_twin.py")
 COMPILED_TESTS = tuple("core/tests/" + name for name in COMPILED_PARTS)
 """The tests of compiled modules, and of brokers made of them."""
@@ -43,6 +46,7 @@ python3 dev.py COMMAND
                  Debian packages and the npm packages of the tests; a second time does nothing
   compile        compile the message path in place with mypyc; installs a C compiler and Python's headers
   check          install, then ruff and mypy
+  docs           install, then make the documentation's site in build/docs
   lock           write constraints.txt anew, with the newest version of everything
   pythons        list the supported Pythons of this machine, oldest first: version and path
   help           this text
@@ -146,6 +150,12 @@ def check(arguments: "list[str]") -> int:
     return 1 if failed else 0
 
 
+def docs(arguments: "list[str]") -> int:
+    """Makes the documentation's site; a warning is an error."""
+    environment.install("dev", plain=True)
+    return subprocess.call([environment.PYTHON, "-m", *SITE, os.path.join("build", "docs"), *arguments])
+
+
 def lock(arguments: "list[str]") -> int:
     """Writes constraints.txt anew."""
     return subprocess.call([sys.executable, os.path.join(".ci", "lock.py"), *arguments])
@@ -164,6 +174,7 @@ COMMANDS = {
     "install": install,
     "compile": compile_path,
     "check": check,
+    "docs": docs,
     "lock": lock,
     "pythons": list_pythons,
 }
