@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import packages
 from steps import ROOT, Failure, quiet, say
@@ -169,7 +170,7 @@ def install(level: str, *uses: str, plain: bool = False) -> None:
     began = time.monotonic()
     turn = take_turn()
     state = venv_state(level)
-    steps = []
+    steps: list[tuple[str, Callable[[], None]]] = []
     wanted = packages.missing("download", *(["venv"] if state == "make" else []), *uses)
     if wanted:
         steps.append(("Debian packages: " + " ".join(wanted), lambda: packages.install(wanted)))

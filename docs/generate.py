@@ -317,7 +317,7 @@ def _answers(answers: Iterable[str]) -> str:
 
 def closes() -> str:
     """Why else a connection is closed or refused, with the code of MQTT 5 and the return code of CONNACK before."""
-    rows = {}
+    rows: dict[str, list[str]] = {}
     for close in _mistakes().closes():
         if close.reason is not None and close.text != "…":
             code = f"0x{close.reason:02X} {close.reason.name.lower().replace('_', ' ')}"
@@ -325,7 +325,8 @@ def closes() -> str:
             if close.refuses and has_connack_code(close.reason, 4):
                 old = f"CONNACK {connack_code(close.reason, 4)}"
             rows[close.text] = [close.text, code, old]
-    return table(("why", "MQTT 5", "MQTT 3.1 and 3.1.1"), sorted(rows.values(), key=lambda row: row[1:]))
+    ordered = sorted(rows.values(), key=lambda row: row[1:])
+    return table(("why", "MQTT 5", "MQTT 3.1 and 3.1.1"), ordered)
 
 
 def _mistakes() -> Any:
