@@ -97,6 +97,11 @@ def venv_works() -> bool:
         return False
 
 
+def asks_for_source() -> bool:
+    """Return whether KINMQTT_PURE asks for plain Python, as `kinmqtt` understands it."""
+    return os.environ.get("KINMQTT_PURE", "") not in ("", "0")
+
+
 def compiled() -> bool:
     """Return whether the message path is compiled from the sources that are here."""
     probe = [PYTHON, "-c", "import kinmqtt, sys; sys.exit(kinmqtt.TWIN != 'compiled')"]
@@ -159,7 +164,7 @@ def compile_in_place() -> None:
     if not compiled() and not packages.missing("compile"):
         command = [PYTHON, "setup.py", "build_ext", "--inplace"]
         if not quiet(command, "compiling failed (above)", cwd=os.path.join(ROOT, "core"), env=COMPILED):
-            say("the message path runs as plain Python, at half the speed")
+            say("the message path runs as plain Python, at half the speed; --plain does not try to compile it")
 
 
 def install(level: str, *uses: str, plain: bool = False) -> None:
@@ -180,7 +185,7 @@ def install(level: str, *uses: str, plain: bool = False) -> None:
         steps.append((f"pip install -r {REQUIREMENTS[level]}", lambda: install_python(level)))
     if level == "dev" and not npm_ready():
         steps.append(("MQTT.js with npm", install_npm))
-    if not plain and not os.environ.get("KINMQTT_PURE") and (state != "ready" or not compiled()):
+    if not (plain or asks_for_source()) and (state != "ready" or not compiled()):
         absent = packages.missing("compile")
         if not absent or "compile" in uses:
             steps.append(("compiling the message path with mypyc", compile_in_place))
@@ -192,7 +197,7 @@ def install(level: str, *uses: str, plain: bool = False) -> None:
         step()
         say(f"[{number}/{len(steps)}] took {time.monotonic() - step_began:.1f} s")
     os.close(turn)
-    if steps:
+    if steps or uses:
         say(f"ready after {time.monotonic() - began:.1f} s")
 
 

@@ -374,6 +374,18 @@ def test_compiling_is_left_out(installing: Any, how: str, monkeypatch: pytest.Mo
     assert installing.taken == []
 
 
+@pytest.mark.parametrize("value", ["", "0"])
+def test_kinmqtt_pure_asks_for_plain_python_as_the_broker_understands_it(
+    installing: Any, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither 0 nor nothing does."""
+    monkeypatch.setenv("KINMQTT_PURE", value)
+
+    installing.install("run")
+
+    assert ("compile_in_place",) in installing.taken
+
+
 def test_without_a_compiler_a_line_says_how_to_get_one(
     installing: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
