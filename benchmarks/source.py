@@ -142,7 +142,7 @@ def main() -> None:
             return seconds
 
         spark_json = {"pathGlobFilter": "*.jsonl", "recursiveFileLookup": "true"}
-        ways = {
+        ways: dict[str, Callable[[], float]] = {
             "batch, kinmqtt": lambda: batch(lambda: spark.read.format("kinmqtt").load(str(landing))),
             "batch, json": lambda: batch(lambda: spark.read.schema(DDL).options(**spark_json).json(str(landing))),
             "stream, kinmqtt": lambda: stream(lambda: spark.readStream.format("kinmqtt").load(str(landing))),

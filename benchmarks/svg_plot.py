@@ -85,7 +85,9 @@ class _Axis:
 
 def _grid(x_axis: _Axis, y_axis: _Axis) -> list[str]:
     bottom, right = TOP + FIELD_HEIGHT, WIDTH - RIGHT
-    fine, coarse, numbers = [], [], []
+    fine: list[str] = []
+    coarse: list[str] = []
+    numbers: list[str] = []
     for decade in range(x_axis.first, x_axis.last + 1):
         for step in range(1, 10 if decade < x_axis.last else 2):
             x = x_axis.at(step * 10.0**decade)

@@ -15,6 +15,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -87,7 +88,7 @@ class TimedClock(TurnableClock):
         return super().later(delay_s, timed)
 
 
-class TimedHouse(House):  # type: ignore[misc,valid-type]
+class TimedHouse(House):  # type: ignore[misc]
     """A broker of which every single call from the event loop is timed."""
 
     def __init__(self, **more: Any) -> None:
@@ -132,14 +133,14 @@ class TimedHouse(House):  # type: ignore[misc,valid-type]
         for start in range(0, len(data), limit):
             part = data[start : start + limit]
             if not peer.link.closed:
-                self.longest.time("a read", lambda part=part: peer.connection.receive(part))
+                self.longest.time("a read", partial(peer.connection.receive, part))
             self.settle()
 
     def lose(self, *peers: Peer) -> None:
         """Lose connections, all in one turn."""
         for peer in peers:
             peer.link.closed = True
-            self.longest.time("a lost connection", lambda peer=peer: peer.connection.lost("gone"))
+            self.longest.time("a lost connection", partial(peer.connection.lost, "gone"))
         self.settle()
 
 
@@ -272,7 +273,8 @@ class Guard:
 
 def most_filters(house: TimedHouse) -> int:
     """As many as one packet may have."""
-    return min(house.broker.runtime.limits.max_filters, house.broker.runtime.limits.max_subscriptions)
+    limits = house.broker.runtime.limits
+    return int(min(limits.max_filters, limits.max_subscriptions))
 
 
 def requests(filters: list[str], packet_id: int = 1) -> bytes:
@@ -428,7 +430,11 @@ def retained_filters_that_match_nothing(quick: bool) -> Longest:
     filters = [f"d/+/+/none{n}" for n in range(5 if quick else 20)]
     with house.measured():
         for peer in peers:
-            house.longest.time("a read", lambda peer=peer: peer.connection.receive(requests(filters)))
+
+            def read(peer: Peer = peer) -> None:
+                peer.connection.receive(requests(filters))
+
+            house.longest.time("a read", read)
         house.settle()
     return house.longest
 
@@ -450,7 +456,11 @@ def retained_of_many_clients(quick: bool) -> Longest:
     peers = [house.connect(f"c{n}", V5) for n in range(100)]
     with house.measured():
         for peer in peers:
-            house.longest.time("a read", lambda peer=peer: peer.connection.receive(requests(["d/+/+/none", "#"])))
+
+            def read(peer: Peer = peer) -> None:
+                peer.connection.receive(requests(["d/+/+/none", "#"]))
+
+            house.longest.time("a read", read)
         house.settle()
     return house.longest
 

@@ -46,11 +46,8 @@ from kinmqtt_metrics.tables import RAW, TABLES
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 from kinmqtt_spi.markers import traits_of
 from kinmqtt_spi.metrics import MetricRegistry
-from kinmqtt_spi.services import authentication, authorization, limiter, metric, plugin
 from kinmqtt_spi.settings import describe
 from kinmqtt_spi.testing.behaviours import behaviours_of
-from kinmqtt_spi.topics import covers, overlaps
-from kinmqtt_spi.values import Client, Disconnect, Drop, Message, Publisher, Reject
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -79,11 +76,7 @@ def included(source: str) -> str:
 
 
 def part(name: str) -> str:
-    """One generated part, by its name: ``hooks-FAMILY``, ``behaviours-FAMILY``, ``types-PAGE``, or of ``PARTS``."""
-    if name.startswith("types-"):
-        return "\n" + "\n\n".join(described(cls).strip() for cls in TYPES[name.removeprefix("types-")]) + "\n\n"
-    if name.startswith("functions-"):
-        return "\n" + "\n\n".join(map(function, FUNCTIONS[name.removeprefix("functions-")])) + "\n\n"
+    """One generated part, by its name: ``hooks-FAMILY``, ``behaviours-FAMILY``, or of ``PARTS``."""
     if name.startswith("behaviours-"):
         return behaviours(name.removeprefix("behaviours-"))
     if name.startswith("hooks-"):
@@ -202,19 +195,6 @@ def cases_of(suite: type[Any], module: Any) -> list[type[Any]]:
     return found + list(dict.fromkeys(inner))
 
 
-def described(cls: type[Any]) -> str:
-    """A class under a heading of its own: what it is, its fields, and its methods."""
-    parts = [f"### `{cls.__name__}`", *paragraphs(cls), fields(cls, "").strip(), methods(cls).strip()]
-    return "\n\n".join(part for part in parts if part)
-
-
-def function(function: Callable[..., Any]) -> str:
-    """A function under a heading of its own, with its signature and what it answers."""
-    signature = f"{function.__name__}{inspect.signature(function)}".replace("'", "")
-    text = plain(inspect.getdoc(function) or "")
-    return "\n\n".join([f"### `{signature}`", *(" ".join(each.split()) for each in text.split("\n\n"))])
-
-
 def fields(cls: type[Any], title: str = "`{}`: {}\n") -> str:
     """The fields of a class, or the members of an enumeration."""
     about = title.format(cls.__name__, paragraphs(cls)[0])
@@ -227,19 +207,6 @@ def fields(cls: type[Any], title: str = "`{}`: {}\n") -> str:
         ("field", "type", "default", "meaning"),
         [(f"`{name}`", f"`{kind}`", f"`{value}`" if value else "", text) for name, kind, value, text in rows],
     )
-
-
-def methods(cls: type[Any]) -> str:
-    """The methods that a class declares."""
-    rows = []
-    for node in _body(cls):
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-            arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
-            returns = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
-            rows.append(
-                (f"`{node.name}({arguments}){returns}`", " ".join(plain(ast.get_docstring(node) or "").split()))
-            )
-    return table(("method", "does"), rows) if rows else ""
 
 
 def declared(cls: type[Any]) -> list[tuple[str, str, str, str]]:
@@ -350,7 +317,7 @@ def _answers(answers: Iterable[str]) -> str:
 
 def closes() -> str:
     """Why else a connection is closed or refused, with the code of MQTT 5 and the return code of CONNACK before."""
-    rows = {}
+    rows: dict[str, list[str]] = {}
     for close in _mistakes().closes():
         if close.reason is not None and close.text != "…":
             code = f"0x{close.reason:02X} {close.reason.name.lower().replace('_', ' ')}"
@@ -358,7 +325,8 @@ def closes() -> str:
             if close.refuses and has_connack_code(close.reason, 4):
                 old = f"CONNACK {connack_code(close.reason, 4)}"
             rows[close.text] = [close.text, code, old]
-    return table(("why", "MQTT 5", "MQTT 3.1 and 3.1.1"), sorted(rows.values(), key=lambda row: row[1:]))
+    ordered = sorted(rows.values(), key=lambda row: row[1:])
+    return table(("why", "MQTT 5", "MQTT 3.1 and 3.1.1"), ordered)
 
 
 def _mistakes() -> Any:
@@ -369,37 +337,6 @@ def _mistakes() -> Any:
             sys.path.insert(0, path)
     return import_module("mistakes")
 
-
-TYPES: dict[str, Sequence[type[Any]]] = {
-    "authentication": (
-        authentication.ConnectRequest,
-        authentication.Identity,
-        authentication.ExchangeStep,
-        authentication.Continue,
-    ),
-    "authorization": (
-        authorization.AuthorizationRequest,
-        authorization.Action,
-        Client,
-        authorization.Authorization,
-        authorization.Cache,
-        authorization.Scope,
-    ),
-    "limiter": (
-        limiter.Resource,
-        limiter.ResourceKind,
-        limiter.LimitDecision,
-        limiter.LimitVerdict,
-        limiter.LimiterNeeds,
-    ),
-    "message": (Message, Publisher, Drop, Reject, Disconnect),
-    "metric": (metric.Metrics, metric.Counter, metric.Histogram),
-    "plugin": (plugin.Context,),
-}
-"""What is described on which page."""
-
-FUNCTIONS: dict[str, Sequence[Callable[..., Any]]] = {"message": (covers, overlaps)}
-"""The functions that are described on which page."""
 
 PARTS: dict[str, Callable[[], str]] = {
     "tables": pipeline_tables,

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -26,20 +27,36 @@ DEBIAN_NEXT = {"ID": "debian", "VERSION_CODENAME": "forky"}
 UBUNTU_24 = {"ID": "ubuntu", "VERSION_ID": "24.04"}
 
 
-def loaded() -> Any:
-    """dev.py as a module of its own, in which a test may replace what it likes."""
-    spec = spec_from_file_location("dev", ROOT / "dev.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+MODULES = ("environment", "packages", "pythons", "steps")
+"""What dev.py imports from .ci/."""
 
 
 @pytest.fixture
-def dev(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """dev.py, as it is without a word about it in the environment."""
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Any]]:
+    """Load dev.py and its modules anew, so that a test may replace what it likes; they are gone after the test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("KINMQTT_VENV", raising=False)
-    return loaded()
+
+    def forget() -> None:
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+    def loaded() -> Any:
+        forget()
+        spec = spec_from_file_location("dev", ROOT / "dev.py")
+        assert spec is not None and spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    yield loaded
+    forget()
+
+
+@pytest.fixture
+def dev(load: Callable[[], Any]) -> Any:
+    """dev.py, as it is without a word about it in the environment."""
+    return load()
 
 
 @pytest.fixture
@@ -64,44 +81,44 @@ def program(path: Path, text: str = WORKS) -> str:
 
 def test_supported_pythons_are_found_oldest_first(dev: Any, machine: Path) -> None:
     """Whichever of them are on the path; one that is not supported is not looked for."""
-    dev.PYTHONS = ((9, 1), (9, 2), (9, 3))
+    versions = ((9, 1), (9, 2), (9, 3))
     paths = {version: program(machine / "bin" / f"python{version}") for version in ("9.3", "9.1", "9.4")}
 
-    assert dev.installed_pythons() == [("9.1", paths["9.1"]), ("9.3", paths["9.3"])]
+    assert dev.pythons.installed(versions) == [("9.1", paths["9.1"]), ("9.3", paths["9.3"])]
 
 
 def test_a_stand_in_for_a_python_that_is_not_chosen_is_none(dev: Any, machine: Path) -> None:
     """pyenv's stand-in is there and fails; the Python itself is found where pyenv has it."""
-    dev.PYTHONS = ((9, 1), (9, 2))
+    versions = ((9, 1), (9, 2))
     program(machine / "bin" / "python9.1", FAILS)
     program(machine / "bin" / "python9.2", FAILS)
     real = program(machine / "pyenv" / "versions" / "9.2.0" / "bin" / "python9.2")
 
-    assert dev.installed_pythons() == [("9.2", real)]
+    assert dev.pythons.installed(versions) == [("9.2", real)]
 
 
 def test_of_pyenvs_pythons_the_newest_release_is_taken(dev: Any, machine: Path) -> None:
     """By number, and neither an environment of somebody's, nor what has not come out, nor another version."""
-    dev.PYTHONS = ((9, 1),)
+    versions = ((9, 1),)
     for name in ("9.1.9", "9.1.10", "9.1-dev", "9.1.11rc1", "9.1.12t", "9.11.1", "9.1.99-of-mine"):
         program(machine / "pyenv" / "versions" / name / "bin" / "python9.1")
 
-    assert dev.installed_pythons() == [("9.1", str(machine / "pyenv/versions/9.1.10/bin/python9.1"))]
+    assert dev.pythons.installed(versions) == [("9.1", str(machine / "pyenv/versions/9.1.10/bin/python9.1"))]
 
 
 def test_a_program_of_the_right_name_and_another_version_is_passed_over(dev: Any, machine: Path) -> None:
     """What it says of itself counts."""
-    dev.PYTHONS = ((9, 1),)
+    versions = ((9, 1),)
     (machine / "bin" / "python9.1").symlink_to(sys.executable)
 
-    assert dev.installed_pythons() == []
+    assert dev.pythons.installed(versions) == []
 
 
 def test_the_python_that_runs_dev_py_is_one_of_them(dev: Any, machine: Path) -> None:
     """Though it is not on the path under its name."""
-    dev.PYTHONS = (sys.version_info[:2],)
+    versions = (sys.version_info[:2],)
 
-    [(version, path)] = dev.installed_pythons()
+    [(version, path)] = dev.pythons.installed(versions)
 
     assert f"python{version}" == HERE
     assert path == sys._base_executable  # type: ignore[attr-defined]
@@ -122,7 +139,7 @@ def test_what_continuous_integration_names_is_there() -> None:
 
     named = set(re.findall(r"(?<![\w./-])(?:core|metrics|plugins|spi|tests)/[\w/.]*\w", text))
 
-    assert len(named) > 15
+    assert len(named) > 8
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
@@ -139,16 +156,17 @@ def test_what_continuous_integration_names_is_there() -> None:
         ("~/else", os.path.expanduser("~/else")),
     ],
 )
-def test_a_variable_names_the_environment(monkeypatch: pytest.MonkeyPatch, says: str | None, is_at: str) -> None:
+def test_a_variable_names_the_environment(
+    load: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, says: str | None, is_at: str
+) -> None:
     """Relative to the checkout, wherever dev.py is started; everything that is run comes from there."""
-    monkeypatch.delenv("KINMQTT_VENV", raising=False)
     if says is not None:
         monkeypatch.setenv("KINMQTT_VENV", says)
-    dev = loaded()
+    environment = load().environment
 
-    assert is_at == dev.VENV
-    assert os.path.join(is_at, "bin", "python") == dev.PYTHON
-    assert os.path.dirname(dev.STAMP) == is_at
+    assert is_at == environment.VENV
+    assert os.path.join(is_at, "bin", "python") == environment.PYTHON
+    assert os.path.dirname(environment.STAMP) == is_at
 
 
 def test_no_other_folder_is_cleared(tmp_path: Path) -> None:
@@ -158,7 +176,7 @@ def test_no_other_folder_is_cleared(tmp_path: Path) -> None:
     environment = {**os.environ, "KINMQTT_VENV": str(tmp_path)}
 
     done = subprocess.run(
-        [sys.executable, "-c", "import dev; dev.make_venv()"],
+        [sys.executable, "-c", "import dev; dev.environment.make_venv()"],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -180,19 +198,19 @@ def test_what_may_be_cleared(dev: Any, tmp_path: Path, holds: list[str] | None, 
         for name in holds:
             (folder / name).touch()
 
-    assert dev.may_be_cleared(str(folder)) is may
+    assert dev.environment.may_be_cleared(str(folder)) is may
 
 
 def test_a_file_is_not_cleared(dev: Any, tmp_path: Path) -> None:
     """An environment is a folder."""
     (tmp_path / "file").touch()
 
-    assert not dev.may_be_cleared(str(tmp_path / "file"))
+    assert not dev.environment.may_be_cleared(str(tmp_path / "file"))
 
 
 def test_an_environment_half_made_is_made_anew(dev: Any) -> None:
     """.venv is ours, also where an interrupted run left no more than a part of it."""
-    assert dev.may_be_cleared(str(ROOT / ".venv"))
+    assert dev.environment.may_be_cleared(str(ROOT / ".venv"))
 
 
 def test_all_environments_share_what_npm_installs(
@@ -201,17 +219,20 @@ def test_all_environments_share_what_npm_installs(
     """A second one does not install it again, a changed lock file does; and where it failed it is tried again."""
     program(machine / "bin" / "npm")
     calls: list[Any] = []
-    ends = [0, 1, 0]
-    monkeypatch.setattr(subprocess, "call", lambda *words, **more: calls.append(words) or ends[len(calls) - 1])
-    dev.NPM_STAMP = str(tmp_path / "stamp.json")
-    dev.npm_installed = lambda: True
+    ends = [True, False, True]
+    environment = dev.environment
+    monkeypatch.setattr(environment, "quiet", lambda *words, **more: calls.append(words) or ends[len(calls) - 1])
+    monkeypatch.setattr(environment, "INTEROP", str(tmp_path))
+    program(tmp_path / "node_modules" / "mqtt" / "package.json", "{}")
+    environment.NPM_STAMP = str(tmp_path / "node_modules" / "stamp.json")
     inputs = ["as locked"]
-    dev.npm_inputs = lambda: inputs[0]
+    environment.npm_inputs = lambda: inputs[0]
 
     counts = []
     for change in ("as locked", "as locked", "changed", "changed", "changed"):
         inputs[0] = change
-        dev.install_npm()
+        if not environment.npm_ready():
+            environment.install_npm()
         counts.append(len(calls))
 
     assert counts == [1, 1, 2, 3, 3]
@@ -222,15 +243,15 @@ def test_all_environments_share_what_npm_installs(
 
 @pytest.fixture
 def bare(dev: Any, machine: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """dev.py on a system with apt-get and nothing else."""
+    """What .ci/packages.py says on a system with apt-get and nothing else."""
     program(machine / "bin" / "apt-get")
     for name in ("JAVA_HOME", "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
-    dev.CA_BUNDLE = str(machine / "none")
-    dev.found = lambda name: None
-    dev.venv_state = lambda: "make"
-    dev.can_make_venv = lambda: False
-    return dev
+    packages = dev.packages
+    packages.CA_BUNDLE = str(machine / "none")
+    packages.found = lambda name: None
+    packages.can_make_venv = lambda: False
+    return packages
 
 
 ALWAYS = {
@@ -254,19 +275,19 @@ def test_the_tests_ask_for_packages_that_the_release_has(bare: Any, release: dic
     """Debian 13 has no Java 17, and Ubuntu's chromium is no package; the rest has the same name everywhere."""
     bare.os_release = lambda: release
 
-    assert set(bare.missing_tools(tests=True)) == ALWAYS | more
+    assert set(bare.missing("download", "venv", "test")) == ALWAYS | more
 
 
 def test_a_broker_needs_next_to_nothing(bare: Any) -> None:
     """What makes the environment, and what lets pip know whom it speaks to."""
-    assert set(bare.missing_tools(tests=False)) == {f"{HERE}-venv", "ca-certificates"}
+    assert set(bare.missing("download", "venv")) == {f"{HERE}-venv", "ca-certificates"}
 
 
 def test_a_python_that_can_make_environments_needs_no_package(bare: Any) -> None:
     """Only Debian keeps that part of Python apart."""
     bare.can_make_venv = lambda: True
 
-    assert set(bare.missing_tools(tests=False)) == {"ca-certificates"}
+    assert set(bare.missing("download", "venv")) == {"ca-certificates"}
 
 
 @pytest.mark.parametrize(
@@ -284,7 +305,7 @@ def test_java_says_how_old_it_is(dev: Any, machine: Path, said: str, version: in
     monkeypatch.delenv("JAVA_HOME", raising=False)
     program(machine / "bin" / "java", f"#!/bin/sh\necho '{said}' >&2\n")
 
-    assert dev.java_version() == version
+    assert dev.packages.java_version() == version
 
 
 def test_compiling_asks_for_the_headers_of_this_python(dev: Any, machine: Path, monkeypatch: Any) -> None:
@@ -292,4 +313,130 @@ def test_compiling_asks_for_the_headers_of_this_python(dev: Any, machine: Path, 
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(machine))
     monkeypatch.setattr("sysconfig.get_config_var", lambda name: "x86_64-linux-gnu-gcc -pthread")
 
-    assert {"gcc", f"{HERE}-dev"} <= set(dev.missing_compiler())
+    assert {"gcc", f"{HERE}-dev"} <= set(dev.packages.missing("compile"))
+
+
+# Installing
+
+
+@pytest.fixture
+def installing(dev: Any, machine: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """.ci/environment.py, whose steps only note that they were taken, in ``taken``."""
+    environment = dev.environment
+    environment.taken = []
+    monkeypatch.delenv("KINMQTT_PURE", raising=False)
+    for name in ("make_venv", "install_python", "install_npm", "compile_in_place"):
+        monkeypatch.setattr(environment, name, lambda *words, name=name: environment.taken.append((name, *words)))
+    monkeypatch.setattr(environment.packages, "missing", lambda *uses: {})
+    monkeypatch.setattr(environment, "venv_state", lambda level: "make")
+    monkeypatch.setattr(environment, "compiled", lambda: False)
+    monkeypatch.setattr(environment, "npm_ready", lambda: False)
+    return environment
+
+
+def test_a_broker_needs_neither_spark_nor_npm(installing: Any) -> None:
+    """`dev.py run` takes its distributions and compiles them, and no more."""
+    installing.install("run")
+
+    assert installing.taken == [("make_venv",), ("install_python", "run"), ("compile_in_place",)]
+
+
+def test_requirements_of_a_broker_leave_out_what_tests_need() -> None:
+    """requirements.txt names neither Spark nor a test tool, and the other file has them all."""
+    run = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    dev = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
+
+    assert not re.search(r"pytest|pipeline|spark|tox|ruff|sphinx", run)
+    assert "-r requirements.txt" in dev and "[pipeline,report]" in dev and "pytest" in dev
+
+
+def test_steps_say_how_many_they_are(installing: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each one its number and, once it is done, its seconds."""
+    installing.install("dev")
+
+    said = capsys.readouterr().out
+    numbers = [line.split()[1] for line in said.splitlines() if "[" in line]
+    assert numbers == [f"[{number}/4]" for number in (1, 1, 2, 2, 3, 3, 4, 4)]
+    assert re.search(r"\[4/4\] took \d+\.\d s", said)
+
+
+@pytest.mark.parametrize("how", ["--plain", "KINMQTT_PURE", "compiled already"])
+def test_compiling_is_left_out(installing: Any, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not wanted, and where what is there is of the same sources."""
+    monkeypatch.setattr(installing, "venv_state", lambda level: "ready")
+    if how == "KINMQTT_PURE":
+        monkeypatch.setenv("KINMQTT_PURE", "1")
+    if how == "compiled already":
+        monkeypatch.setattr(installing, "compiled", lambda: True)
+
+    installing.install("run", plain=how == "--plain")
+
+    assert installing.taken == []
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_kinmqtt_pure_asks_for_plain_python_as_the_broker_understands_it(
+    installing: Any, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither 0 nor nothing does."""
+    monkeypatch.setenv("KINMQTT_PURE", value)
+
+    installing.install("run")
+
+    assert ("compile_in_place",) in installing.taken
+
+
+def test_without_a_compiler_a_line_says_how_to_get_one(
+    installing: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker runs all the same, as plain Python."""
+    monkeypatch.setattr(
+        installing.packages, "missing", lambda *uses: {"gcc": "compiles"} if "compile" in uses else {}
+    )
+
+    installing.install("run")
+
+    assert ("compile_in_place",) not in installing.taken
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "plain Python" in line]
+    assert "apt-install gcc" in line
+
+
+def test_without_arguments_every_test_runs_plain_and_then_compiled(dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them as plain Python, those that kill brokers alone; then those of the compiled modules."""
+    ran: list[tuple[list[str], str]] = []
+    statuses = [0, 1, 0]
+    monkeypatch.setattr(dev.environment, "install", lambda *words, **more: None)
+    monkeypatch.setattr(dev.environment, "npm_ready", lambda: True)
+    monkeypatch.setattr(dev.packages, "missing", lambda *uses: {})
+    monkeypatch.setattr(dev, "compile_path", lambda words: ran.append(([], "compile")) or 0)
+
+    def part(command: list[str], **variables: str) -> int:
+        ran.append((command[3:], variables["KINMQTT_PURE"]))
+        return statuses.pop(0)
+
+    monkeypatch.setattr(dev, "part", part)
+
+    assert dev.test([]) == 1
+    (everything, plain), (crash, alone), (_, between), (modules, compiled) = ran
+    assert (plain, alone, between, compiled) == ("1", "1", "compile", "0")
+    assert everything[-2:] == ["--ignore", "tests/crash"] and "-n" in everything and "--durations=20" in everything
+    assert crash[-1] == "tests/crash" and "-n" not in crash
+    assert "core/tests/broker" in modules and "-n" in modules
+    assert [path for path in dev.COMPILED_TESTS if not (ROOT / path).exists()] == []
+
+
+def test_an_old_python_gets_a_sentence() -> None:
+    """It is said before anything of .ci/ is imported, which an old interpreter could not read."""
+    old = "import sys; sys.version_info = (3, 6, 15); import runpy; runpy.run_path('dev.py')"
+
+    done = subprocess.run([sys.executable, "-c", old], cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("kinmqtt needs Python 3.11 or newer; this is ")
+
+
+def test_help_names_every_command(dev: Any) -> None:
+    """Each at the beginning of a line."""
+    named = re.findall(r"^  ([a-z]+) ", dev.HELP, re.MULTILINE)
+
+    assert sorted(named) == sorted([*dev.COMMANDS, "help"])

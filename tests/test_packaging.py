@@ -80,8 +80,9 @@ def test_extra_all_is_all_the_others() -> None:
 
 
 def test_the_developer_install_has_every_distribution() -> None:
-    """A distribution that requirements-dev.txt forgets would be missing from every test run."""
-    text = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
+    """A distribution that requirements.txt forgets would be missing from every test run."""
+    assert "-r requirements.txt" in (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
+    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     editable = {(ROOT / path).resolve() for path in re.findall(r"^-e ([^\s\[]+)", text, re.MULTILINE)}
 
     assert editable == {ROOT, *FOLDERS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,10 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)],
-    ids=["lint", "format", "types"],
-)
+CHECKS = runpy.run_path(str(ROOT / "dev.py"))["CHECKS"]
+
+
+@pytest.mark.parametrize("command", CHECKS, ids=" ".join)
 def test_sources_pass(command: tuple[str, ...]) -> None:
     """The sources are clean: linted, formatted, and strictly typed where users build on them."""
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
