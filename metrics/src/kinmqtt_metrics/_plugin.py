@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kinmqtt_metrics.aggregation import Largest, Sum, Sums, largest, tell_traffic, with_others
 from kinmqtt_metrics.capture import capturing, message_record
 from kinmqtt_metrics.landing import NODE_BYTES, quoted
 from kinmqtt_metrics.record import EVENT, Record, as_told, memory_bytes, shortened
@@ -14,7 +15,6 @@ from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
 from kinmqtt_metrics.spool import RETRY_S, Figures, Spool, Writer, WriterThread
-from kinmqtt_metrics.summing import Largest, Sum, Sums, largest, tell_traffic, with_others
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import on_topics

@@ -16,7 +16,7 @@ from table_data import START, World, write
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
-from kinmqtt_metrics.pipeline.steps import Step, Steps
+from kinmqtt_metrics.pipeline.commits import Commit, Commits
 from kinmqtt_metrics.report import ReportError, make
 
 MADE = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -318,10 +318,10 @@ def test_records_that_were_not_read_are_told(written_down: bool, tmp_path: Path)
     """By life, with their numbers: as the pipeline wrote it down, or by ``raw`` where tables stand alone."""
     write(tmp_path, t.RATES, [rate()])
     if written_down:
-        steps = Steps(tmp_path)
+        steps = Commits(tmp_path)
         steps.folder.mkdir(parents=True)
         with steps.making("0000000000") as making:
-            Step(seen={("<a>", "00000000c0ffee01"): [(1, 2), (5, 5), (9, 9)]}).write(making)
+            Commit(seen={("<a>", "00000000c0ffee01"): [(1, 2), (5, 5), (9, 9)]}).write(making)
     else:
         write(tmp_path, t.RAW, RAW[:3], 0)
         write(tmp_path, t.RAW, RAW[3:], 1)

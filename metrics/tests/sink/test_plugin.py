@@ -15,14 +15,14 @@ from attrs import evolve
 from broken_disk import BrokenDisk, left_open, records
 from twisted.internet.defer import Deferred
 
-from kinmqtt_metrics import MetricsSink, summing
+from kinmqtt_metrics import MetricsSink, aggregation
 from kinmqtt_metrics._plugin import FIND_S, STOP_S
+from kinmqtt_metrics.aggregation import largest
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import EVENTS, FIELDS, OTHERS
 from kinmqtt_metrics.segments import Disk, InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
 from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES, RETRY_S, STUCK_S, Writer
-from kinmqtt_metrics.summing import largest
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import topics_of
@@ -229,7 +229,7 @@ def test_what_can_not_be_sorted_is_told_as_a_sum(tmp_path: Path, monkeypatch: py
         return largest(traffic, limit)
 
     if how == "raises":
-        monkeypatch.setattr(summing, "largest", raise_instead)
+        monkeypatch.setattr(aggregation, "largest", raise_instead)
     else:
         scene.context.in_thread = (  # type: ignore[method-assign]
             refuse if how == "refused" else late.append  # type: ignore[assignment]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinmqtt_metrics.learning.deciding import decide
-from kinmqtt_metrics.learning.model import KINDS, Kind, Learned, LearningError, Options, Rule, Usual
+from kinmqtt_metrics.errors import LearningError
+from kinmqtt_metrics.learning.model import KINDS, Kind, Learned, Options, Rule, Usual
+from kinmqtt_metrics.learning.policy import rules_for
 from kinmqtt_metrics.learning.reading import rates, summed_in, usual_windows
-from kinmqtt_metrics.learning.replaying import replayed
+from kinmqtt_metrics.learning.replay import outcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def learn(
     spark: SparkSession, tables: Path, options: Options, since_s: float | None, until_s: float | None
 ) -> Learned:
-    """Read ``usual`` and decide. Raises :class:`LearningError`."""
+    """Read ``usual`` and rules_for. Raises :class:`LearningError`."""
     from pyspark.sql import functions as F
 
     usual = usual_windows(spark, tables, options.over_s, since_s, until_s).cache()
@@ -55,7 +56,7 @@ def learn(
                     )
                 ranked = found.filter(enough).orderBy(F.desc("rate"), F.asc("name"))
                 heaviest = ranked.limit(options.most_rules + 1).collect()
-                rules += decide(
+                rules += rules_for(
                     kind,
                     [_usual(row) for row in heaviest],
                     counts["others"],
@@ -71,7 +72,7 @@ def learn(
             tuple(about["nodes"]),
             seen,
             unknown,
-            replayed(spark, usual, rules, options.over_s),
+            outcomes(spark, usual, rules, options.over_s),
             summed_in(usual),
         )
     finally:

@@ -2,7 +2,7 @@
 
 What a window holds of a key is a row of the state, which adds up with any other of the same key: what tasks made of
 a batch's records (:mod:`.staging`) is put beside the rows that are open, and grouped once. Rows of closed windows
-become the tables (:mod:`.shaping`).
+become the tables (:mod:`.window_tables`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from kinmqtt_metrics.spark import read_parquet
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-    from kinmqtt_metrics.pipeline.closing import Node
-    from kinmqtt_metrics.seen import Life, Ranges
+    from kinmqtt_metrics.intervals import Life, Ranges
+    from kinmqtt_metrics.pipeline.watermarks import Node
 
 RAW_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in t.RAW.columns.items())
 

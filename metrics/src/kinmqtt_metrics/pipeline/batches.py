@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 from attrs import define, evolve, field
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.pipeline import aggregate, shaping
+from kinmqtt_metrics.errors import PipelineError
+from kinmqtt_metrics.intervals import Life, Ranges, common, union
+from kinmqtt_metrics.pipeline import aggregate, window_tables
 from kinmqtt_metrics.pipeline.backlog import Backlog
-from kinmqtt_metrics.pipeline.closing import Closing, Node
-from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name, idle_commit_name, place, placed
 from kinmqtt_metrics.pipeline.staging import MADE, READ, Staged, Staging, staged_file
 from kinmqtt_metrics.pipeline.state import SCHEMAS, STATE_SCHEMA
-from kinmqtt_metrics.pipeline.steps import Step, Steps, closing_name, place, placed, step_name
-from kinmqtt_metrics.seen import Life, Ranges, common, union
+from kinmqtt_metrics.pipeline.watermarks import Node, Watermarks
 from kinmqtt_metrics.spark import location, read_parquet
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ class Batches:
     """Carries out batches, each once."""
 
     settings: PipelineSettings
-    steps: Steps
+    steps: Commits
     tell: Tell
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
-    closing: Closing = field(init=False)
+    closing: Watermarks = field(init=False)
     backlog: Backlog = field(init=False)
     _since_s: float = field(init=False, default=0.0)
     """What ``clock`` said when ``monotonic`` was at 0: a clock that is set during a run makes nobody silent."""
@@ -77,7 +77,7 @@ class Batches:
 
     def __attrs_post_init__(self) -> None:
         of = self.settings
-        self.closing = Closing(of.window_s * 1_000_000, round(of.watermark_s * 1_000_000), of.idle_s)
+        self.closing = Watermarks(of.window_s * 1_000_000, round(of.watermark_s * 1_000_000), of.idle_s)
         self.backlog = Backlog(self.steps.checkpoint, of.landing.resolve())
         self._since_s = self.clock() - self.monotonic()
         if not (of.once or of.final):
@@ -89,7 +89,7 @@ class Batches:
     def batch(self, rows: DataFrame, number: int) -> None:
         """One batch of the query; of one that was made already only what is left to publish."""
         began_s = time.monotonic()
-        folder = self.steps.folder / step_name(number)
+        folder = self.steps.folder / commit_name(number)
         # Which segments the batch has is written down by Spark. It must be on the disk before what came of them is.
         digest = self.steps.offsets(number)
         last, before = self.steps.last()
@@ -104,7 +104,7 @@ class Batches:
         if done:
             self.steps.publish(folder)
             return
-        with self.steps.making(step_name(number)) as making:
+        with self.steps.making(commit_name(number)) as making:
             step = self._make(rows, number, before, making)
             step.digest = digest
             step.write(making)
@@ -118,13 +118,13 @@ class Batches:
         last, before = self.steps.last()
         if last is None or not before.open:
             return
-        name = step_name(int(last[:10]), final=True)
+        name = commit_name(int(last[:10]), final=True)
         with self.steps.making(name) as making:
             nodes = {node: self.closing.closed(known) for node, known in before.nodes.items()}
             rows = _state(before.open)
             assert rows is not None
             self._tables(rows, name, making)
-            step = Step(nodes, before.seen, (), {"windows": _windows(rows)})
+            step = Commit(nodes, before.seen, (), {"windows": _windows(rows)})
             step.write(making)
         self.steps.publish(self.steps.folder / name)
         self._tell("at the end", step.counts, time.monotonic() - began_s)
@@ -143,7 +143,7 @@ class Batches:
         ends = pc.add(rows.column("start"), self.closing.window)
         names = rows.column("node").to_pylist()
         closed = pc.less_equal(ends, pa.array([nodes[name].bound for name in names], pa.int64()))
-        name = closing_name(last)
+        name = idle_commit_name(last)
         with self.steps.making(name) as making:
             state = making / "state" / "closed=false"
             state.mkdir(parents=True)
@@ -153,7 +153,7 @@ class Batches:
             rows = rows.filter(closed)
             if rows.num_rows:
                 self._tables(rows, name, making)
-            step = Step(nodes, before.seen, (), {"windows": _windows(rows)})
+            step = Commit(nodes, before.seen, (), {"windows": _windows(rows)})
             step.write(making)
         self.steps.publish(self.steps.folder / name)
         self._tell("of silent nodes", step.counts, time.monotonic() - began_s)
@@ -164,11 +164,11 @@ class Batches:
         said += [f"{counts[key]:,} {key}" for key in ("late", "rejected", "repeated") if counts.get(key)]
         self.tell(f"{what}: {', '.join(said)}, {took_s:.1f} s")
 
-    def _make(self, rows: DataFrame, number: int, before: Step, making: Path) -> Step:
+    def _make(self, rows: DataFrame, number: int, before: Commit, making: Path) -> Commit:
         spark = rows.sparkSession
         now = round(self.clock() * 1_000_000)
         latest = now + round(self.settings.ahead_s * 1_000_000)
-        name = step_name(number)
+        name = commit_name(number)
 
         bounds = {node: known.bound for node, known in before.nodes.items()}
         work = making / "work"
@@ -213,7 +213,7 @@ class Batches:
             counts["rejected"] = _rows(_parts(making / "tables" / t.REJECTED.name))
         if checked.late:
             counts["late"] = sum(checked.late.values())
-            shaping.write(t.LATE, shaping.late(checked.late, number), placed(making, t.LATE, name))
+            window_tables.write(t.LATE, window_tables.late(checked.late, number), placed(making, t.LATE, name))
 
         nodes = self._after(before.nodes, checked.newest, number)
         opened = read_parquet(spark, STATE_SCHEMA, before.open) if before.open else None
@@ -232,7 +232,7 @@ class Batches:
         place(making, t.RAW, name, _parts(work / READ))
         for used in ("work", "right", "kept", "made", "state/closed=true"):
             shutil.rmtree(making / used, ignore_errors=True)
-        return Step(nodes, seen, counts=counts)
+        return Commit(nodes, seen, counts=counts)
 
     def _after(self, before: Mapping[str, Node], newest: Mapping[str, int], number: int) -> dict[str, Node]:
         """What is known of nodes after a batch. Of whom something waits to be read is not silent."""
@@ -270,8 +270,8 @@ class Batches:
         return checked
 
     def _tables(self, closed: pa.Table, name: str, making: Path) -> None:
-        for table, rows in shaping.tables(closed, self.settings):
-            shaping.write(table, rows, placed(making, table, name))
+        for table, rows in window_tables.tables(closed, self.settings):
+            window_tables.write(table, rows, placed(making, table, name))
 
     def _put(self, table: t.Table, rows: DataFrame, name: str, making: Path) -> None:
         """Stage a table's rows in one file, or none."""

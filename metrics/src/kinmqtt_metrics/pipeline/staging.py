@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.pipeline.shaping import TYPES, codes_of, different, schema, whole
+from kinmqtt_metrics.intervals import Numbers, Ranges, ranges_of
 from kinmqtt_metrics.pipeline.state import (
     BUCKETS,
     CONNECTION,
@@ -35,8 +35,8 @@ from kinmqtt_metrics.pipeline.state import (
     TRAFFIC,
     VALUES,
 )
+from kinmqtt_metrics.pipeline.window_tables import TYPES, codes_of, different, schema, whole
 from kinmqtt_metrics.record import FIELDS
-from kinmqtt_metrics.seen import Numbers, Ranges, ranges_of
 from kinmqtt_metrics.source.lines import REJECTED, LineReader
 
 READ: Final = "read"

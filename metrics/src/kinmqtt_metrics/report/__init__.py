@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinmqtt_metrics.report.errors import ReportError
+from kinmqtt_metrics.errors import ReportError
 
 if TYPE_CHECKING:
-    from kinmqtt_metrics.report.summing import Facts
+    from kinmqtt_metrics.report.aggregation import Facts
 
 __all__ = ["ReportError", "add_parser", "make", "run"]
 
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     for left in facts.left_out:
         print(f"kinmqtt-metrics report: left out {left.path}: {left.why}", file=sys.stderr)
     if facts.odd:
-        from kinmqtt_metrics.report.telling import odd_rows
+        from kinmqtt_metrics.report.narrative import odd_rows
 
         print(f"kinmqtt-metrics report: left out {odd_rows(facts.odd)}", file=sys.stderr)
     print(arguments.out)
@@ -89,12 +89,12 @@ def make(
     need_matplotlib()
     need_datasketches()
     from kinmqtt_metrics import tables as t
-    from kinmqtt_metrics.report.page import render
+    from kinmqtt_metrics.report.aggregation import collect
+    from kinmqtt_metrics.report.narrative import tell
     from kinmqtt_metrics.report.plots import Painter
     from kinmqtt_metrics.report.progress import Progress
     from kinmqtt_metrics.report.reading import Reader, Span
-    from kinmqtt_metrics.report.summing import collect
-    from kinmqtt_metrics.report.telling import tell
+    from kinmqtt_metrics.report.rendering import render
 
     reader = Reader(tables, Progress(sys.stderr), frozenset(nodes or ()))
     reader.check()
@@ -124,7 +124,7 @@ def make(
 
 
 def _span(since: str | None, until: str | None, start_s: float, end_s: float) -> tuple[float, float]:
-    from kinmqtt_metrics.moments import parse_moment
+    from kinmqtt_metrics.time_arguments import parse_moment
 
     begin_s, stop_s = start_s, end_s
     for option, text in (("--since", since), ("--until", until)):

@@ -1,4 +1,4 @@
-"""Which rows of a table can be, whoever wrote them (:mod:`.odd`)."""
+"""Which rows of a table can be, whoever wrote them (:mod:`.validity`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.odd import LATEST_S, LONGEST_S, MOST_COUNTED, MOST_MEASURED
+from kinmqtt_metrics.validity import LATEST_S, LONGEST_S, MOST_COUNTED, MOST_MEASURED
 
 
 def fitting(table: t.Table, piece: pa.Table) -> pa.Array:

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.intervals import Life, Ranges, gaps, ranges_of, union, written_down
 from kinmqtt_metrics.report.reading import Reader
-from kinmqtt_metrics.seen import Life, Ranges, gaps, ranges_of, union, written_down
 
 
 def missing(reader: Reader) -> list[str]:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from attrs import frozen
 
-from kinmqtt_metrics import words
+from kinmqtt_metrics import formatting
+from kinmqtt_metrics.errors import ReportError
 from kinmqtt_metrics.report import axes as marks
 from kinmqtt_metrics.report import colours
-from kinmqtt_metrics.report.errors import ReportError
-from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, Spread, together
+from kinmqtt_metrics.report.aggregation import OTHER_NODES, Facts, Line, Spread, together
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,11 +124,11 @@ class Painter:
 
     def messages(self) -> Plot | None:
         """Messages a second, by node."""
-        return self._rates("messages", "messages.received", "messages.sent", "messages/s", words.short)
+        return self._rates("messages", "messages.received", "messages.sent", "messages/s", formatting.short)
 
     def bytes(self) -> Plot | None:
         """Bytes a second, by node."""
-        return self._rates("bytes", "bytes.received", "bytes.sent", "per second", words.size)
+        return self._rates("bytes", "bytes.received", "bytes.sent", "per second", formatting.size)
 
     def latencies(self) -> list[Plot]:
         """Each histogram of seconds."""
@@ -142,7 +142,7 @@ class Painter:
 
     def queues(self) -> Plot | None:
         """Messages that wait."""
-        return self._percentiles("queues", "queued.count", self._facts.gauge_spreads, words.short, log=False)
+        return self._percentiles("queues", "queued.count", self._facts.gauge_spreads, formatting.short, log=False)
 
     def clients(self) -> Plot | None:
         """Clients and sessions, by node."""
@@ -154,7 +154,7 @@ class Painter:
             )
             for name, title in wanted
         ]
-        return self._lines("clients", "Clients and sessions", panels, words.short)
+        return self._lines("clients", "Clients and sessions", panels, formatting.short)
 
     def lengths(self) -> Plot | None:
         """How long connections lasted that ended."""
@@ -168,16 +168,20 @@ class Painter:
         ordered = {node: lines[node] for node in self._facts.nodes if node in lines}
         storms = together(self._facts.storm_lines.values()) if self._facts.storm_lines else None
         return self._lines(
-            "connects", "Connects a second; storms are shaded", [("Connects a second", ordered)], words.short, storms
+            "connects",
+            "Connects a second; storms are shaded",
+            [("Connects a second", ordered)],
+            formatting.short,
+            storms,
         )
 
     def drops(self) -> Plot | None:
         """Messages dropped in each step, by reason."""
-        return self._steps("drops", "Messages dropped", self._facts.drops, words.words)
+        return self._steps("drops", "Messages dropped", self._facts.drops, formatting.spaced)
 
     def refusals(self) -> Plot | None:
         """Refusals in each step, by rule or plugin."""
-        return self._steps("refusals", "Refused", self._facts.refusals, words.name)
+        return self._steps("refusals", "Refused", self._facts.refusals, formatting.name)
 
     def shadow(self) -> Plot | None:
         """What rules in the shadow would have refused."""
@@ -187,7 +191,7 @@ class Painter:
             if metric == "limiter.shadow_blocked" and np.nansum(line) > 0
         }
         # A packet may count under several rules: stacked, they would be more than there was.
-        return self._steps("shadow", "Would have been refused, by rule", lines, words.name, stacked=False)
+        return self._steps("shadow", "Would have been refused, by rule", lines, formatting.name, stacked=False)
 
     def top_clients(self) -> Plot | None:
         """Who published most."""
@@ -216,7 +220,7 @@ class Painter:
         plot: str,
         name: str,
         found: Mapping[tuple[str, str], Spread],
-        write: Callable[[float], str] = words.duration,
+        write: Callable[[float], str] = formatting.duration,
         log: bool = True,
     ) -> Plot | None:
         """Three panels, as percentiles of several nodes in one cover each other."""
@@ -225,7 +229,7 @@ class Painter:
             spreads = {node: found[node, name] for node in self._facts.nodes if (node, name) in found}
             panels.append(
                 (
-                    f"{words.name(name)}, {attribute}: {title}",
+                    f"{formatting.name(name)}, {attribute}: {title}",
                     {node: getattr(spread, attribute) for node, spread in spreads.items()},
                 )
             )
@@ -319,10 +323,10 @@ class Painter:
                     axis.stairs(line, edges, baseline=None, color=colour, linewidth=1.4)
                     below = np.maximum(below, line)
                 handles.append(Patch(color=colour, label=_cut(text)))
-            step = words.duration(self._facts.axis.step_s)
+            step = formatting.duration(self._facts.axis.step_s)
             axis.set_title(f"{title}, in each {step}", x=_TITLE_X)
             if np.max(below) > 0:
-                self._value_axis(axis, max(1.0, float(np.max(below)) * 1.12), words.short, whole=True)
+                self._value_axis(axis, max(1.0, float(np.max(below)) * 1.12), formatting.short, whole=True)
             else:
                 _say(axis, _ZERO)
             self._time_axis(axis)
@@ -351,8 +355,8 @@ class Painter:
                 left += widths
             longest = float(np.max(left))
             for place, width in zip(places, left, strict=True):
-                axis.text(width + longest * 0.008, place, words.size(width), va="center", color=colours.QUIET)
-            axis.set_yticks(places, [words.name(key, _LONGEST_IN_PLOT) for key in found])
+                axis.text(width + longest * 0.008, place, formatting.size(width), va="center", color=colours.QUIET)
+            axis.set_yticks(places, [formatting.name(key, _LONGEST_IN_PLOT) for key in found])
             axis.tick_params(axis="y", labelcolor=colours.INK)
             axis.set_xlim(0, longest * 1.02 or 1)
             axis.set_ylim(-0.6, len(found) - 0.4)
@@ -435,7 +439,7 @@ class Painter:
     def _legend(self, axis: Axes, nodes: Sequence[str]) -> None:
         from matplotlib.patches import Patch
 
-        handles = [Patch(color=self._colours[node], label=words.name(node, 22)) for node in nodes]
+        handles = [Patch(color=self._colours[node], label=formatting.name(node, 22)) for node in nodes]
         self._key(axis, handles)
 
     def _key(self, axis: Axes, handles: Sequence[Any]) -> None:

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.moments import epoch_s
-from kinmqtt_metrics.odd import LATEST_S, LONGEST_S
-from kinmqtt_metrics.report.errors import ReportError
+from kinmqtt_metrics.errors import ReportError
 from kinmqtt_metrics.report.fitting import fitting
 from kinmqtt_metrics.report.progress import Progress
+from kinmqtt_metrics.time_arguments import epoch_s
+from kinmqtt_metrics.validity import LATEST_S, LONGEST_S
 
 PIECE_ROWS: Final = 200_000
 """What is looked at together."""

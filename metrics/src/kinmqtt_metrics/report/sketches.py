@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field
 
-from kinmqtt_metrics.odd import MOST_MEASURED
-from kinmqtt_metrics.report.errors import ReportError
+from kinmqtt_metrics.errors import ReportError
+from kinmqtt_metrics.validity import MOST_MEASURED
 
 QUANTILES: Final = (0.5, 0.95, 0.99)
 

@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.pipeline import shaping
+from kinmqtt_metrics.pipeline import window_tables
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.pipeline.state import COLUMNS, EVENT, TRAFFIC
 from kinmqtt_metrics.record import OTHERS
 
 SETTINGS = PipelineSettings(Path("landing"), Path("tables"), top=2, storm_connects=10, storm_client=3)
 
-SCHEMA = pa.schema([(name, shaping.TYPES[kind]) for name, kind in COLUMNS.items()])
+SCHEMA = pa.schema([(name, window_tables.TYPES[kind]) for name, kind in COLUMNS.items()])
 
 
 def made(*rows: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The tables' rows of such rows of the state."""
     whole = [{"start": 0, "node": "a", "n": 1, "a": 0, "b": 0} | row for row in rows]
     closed = pa.Table.from_pylist(whole, SCHEMA)
-    return {table.name: rows.to_pylist() for table, rows in shaping.tables(closed, SETTINGS)}
+    return {table.name: rows.to_pylist() for table, rows in window_tables.tables(closed, SETTINGS)}
 
 
 def connected(client: str | None, times: int = 1) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_a_percentile_lies_in_the_bucket_of_its_observation(
     """Interpolation never leaves the bucket that holds the observation, and nothing comes of no observations."""
     bounds, counts = given
 
-    value = shaping.quantile(bounds, counts, share)
+    value = window_tables.quantile(bounds, counts, share)
 
     if not any(counts):
         assert value is None
@@ -117,8 +117,8 @@ def test_nothing_makes_no_table() -> None:
 def test_files_have_the_columns_of_the_contract(tmp_path: Path) -> None:
     """Types are those that tables.py promises, times in UTC."""
     closed = pa.Table.from_pylist([{"start": 5, "node": "a", "a": 1, "b": 2, "n": 1} | connected("x")], SCHEMA)
-    for table, rows in shaping.tables(closed, SETTINGS):
-        shaping.write(table, rows, tmp_path / "file.parquet")
+    for table, rows in window_tables.tables(closed, SETTINGS):
+        window_tables.write(table, rows, tmp_path / "file.parquet")
 
         written = pq.read_schema(tmp_path / "file.parquet")
         assert written.names == list(table.columns)
@@ -128,4 +128,4 @@ def test_files_have_the_columns_of_the_contract(tmp_path: Path) -> None:
 
 def test_counts_beyond_64_bits_end_nothing() -> None:
     """A percentile is left out where a sum has wrapped."""
-    assert shaping.quantile([1.0], [2**62, -(2**62)], 0.5) is None
+    assert window_tables.quantile([1.0], [2**62, -(2**62)], 0.5) is None

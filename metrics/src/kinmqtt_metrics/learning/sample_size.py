@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from kinmqtt_metrics import words
+from kinmqtt_metrics import formatting
 from kinmqtt_metrics.learning.model import KINDS, Kind, Learned, Options, Rule
 
 LEAST: Final = 20
@@ -30,11 +30,11 @@ def about(rule: Rule, learned: Learned, options: Options) -> str | None:
     if rule.usual is not None:
         windows = needed(options.quantile)
         if rule.usual.windows < windows:
-            return f"{words.some(rule.usual.windows, 'window')}, fewer than {windows}"
+            return f"{formatting.some(rule.usual.windows, 'window')}, fewer than {windows}"
         return None
     others = needed(options.others)
     number = known(learned, rule.kind)
-    return f"{words.some(number, rule.kind)}, fewer than {others}" if number < others else None
+    return f"{formatting.some(number, rule.kind)}, fewer than {others}" if number < others else None
 
 
 def sentences(learned: Learned, options: Options) -> list[str]:
@@ -45,7 +45,7 @@ def sentences(learned: Learned, options: Options) -> list[str]:
         few = [windows for windows in own if windows < needed(options.quantile)]
         if few:
             told.append(
-                f"{len(few)} of {words.some(len(own), 'rule')} for {kind}s "
+                f"{len(few)} of {formatting.some(len(own), 'rule')} for {kind}s "
                 f"{'was' if len(few) == 1 else 'were'} learned from fewer than {needed(options.quantile)} windows, "
                 f"the least from {min(few)}: --quantile {options.quantile:g} of so few says little."
             )

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from table_data import START, World, write
 
 from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.report.aggregation import OTHER_NODES, Axis, Facts, collect, quantile_of
+from kinmqtt_metrics.report.narrative import _gaps as gaps_of
 from kinmqtt_metrics.report.plots import Painter
 from kinmqtt_metrics.report.progress import Progress
 from kinmqtt_metrics.report.reading import Reader, Span
-from kinmqtt_metrics.report.summing import OTHER_NODES, Axis, Facts, collect, quantile_of
-from kinmqtt_metrics.report.telling import _gaps as gaps_of
 
 
 def facts_of(tables: Path, most_nodes: int = 8, **options: Any) -> Facts:

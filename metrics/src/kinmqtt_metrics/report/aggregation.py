@@ -64,7 +64,7 @@ class Axis:
 
     @classmethod
     def of(cls, span: Span, least_s: float, most_steps: int = MOST_STEPS) -> Axis:
-        """Steps that are a multiple of ``least_s``, and round where that goes."""
+        """Commits that are a multiple of ``least_s``, and round where that goes."""
         wanted = max(least_s, span.length_s / most_steps)
         nice = next((s for s in _NICE_S if s >= wanted and s % least_s == 0), 0)
         step_s = float(nice or least_s * -(-wanted // least_s))

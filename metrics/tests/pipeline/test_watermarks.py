@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_metrics.pipeline.closing import Closing, Node
+from kinmqtt_metrics.pipeline.watermarks import Node, Watermarks
 
-RULE = Closing(window=10, watermark=5, idle_s=60)
+RULE = Watermarks(window=10, watermark=5, idle_s=60)
 
 batches = st.lists(
     st.tuples(st.dictionaries(st.sampled_from("abc"), st.integers(0, 1000), max_size=3), st.floats(0, 1000)),
@@ -58,6 +58,6 @@ def test_a_larger_watermark_opens_nothing_again() -> None:
     """Between runs --watermark-s may change; windows that are in the tables stay as they are."""
     nodes = RULE.after({}, {"a": 100}, 0)
 
-    after = Closing(window=10, watermark=50, idle_s=60).after(nodes, {"a": 101}, 1)
+    after = Watermarks(window=10, watermark=50, idle_s=60).after(nodes, {"a": 101}, 1)
 
     assert after["a"].bound == 95

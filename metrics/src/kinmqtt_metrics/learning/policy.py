@@ -25,7 +25,7 @@ def _up(value: float) -> float:
     return float(round(math.ceil(value * 10.0**digits * (1 - 1e-12)) * 10.0**-digits, max(0, digits)))
 
 
-def decide(kind: Kind, heaviest: Iterable[Usual], others_rate: float, options: Options) -> list[Rule]:
+def rules_for(kind: Kind, heaviest: Iterable[Usual], others_rate: float, options: Options) -> list[Rule]:
     """Rules of their own for those above what others may, and the rule for the others, which comes last.
 
     ``heaviest`` has those with the highest rates, one more than ``most_rules`` where there are as many. Where there

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.intervals import Numbers
 from kinmqtt_metrics.pipeline.state import CONNECTION, COUNTER, EVENT, GAUGE, HISTOGRAM, TRAFFIC
 from kinmqtt_metrics.record import OTHERS
-from kinmqtt_metrics.seen import Numbers
 
 if TYPE_CHECKING:
     from kinmqtt_metrics.pipeline.settings import PipelineSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kinmqtt_metrics.numbers import WEEK_S
+from kinmqtt_metrics.number_arguments import WEEK_S
 
 LATEST_S: Final = 7_258_118_400
 """2200, in seconds since the epoch. Windows begin between 1970 and then."""

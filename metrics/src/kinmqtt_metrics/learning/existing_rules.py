@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kinmqtt_metrics import words
-from kinmqtt_metrics.learning.model import LearningError
-from kinmqtt_metrics.learning.writing import FIRST_WORDS
+from kinmqtt_metrics import formatting
+from kinmqtt_metrics.errors import LearningError
+from kinmqtt_metrics.learning.rules_file import FIRST_WORDS
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -46,8 +46,8 @@ def check_replaceable(path: Path) -> None:
     on = [rule["name"] for rules in parsed(path, text).values() for rule in rules if not rule.get("shadow", False)]
     if on:
         raise LearningError(
-            f"{path} has rules that are switched on ({words.listed(on, 3)}), and is not written over: learn into "
-            "another file and compare, or put them into the shadow (--disable)"
+            f"{path} has rules that are switched on ({formatting.listed(on, 3)}), and is not written over: learn "
+            "into another file and compare, or put them into the shadow (--disable)"
         )
 
 
@@ -111,7 +111,7 @@ def switched(path: Path, text: str, shadow: bool, names: Sequence[str] = ()) -> 
         raise LearningError(f"{path} has no rules: kinmqtt-metrics rules --out writes some")
     missing = [name for name in names if name not in there]
     if missing:
-        raise LearningError(f"{path} has no rule {missing[0]!r}; it has {words.listed(there, 8)}")
+        raise LearningError(f"{path} has no rule {missing[0]!r}; it has {formatting.listed(there, 8)}")
     wanted = {
         (table, number): rule["name"]
         for table, rules in before.items()

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_sampling import Taker
 
+from kinmqtt_metrics.aggregation import NAMES_BYTES, Sum, Sums, largest, tell_traffic
 from kinmqtt_metrics.record import OTHERS, as_told
-from kinmqtt_metrics.summing import NAMES_BYTES, Sum, Sums, largest, tell_traffic
 from kinmqtt_spi.services.metric import Traffic, TrafficSnapshot
 
 

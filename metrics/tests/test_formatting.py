@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_metrics import words
+from kinmqtt_metrics import formatting
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from kinmqtt_metrics import words
 )
 def test_a_duration_has_the_unit_that_people_name(value_s: float, written: str) -> None:
     """Nobody reads 0.00035 s or 187200 s."""
-    assert words.duration(value_s) == written
+    assert formatting.duration(value_s) == written
 
 
 @pytest.mark.parametrize(
@@ -39,27 +39,27 @@ def test_a_duration_has_the_unit_that_people_name(value_s: float, written: str) 
 )
 def test_large_numbers_are_short(value: float, short: str, size: str) -> None:
     """A plot's axis has no room for zeros."""
-    assert (words.short(value), words.size(value)) == (short, size)
+    assert (formatting.short(value), formatting.size(value)) == (short, size)
 
 
 @given(st.floats(0, 1e9))
 def test_every_number_has_a_short_form(value: float) -> None:
     """No number makes a report fail, and none gets long."""
-    for write in (words.short, words.size, words.duration):
+    for write in (formatting.short, formatting.size, formatting.duration):
         assert 0 < len(write(value)) <= 16
 
 
 @given(st.text(max_size=3000))
 def test_a_foreign_string_is_short_and_can_be_seen(text: str) -> None:
     """A client id can't hide letters, break a line, turn the direction of writing or fill a page."""
-    shown = words.name(text)
+    shown = formatting.name(text)
 
     assert shown
-    assert len(shown) <= 2 * words.LONGEST_NAME + 25
+    assert len(shown) <= 2 * formatting.LONGEST_NAME + 25
     assert not any(unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in shown)
 
 
 def test_a_cut_is_seen() -> None:
     """Two long names that begin alike are not taken for one short one."""
-    assert words.name("x" * 150 + "y" * 150, 40) == "x" * 20 + "…" + "y" * 10 + " (300 characters)"
-    assert words.name("a\x07b\u202ec") == "a\\u{7}b\\u{202e}c"
+    assert formatting.name("x" * 150 + "y" * 150, 40) == "x" * 20 + "…" + "y" * 10 + " (300 characters)"
+    assert formatting.name("a\x07b\u202ec") == "a\\u{7}b\\u{202e}c"

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kinmqtt_metrics.learning.file import parsed, read
-from kinmqtt_metrics.learning.model import BOUNDS, KINDS, LEAST_COUNT, LearningError, Replayed, Rule, Summed
+from kinmqtt_metrics.errors import LearningError
+from kinmqtt_metrics.learning.existing_rules import parsed, read
+from kinmqtt_metrics.learning.model import BOUNDS, KINDS, LEAST_COUNT, Replayed, Rule, Summed
 from kinmqtt_metrics.learning.reading import summed_in, usual_windows, windows_of
-from kinmqtt_metrics.learning.writing import FIRST_WORDS
-from kinmqtt_metrics.numbers import Number
+from kinmqtt_metrics.learning.rules_file import FIRST_WORDS
+from kinmqtt_metrics.number_arguments import Number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +74,7 @@ def _names(kind: str, said: object) -> list[str]:
     return names
 
 
-def replay(
+def replay_rules(
     spark: SparkSession,
     tables: Path,
     rules: Sequence[Rule],
@@ -84,7 +85,7 @@ def replay(
     """What these rules would have done, by their names, and what nobody can say. Raises :class:`LearningError`."""
     usual = usual_windows(spark, tables, over_s, since_s, until_s).cache()
     try:
-        return replayed(spark, usual, rules, over_s), summed_in(usual)
+        return outcomes(spark, usual, rules, over_s), summed_in(usual)
     finally:
         usual.unpersist()
 
@@ -108,7 +109,7 @@ def learned_over(path: Path) -> int | None:
     return over_s
 
 
-def replayed(spark: SparkSession, usual: DataFrame, rules: Sequence[Rule], over_s: int) -> dict[str, Replayed]:
+def outcomes(spark: SparkSession, usual: DataFrame, rules: Sequence[Rule], over_s: int) -> dict[str, Replayed]:
     from pyspark.sql import functions as F
 
     found: dict[str, Replayed] = {}

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_metrics.command import main
-from kinmqtt_metrics.numbers import Number
-from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.errors import PipelineError
+from kinmqtt_metrics.number_arguments import Number
 from kinmqtt_metrics.pipeline.settings import BOUNDS, PipelineSettings
 
 WRONG = {

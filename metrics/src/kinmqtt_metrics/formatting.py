@@ -95,7 +95,7 @@ def _visible(text: str) -> str:
     return "".join(f"\\u{{{ord(c):x}}}" if unicodedata.category(c) in _CONTROL else c for c in text)
 
 
-def words(reason: str | None) -> str:
+def spaced(reason: str | None) -> str:
     """A word of the broker's, as in a text: ``queue_full`` → ``queue full``."""
     return name(reason).replace("_", " ") if reason else "no reason said"
 

@@ -1,4 +1,4 @@
-"""Steps: what a batch made, as one rename made it count.
+"""Commits: what a batch made, as one rename made it count.
 
 .. code-block:: text
 
@@ -30,9 +30,9 @@ from uuid import uuid4
 
 from attrs import Factory, define, field
 
-from kinmqtt_metrics.pipeline.closing import Node
-from kinmqtt_metrics.pipeline.errors import PipelineError
-from kinmqtt_metrics.seen import Life, Ranges
+from kinmqtt_metrics.errors import PipelineError
+from kinmqtt_metrics.intervals import Life, Ranges
+from kinmqtt_metrics.pipeline.watermarks import Node
 from kinmqtt_metrics.tables import OWN, STATE, TABLES, Table
 
 _FINAL: Final = "-final"
@@ -41,7 +41,7 @@ _MAKING: Final = ".making-"
 
 
 @define(slots=True)
-class Step:
+class Commit:
     """What a batch leaves to the next."""
 
     nodes: dict[str, Node] = field(factory=dict)
@@ -64,7 +64,7 @@ class Step:
         (folder / "step.json").write_text(json.dumps(text), "utf-8")
 
     @classmethod
-    def read(cls, folder: Path) -> Step:
+    def read(cls, folder: Path) -> Commit:
         """Raises :class:`PipelineError` where it can't be read."""
         path = folder / "step.json"
         try:
@@ -84,7 +84,7 @@ class Step:
 
 
 @define(slots=True)
-class Steps:
+class Commits:
     """The steps of a folder of tables."""
 
     tables: Path
@@ -158,11 +158,11 @@ class Steps:
 
     def done(self, batch: int) -> bool:
         """Whether this batch was made already."""
-        return (self.folder / step_name(batch)).exists()
+        return (self.folder / commit_name(batch)).exists()
 
-    def written(self, batch: int) -> Step:
+    def written(self, batch: int) -> Commit:
         """What a batch left that was made. Raises :class:`PipelineError` where it can't be read."""
-        return Step.read(self.folder / step_name(batch))
+        return Commit.read(self.folder / commit_name(batch))
 
     def offsets(self, batch: int) -> str:
         """A digest of what Spark wrote down of a batch; from here on it is on the disk."""
@@ -171,10 +171,10 @@ class Steps:
             sync(path)
         return sha256((folder / str(batch)).read_bytes()).hexdigest()
 
-    def last(self) -> tuple[str | None, Step]:
+    def last(self) -> tuple[str | None, Commit]:
         """The latest step and its name; an empty one at the beginning."""
         names = self._names()
-        return (names[-1], Step.read(self.folder / names[-1])) if names else (None, Step())
+        return (names[-1], Commit.read(self.folder / names[-1])) if names else (None, Commit())
 
     @contextmanager
     def making(self, name: str) -> Iterator[Path]:
@@ -208,12 +208,12 @@ class Steps:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
-def step_name(batch: int, final: bool = False) -> str:
+def commit_name(batch: int, final: bool = False) -> str:
     """Names sort as steps follow each other."""
     return f"{batch:010d}{_FINAL if final else ''}"
 
 
-def closing_name(last: str) -> str:
+def idle_commit_name(last: str) -> str:
     """Of a step that closes windows between two batches; it follows ``last``, and the close at the end follows it."""
     _, between, number = last.partition(_CLOSED)
     return f"{last[:10]}{_CLOSED}{int(number) + 1 if between else 1:04d}"

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 from attrs import Factory, frozen
 
-from kinmqtt_metrics import words
+from kinmqtt_metrics import formatting as words
 from kinmqtt_metrics.report import reasons
+from kinmqtt_metrics.report.aggregation import OTHER_NODES, Facts, Line, together
 from kinmqtt_metrics.report.plots import Painter, Plot
-from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, together
 
 _SAMPLES_WHY: Final = (
     "Samples come from the plugin metrics, at each broker.sys_interval_s (0: never). A window is in a table only "
@@ -107,7 +107,11 @@ def _figures(facts: Facts) -> list[tuple[str, str, str]]:
     refused = sum(facts.refusal_totals.values())
     figures.append((words.whole(refused), "refusals", "of connects, rights and limits"))
     figures.append(
-        (words.whole(facts.storm_windows), "windows with a reconnect storm", f"of {facts.window_s} s each, by node")
+        (
+            words.whole(facts.storm_windows),
+            "windows with a reconnect storm",
+            f"of {facts.window_s} s each, by node",
+        )
     )
     return figures
 
@@ -147,7 +151,7 @@ def _stands_out(facts: Facts) -> list[str]:
         at = _highest(line)
         if at is not None and line[at] > 0:
             reason = max(lines, key=lambda key: float(np.nan_to_num(lines[key])[at]))
-            why = words.words(reason) if lines is facts.drops else f"by {words.name(reason)}"
+            why = words.spaced(reason) if lines is facts.drops else f"by {words.name(reason)}"
             subject = "messages were dropped" if lines is facts.drops else "was refused"
             told.append(f"Most {subject} {_when(facts, at)}: {words.whole(line[at])}, mostly {why}.")
     gaps = _gaps(facts)
@@ -221,7 +225,12 @@ def _rejected(facts: Facts) -> Grid | None:
     if not facts.rejected_rows:
         return None
     rows = [
-        (words.name(r.file, 90), str(r.line or "whole file"), words.name(r.why, 80), words.name(r.text, 60))
+        (
+            words.name(r.file, 90),
+            str(r.line or "whole file"),
+            words.name(r.why, 80),
+            words.name(r.text, 60),
+        )
         for r in facts.rejected
     ]
     note = "" if len(rows) == facts.rejected_rows else f"The first {len(rows)} of {words.whole(facts.rejected_rows)}."
@@ -428,9 +437,9 @@ def _refusals(facts: Facts, painter: Painter) -> Section:
     ordered = sorted(sums.items(), key=lambda item: -sum(item[1].values()))
     rows = [
         (
-            words.words(name),
+            words.spaced(name),
             words.name(by),
-            reasons.of_event(name, reason) if reason else words.words(reason),
+            reasons.of_event(name, reason) if reason else words.spaced(reason),
             words.whole(sum(by_node.values())),
             *(words.whole(by_node.get(node, 0)) for node in facts.nodes),
         )
@@ -502,7 +511,13 @@ def _tops(facts: Facts, painter: Painter) -> Section:
                 )
             )
         rows.append(
-            ("all others", "", words.whole(rest[0]), words.size(rest[1]), words.share(rest[1], everything[1]))
+            (
+                "all others",
+                "",
+                words.whole(rest[0]),
+                words.size(rest[1]),
+                words.share(rest[1], everything[1]),
+            )
         )
         heads = (column, "at", "messages", "bytes", "share of the bytes")
         grids.append(Grid(title, heads, rows, texts=2, folded=True))
@@ -545,7 +560,7 @@ def _everything(facts: Facts) -> Section:
         sums[name, reason][_node_of(facts, node)] += count
     event_rows = [
         (
-            words.words(name),
+            words.spaced(name),
             reasons.of_event(name, reason) if reason else "",
             words.whole(sum(by_node.values())),
             *(words.whole(by_node.get(node, 0)) for node in facts.nodes),
@@ -641,7 +656,11 @@ _LENGTH_WORDS: Final = f"Half lasted no longer than p50, and 1 in 100 longer tha
 
 def _gauge_grid(facts: Facts, names: Sequence[str], folded: bool = False) -> list[Grid]:
     rows = [
-        (words.name(name), words.name(node), *(words.short(v) for v in (line.low, line.whole_mean, line.high)))
+        (
+            words.name(name),
+            words.name(node),
+            *(words.short(v) for v in (line.low, line.whole_mean, line.high)),
+        )
         for name in names
         for node in facts.nodes
         if (line := facts.gauges.get((node, name))) is not None

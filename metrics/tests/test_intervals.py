@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_metrics.pipeline.steps import Step, Steps, step_name
-from kinmqtt_metrics.seen import Numbers, Ranges, common, gaps, ranges_of, union, written_down
+from kinmqtt_metrics.intervals import Numbers, Ranges, common, gaps, ranges_of, union, written_down
+from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name
 
 numbers = st.sets(st.integers(1, 400) | st.integers(1, 2**62))
 
@@ -66,15 +66,15 @@ def test_gaps_are_told_and_bounded() -> None:
 def test_what_the_pipeline_wrote_down_last_is_read(tmp_path: Path) -> None:
     """Readers of tables find what its steps have, without it; where there is none, or none that is whole, nothing."""
     assert written_down(tmp_path) is None
-    steps = Steps(tmp_path)
+    steps = Commits(tmp_path)
     steps.prepare({})
     assert written_down(tmp_path) is None
     for batch in range(3):
         seen = {("n1", "b1"): [(1, 5 + batch)], ("n2", "b2"): [(1, 2), (7, 9)]}
-        with steps.making(step_name(batch)) as folder:
-            Step(seen=seen).write(folder)
+        with steps.making(commit_name(batch)) as folder:
+            Commit(seen=seen).write(folder)
         assert written_down(tmp_path) == seen == steps.last()[1].seen
     (steps.folder / ".making-9").mkdir()
     assert written_down(tmp_path) == seen
-    (steps.folder / step_name(2) / "step.json").write_text('{"seen": [[1]]}')
+    (steps.folder / commit_name(2) / "step.json").write_text('{"seen": [[1]]}')
     assert written_down(tmp_path) is None

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from kinmqtt_metrics import words
+from kinmqtt_metrics import formatting as words
 from kinmqtt_metrics.report import colours
+from kinmqtt_metrics.report.aggregation import Facts
+from kinmqtt_metrics.report.narrative import Grid, Section, Summary
 from kinmqtt_metrics.report.plots import Plot
-from kinmqtt_metrics.report.summing import Facts
-from kinmqtt_metrics.report.telling import Grid, Section, Summary
 
 _CSS: Final = """
 *{box-sizing:border-box}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kinmqtt_metrics import words
-from kinmqtt_metrics.learning import few
+from kinmqtt_metrics import formatting
+from kinmqtt_metrics.learning import sample_size
 from kinmqtt_metrics.learning.model import EXEMPT, KINDS, Kind, Learned, Options, Replayed, Rule, Summed, Usual
 
 FIRST_WORDS: Final = "# Limits that kinmqtt-metrics rules learned"
@@ -19,14 +19,14 @@ def text_of(learned: Learned, options: Options, source: str, made_at_s: float) -
 
 
 def _lines(learned: Learned, options: Options, source: str, made_at_s: float) -> Iterator[str]:
-    yield f"{FIRST_WORDS} on {words.moment(made_at_s)} UTC."
+    yield f"{FIRST_WORDS} on {formatting.moment(made_at_s)} UTC."
     yield (
-        f"# From: {words.name(source, 200)}, table usual, {words.moment(learned.start_s)} to "
-        f"{words.moment(learned.end_s)} UTC,"
+        f"# From: {formatting.name(source, 200)}, table usual, {formatting.moment(learned.start_s)} to "
+        f"{formatting.moment(learned.end_s)} UTC,"
     )
     yield (
         f"# {learned.windows} windows of {options.over_s} s, nodes "
-        f"{words.listed([words.name(n) for n in learned.nodes], 10)}."
+        f"{formatting.listed([formatting.name(n) for n in learned.nodes], 10)}."
     )
     yield (
         f"# Options: --quantile {options.quantile:g} --factor {options.factor:g} --over {options.over_s} "
@@ -35,7 +35,7 @@ def _lines(learned: Learned, options: Options, source: str, made_at_s: float) ->
     )
     for kind, seen in learned.seen.items():
         yield (
-            f"# {words.some(seen, kind).capitalize()} seen, of which {learned.unknown[kind]} in fewer than "
+            f"# {formatting.some(seen, kind).capitalize()} seen, of which {learned.unknown[kind]} in fewer than "
             f"{options.min_windows} windows: too few to learn from."
         )
     if learned.summed.messages:
@@ -43,7 +43,7 @@ def _lines(learned: Learned, options: Options, source: str, made_at_s: float) ->
         for sentence in summed_words(learned.summed):
             yield f"# {sentence}"
         yield "# What is usual, and so what is allowed, is as high as it may have been with these."
-    little = few.sentences(learned, options)
+    little = sample_size.sentences(learned, options)
     if little:
         yield "#"
         for sentence in little:
@@ -106,7 +106,7 @@ def _rules_of(kind: Kind, rules: Sequence[Rule], learned: Learned, options: Opti
 
 
 def _from_little(rule: Rule, learned: Learned, options: Options) -> Iterator[str]:
-    little = few.about(rule, learned, options)
+    little = sample_size.about(rule, learned, options)
     if little is not None:
         yield f"# Warning: learned from {little}: learn for longer before you switch it on."
 
@@ -120,8 +120,9 @@ def _usual(usual: Usual) -> str:
 def summed_words(summed: Summed) -> list[str]:
     """Sentences for a person: how much nobody can put down to a client or topic."""
     return [
-        f"{words.share(summed.messages, summed.of)} of the messages ({words.whole(summed.messages)} of "
-        f"{words.whole(summed.of)}) are in (others), in {words.some(summed.windows, 'window')}: nobody knows whose",
+        f"{formatting.share(summed.messages, summed.of)} of the messages ({formatting.whole(summed.messages)} of "
+        f"{formatting.whole(summed.of)}) are in (others), in "
+        f"{formatting.some(summed.windows, 'window')}: nobody knows whose",
         "they are, so they are in no figure of what was published or would be refused. A larger max_pairs in "
         "[plugins.metrics] tells more.",
     ]
@@ -129,10 +130,10 @@ def summed_words(summed: Summed) -> list[str]:
 
 def _in_words(replayed: Replayed) -> str:
     if not replayed.excess:
-        return f"would have refused none of {words.some(replayed.messages, 'message')}"
+        return f"would have refused none of {formatting.some(replayed.messages, 'message')}"
     return (
-        f"would have refused about {words.whole(replayed.excess)} of {words.some(replayed.messages, 'message')}, "
-        f"in {words.some(replayed.windows_over, 'window')}"
+        f"would have refused about {formatting.whole(replayed.excess)} of "
+        f"{formatting.some(replayed.messages, 'message')}, in {formatting.some(replayed.windows_over, 'window')}"
     )
 
 

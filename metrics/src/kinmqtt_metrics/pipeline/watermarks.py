@@ -24,7 +24,7 @@ class Node:
 
 
 @frozen(slots=True)
-class Closing:
+class Watermarks:
     """The rule. Times of windows in microseconds."""
 
     window: int
