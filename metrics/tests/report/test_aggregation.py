@@ -15,16 +15,19 @@ from hypothesis import strategies as st
 from table_data import START, World, write
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.report.aggregation import OTHER_NODES, Axis, Facts, collect, quantile_of
-from kinmqtt_metrics.report.narrative import _gaps as gaps_of
+from kinmqtt_metrics.report.aggregation import collect
+from kinmqtt_metrics.report.database import Database
+from kinmqtt_metrics.report.facts import OTHER_NODES, Facts
+from kinmqtt_metrics.report.histograms import quantile_of
+from kinmqtt_metrics.report.narrative import Narrative
 from kinmqtt_metrics.report.plots import Painter
 from kinmqtt_metrics.report.progress import Progress
-from kinmqtt_metrics.report.reading import Reader, Span
+from kinmqtt_metrics.report.time_axis import Axis, Span
 
 
 def facts_of(tables: Path, most_nodes: int = 8, **options: Any) -> Facts:
     """What is in these tables."""
-    facts = collect(Reader(tables, Progress(io.StringIO()), **options), most_nodes)
+    facts = collect(Database(tables, Progress(io.StringIO()), **options), most_nodes)
     assert facts is not None
     return facts
 
@@ -71,7 +74,9 @@ def test_a_sample_that_came_late_is_no_outage(
     rows = [rate(10 * n, 5, samples=samples) for n in range(9) if n not in empty]
     write(tmp_path, t.RATES, rows)
 
-    assert len(gaps_of(facts_of(tmp_path))) == told
+    facts = facts_of(tmp_path)
+
+    assert len(Narrative(facts, Painter(facts)).outages()) == told
 
 
 def test_only_the_span_and_the_nodes_that_were_asked_for_count(tmp_path: Path) -> None:

@@ -223,20 +223,21 @@ def test_mistakes_are_told(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_without_matplotlib_it_says_what_to_install(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("package", ["datasketches", "duckdb", "jinja2", "matplotlib"])
+def test_without_the_extra_it_says_what_to_install(
+    package: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that only runs the broker has none."""
     real = builtins.__import__
 
     def refuse(name: str, *more: Any, **named: Any) -> Any:
-        if name.startswith("matplotlib"):
+        if name.startswith(package):
             raise ModuleNotFoundError(f"No module named {name!r}")
         return real(name, *more, **named)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
 
-    with pytest.raises(ReportError, match=r"pip install 'kinmqtt-metrics\[report\]'"):
+    with pytest.raises(ReportError, match=rf"needs {package}.*pip install 'kinmqtt-metrics\[report\]'"):
         make(world, tmp_path / "report.html")
 
 
@@ -304,6 +305,17 @@ def test_what_is_not_told_ends_no_page(tmp_path: Path) -> None:
     make(tmp_path, tmp_path / "report.html", made_at=MADE)
 
     assert (tmp_path / "report.html").exists()
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    """Signs of a pattern in a path are signs, and a folder such as ``node=3`` is no column."""
+    folder = tmp_path / "[a]*? 'b' node=3"
+    write(folder, t.RATES, [rate()])
+
+    facts = make(folder, tmp_path / "report.html", made_at=MADE)
+
+    assert facts.totals == {("a", "messages.received"): 5}
+    assert facts.left_out == []
 
 
 RAW = [

@@ -1,698 +1,374 @@
-"""What a report says in words: its summary, and of each part what it shows, a bad sign, and why it may be empty."""
+"""What the templates of a report need beside the figures: what stands out, and the rows of the tables on the page."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-from attrs import Factory, frozen
+from attrs import field, frozen
 
-from kinmqtt_metrics import formatting as words
+from kinmqtt_metrics import formatting
 from kinmqtt_metrics.report import reasons
-from kinmqtt_metrics.report.aggregation import OTHER_NODES, Facts, Line, together
-from kinmqtt_metrics.report.plots import Painter, Plot
+from kinmqtt_metrics.report.facts import OTHER_NODES, Facts, together
+from kinmqtt_metrics.report.time_axis import Line
 
-_SAMPLES_WHY: Final = (
-    "Samples come from the plugin metrics, at each broker.sys_interval_s (0: never). A window is in a table only "
-    "once it is closed: the watermark after its end."
-)
-_EVENTS_WHY: Final = "Nothing of the kind happened, or the plugin metrics was told to write no events."
+if TYPE_CHECKING:
+    from kinmqtt_metrics.report.plots import Painter, Plot
 
+Row: TypeAlias = tuple[str, ...]
+"""A row of a table on the page."""
 
-@frozen(slots=True)
-class Grid:
-    """A table: numbers stand at the right."""
+_MOST_REASONS: Final = 20
+_MOST_LENGTHS: Final = 15
+MOST_RULES: Final = 25
+MOST_EVENTS: Final = 80
 
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    texts: int = 1
-    """How many columns from the left hold text."""
-    note: str = ""
-    folded: bool = False
-
-
-@frozen(slots=True)
-class Section:
-    """A part of the report."""
-
-    name: str
-    title: str
-    shows: str
-    bad: str
-    plots: Sequence[Plot] = ()
-    grids: Sequence[Grid] = ()
-    missing: str = ""
-    """Why there is nothing to show."""
+SECTIONS: Final = {
+    "traffic": "Traffic",
+    "latency": "Latency",
+    "queues": "Queues",
+    "clients": "Clients and sessions",
+    "lengths": "How long connections lasted",
+    "reconnects": "Reconnect storms",
+    "drops": "Messages dropped",
+    "refusals": "Refusals",
+    "shadow": "Limiter rules, and what they would have done",
+    "tops": "Who publishes, and to what",
+    "everything": "Everything that was counted",
+}
+"""The sections' names, which are those of their templates, and their titles."""
 
 
 @frozen(slots=True)
-class Summary:
-    """What stands on top."""
+class Peak:
+    """The highest value of a line."""
 
-    figures: Sequence[tuple[str, str, str]]
-    """A number, what it is, and more about it."""
-    stands_out: Sequence[str]
-    warnings: Sequence[str]
-    """What must be known before anything is believed."""
-    rejected: Grid | None = None
-    left_out: Grid | None = None
-    sections: Sequence[Section] = Factory(list)
+    begins_s: float
+    """Start of its step, in seconds since the epoch."""
+    value: float
+    of: str = ""
+    """The node, or the reason, that it belongs to."""
 
 
-def tell(facts: Facts, painter: Painter) -> Summary:
-    """All of it."""
-    sections = [
-        _traffic(facts, painter),
-        _latency(facts, painter),
-        _queues(facts, painter),
-        _clients(facts, painter),
-        _lengths(facts, painter),
-        _reconnects(facts, painter),
-        _drops(facts, painter),
-        _refusals(facts, painter),
-        _shadow(facts, painter),
-        _tops(facts, painter),
-        _everything(facts),
-    ]
-    return Summary(
-        _figures(facts), _stands_out(facts), _warnings(facts), _rejected(facts), _left_out(facts), sections
-    )
+@frozen(slots=True)
+class Clients:
+    """How many clients were connected."""
+
+    mean: float
+    highest: float
 
 
-# On top
+@frozen(slots=True)
+class Outage:
+    """A node without data for some steps between others."""
+
+    node: str
+    lost_s: float
+    begins_s: float
 
 
-def _figures(facts: Facts) -> list[tuple[str, str, str]]:
-    figures = []
-    for name, title in (("messages.received", "messages received"), ("messages.sent", "messages sent")):
-        if _has(facts.totals, name):
-            total = facts.total(name)
-            mean = total / max(1e-9, facts.axis.span.length_s)
-            figures.append((words.whole(total), title, f"{words.short(mean)} a second on average"))
-    for name, title in (("bytes.received", "bytes received"), ("bytes.sent", "bytes sent")):
-        if _has(facts.totals, name):
-            total = facts.total(name)
-            figures.append((words.size(total), title, f"{words.whole(total)} bytes"))
-    connected = [line.mean for (_, name), line in facts.gauges.items() if name == "clients.connected"]
-    if connected:
-        line = together(connected)
-        mean = float(np.nanmean(line))
-        shown = words.short(mean) if 0 < mean < 10 else words.whole(mean)
-        figures.append((shown, "clients connected, on average", f"up to {words.whole(np.nanmax(line))}"))
-    dropped = sum(facts.drop_totals.values())
-    figures.append((words.whole(dropped), "messages dropped", "did not reach a client they were meant for"))
-    refused = sum(facts.refusal_totals.values())
-    figures.append((words.whole(refused), "refusals", "of connects, rights and limits"))
-    figures.append(
-        (
-            words.whole(facts.storm_windows),
-            "windows with a reconnect storm",
-            f"of {facts.window_s} s each, by node",
-        )
-    )
-    return figures
+@frozen(eq=False)
+class Narrative:
+    """Finds what the templates say. They use its methods and attributes by name."""
 
+    facts: Facts
+    painter: Painter
+    plots: dict[str, list[Plot]] = field(init=False)
+    """By section."""
 
-def _stands_out(facts: Facts) -> list[str]:
-    told = []
-    length_s = facts.axis.lengths_s
-    for name, verb in (("messages.received", "were received"), ("messages.sent", "were sent")):
-        if _has(facts.totals, name):
-            line = facts.node_line(name) / length_s
-            at = _highest(line)
-            if at is not None and line[at] > 0:
-                told.append(f"Most messages {verb} {_when(facts, at)}: {words.short(line[at])} a second.")
-    worst = _worst((node, line.p99) for (node, name), line in facts.histograms.items() if name == "stores.commit")
-    if worst:
-        node, at, value = worst
-        told.append(
-            f"Acknowledgements waited longest for the stores {_when(facts, at)}, at {words.name(node)}: 1 in 100 "
-            f"took {words.duration(value)} or longer."
-        )
-    worst = _worst((node, line.p99) for (node, name), line in facts.gauge_spreads.items() if name == "queued.count")
-    if worst and worst[2] > 0:
-        node, at, value = worst
-        told.append(
-            f"The longest queue stood {_when(facts, at)}, at {words.name(node)}: {words.short(value)} messages "
-            "waited."
-        )
-    if facts.storms:
-        storm = max(facts.storms, key=lambda storm: storm.connects)
-        told.append(
-            f"The worst reconnect storm began at {words.moment(storm.start_s)} UTC at {words.name(storm.node)}: "
-            f"{words.whole(storm.connects)} connects of {words.some(storm.clients, 'client')} in "
-            f"{facts.window_s} s."
-        )
-    for lines in (facts.drops, facts.refusals):
+    def __attrs_post_init__(self) -> None:
+        paint = self.painter
+        found: dict[str, Iterable[Plot | None]] = {
+            "traffic": (paint.messages(), paint.bytes()),
+            "latency": paint.latencies(),
+            "queues": (paint.queues(),),
+            "clients": (paint.clients(),),
+            "lengths": (paint.lengths(),),
+            "reconnects": (paint.connects(),),
+            "drops": (paint.drops(),),
+            "refusals": (paint.refusals(),),
+            "shadow": (paint.shadow(),),
+            "tops": (paint.top_clients(), paint.top_topics()),
+            "everything": (),
+        }
+        plots = {section: [plot for plot in plots if plot is not None] for section, plots in found.items()}
+        object.__setattr__(self, "plots", plots)
+
+    def all_plots(self) -> list[Plot]:
+        """Returns the plots in the order of the page."""
+        return [plot for section in SECTIONS for plot in self.plots[section]]
+
+    # What stands out
+
+    def has(self, counter: str) -> bool:
+        """Tells whether a counter is in the table ``rates``."""
+        return any(name == counter for _, name in self.facts.totals)
+
+    def clients(self) -> Clients | None:
+        """Returns how many clients were connected to all nodes together."""
+        lines = [line.mean for (_, name), line in self.facts.gauges.items() if name == "clients.connected"]
+        line = together(lines)
+        return Clients(float(np.nanmean(line)), float(np.nanmax(line))) if lines else None
+
+    def _peak(self, line: Line, of: str = "") -> Peak | None:
+        at = _highest(line)
+        if at is None or line[at] <= 0:
+            return None
+        axis = self.facts.axis
+        return Peak(max(float(axis.begins_s[at]), axis.span.start_s), float(line[at]), of)
+
+    def rate_peak(self, counter: str) -> Peak | None:
+        """Returns the step with the highest rate of a counter, a second, of all nodes together."""
+        return self._peak(self.facts.node_line(counter) / self.facts.axis.lengths_s) if self.has(counter) else None
+
+    def commit_peak(self) -> Peak | None:
+        """Returns the node and step with the longest commits: their p99."""
+        found = self.facts.histograms.items()
+        return self._worst((node, line.p99) for (node, name), line in found if name == "stores.commit")
+
+    def queue_peak(self) -> Peak | None:
+        """Returns the node and step with the longest queues: their p99."""
+        found = self.facts.gauge_spreads.items()
+        return self._worst((node, line.p99) for (node, name), line in found if name == "queued.count")
+
+    def _worst(self, lines: Iterable[tuple[str, Line]]) -> Peak | None:
+        peaks = [peak for node, line in lines if (peak := self._peak(line, node)) is not None]
+        return max(peaks, key=lambda peak: peak.value, default=None)
+
+    def sum_peak(self, lines: Mapping[str, Line]) -> Peak | None:
+        """Returns the step with the highest sum of these lines, and which of them has most of it."""
         line = together(lines.values())
         at = _highest(line)
-        if at is not None and line[at] > 0:
-            reason = max(lines, key=lambda key: float(np.nan_to_num(lines[key])[at]))
-            why = words.spaced(reason) if lines is facts.drops else f"by {words.name(reason)}"
-            subject = "messages were dropped" if lines is facts.drops else "was refused"
-            told.append(f"Most {subject} {_when(facts, at)}: {words.whole(line[at])}, mostly {why}.")
-    gaps = _gaps(facts)
-    if gaps:
-        told.append(
-            f"Nothing was told for a while by {words.listed(gaps)}: the lines have gaps there. A broker was down, "
-            "or its records have not come."
+        return (
+            None if at is None else self._peak(line, max(lines, key=lambda key: float(np.nan_to_num(lines[key])[at])))
         )
-    return told
 
+    def outages(self) -> list[Outage]:
+        """Returns the nodes without samples for some steps between others.
 
-def _warnings(facts: Facts) -> list[str]:
-    told = []
-    late = sum(facts.late.values())
-    if late:
+        If a window has one sample, a late sample leaves one window empty and the next one has two: that is no outage.
+        """
+        axis, found = self.facts.axis, []
+        least = 2 if self.facts.samples <= 1 and axis.step_s <= self.facts.window_s else 1
+        for node in self.facts.nodes:
+            lines = [line for (of, _), line in self.facts.rates.items() if of == node]
+            if not lines:
+                continue
+            there = np.flatnonzero(~np.isnan(together(lines)))
+            missing = np.setdiff1d(np.arange(there[0], there[-1] + 1), there)
+            runs = np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1)
+            missing = np.concatenate([run for run in runs if len(run) >= least] or [missing[:0]])
+            if len(missing):
+                found.append(Outage(node, len(missing) * axis.step_s, float(axis.begins_s[missing[0]])))
+        return found
+
+    def late_by_node(self) -> list[tuple[str, int]]:
+        """Returns the records that came too late, by node."""
         nodes: dict[str, int] = defaultdict(int)
-        for (node, _), records in facts.late.items():
+        for (node, _), records in self.facts.late.items():
             nodes[node] += records
-        by_node = words.listed([f"{words.name(node)} ({words.whole(n)})" for node, n in sorted(nodes.items())])
-        told.append(
-            f"{words.some(late, 'record')} came too late and {'is' if late == 1 else 'are'} in no sum of this "
-            f"page: {by_node}. They are in the table raw. The table late does not say of which time they are, so "
-            "this counts all there are. If it goes on, give the pipeline a longer watermark, or set that node's "
-            "clock."
-        )
-    if facts.rejected_rows:
-        told.append(
-            f"{words.some(facts.rejected_rows, 'line or file', 'lines or files')} of the landing folder could not be "
-            f"read, and {'is' if facts.rejected_rows == 1 else 'are'} in no sum of this page, whatever the time."
-        )
-    if facts.left_out:
-        told.append(
-            f"{words.some(len(facts.left_out), 'file')} of the tables could not be read, and what "
-            f"{'it has' if len(facts.left_out) == 1 else 'they have'} is missing from this page."
-        )
-    if facts.odd:
-        told.append(f"{odd_rows(facts.odd)}, and are in no sum of this page.")
-    if facts.unread_sketches:
-        rows = sum(facts.unread_sketches.values())
-        told.append(
-            f"{words.some(rows, 'row')} of the tables {words.listed(sorted(facts.unread_sketches))} "
-            f"{'has' if rows == 1 else 'have'} no sketch that can be read, and {'is' if rows == 1 else 'are'} in the "
-            "sums and means of this page, and in no percentile."
-        )
-    if facts.missing:
-        told.append(
-            "Records are missing, whatever the time: they were deleted unread, stood in what was rejected, or are "
-            "not published yet. " + ". ".join(words.name(sentence, 400) for sentence in facts.missing) + "."
-        )
-    if facts.others:
-        told.append(
-            f"There are more nodes than colours. The {words.some(len(facts.others), 'node')} with the least "
-            f"traffic are told together as {OTHER_NODES}, and are in no plot of gauges: "
-            f"{words.listed([words.name(node) for node in facts.others], 12)}."
-        )
-    if facts.forgot_names:
-        told.append(
-            "There are so many clients or topics that the lightest were not added up: the tops are at least so much."
-        )
-    return told
+        return sorted(nodes.items())
 
+    def absence(self, table: str) -> str:
+        """Returns why a plot is missing: the table is ``unreadable``, ``empty``, or has ``other`` rows only."""
+        if any(left.path.startswith(f"{table}/") for left in self.facts.left_out):
+            return "unreadable"
+        return "other" if self.facts.rows.get(table) else "empty"
 
-def odd_rows(odd: Mapping[str, int]) -> str:
-    """How many rows of which tables were set aside."""
-    by_table = words.listed([f"{table} ({words.whole(rows)})" for table, rows in sorted(odd.items())], len(odd))
-    rows = sum(odd.values())
-    return f"{words.some(rows, 'row')} of the tables {by_table} can't be: times, counts or histograms that nobody has"
+    # Rows of the tables
 
+    def rejected_rows(self) -> list[Row]:
+        """Returns the first lines and files that could not be read."""
+        name = formatting.name
+        return [
+            (name(row.file, 90), str(row.line or "whole file"), name(row.why, 80), name(row.text, 60))
+            for row in self.facts.rejected
+        ]
 
-def _rejected(facts: Facts) -> Grid | None:
-    if not facts.rejected_rows:
-        return None
-    rows = [
-        (
-            words.name(r.file, 90),
-            str(r.line or "whole file"),
-            words.name(r.why, 80),
-            words.name(r.text, 60),
-        )
-        for r in facts.rejected
-    ]
-    note = "" if len(rows) == facts.rejected_rows else f"The first {len(rows)} of {words.whole(facts.rejected_rows)}."
-    return Grid("What could not be read", ("file", "line", "why", "begins with"), rows, texts=4, note=note)
+    def left_out_rows(self) -> list[Row]:
+        """Returns the first files of the tables that could not be read."""
+        return [(formatting.name(left.path, 90), formatting.name(left.why, 160)) for left in self.facts.left_out[:20]]
 
-
-def _left_out(facts: Facts) -> Grid | None:
-    if not facts.left_out:
-        return None
-    rows = [(words.name(left.path, 90), words.name(left.why, 160)) for left in facts.left_out[:20]]
-    note = "" if len(rows) == len(facts.left_out) else f"The first {len(rows)} of {len(facts.left_out)}."
-    return Grid("Files that were left out", ("file", "why"), rows, texts=2, note=note)
-
-
-# The parts
-
-
-def _traffic(facts: Facts, painter: Painter) -> Section:
-    plots = _there(painter.messages(), painter.bytes())
-    rows = []
-    for node in facts.nodes:
-        if (node, "messages.received") in facts.totals:
-            got, sent, got_bytes, sent_bytes = (
-                facts.totals.get((node, name), 0)
-                for name in ("messages.received", "messages.sent", "bytes.received", "bytes.sent")
-            )
-            line = facts.rates[node, "messages.received"] / facts.axis.lengths_s
-            rows.append(
-                (
-                    words.name(node),
-                    words.whole(got),
-                    words.whole(sent),
-                    words.size(got_bytes),
-                    words.size(sent_bytes),
-                    words.short(float(np.nanmax(line))),
+    def traffic_rows(self) -> list[Row]:
+        """Returns the traffic of each node."""
+        facts = self.facts
+        rows: list[Row] = []
+        for node in facts.nodes:
+            if (node, "messages.received") in facts.totals:
+                received, sent, received_bytes, sent_bytes = (
+                    facts.totals.get((node, name), 0)
+                    for name in ("messages.received", "messages.sent", "bytes.received", "bytes.sent")
                 )
+                line = facts.rates[node, "messages.received"] / facts.axis.lengths_s
+                rows.append(
+                    (
+                        formatting.name(node),
+                        formatting.whole(received),
+                        formatting.whole(sent),
+                        formatting.size(received_bytes),
+                        formatting.size(sent_bytes),
+                        formatting.short(float(np.nanmax(line))),
+                    )
+                )
+        return rows
+
+    def latency_rows(self) -> list[Row]:
+        """Returns the histograms of seconds."""
+        facts = self.facts
+        return [
+            (
+                formatting.name(name),
+                formatting.name(node),
+                formatting.whole(line.observations),
+                *map(formatting.duration, (line.total / line.observations, *line.whole)),
             )
-    heads = ("node", "messages received", "messages sent", "bytes received", "bytes sent", "most received, /s")
-    return Section(
-        "traffic",
-        "Traffic",
-        "How many messages (PUBLISH packets) and how many bytes (of packets of every kind) each broker received "
-        f"and sent, a second, averaged over steps of {words.duration(facts.axis.step_s)}. The dot marks the "
-        "highest step.",
-        "a line that falls to nothing while others go on: clients have lost that broker. A gap says that the "
-        "broker told nothing. Where what is sent grows and what is received does not, somebody subscribed to too "
-        "much.",
-        plots,
-        [Grid("Sums of the whole span", heads, rows)] if rows else (),
-        "" if plots else _missing(facts, "rates", _SAMPLES_WHY),
-    )
+            for (node, name), line in sorted(facts.histograms.items(), key=lambda item: item[0][::-1])
+            if line.observations and facts.histogram_units.get(name) == "seconds"
+        ]
 
+    def gauge_rows(self, names: Sequence[str]) -> list[Row]:
+        """Returns the bounds and means of these gauges."""
+        return [
+            (
+                formatting.name(name),
+                formatting.name(node),
+                *map(formatting.short, (line.low, line.whole_mean, line.high)),
+            )
+            for name in names
+            for node in self.facts.nodes
+            if (line := self.facts.gauges.get((node, name))) is not None
+        ]
 
-def _latency(facts: Facts, painter: Painter) -> Section:
-    plots = painter.latencies()
-    rows = [
-        (
-            f"{words.name(name)}",
-            words.name(node),
-            words.whole(line.observations),
-            *(words.duration(value) for value in (line.total / line.observations, *line.whole)),
-        )
-        for (node, name), line in sorted(facts.histograms.items(), key=lambda item: item[0][::-1])
-        if line.observations and facts.histogram_units.get(name) == "seconds"
-    ]
-    return Section(
-        "latency",
-        "Latency",
-        "How long things took; where that differs a hundredfold, each mark is ten times the one below, or more: "
-        "stores.commit is how long acknowledgements waited until the stores had kept what they promise. Half took no "
-        "longer than p50, and 1 in 100 took longer than p99. Counts of a step's windows were added up before; "
-        "within a bucket values are interpolated.",
-        "p99 rises while p50 stays: something stalls now and then, often a disk. Both rise with the traffic: the "
-        "broker or its disk is at its limit. A line that is flat at the top has left the last bucket, and the "
-        "truth is higher.",
-        plots,
-        [Grid("The whole span", ("what", "node", "observations", "mean", "p50", "p95", "p99"), rows, texts=2)]
-        if rows
-        else (),
-        "" if plots else _missing(facts, "histograms", _SAMPLES_WHY),
-    )
+    def length_rows(self) -> list[Row]:
+        """Returns how long connections lasted, by the reason of their end."""
+        ordered = sorted(self.facts.lengths.items(), key=lambda item: -item[1].connections)
+        return [
+            (
+                reasons.of_end(reason),
+                formatting.whole(of.connections),
+                formatting.duration(of.sum_s / of.connections),
+                *("–" if value is None else formatting.duration(value) for value in (of.p50_s, of.p99_s)),
+                formatting.duration(of.max_s),
+            )
+            for reason, of in ordered[:_MOST_LENGTHS]
+        ]
 
+    def storm_rows(self) -> list[Row]:
+        """Returns the worst reconnect storms."""
+        return [
+            (
+                formatting.moment(storm.start_s),
+                formatting.name(storm.node),
+                formatting.name(storm.client),
+                formatting.whole(storm.connects),
+                formatting.whole(storm.clients),
+                formatting.whole(storm.most),
+            )
+            for storm in self.facts.storms
+        ]
 
-def _queues(facts: Facts, painter: Painter) -> Section:
-    plots = _there(painter.queues())
-    return Section(
-        "queues",
-        "Queues",
-        "How many messages waited for clients that were away or slow (the gauge queued.count). " + _GAUGE_WORDS,
-        "it grows and does not come down: clients are away for good, or receive less than is sent to them. What "
-        "comes next is messages that are dropped because a queue is full.",
-        plots,
-        _gauge_grid(facts, ("queued.count", "inflight.count")),
-        "" if plots else _missing(facts, "gauges", _SAMPLES_WHY),
-    )
+    def drop_rows(self) -> list[Row]:
+        """Returns the messages that were dropped, by reason and node."""
+        sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for (node, reason), count in self.facts.drop_totals.items():
+            sums[reason][node] += count
+        ordered = sorted(sums.items(), key=lambda item: -sum(item[1].values()))[:_MOST_REASONS]
+        return [(reasons.of_drop(reason), *self._by_node(by_node)) for reason, by_node in ordered]
 
+    def refusal_rows(self) -> list[Row]:
+        """Returns the refusals, by event, rule or plugin, and reason."""
+        sums: dict[tuple[str, str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for (node, name, by, reason), count in self.facts.refusal_totals.items():
+            sums[name, by, reason][node] += count
+        return [
+            (
+                formatting.spaced(name),
+                formatting.name(by),
+                reasons.of_event(name, reason) if reason else formatting.spaced(reason),
+                *self._by_node(by_node),
+            )
+            for (name, by, reason), by_node in sorted(sums.items(), key=lambda item: -sum(item[1].values()))
+        ]
 
-def _clients(facts: Facts, painter: Painter) -> Section:
-    plots = _there(painter.clients())
-    names = (
-        "clients.connected",
-        "clients.total",
-        "connections.open",
-        "sessions.stored",
-        "subscriptions.count",
-        "retained.count",
-        "overload.level",
-    )
-    return Section(
-        "clients",
-        "Clients and sessions",
-        "How many clients had a connection, and how many sessions are stored, of clients with a connection and "
-        "without.",
-        "a step down: many were cut off at once, and will come back at once. Stored sessions that only ever grow "
-        "belong to clients that come once and never again; limits.max_session_expiry_s says how "
-        "long they may be kept.",
-        plots,
-        _gauge_grid(facts, names, folded=True),
-        "" if plots else _missing(facts, "gauges", _SAMPLES_WHY),
-    )
+    def rule_rows(self) -> list[Row]:
+        """Returns what the limiter's rules refused and delayed, and would have refused."""
+        totals = self.facts.rule_totals
+        names = ("limiter.shadow_blocked", "limiter.blocked", "limiter.delayed")
+        rules = {rule: [totals.get((name, rule), 0) for name in names] for rule in sorted({of for _, of in totals})}
+        return [
+            (formatting.name(rule, 60), *map(formatting.whole, rules[rule]))
+            for rule in sorted(rules, key=lambda rule: [-n for n in rules[rule]])
+        ]
 
+    def top_rows(self, found: Mapping[str, Mapping[str, tuple[int, int]]], rest: tuple[int, int]) -> list[Row]:
+        """Returns the names that published most, or were published to most, and all others."""
+        nodes = [formatting.name(node, 20) for node in self.facts.nodes]
+        sums = {name: [sum(n[i] for n in by_node.values()) for i in (0, 1)] for name, by_node in found.items()}
+        all_bytes = sum(size for _, size in sums.values()) + rest[1]
 
-def _lengths(facts: Facts, painter: Painter) -> Section:
-    plots = _there(painter.lengths())
-    rows = [
-        (
-            reasons.of_end(reason),
-            words.whole(of.connections),
-            words.duration(of.sum_s / of.connections),
-            *("–" if value is None else words.duration(value) for value in (of.p50_s, of.p99_s)),
-            words.duration(of.max_s),
-        )
-        for reason, of in sorted(facts.lengths.items(), key=lambda item: -item[1].connections)[:15]
-    ]
-    heads = ("why they ended", "connections", "mean", "p50", "p99", "longest")
-    return Section(
-        "lengths",
-        "How long connections lasted",
-        "Of the connections that ended in each step, how long they had lasted, by node. " + _LENGTH_WORDS,
-        "p50 falls to seconds: clients connect, fail and come again. Where keep alive timeout leads the table, "
-        "networks drop connections in silence.",
-        plots,
-        [Grid("By reason, the whole span", heads, rows)] if rows else (),
-        "" if plots else _missing(facts, "connections", _EVENTS_WHY),
-    )
+        def row(name: str, at: str, messages: int, size: int) -> Row:
+            share = formatting.share(size, all_bytes)
+            return name, at, formatting.whole(messages), formatting.size(size), share
 
-
-def _reconnects(facts: Facts, painter: Painter) -> Section:
-    plots = _there(painter.connects())
-    rows = [
-        (
-            words.moment(storm.start_s),
-            words.name(storm.node),
-            words.name(storm.client),
-            words.whole(storm.connects),
-            words.whole(storm.clients),
-            words.whole(storm.most),
-        )
-        for storm in facts.storms
-    ]
-    heads = ("window, UTC", "node", "most by client", "connects", "clients", "of that client")
-    note = (
-        ""
-        if facts.storm_windows == len(rows)
-        else f"The {len(rows)} with the most connects, of {words.whole(facts.storm_windows)}."
-    )
-    none = "" if rows or not plots else "No window of this span was a storm. "
-    return Section(
-        "reconnects",
-        "Reconnect storms",
-        f"{none}How many clients connected, a second. Shaded is where the pipeline saw a storm: more connects in "
-        "a window than it was told to take for usual, of all clients or of one.",
-        "any shade. If it follows a gap, a broker came back and all returned at once, which passes; clients "
-        "should wait a random time. If one client stands for most, it is broken, or two use the same client id "
-        "and take turns in throwing each other out.",
-        plots,
-        [Grid("Storms", heads, rows, texts=3, note=note)] if rows else (),
-        "" if plots else _missing(facts, "reconnects", _EVENTS_WHY),
-    )
-
-
-def _drops(facts: Facts, painter: Painter) -> Section:
-    plots = _there(painter.drops())
-    grid = _cross("By reason and node", "reason", facts, facts.drop_totals, reasons.of_drop)
-    return Section(
-        "drops",
-        "Messages dropped",
-        "Messages that did not reach a client they were meant for, of all nodes together, by reason. These are "
-        "the broker's own counters: each is counted once for each client that missed it.",
-        "queue full: clients are away too long or too slow, and lose messages that were acknowledged to whoever "
-        "sent them. Outbound buffer full and offline concern QoS 0 only, which promises nothing. Store failed "
-        "and overload are the broker's own trouble.",
-        plots,
-        [grid] if grid else (),
-        "" if plots else _missing(facts, "drops", "Good news, if samples are there: the broker dropped nothing."),
-    )
-
-
-def _refusals(facts: Facts, painter: Painter) -> Section:
-    plots = _there(painter.refusals())
-    sums: dict[tuple[str, str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for (node, name, by, reason), count in facts.refusal_totals.items():
-        sums[name, by, reason][_node_of(facts, node)] += count
-    ordered = sorted(sums.items(), key=lambda item: -sum(item[1].values()))
-    rows = [
-        (
-            words.spaced(name),
-            words.name(by),
-            reasons.of_event(name, reason) if reason else words.spaced(reason),
-            words.whole(sum(by_node.values())),
-            *(words.whole(by_node.get(node, 0)) for node in facts.nodes),
-        )
-        for (name, by, reason), by_node in ordered[:20]
-    ]
-    heads = ("what", "by", "reason", "all", *(words.name(node, 20) for node in facts.nodes))
-    note = "" if len(ordered) <= 20 else f"The first 20 of {len(ordered)}."
-    return Section(
-        "refusals",
-        "Refusals",
-        "What was refused, of all nodes together, by the plugin or the limiter's rule that refused it: connects "
-        "(authentication), publishing and subscribing (authorization), and what a limit did not let in.",
-        "authentication refused, again and again and from one hour to the next: a device has an old password, or "
-        "somebody tries passwords. A limiter's rule that refuses all day is too tight for what is usual.",
-        plots,
-        [Grid("By rule and reason", heads, rows, texts=3, note=note)] if rows else (),
-        "" if plots else _missing(facts, "refusals", _EVENTS_WHY),
-    )
-
-
-def _shadow(facts: Facts, painter: Painter) -> Section:
-    plots = _there(painter.shadow())
-    names = ("limiter.shadow_blocked", "limiter.blocked", "limiter.delayed")
-    rules = sorted({rule for _, rule in facts.rule_totals})
-    totals = {rule: [facts.rule_totals.get((name, rule), 0) for name in names] for rule in rules}
-    ordered = sorted(rules, key=lambda rule: [-n for n in totals[rule]])
-    rows = [(words.name(rule, 60), *(words.whole(n) for n in totals[rule])) for rule in ordered[:25]]
-    heads = ("rule", "in the shadow: would have refused", "refused", "delayed")
-    silent = not plots and bool(rows)
-    return Section(
-        "shadow",
-        "Limiter rules, and what they would have done",
-        "Packets that rules in the shadow (shadow = true) would have refused, and did not. A packet counts under "
-        "each rule that would have refused it, of its client and of its topic, say: rules don't add up. Rules that "
-        "kinmqtt-metrics rules has learned begin like that."
-        + (" No rule in the shadow would have refused anything in this span." if silent else ""),
-        "a rule that would have refused much while everything was well: don't switch it on, learn again over a "
-        "span in which that was usual, or with a larger --factor. A rule that is "
-        "quiet in good times and counts in bad ones is a good one.",
-        plots,
-        [Grid("By rule, all nodes", heads, rows, note=_of_all(len(rows), len(rules)))] if rows else (),
-        ""
-        if plots or rows
-        else "No rule of a limiter is in the table rates. The plugin sentinel_limiter counts by rule.",
-    )
-
-
-def _tops(facts: Facts, painter: Painter) -> Section:
-    plots = _there(painter.top_clients(), painter.top_topics())
-    grids = []
-    for title, column, found, rest in (
-        ("Clients", "client", facts.clients, facts.clients_rest),
-        ("Topics", "topic", facts.topics, facts.topics_rest),
-    ):
-        if not found:
-            continue
-        everything = [sum(n[i] for by_node in found.values() for n in by_node.values()) + rest[i] for i in (0, 1)]
         rows = []
         for name, by_node in found.items():
-            messages, size = (sum(n[i] for n in by_node.values()) for i in (0, 1))
-            nodes = words.listed([words.name(node, 20) for node in facts.nodes if node in by_node])
-            rows.append(
-                (
-                    words.name(name, 60),
-                    nodes,
-                    words.whole(messages),
-                    words.size(size),
-                    words.share(size, everything[1]),
-                )
-            )
-        rows.append(
+            at = [shown for node, shown in zip(self.facts.nodes, nodes, strict=True) if node in by_node]
+            rows.append(row(formatting.name(name, 60), formatting.listed(at), *sums[name]))
+        return [*rows, row("all others", "", *rest)]
+
+    def counter_rows(self) -> list[Row]:
+        """Returns the sums of every counter."""
+        facts = self.facts
+        return [
             (
-                "all others",
-                "",
-                words.whole(rest[0]),
-                words.size(rest[1]),
-                words.share(rest[1], everything[1]),
+                formatting.name(name),
+                formatting.name(facts.units.get(name, "")),
+                *self._by_node({node: facts.totals.get((node, name), 0) for node in facts.nodes}),
             )
-        )
-        heads = (column, "at", "messages", "bytes", "share of the bytes")
-        grids.append(Grid(title, heads, rows, texts=2, folded=True))
-    return Section(
-        "tops",
-        "Who publishes, and to what",
-        "The clients that published most and the topics to which most was published, by the bytes of the PUBLISH "
-        "packets, each bar divided by node. Summed over the windows in which a name was among the top of its "
-        "node; what it published in others counts for all others, so a bar says at least so much.",
-        "one client with a large share that was not there yesterday, or a name that nobody knows.",
-        plots,
-        grids,
-        ""
-        if plots
-        else _missing(
-            facts, "top_clients", "Nobody published, or the broker's samples have no traffic (an older sink)."
-        ),
-    )
+            for name in sorted({name for _, name in facts.totals})
+        ]
 
-
-def _everything(facts: Facts) -> Section:
-    names = sorted({name for _, name in facts.totals})
-    counters = {(node, name): value for (node, name), value in facts.totals.items()}
-    grids = []
-    counter_rows = [
-        (
-            words.name(name),
-            words.name(facts.units.get(name, "")),
-            words.whole(facts.total(name)),
-            *(words.whole(counters.get((node, name), 0)) for node in facts.nodes),
-        )
-        for name in names
-    ]
-    nodes = [words.name(node, 20) for node in facts.nodes]
-    if counter_rows:
-        heads = ("counter", "unit", "all", *nodes)
-        grids.append(Grid("Every counter, exact", heads, counter_rows, texts=2, folded=True))
-    sums: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for (node, name, reason), count in facts.events.items():
-        sums[name, reason][_node_of(facts, node)] += count
-    event_rows = [
-        (
-            words.spaced(name),
-            reasons.of_event(name, reason) if reason else "",
-            words.whole(sum(by_node.values())),
-            *(words.whole(by_node.get(node, 0)) for node in facts.nodes),
-        )
-        for (name, reason), by_node in sorted(sums.items())
-    ]
-    if event_rows:
-        grids.append(
-            Grid(
-                "Every event",
-                ("event", "reason", "all", *nodes),
-                event_rows[:80],
-                2,
-                _of_all(min(80, len(event_rows)), len(event_rows)),
-                True,
+    def event_rows(self) -> list[Row]:
+        """Returns how often every event happened."""
+        sums: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for (node, name, reason), count in self.facts.events.items():
+            sums[name, reason][node] += count
+        return [
+            (
+                formatting.spaced(name),
+                reasons.of_event(name, reason) if reason else "",
+                *self._by_node(by_node),
             )
-        )
-    read = [(name, words.whole(rows)) for name, rows in sorted(facts.rows.items())]
-    grids.append(Grid("Rows that were read", ("table", "rows"), read, folded=True))
-    return Section(
-        "everything",
-        "Everything that was counted",
-        "All counters and events of the span as sums: exact, each record once, as the tables have them.",
-        "",
-        (),
-        grids,
+            for (name, reason), by_node in sorted(sums.items())
+        ]
+
+    def read_rows(self) -> list[Row]:
+        """Returns how many rows of each table are in the span."""
+        return [(name, formatting.whole(rows)) for name, rows in sorted(self.facts.rows.items())]
+
+    def _by_node(self, counts: Mapping[str, int]) -> Row:
+        """Returns the sum, and the count of each node."""
+        whole: Callable[[float], str] = formatting.whole
+        return whole(sum(counts.values())), *(whole(counts.get(node, 0)) for node in self.facts.nodes)
+
+    def real_nodes(self) -> list[str]:
+        """Returns all nodes by name, those that are shown as one included."""
+        return [
+            *(node for node in self.facts.nodes if node != OTHER_NODES or not self.facts.others),
+            *self.facts.others,
+        ]
+
+
+def invalid_rows(invalid: Mapping[str, int]) -> str:
+    """Returns how many rows of which tables are invalid, as the beginning of a sentence."""
+    by_table = [f"{table} ({formatting.whole(rows)})" for table, rows in sorted(invalid.items())]
+    return (
+        f"{formatting.some(sum(invalid.values()), 'row')} of the tables {formatting.listed(by_table, len(invalid))} "
+        "can't be: times, counts or histograms that nobody has"
     )
-
-
-# Parts of sentences and of tables
-
-
-def _there(*plots: Plot | None) -> list[Plot]:
-    return [plot for plot in plots if plot is not None]
-
-
-def _has(totals: Mapping[tuple[str, str], int], name: str) -> bool:
-    return any(counter == name for _, counter in totals)
 
 
 def _highest(line: Line) -> int | None:
     return None if not len(line) or np.isnan(line).all() else int(np.nanargmax(line))
-
-
-def _worst(lines: Iterable[tuple[str, Line]]) -> tuple[str, int, float] | None:
-    best: tuple[str, int, float] | None = None
-    for node, line in lines:
-        at = _highest(line)
-        if at is not None and (best is None or line[at] > best[2]):
-            best = (node, at, float(line[at]))
-    return best
-
-
-def _when(facts: Facts, step: int) -> str:
-    begins_s = max(facts.axis.begins_s[step], facts.axis.span.start_s)
-    return f"in the {words.duration(facts.axis.step_s)} from {words.moment(begins_s)} UTC"
-
-
-def _gaps(facts: Facts) -> list[str]:
-    """Nodes whose counters are untold for some steps between others; since when.
-
-    Where a window has one sample, one that came a little late leaves a window empty, and the next one has two: that
-    is no gap.
-    """
-    least = 2 if facts.samples <= 1 and facts.axis.step_s <= facts.window_s else 1
-    told = []
-    for node in facts.nodes:
-        lines = [line for (of, _), line in facts.rates.items() if of == node]
-        if not lines:
-            continue
-        there = np.flatnonzero(~np.isnan(together(lines)))
-        inner = np.arange(there[0], there[-1] + 1)
-        missing = np.setdiff1d(inner, there)
-        runs = np.split(missing, np.flatnonzero(np.diff(missing) != 1) + 1)
-        missing = np.concatenate([run for run in runs if len(run) >= least] or [missing[:0]])
-        if len(missing):
-            times = words.moment(float(facts.axis.begins_s[missing[0]]))
-            told.append(
-                f"{words.name(node)} ({words.duration(len(missing) * facts.axis.step_s)}, first at {times} UTC)"
-            )
-    return told
-
-
-_SKETCH_WORDS: Final = (
-    "Percentiles are those of all windows together, read from the sketches in the tables: exact below 200 values, "
-    "and beyond that up to 1.3 in 100 ranks away."
-)
-_GAUGE_WORDS: Final = (
-    f"Of the samples in each step, half were no higher than p50, and 1 in 100 was higher than p99. {_SKETCH_WORDS}"
-)
-_LENGTH_WORDS: Final = f"Half lasted no longer than p50, and 1 in 100 longer than p99. {_SKETCH_WORDS}"
-
-
-def _gauge_grid(facts: Facts, names: Sequence[str], folded: bool = False) -> list[Grid]:
-    rows = [
-        (
-            words.name(name),
-            words.name(node),
-            *(words.short(v) for v in (line.low, line.whole_mean, line.high)),
-        )
-        for name in names
-        for node in facts.nodes
-        if (line := facts.gauges.get((node, name))) is not None
-    ]
-    title = "The whole span"
-    return [Grid(title, ("gauge", "node", "lowest", "mean", "highest"), rows, texts=2, folded=folded)] if rows else []
-
-
-def _cross(
-    title: str, head: str, facts: Facts, totals: Mapping[tuple[str, str], int], label: Callable[[str], str]
-) -> Grid | None:
-    sums: dict[str, int] = defaultdict(int)
-    for (_, key), count in totals.items():
-        sums[key] += count
-    rows = [
-        (label(key), words.whole(whole), *(words.whole(totals.get((node, key), 0)) for node in facts.nodes))
-        for key, whole in sorted(sums.items(), key=lambda item: -item[1])[:20]
-    ]
-    return Grid(title, (head, "all", *(words.name(node, 20) for node in facts.nodes)), rows) if rows else None
-
-
-def _node_of(facts: Facts, node: str) -> str:
-    return OTHER_NODES if node in facts.others else node
-
-
-def _of_all(shown: int, there: int) -> str:
-    return "" if shown >= there else f"The first {shown} of {words.whole(there)}."
-
-
-def _missing(facts: Facts, table: str, why: str) -> str:
-    if any(left.path.startswith(f"{table}/") for left in facts.left_out):
-        return f"No data: files of the table {table} could not be read (see above)."
-    if facts.rows.get(table):
-        return f"No data: the table {table} has rows in this span, but none that this plot is made of. {why}"
-    return f"No data in the table {table} for this span. {why}"

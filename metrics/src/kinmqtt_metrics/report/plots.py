@@ -17,7 +17,8 @@ from kinmqtt_metrics import formatting
 from kinmqtt_metrics.errors import ReportError
 from kinmqtt_metrics.report import axes as marks
 from kinmqtt_metrics.report import colours
-from kinmqtt_metrics.report.aggregation import OTHER_NODES, Facts, Line, Spread, together
+from kinmqtt_metrics.report.facts import OTHER_NODES, Facts, Spread, together
+from kinmqtt_metrics.report.time_axis import Line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,16 +96,6 @@ class Plot:
     says: str
     """For those who don't see it."""
     figure: Figure
-
-
-def need_matplotlib() -> None:
-    """Raises :class:`ReportError` that says what to install."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ReportError(
-            f"a report needs matplotlib, which is not installed here ({error}): pip install 'kinmqtt-metrics[report]'"
-        ) from error
 
 
 class Painter:
