@@ -87,6 +87,7 @@ METRICS_COMMON = tuple(
         "errors",
         "formatting",
         "intervals",
+        "missing_records",
         "number_arguments",
         "quiet",
         "time_arguments",
@@ -105,7 +106,7 @@ METRICS_PARTS = {
 
 
 def metrics_violations(module: str, names: list[str]) -> list[str]:
-    """The broker's side of the pipeline knows nothing of Spark's, nor Spark's of it; they meet in three modules.
+    """The broker's side of the pipeline knows nothing of Spark's, nor Spark's of it; they meet in four modules.
 
     Of Spark's side, the parts have what is common below them: learning and the report know nothing of each other, nor
     of the pipeline, whose tables they read.
@@ -277,7 +278,7 @@ def test_a_wrong_import_is_caught(module: str, source: str) -> None:
         ("kinmqtt_guard.rules", "import kinmqtt_spi, kinmqtt_guard.tables, twisted"),
         ("kinmqtt_guard.rules", "from . import tables"),
         ("kinmqtt_metrics.learning.job", "from kinmqtt_metrics import formatting, tables\nfrom ..spark import start"),
-        ("kinmqtt_metrics.report.gaps", "from kinmqtt_metrics.intervals import gaps\nimport matplotlib"),
+        ("kinmqtt_metrics.report.gaps", "from kinmqtt_metrics.intervals import Intervals\nimport matplotlib"),
         ("kinmqtt_metrics.pipeline.run", "from kinmqtt_metrics.source.folder import File\nfrom ..spark import start"),
         ("kinmqtt_metrics.command", "from kinmqtt_metrics import learning, report"),
         ("kinmqtt_spi.values", "import time, asyncio, attrs, pluggy, kinmqtt_spi.reasons"),

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kinmqtt_metrics import durable
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.errors import PipelineError
+from kinmqtt_metrics.intervals import Intervals
 from kinmqtt_metrics.pipeline import commits as module
 from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name, locked, placed
 from kinmqtt_metrics.pipeline.watermarks import Node
@@ -79,7 +81,9 @@ def test_what_others_still_write_to_keeps_no_run_from_starting(
 
 def test_a_step_says_again_what_it_was_told(steps: Commits) -> None:
     """The next run goes on with the nodes and lives of the one before."""
-    step = Commit({"a\u00e4": Node(5, 3, 1.5)}, {("a", "b"): [(1, 7), (9, 9)]}, (), {"records": 8}, "digest")
+    step = Commit(
+        {"a\u00e4": Node(5, 3, 1.5)}, {("a", "b"): Intervals([(1, 7), (9, 9)])}, (), {"records": 8}, "digest"
+    )
     with steps.making(commit_name(3)) as making:
         step.write(making)
 
@@ -150,7 +154,7 @@ def test_an_empty_offset_of_a_batch_that_was_made_is_told(steps: Commits) -> Non
 def test_folders_that_are_made_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is synced in a folder whose name is not would be gone after a power failure."""
     synced: list[Path] = []
-    monkeypatch.setattr(module, "sync", synced.append)
+    monkeypatch.setattr(durable, "sync", synced.append)
     Commits(tmp_path / "tables").prepare({"window_s": 10})
 
     state = tmp_path / "tables" / STATE

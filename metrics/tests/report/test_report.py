@@ -16,6 +16,7 @@ from table_data import START, World, write
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
+from kinmqtt_metrics.intervals import Intervals
 from kinmqtt_metrics.pipeline.commits import Commit, Commits
 from kinmqtt_metrics.report import ReportError, make
 
@@ -333,7 +334,7 @@ def test_records_that_were_not_read_are_told(written_down: bool, tmp_path: Path)
         steps = Commits(tmp_path)
         steps.folder.mkdir(parents=True)
         with steps.making("0000000000") as making:
-            Commit(seen={("<a>", "00000000c0ffee01"): [(1, 2), (5, 5), (9, 9)]}).write(making)
+            Commit(seen={("<a>", "00000000c0ffee01"): Intervals([(1, 2), (5, 5), (9, 9)])}).write(making)
     else:
         write(tmp_path, t.RAW, RAW[:3], 0)
         write(tmp_path, t.RAW, RAW[3:], 1)

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from kinmqtt_metrics import formatting
+from kinmqtt_metrics.durable import replace_text
 from kinmqtt_metrics.errors import LearningError
 from kinmqtt_metrics.learning.rules_file import FIRST_WORDS
 
 
 def write_whole(path: Path, text: str) -> None:
     """Beside it and renamed: the limiter watches the file. Keeps the file's rights. Raises :class:`LearningError`."""
-    path = path.resolve()
     try:
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            # Ends of lines stay as they are.
-            with open(descriptor, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, mode)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        replace_text(path, text)
     except OSError as error:
         raise LearningError(f"{path} can't be written: {error.strerror or error}") from error
 
@@ -49,12 +35,6 @@ def check_replaceable(path: Path) -> None:
             f"{path} has rules that are switched on ({formatting.listed(on, 3)}), and is not written over: learn "
             "into another file and compare, or put them into the shadow (--disable)"
         )
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def read(path: Path) -> str:

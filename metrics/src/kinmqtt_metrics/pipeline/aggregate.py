@@ -32,7 +32,8 @@ from kinmqtt_metrics.spark import read_parquet
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-    from kinmqtt_metrics.intervals import Life, Ranges
+    from kinmqtt_metrics.intervals import Intervals
+    from kinmqtt_metrics.missing_records import Life
     from kinmqtt_metrics.pipeline.watermarks import Node
 
 RAW_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in t.RAW.columns.items())
@@ -45,7 +46,7 @@ def read(spark: SparkSession, folder: Path) -> DataFrame:
     return read_parquet(spark, RAW_SCHEMA, [folder])
 
 
-def once(spark: SparkSession, rows: DataFrame, repeated: Mapping[Life, Ranges]) -> DataFrame:
+def once(spark: SparkSession, rows: DataFrame, repeated: Mapping[Life, Intervals]) -> DataFrame:
     """Each record once, and none of those that were read in an earlier batch."""
     rows = rows.where("kind <> 'rejected'").dropDuplicates(["node", "boot", "seq"])
     ranges = [(*life, first, last) for life, of in repeated.items() for first, last in of]

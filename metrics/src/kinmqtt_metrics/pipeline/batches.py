@@ -17,7 +17,8 @@ from attrs import define, evolve, field
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.errors import PipelineError
-from kinmqtt_metrics.intervals import Life, Ranges, common, union
+from kinmqtt_metrics.intervals import Intervals
+from kinmqtt_metrics.missing_records import Life
 from kinmqtt_metrics.pipeline import aggregate, window_tables
 from kinmqtt_metrics.pipeline.backlog import Backlog
 from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name, idle_commit_name, place, placed
@@ -47,7 +48,7 @@ class _Checked:
 
     records: int = 0
     rejected: int = 0
-    seen: dict[Life, Ranges] = field(factory=dict)
+    seen: dict[Life, Intervals] = field(factory=dict)
     first: dict[str, int] = field(factory=dict)
     """The earliest event time of each node; microseconds."""
     newest: dict[str, int] = field(factory=dict)
@@ -175,10 +176,10 @@ class Batches:
         staging = Staging(str(self.settings.landing.resolve()), str(work.resolve()), self.closing.window, bounds)
         checked = self._stage(rows.rdd.mapPartitions(staging.segments), work)
         repeated = {
-            life: both for life, of in checked.seen.items() if (both := common(of, before.seen.get(life, [])))
+            life: both for life, of in checked.seen.items() if (both := of & before.seen.get(life, Intervals()))
         }
         counts = {"records": checked.records}
-        seen = before.seen | {life: union(before.seen.get(life, []), of) for life, of in checked.seen.items()}
+        seen = before.seen | {life: before.seen.get(life, Intervals()) | of for life, of in checked.seen.items()}
         if (
             checked.rejected
             or checked.twice
@@ -265,8 +266,8 @@ class Batches:
                     checked.rows[kind] += rows
                     path = staged_file(folder, kind, staged.name)
                     path.rename(path.with_name(path.name[1:]))
-        checked.seen = {life: union(of, []) for life, of in lives.items()}
-        checked.twice = checked.records > sum(last - first + 1 for of in checked.seen.values() for first, last in of)
+        checked.seen = {life: Intervals(pairs) for life, pairs in lives.items()}
+        checked.twice = checked.records > sum(of.count for of in checked.seen.values())
         return checked
 
     def _tables(self, closed: pa.Table, name: str, making: Path) -> None:

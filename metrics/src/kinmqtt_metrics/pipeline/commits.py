@@ -30,8 +30,11 @@ from uuid import uuid4
 
 from attrs import Factory, define, field
 
+from kinmqtt_metrics import missing_records
+from kinmqtt_metrics.durable import make_folder, rename, replace_text, sync
 from kinmqtt_metrics.errors import PipelineError
-from kinmqtt_metrics.intervals import Life, Ranges
+from kinmqtt_metrics.intervals import Intervals
+from kinmqtt_metrics.missing_records import Life
 from kinmqtt_metrics.pipeline.watermarks import Node
 from kinmqtt_metrics.tables import OWN, STATE, TABLES, Table
 
@@ -45,7 +48,7 @@ class Commit:
     """What a batch leaves to the next."""
 
     nodes: dict[str, Node] = field(factory=dict)
-    seen: dict[Life, Ranges] = field(factory=dict)
+    seen: dict[Life, Intervals] = field(factory=dict)
     open: tuple[Path, ...] = ()
     """Where windows lie that are open: Parquet."""
     counts: dict[str, int] = field(factory=dict)
@@ -57,7 +60,7 @@ class Commit:
         """Beside the state."""
         text = {
             "nodes": {name: [node.newest, node.bound, node.heard_s] for name, node in self.nodes.items()},
-            "seen": [[*life, ranges] for life, ranges in self.seen.items()],
+            "seen": missing_records.to_json(self.seen),
             "counts": self.counts,
             "digest": self.digest,
         }
@@ -71,7 +74,7 @@ class Commit:
             text: dict[str, Any] = json.loads(path.read_text("utf-8"))
             return cls(
                 {name: Node(*of) for name, of in text["nodes"].items()},
-                {(node, boot): [(first, last) for first, last in ranges] for node, boot, ranges in text["seen"]},
+                missing_records.from_json(text["seen"]),
                 tuple(sorted((folder / "state" / "closed=false").glob("*.parquet"))),
                 text["counts"],
                 text["digest"],
@@ -100,7 +103,7 @@ class Commits:
 
         Raises :class:`PipelineError`.
         """
-        made(self.folder)
+        make_folder(self.folder)
         path = self.tables / STATE / "settings.json"
         if path.exists():
             try:
@@ -121,11 +124,7 @@ class Commits:
                     f"{self.tables} has tables ({known.parent.name}/{known.name}), and {path.parent}, which says "
                     "what they were made of, is gone: put it back, or take another folder of tables"
                 )
-            making = path.with_name(_MAKING + path.name)
-            making.write_text(json.dumps(frozen), "utf-8")
-            sync(making)
-            making.rename(path)
-            sync(path.parent)
+            replace_text(path, json.dumps(frozen))
         for left in self.folder.glob(_MAKING + "*"):
             # Tasks of a driver that was killed may still write there; nobody looks at it.
             shutil.rmtree(left, ignore_errors=True)
@@ -188,8 +187,7 @@ class Commits:
                 if path.is_dir() or path.suffix in (".parquet", ".json"):
                     sync(path)
             sync(folder)
-            folder.rename(self.folder / name)
-            sync(self.folder)
+            rename(folder, self.folder / name)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -198,9 +196,8 @@ class Commits:
         """Move a step's files to where readers look. What was moved before is no more there to be moved."""
         for path in sorted(folder.glob("tables/*/*.parquet")):
             target = self.tables / path.parent.name
-            made(target)
-            path.rename(target / path.name)
-            sync(target)
+            make_folder(target)
+            rename(path, target / path.name)
 
     def forget(self, keep: int = 2) -> None:
         """Remove steps that are published and that Spark can't come back to, but for the last ones."""
@@ -232,29 +229,11 @@ def place(folder: Path, table: Table, name: str, files: list[Path]) -> None:
         path.rename(placed(folder, table, name, f"-{number:04d}" if len(files) > 1 else ""))
 
 
-def made(folder: Path) -> None:
-    """Make a folder and those above it; what is made is on the disk, by name."""
-    if folder.is_dir():
-        return
-    made(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync(folder.parent)
-
-
-def sync(path: Path) -> None:
-    """Bring a file or a folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def locked(tables: Path) -> Iterator[None]:
     """Hold the folder of tables against a second driver. Raises :class:`PipelineError` where one has it."""
     folder = tables / OWN
-    made(folder)
+    make_folder(folder)
     with (folder / "lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
+from kinmqtt_metrics import missing_records
 from kinmqtt_metrics.errors import INTERRUPTED, CommandError, PipelineError
-from kinmqtt_metrics.intervals import gaps
 from kinmqtt_metrics.landing import SUFFIX
 from kinmqtt_metrics.pipeline.commits import Commits, locked
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
@@ -140,7 +140,7 @@ def read(settings: PipelineSettings, spark: SparkSession, asked: Asked, tell: Te
         return
     _closed(query.batches, settings)
     _, last = steps.last()
-    for sentence in gaps(last.seen):
+    for sentence in missing_records.sentences(last.seen):
         tell(sentence)
     if last.open:
         tell(f"windows that are open wait for the next run: {open_nodes(last.nodes)}")

@@ -16,17 +16,16 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from kinmqtt_metrics.intervals import Intervals, Numbers
 from kinmqtt_metrics.record import FIELDS, FORMAT, KINDS, Record
 from kinmqtt_metrics.source.offsets import Key
-
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 REJECTED: Final = "rejected"
 """``kind`` of a row that tells of a line, or of a file, that could not be read."""
@@ -144,7 +143,7 @@ class LineReader:
             raise OSError(error.errno, why, os.path.join(self._root, path)) from error
 
     def _read(self, file: BinaryIO, key: Key, path: str) -> Iterator[pa.Table]:
-        seen = _Seen()
+        seen = Intervals()
         number = 1
         for block, long in _blocks(file):
             if long:
@@ -164,7 +163,7 @@ class LineReader:
 
     # ---- at once -----------------------------------------------------------------------------------------------
 
-    def _at_once(self, block: bytes, ends: Numbers, key: Key, seen: _Seen) -> pa.Table | None:
+    def _at_once(self, block: bytes, ends: Numbers, key: Key, seen: Intervals) -> pa.Table | None:
         """The block's rows, or nothing where any line may be bad, or where this way can't tell."""
         if not _objects(block, ends):
             return None
@@ -182,13 +181,13 @@ class LineReader:
             if labels is None:
                 return None
             columns["labels"] = labels
-        seen.also(table.column("seq"))
+        seen.extend(table.column("seq").to_numpy())
         return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _parsed(self, block: bytes) -> pa.Table:
         return pj.read_json(pa.BufferReader(block), read_options=_ARROW, parse_options=self._options)
 
-    def _in_order(self, table: pa.Table, key: Key, seen: _Seen) -> bool:
+    def _in_order(self, table: pa.Table, key: Key, seen: Intervals) -> bool:
         node, boot, _ = key
         if any(table.column(name).null_count for name in _NEEDED):
             return False
@@ -239,7 +238,7 @@ class LineReader:
 
     # ---- line by line ------------------------------------------------------------------------------------------
 
-    def _line_by_line(self, block: bytes, key: Key, path: str, number: int, seen: _Seen) -> Iterator[pa.Table]:
+    def _line_by_line(self, block: bytes, key: Key, path: str, number: int, seen: Intervals) -> Iterator[pa.Table]:
         lines = block.split(b"\n")
         if not lines[-1]:
             lines.pop()
@@ -253,7 +252,7 @@ class LineReader:
                 rows.append(record)
         yield from self._rows(rows)
 
-    def record(self, line: bytes, key: Key, seen: _Seen) -> Record | str:
+    def record(self, line: bytes, key: Key, seen: Intervals) -> Record | str:
         """What a line says, or why it says nothing."""
         try:
             said = _DECODER.decode(line.decode())
@@ -294,7 +293,7 @@ class LineReader:
             return f"'kind' is {_brief(record['kind'])}, and none of {', '.join(KINDS)}"
         if record["seq"] < 1:
             return f"'seq' is {record['seq']}: it begins at 1"
-        if not seen.take(record["seq"]):
+        if not seen.add(record["seq"]):
             return f"'seq' {record['seq']} has come before in this file"
         return record
 
@@ -339,30 +338,6 @@ class LineReader:
         text = line[: TEXT_LIMIT * 4].decode(errors="replace")[:TEXT_LIMIT]
         name = os.fsencode(path).decode(errors="replace")
         return {"kind": REJECTED, "name": name, "value": number, "reason": why, "payload": text}
-
-
-class _Seen:
-    """The numbers of the records of a file that were taken."""
-
-    def __init__(self) -> None:
-        self.highest = 0
-        self._blocks: list[pa.ChunkedArray] = []
-        self._numbers: set[int] = set()
-
-    def also(self, numbers: pa.ChunkedArray) -> None:
-        """Take a block of rising numbers, all of them above the highest."""
-        self._blocks.append(numbers)
-        self.highest = numbers[-1].as_py()
-
-    def take(self, number: int) -> bool:
-        """Take one, if it has not been taken before."""
-        while self._blocks:
-            self._numbers.update(self._blocks.pop().to_pylist())
-        if number in self._numbers:
-            return False
-        self._numbers.add(number)
-        self.highest = max(self.highest, number)
-        return True
 
 
 def _blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
