@@ -77,7 +77,17 @@ def violations(module: str, source: str, *, is_package: bool = False) -> list[st
 METRICS_CONTRACT = tuple(f"kinmqtt_metrics.{name}" for name in ("record", "landing", "tables", "durable"))
 METRICS_IN_THE_BROKER = tuple(
     f"kinmqtt_metrics.{name}"
-    for name in ("_plugin", "settings", "sampling", "aggregation", "capture", "spool", "segments")
+    for name in (
+        "_plugin",
+        "settings",
+        "sampling",
+        "aggregation",
+        "traffic",
+        "capture",
+        "spool",
+        "disk_writer",
+        "segments",
+    )
 )
 SPARK = ("pyspark", "pyarrow", "numpy", "matplotlib", "datasketches", "duckdb", "jinja2")
 # Spark's side: what all of it may import, and what each part may import beside that and itself.

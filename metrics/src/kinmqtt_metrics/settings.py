@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import attrs
 
+from kinmqtt_metrics.landing import NODE_BYTES, quoted
 from kinmqtt_metrics.record import EVENTS, OF_BROKER
+from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.settings import setting
 
 ON_REQUEST: Final = ("dropped", "retained", "retain_cleared")
@@ -78,3 +80,19 @@ class MetricsSettings:
         minimum=0,
         maximum=1 << 20,
     )
+
+
+def check_node_name(node: str) -> None:
+    """Raises ``AssemblyError`` for a broker's name that the name of a segment can't have."""
+    try:
+        size_bytes = len(quoted(node))
+    except UnicodeEncodeError:
+        raise AssemblyError(f"plugins.metrics: the broker's name {node!r} is no text: set broker.node_name") from None
+    if not 0 < size_bytes <= NODE_BYTES:
+        raise AssemblyError(
+            f"plugins.metrics: the broker's name (broker.node_name), {node[:20]!r}…, takes {size_bytes} bytes in "
+            f"names of files, and may take {NODE_BYTES}: give it a shorter one; letters and digits of ASCII, '.', "
+            "'_' and '-' take one byte, each byte of others three"
+            if node
+            else "plugins.metrics: the broker has no name, nor has this machine: set broker.node_name"
+        )

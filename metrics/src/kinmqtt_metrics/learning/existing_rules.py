@@ -98,12 +98,27 @@ def switched(path: Path, text: str, shadow: bool, names: Sequence[str] = ()) -> 
         for number, rule in enumerate(rules)
         if bool(rule.get("shadow", False)) != shadow and (not names or rule["name"] in names)
     }
-    lines = text.split("\n")
+    changed = _with_shadow(text, shadow, before, set(wanted))
+    expected = {
+        table: [{**rule, "shadow": shadow} if (table, n) in wanted else rule for n, rule in enumerate(rules)]
+        for table, rules in before.items()
+    }
+    if parsed(path, changed, str) != expected:
+        raise LearningError(
+            f"{path} is written in a way that this command does not change safely: edit shadow by hand"
+        )
+    return changed, list(wanted.values())
+
+
+def _with_shadow(
+    text: str, shadow: bool, before: dict[str, list[dict[str, Any]]], wanted: set[tuple[str, int]]
+) -> str:
+    """Returns the text with ``shadow`` set in the rules with these tables and numbers; comments stay."""
     counts: dict[str, int] = {}
     current: tuple[str, int] | None = None
     done: set[tuple[str, int]] = set()
     out: list[str] = []
-    for line in lines:
+    for line in text.split("\n"):
         match = _HEAD.match(line)
         if match is not None:
             current = (match[1], counts.get(match[1], 0))
@@ -121,13 +136,4 @@ def switched(path: Path, text: str, shadow: bool, names: Sequence[str] = ()) -> 
             line = _SHADOW.sub(lambda found: f"{found[1]}{'true' if shadow else 'false'}", line, count=1)
             done.add(current)
         out.append(line)
-    changed = "\n".join(out)
-    expected = {
-        table: [{**rule, "shadow": shadow} if (table, n) in wanted else rule for n, rule in enumerate(rules)]
-        for table, rules in before.items()
-    }
-    if parsed(path, changed, str) != expected:
-        raise LearningError(
-            f"{path} is written in a way that this command does not change safely: edit shadow by hand"
-        )
-    return changed, list(wanted.values())
+    return "\n".join(out)

@@ -29,7 +29,7 @@ from kinmqtt_metrics.spark import location, read_parquet
 
 if TYPE_CHECKING:
     from pyspark import RDD
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from kinmqtt_metrics.pipeline.settings import PipelineSettings
 
@@ -58,6 +58,15 @@ class _Checked:
     """Whether a record is there more than once."""
     rows: Counter[str] = field(factory=Counter)
     """Of each kind that tasks made."""
+
+    def has_errors(self, latest: int) -> bool:
+        """Tells whether some lines are invalid, or records repeat or have impossible times; ``latest`` in us."""
+        return bool(
+            self.rejected
+            or self.twice
+            or any(newest > latest for newest in self.newest.values())
+            or any(first < 0 for first in self.first.values())
+        )
 
 
 @define(slots=True)
@@ -166,67 +175,39 @@ class Batches:
         self.tell(f"{what}: {', '.join(said)}, {took_s:.1f} s")
 
     def _make(self, rows: DataFrame, number: int, before: Commit, making: Path) -> Commit:
+        """Make the tables and the state of a batch in the folder ``making``."""
         spark = rows.sparkSession
-        now = round(self.clock() * 1_000_000)
-        latest = now + round(self.settings.ahead_s * 1_000_000)
         name = commit_name(number)
-
         bounds = {node: known.bound for node, known in before.nodes.items()}
         work = making / "work"
         staging = Staging(str(self.settings.landing.resolve()), str(work.resolve()), self.closing.window, bounds)
         checked = self._stage(rows.rdd.mapPartitions(staging.segments), work)
+        seen = before.seen | {life: before.seen.get(life, Intervals()) | of for life, of in checked.seen.items()}
         repeated = {
             life: both for life, of in checked.seen.items() if (both := of & before.seen.get(life, Intervals()))
         }
+        now = round(self.clock() * 1_000_000)
+        latest = now + round(self.settings.ahead_s * 1_000_000)
         counts = {"records": checked.records}
-        seen = before.seen | {life: before.seen.get(life, Intervals()) | of for life, of in checked.seen.items()}
-        if (
-            checked.rejected
-            or checked.twice
-            or repeated
-            or any(newest > latest for newest in checked.newest.values())
-            or any(first < 0 for first in checked.first.values())
-        ):
+        if repeated or checked.has_errors(latest):
             if now < _NO_EARLIER_US:
                 raise PipelineError(
                     f"this machine's clock says {when(now)}: every record would be from "
                     "the future, and rejected; set the clock"
                 )
-            # What is wrong with some rows costs another pass, which batches without them need not make.
-            read = aggregate.read(spark, work / READ)
-            once = aggregate.once(spark, read, repeated).cache()
-            try:
-                self._put(
-                    t.REJECTED, aggregate.rejected(read, once, number, latest, self.settings.ahead_s), name, making
-                )
-                known, distinct = checked.records, once.count()
-                right = making / "right"
-                once.where(aggregate.in_time(latest)).write.parquet(location(right))
-            finally:
-                once.unpersist()
+            right = self._correct(spark, work, number, repeated, latest, checked.records, making, counts)
             work = making / "kept"
             staging = evolve(staging, folder=str(work.resolve()))
             paths = [str(path.resolve()) for path in _parts(right)]
             tasks = spark.sparkContext.parallelize(paths, max(1, len(paths)))
             checked = self._stage(tasks.mapPartitions(staging.records), work)
             counts["records"] = checked.records
-            counts["repeated"] = known - distinct
-            counts["rejected"] = _rows(_parts(making / "tables" / t.REJECTED.name))
         if checked.late:
             counts["late"] = sum(checked.late.values())
             window_tables.write(t.LATE, window_tables.late(checked.late, number), placed(making, t.LATE, name))
-
         nodes = self._after(before.nodes, checked.newest, number)
-        opened = read_parquet(spark, STATE_SCHEMA, before.open) if before.open else None
-        made = {kind: work / kind for kind in SCHEMAS if checked.rows[kind]}
-        total = sum(checked.rows[kind] for kind in SCHEMAS)
-        cores = spark.sparkContext.defaultParallelism
-        spark.conf.set("spark.sql.shuffle.partitions", cores if total > _MANY else 1)
-        state = making / "state"
-        merged = aggregate.windows(spark, made, opened, nodes, self.closing.window)
-        if merged is not None:
-            merged.coalesce(1 if total <= _MANY else cores).write.partitionBy("closed").parquet(location(state))
-        closed = _state(_parts(state / "closed=true"))
+        self._aggregate(spark, work, checked, before, nodes, making)
+        closed = _state(_parts(making / "state" / "closed=true"))
         if closed is not None:
             counts["windows"] = _windows(closed)
             self._tables(closed, name, making)
@@ -234,6 +215,55 @@ class Batches:
         for used in ("work", "right", "kept", "made", "state/closed=true"):
             shutil.rmtree(making / used, ignore_errors=True)
         return Commit(nodes, seen, counts=counts)
+
+    def _correct(
+        self,
+        spark: SparkSession,
+        work: Path,
+        number: int,
+        repeated: Mapping[Life, Intervals],
+        latest: int,
+        records: int,
+        making: Path,
+        counts: dict[str, int],
+    ) -> Path:
+        """Write ``rejected``. Returns a folder with the other records, each once.
+
+        This is another pass over the records, which batches without errors do not need.
+        """
+        name = commit_name(number)
+        read = aggregate.read(spark, work / READ)
+        once = aggregate.once(spark, read, repeated).cache()
+        try:
+            rejected = aggregate.rejected(read, once, number, latest, self.settings.ahead_s)
+            self._put(t.REJECTED, rejected, name, making)
+            counts["repeated"] = records - once.count()
+            counts["rejected"] = _rows(_parts(making / "tables" / t.REJECTED.name))
+            right = making / "right"
+            once.where(aggregate.in_time(latest)).write.parquet(location(right))
+        finally:
+            once.unpersist()
+        return right
+
+    def _aggregate(
+        self,
+        spark: SparkSession,
+        work: Path,
+        checked: _Checked,
+        before: Commit,
+        nodes: Mapping[str, Node],
+        making: Path,
+    ) -> None:
+        """Merge what the tasks made with the windows that were open, into ``state`` of the folder ``making``."""
+        opened = read_parquet(spark, STATE_SCHEMA, before.open) if before.open else None
+        made = {kind: work / kind for kind in SCHEMAS if checked.rows[kind]}
+        total = sum(checked.rows[kind] for kind in SCHEMAS)
+        cores = spark.sparkContext.defaultParallelism
+        spark.conf.set("spark.sql.shuffle.partitions", cores if total > _MANY else 1)
+        merged = aggregate.windows(spark, made, opened, nodes, self.closing.window)
+        if merged is not None:
+            parts = merged.coalesce(1 if total <= _MANY else cores)
+            parts.write.partitionBy("closed").parquet(location(making / "state"))
 
     def _after(self, before: Mapping[str, Node], newest: Mapping[str, int], number: int) -> dict[str, Node]:
         """What is known of nodes after a batch. Of whom something waits to be read is not silent."""
