@@ -32,18 +32,18 @@ from kinmqtt_metrics.learning import (
     Usual,
     check_replaceable,
     command,
-    decide,
-    few,
     learn,
     limit,
-    replay,
+    replay_rules,
+    rules_for,
     rules_in,
+    sample_size,
     switched,
     text_of,
     write_whole,
 )
 from kinmqtt_metrics.learning.reading import highest_quantile, why_failed
-from kinmqtt_metrics.learning.replaying import learned_over
+from kinmqtt_metrics.learning.replay import learned_over
 from kinmqtt_metrics.record import OTHERS
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def allowed(rules: list[Rule], name: str) -> float:
 
 def test_only_those_above_what_others_may_have_rules_of_their_own() -> None:
     """Few rules, and each says something."""
-    rules = decide("client", [usual("loud", 100), usual("small", 2), usual("quiet", 0.1)], 2.0, Options())
+    rules = rules_for("client", [usual("loud", 100), usual("small", 2), usual("quiet", 0.1)], 2.0, Options())
 
     assert [(rule.of, rule.count, rule.burst) for rule in rules] == [("loud", 300, 18000), (None, 6, 360)]
 
@@ -99,7 +99,7 @@ def test_nobody_is_limited_below_his_own_usual_rate(
 ) -> None:
     """Whatever there is too much of: rules, names that can't be written, or rates."""
     options = Options(most_rules=most, factor=factor)
-    rules = decide(kind, [usual(name, rate) for name, rate in rates.items()], others, options)  # type: ignore[arg-type]
+    rules = rules_for(kind, [usual(name, rate) for name, rate in rates.items()], others, options)  # type: ignore[arg-type]
 
     assert len(rules) <= most + 1
     assert len({rule.name for rule in rules}) == len(rules)
@@ -156,7 +156,7 @@ def test_no_part_of_the_others_makes_a_higher_quantile(seen: list[int], unseen: 
 def test_every_name_is_in_the_file_as_it_is(rates: dict[str, float], kind: str) -> None:
     """Quotes, backslashes and control characters included; no comment is broken by one."""
     options = Options(least=0.001)
-    rules = decide(kind, [usual(name, rate) for name, rate in rates.items()], 0.0, options)  # type: ignore[arg-type]
+    rules = rules_for(kind, [usual(name, rate) for name, rate in rates.items()], 0.0, options)  # type: ignore[arg-type]
 
     parsed = tomllib.loads(text_of(learned(rules), options, "a\nb", 0.0))
 
@@ -171,7 +171,7 @@ def test_every_name_is_in_the_file_as_it_is(rates: dict[str, float], kind: str) 
 
 def test_the_file_says_where_its_rules_come_from() -> None:
     """Span, windows, nodes, options, and of each rule what it would have done."""
-    rules = decide("client", [usual("loud", 100)], 2.0, Options())
+    rules = rules_for("client", [usual("loud", 100)], 2.0, Options())
     found = Learned(
         tuple(rules),
         START.timestamp(),
@@ -194,7 +194,7 @@ def test_the_file_says_where_its_rules_come_from() -> None:
 
 def found_in(windows: int, clients: int) -> Learned:
     """As if a job had found one client with a rule of its own, in so many windows, among so many."""
-    rules = decide("client", [Usual("loud", 100.0, 150.0, windows)], 2.0, Options())
+    rules = rules_for("client", [Usual("loud", 100.0, 150.0, windows)], 2.0, Options())
     return Learned(tuple(rules), 0.0, 6000.0, 100, ("n1",), {"client": clients + 5}, {"client": 5}, {})
 
 
@@ -222,14 +222,14 @@ def test_a_rule_that_was_learned_from_little_is_marked(windows: int, clients: in
 )
 def test_a_quantile_needs_a_value_above_it(share: float, number: int) -> None:
     """Of fewer it is hardly more than the highest."""
-    assert few.needed(share) == number
+    assert sample_size.needed(share) == number
 
 
 @given(st.floats(0.001, 1), st.integers(1, 3000))
 def test_what_is_enough_stays_enough(share: float, number: int) -> None:
     """More values never make a rule less to be trusted, and where there are enough one lies above the quantile."""
-    assert few.needed(share) >= few.LEAST
-    if share < 1 and number >= few.needed(share):
+    assert sample_size.needed(share) >= sample_size.LEAST
+    if share < 1 and number >= sample_size.needed(share):
         assert number * (1 - share) >= 1 - 1e-6
 
 
@@ -251,7 +251,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
 def test_what_somebody_would_miss_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A job that runs each night can't switch limits off, nor replace rules that were written by hand."""
     path = tmp_path / "limits.toml"
-    text = text_of(learned(decide("client", [usual("a", 9)], 1.0, Options())), Options(), "tables", 0.0)
+    text = text_of(learned(rules_for("client", [usual("a", 9)], 1.0, Options())), Options(), "tables", 0.0)
     arguments = ["rules", "--tables", str(tmp_path), "--out", str(path)]
 
     check_replaceable(path)
@@ -271,7 +271,7 @@ def test_what_somebody_would_miss_is_not_written_over(tmp_path: Path, capsys: py
 
 def test_the_file_says_how_much_nobody_knows() -> None:
     """The share of messages in (others), and how much higher a usual rate may have been."""
-    rules = decide("client", [Usual("loud", 100.0, 200.0, 60, 5.0)], 2.0, Options())
+    rules = rules_for("client", [Usual("loud", 100.0, 200.0, 60, 5.0)], 2.0, Options())
     found = Learned(tuple(rules), 0.0, 3600.0, 60, ("n1",), {"client": 1}, {"client": 0}, {}, Summed(95, 100, 60))
 
     text = text_of(found, Options(), "tables", 0.0)
@@ -424,7 +424,7 @@ def test_a_file_without_rules_has_none_to_switch(tmp_path: Path, capsys: pytest.
 def test_a_learned_file_says_how_long_its_windows_are(tmp_path: Path) -> None:
     """A file that was written by hand says nothing; a length without sense is refused."""
     path = tmp_path / "limits.toml"
-    text = text_of(learned(decide("client", [usual("a", 9)], 1.0, Options())), Options(over_s=90), "tables", 0.0)
+    text = text_of(learned(rules_for("client", [usual("a", 9)], 1.0, Options())), Options(over_s=90), "tables", 0.0)
 
     path.write_text(text)
     said = learned_over(path)
@@ -553,7 +553,7 @@ def test_a_replay_says_what_each_rule_would_have_refused(spark: SparkSession, tm
     )
 
     rules, left = rules_in(path, 60)
-    found, _ = replay(spark, tmp_path, rules, 60, None, None)
+    found, _ = replay_rules(spark, tmp_path, rules, 60, None, None)
 
     def excess(names: set[str], count: float) -> int:
         return sum(max(0, ceil(row["messages"] - count * 60)) for row in rows if row["client"] in names)

@@ -10,7 +10,8 @@ import pytest
 
 from kinmqtt_metrics import spark
 from kinmqtt_metrics.command import main
-from kinmqtt_metrics.spark import SparkError, check_path, java_version
+from kinmqtt_metrics.errors import SparkError
+from kinmqtt_metrics.spark import check_path, java_version
 
 
 @pytest.fixture

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kinmqtt_metrics.aggregation import EventCounts, EventKey
 from kinmqtt_metrics.capture import capturing, message_record
-from kinmqtt_metrics.landing import NODE_BYTES, quoted
+from kinmqtt_metrics.disk_writer import RETRY_S, Writer, WriterThread
 from kinmqtt_metrics.record import EVENT, Record, as_told, memory_bytes, shortened
 from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_metrics.segments import Disk, InUse, Lock, Recovered, recover
-from kinmqtt_metrics.settings import CHOICES, MetricsSettings
-from kinmqtt_metrics.spool import RETRY_S, Figures, Spool, Writer, WriterThread
-from kinmqtt_metrics.summing import Largest, Sum, Sums, largest, tell_traffic, with_others
+from kinmqtt_metrics.settings import CHOICES, MetricsSettings, check_node_name
+from kinmqtt_metrics.spool import Figures, Spool
+from kinmqtt_metrics.traffic import TrafficReporter
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import on_topics
@@ -35,12 +36,6 @@ STOP_S: Final = 10.0
 
 REMEMBERED: Final = 1_000_000
 """Connections of which it is known when they began."""
-
-SORTED_AT_ONCE: Final = 5000
-"""Clients with their topics; more are sorted in a thread, for they would hold up the reactor for milliseconds."""
-
-FIND_S: Final = 30.0
-"""How long that thread may take, or have no time, before what it was to sort is told as a sum."""
 
 _HOOKS: Final = {name: (name,) for name in CHOICES} | {
     "disconnected": ("disconnected", "connection_lost"),
@@ -67,13 +62,6 @@ class MetricsSink:
         self._told_trouble = ""
         self._told_unlocked = ""
         self._told_dropped = 0
-        self._finding: Largest | None = None
-        """Under way in a thread,"""
-        self._finding_since = 0.0
-        """which was asked at this moment of the broker's clock."""
-        self._told_unfound = False
-        self._untold = (0, 0)
-        """Messages and bytes of traffic that no record told of, for the queue was full."""
         self.publish_received = capturing(self._captured)
 
     @hookimpl
@@ -94,7 +82,7 @@ class MetricsSink:
         settings: MetricsSettings = context.settings
         if settings.landing is None:
             raise NotConfigured("plugins.metrics has no landing folder")
-        _check_name(context.node.name)
+        check_node_name(context.node.name)
         self._context = context
         self.settings = settings
         self._bound = settings
@@ -114,7 +102,8 @@ class MetricsSink:
         self._offer = self._spool.offer
         context.metrics.gauge("metrics.waiting", "bytes", lambda: self._spool.waiting_bytes)
         self._sampling = Sampling(self._offer)
-        self._sums = Sums(self._offer, settings.max_pairs)
+        self._counts = EventCounts(self._offer, settings.max_pairs)
+        self._traffic = TrafficReporter(context, self._offer)
         self._since: dict[str, float] = {}
         boot = f"{context.node.uid & (1 << 64) - 1:016x}"
         self._writer = Writer(
@@ -132,7 +121,7 @@ class MetricsSink:
     def _go_by(self, settings: MetricsSettings) -> None:
         self.settings = settings
         self._spool.limit(settings.max_waiting_bytes)
-        self._sums.limit = settings.max_pairs
+        self._counts.limit = settings.max_pairs
         self._writer.roll_s = settings.roll_s
         self._writer.roll_bytes = settings.roll_bytes
         self._writer.keep_free_bytes = settings.keep_free_bytes
@@ -200,8 +189,8 @@ class MetricsSink:
             self._release()
             return
         try:
-            self._tell_found(is_last=True)
-            self._sums.tell(self._now())
+            self._traffic.finish(is_last=True)
+            self._counts.flush(self._now())
             self._event("stopped", {})
         finally:
             # Whatever became of the last words: from here on the thread writes and publishes, whoever waits for it.
@@ -273,8 +262,8 @@ class MetricsSink:
 
     def _tick(self) -> None:
         try:
-            self._tell_found()
-            self._sums.tell(self._now())
+            self._traffic.finish()
+            self._counts.flush(self._now())
             if self._thread is not None:
                 self._tell_news(self._thread)
         finally:
@@ -319,52 +308,7 @@ class MetricsSink:
     @hookimpl
     def traffic_sampled(self, traffic: TrafficSnapshot) -> None:
         """What each client has published to each topic."""
-        limit = self.settings.max_pairs
-        self._tell_found()
-        if self._finding is not None:
-            # The thread is an interval behind: nobody waits for it, and no second one begins.
-            limit = 0
-        elif len(traffic.pairs) > SORTED_AT_ONCE:
-            # What it finds is told at the timer's next turn. Events don't wait for it in the plugin's mailbox.
-            finding = self._finding = Largest(traffic, limit)
-            self._finding_since = self._context.clock.monotonic()
-            try:
-                self._context.in_thread(finding.find)
-            except Exception as error:
-                self._not_found(finding, f"{type(error).__name__}: {error}")
-            return
-        self._tell_traffic(largest(traffic, limit))
-
-    def _tell_found(self, is_last: bool = False) -> None:
-        """Tell what the thread has found, once it has; where it can't find it, or takes too long, all of it as a sum.
-
-        What is the last is found here and now: there is nobody any more whom that would hold up.
-        """
-        finding = self._finding
-        if finding is None:
-            return
-        if is_last and finding.found is None:
-            finding.find()
-        if finding.found is not None:
-            self._finding = None
-            self._told_unfound = False
-            self._tell_traffic(finding.found)
-        elif finding.error:
-            self._not_found(finding, finding.error)
-        elif self._context.clock.monotonic() - self._finding_since >= FIND_S:
-            self._not_found(finding, f"there was no thread for it within {FIND_S:g} s")
-
-    def _not_found(self, finding: Largest, why: str) -> None:
-        # It may find it yet, where it was only late: nobody asks for that any more.
-        self._finding = None
-        if not self._told_unfound:
-            self._told_unfound = True
-            self._context.log.error("the largest of traffic can't be found, it is told as a sum: {why}", why=why)
-        self._tell_traffic(largest(finding.take_back(), 0))
-
-    def _tell_traffic(self, traffic: TrafficSnapshot) -> None:
-        # What found the queue full is told with the others, later: which clients it was is lost, and no message.
-        self._untold = tell_traffic(self._offer, with_others(traffic, *self._untold), int(traffic.at * 1e6))
+        self._traffic.sample(traffic, self.settings.max_pairs)
 
     def _event(
         self,
@@ -446,25 +390,27 @@ class MetricsSink:
     def retained(self, message: Message) -> None:
         """A message is retained. The broker's own numbers are in the samples."""
         if not message.topic.startswith("$SYS/"):
-            self._sums.count(Sum("retained", message.publisher.client_id, message.topic, ""))
+            self._counts.count(EventKey("retained", message.publisher.client_id, message.topic, ""))
 
     @hookimpl
     def retain_cleared(self, topic: str) -> None:
         """A topic's retained message was deleted or has expired."""
-        self._sums.count(Sum("retain_cleared", "", topic, ""))
+        self._counts.count(EventKey("retain_cleared", "", topic, ""))
 
     @hookimpl
     def authentication_refused(self, request: ConnectRequest, by: str, reason: ReasonCode) -> None:
         """A client has been refused."""
-        self._sums.count(
-            Sum("authentication_refused", request.client_id, "", reason.name.lower(), (("by", by),) if by else ())
+        self._counts.count(
+            EventKey(
+                "authentication_refused", request.client_id, "", reason.name.lower(), (("by", by),) if by else ()
+            )
         )
 
     @hookimpl
     def authorization_refused(self, request: AuthorizationRequest, by: str) -> None:
         """A client may not do something with a topic."""
         labels = (("action", request.action.value), ("by", by))
-        self._sums.count(Sum("authorization_refused", request.client.client_id, "", "not_authorized", labels))
+        self._counts.count(EventKey("authorization_refused", request.client.client_id, "", "not_authorized", labels))
 
     @hookimpl
     def limited(self, resource: Resource, decision: LimitDecision) -> None:
@@ -473,12 +419,12 @@ class MetricsSink:
         says_why = verdict in (LimitVerdict.REJECT, LimitVerdict.DISCONNECT)
         reason = decision.reason.name.lower() if says_why else verdict.value
         labels = (("by", decision.rule), ("resource", resource.kind.value), ("verdict", verdict.value))
-        self._sums.count(Sum("limited", resource.client_id or "", "", reason, labels))
+        self._counts.count(EventKey("limited", resource.client_id or "", "", reason, labels))
 
     @hookimpl
     def dropped(self, client_id: str, why: str) -> None:
         """A message did not reach a client."""
-        self._sums.count(Sum("dropped", client_id, "", why))
+        self._counts.count(EventKey("dropped", client_id, "", why))
 
     # What is archived
 
@@ -486,22 +432,6 @@ class MetricsSink:
         record = message_record(client, message, self.settings.capture_max_payload_bytes)
         more_bytes = memory_bytes(client.client_id, message.topic) + len(record.get("payload", b""))
         self._offer(int(message.received_at * 1e6), record, more_bytes)
-
-
-def _check_name(node: str) -> None:
-    """Raises ``AssemblyError`` for a broker's name that the name of a segment can't have."""
-    try:
-        size_bytes = len(quoted(node))
-    except UnicodeEncodeError:
-        raise AssemblyError(f"plugins.metrics: the broker's name {node!r} is no text: set broker.node_name") from None
-    if not 0 < size_bytes <= NODE_BYTES:
-        raise AssemblyError(
-            f"plugins.metrics: the broker's name (broker.node_name), {node[:20]!r}…, takes {size_bytes} bytes in "
-            f"names of files, and may take {NODE_BYTES}: give it a shorter one; letters and digits of ASCII, '.', "
-            "'_' and '-' take one byte, each byte of others three"
-            if node
-            else "plugins.metrics: the broker has no name, nor has this machine: set broker.node_name"
-        )
 
 
 def _who(client: Client) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the commands tell a person instead of a traceback."""
+"""Errors that the commands print as one sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -11,4 +11,20 @@ ENDED: Final = "kinmqtt-metrics: ended by ^C"
 
 
 class CommandError(Exception):
-    """What is wrong, where, and how to mend it."""
+    """A command failed. The text says what is wrong, where, and how to fix it."""
+
+
+class PipelineError(CommandError):
+    """``kinmqtt-metrics pipeline`` failed."""
+
+
+class LearningError(CommandError):
+    """``kinmqtt-metrics rules`` failed."""
+
+
+class ReportError(CommandError):
+    """``kinmqtt-metrics report`` failed."""
+
+
+class SparkError(CommandError):
+    """Spark is not installed, did not start, or can't use a path."""

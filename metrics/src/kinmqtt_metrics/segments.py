@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
+from kinmqtt_metrics.durable import sync
 from kinmqtt_metrics.landing import OPEN, SegmentName, open_path, published_path, quoted
 from kinmqtt_metrics.record import FORMAT
 
@@ -66,11 +67,7 @@ class Disk:
 
     def sync_folder(self, folder: Path) -> None:
         """Put a folder's names on the disk."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync(folder)
 
     def free_bytes(self, folder: Path) -> int:
         """How much may still be written there, by us."""

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import attrs
 
+from kinmqtt_metrics.landing import NODE_BYTES, quoted
 from kinmqtt_metrics.record import EVENTS, OF_BROKER
+from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.settings import setting
 
 ON_REQUEST: Final = ("dropped", "retained", "retain_cleared")
@@ -38,43 +40,60 @@ class MetricsSettings:
     landing: Path | None = setting(
         None,
         path="folder",
-        help="the folder that records are written to; several brokers may share it, each under its own name",
+        help="the folder for records; several brokers may share it, each under its own name",
     )
-    roll_s: float = setting(
-        5.0, help="how often what was written is handed to readers", unit="s", minimum=2, maximum=10
-    )
+    roll_s: float = setting(5.0, help="how often a segment is published", unit="s", minimum=2, maximum=10)
     roll_bytes: int = setting(
-        8 << 20, help="at which size a segment is handed over sooner", unit="bytes", minimum=1 << 16, maximum=1 << 28
+        8 << 20,
+        help="the size at which a segment is published earlier",
+        unit="bytes",
+        minimum=1 << 16,
+        maximum=1 << 28,
     )
     max_waiting_bytes: int = setting(
         64 << 20,
-        help="how much memory records may take that wait to be written; what comes on top is dropped, and counted",
+        help="memory for records that wait to be written; further records are dropped and counted",
         unit="bytes",
         minimum=LEAST_WAITING_BYTES,
     )
     keep_free_bytes: int = setting(
-        256 << 20, help="how much of the disk stays free: below that nothing is written", unit="bytes", minimum=0
+        256 << 20, help="free space of the disk below which nothing is written", unit="bytes", minimum=0
     )
     events: tuple[str, ...] = setting(
         BY_ITSELF,
-        help="which events are told; empty for none. `dropped`, `retained` and `retain_cleared` make the way "
-        "of messages longer",
+        help="the events to record; empty for none. `dropped`, `retained` and `retain_cleared` slow the message path",
         one_of=CHOICES,
     )
     max_pairs: int = setting(
         1000,
-        help="how many clients with their topics an interval tells of, and how many different sums of each event; "
-        "the others are summed up",
+        help="how many pairs of client and topic an interval reports, and how many counts of each event; "
+        "the rest is one sum",
         minimum=1,
         maximum=1_000_000,
     )
     capture: tuple[str, ...] = setting(
-        (), help="topic filters: what clients publish there is archived, message by message", validator=_check_filters
+        (), help="topic filters: each message that clients publish there is archived", validator=_check_filters
     )
     capture_max_payload_bytes: int = setting(
         65_536,
-        help="the largest payload that is archived; of a larger one only its size is",
+        help="the largest payload to archive; of a larger one only the size is recorded",
         unit="bytes",
         minimum=0,
         maximum=1 << 20,
     )
+
+
+def check_node_name(node: str) -> None:
+    """Raises ``AssemblyError`` for a broker's name that the name of a segment can't have."""
+    try:
+        size_bytes = len(quoted(node))
+    except UnicodeEncodeError:
+        raise AssemblyError(f"plugins.metrics: the broker's name {node!r} is no text: set broker.node_name") from None
+    if not 0 < size_bytes <= NODE_BYTES:
+        raise AssemblyError(
+            f"plugins.metrics: the broker's name (broker.node_name), {node[:20]!r}…, takes {size_bytes} bytes in "
+            f"names of files, and may take {NODE_BYTES}: give it a shorter one; letters and digits of ASCII, '.', "
+            "'_' and '-' take one byte, each byte of others three"
+            if node
+            else "plugins.metrics: the broker has no name, nor has this machine: set broker.node_name"
+        )

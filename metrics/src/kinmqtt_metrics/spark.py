@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kinmqtt_metrics.errors import ENDED, INTERRUPTED, CommandError
+from kinmqtt_metrics.errors import ENDED, INTERRUPTED, SparkError
 from kinmqtt_metrics.quiet import Passing
 
 if TYPE_CHECKING:
@@ -44,10 +44,6 @@ SETTINGS: Final = {
     # A hundred lines of Java for each error that is told in one of ours; --conf spark.log.level=ERROR shows them.
     "spark.log.level": "FATAL",
 }
-
-
-class SparkError(CommandError):
-    """Why Spark can't be had, and how to mend it."""
 
 
 def start(

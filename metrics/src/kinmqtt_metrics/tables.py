@@ -54,17 +54,17 @@ class Table:
 
 RAW: Final = Table(
     "raw",
-    "A record as it was written, each once (docs/pipeline.md), and its time; capture of messages included.",
+    "All records, each once, with their time; captured messages included.",
     FIELDS | {"at": "timestamp"},
 )
 RATES: Final = Table(
     "rates",
-    "How far a counter came in a window: bytes, packets, messages, drops by reason.",
+    "The increase of a counter in a window: bytes, packets, messages, drops by reason.",
     _METRIC | {"delta": "bigint", "samples": "bigint"},
 )
 GAUGES: Final = Table(
     "gauges",
-    "What a gauge was in a window. `sketch` is a KLL sketch of the values: those of windows and nodes merge.",
+    "The values of a gauge in a window. `sketch` is a KLL sketch of them; sketches of windows and nodes merge.",
     _METRIC
     | {"samples": "bigint", "min": "double", "max": "double", "mean": "double"}
     | _PERCENTILES
@@ -72,8 +72,8 @@ GAUGES: Final = Table(
 )
 HISTOGRAMS: Final = Table(
     "histograms",
-    "What a histogram counted in a window. `counts` of the same `bounds` add up over windows and nodes; percentiles "
-    "are interpolated within a bucket.",
+    "The observations of a histogram in a window. `counts` with the same `bounds` add up over windows and nodes; "
+    "percentiles are interpolated within a bucket.",
     _METRIC
     | {"samples": "bigint", "bounds": "array<double>", "counts": "array<bigint>"}
     | {"sum": "double", "observations": "bigint"}
@@ -81,60 +81,57 @@ HISTOGRAMS: Final = Table(
 )
 EVENTS: Final = Table(
     "events",
-    "How often something happened in a window, and to about how many clients.",
+    "How often an event happened in a window, and to about how many clients.",
     _WINDOW | {"name": "string", "reason": "string", "events": "bigint", "clients": "bigint"},
 )
 CONNECTIONS: Final = Table(
     "connections",
-    "How long connections lasted that ended in a window, in seconds, by the reason of their end; with a KLL sketch.",
+    "The length in seconds of connections that ended in a window, by the reason of their end; with a KLL sketch.",
     _WINDOW
     | {"reason": "string", "connections": "bigint", "sum_s": "double", "max_s": "double"}
     | {"p50_s": "double", "p95_s": "double", "p99_s": "double", "sketch": "binary"},
 )
 RECONNECTS: Final = Table(
     "reconnects",
-    "How often clients connected in a window, and whether that is a storm: `connects` of `clients`, of which "
-    "`client` did so most often (`most`).",
+    "How often clients connected in a window, and whether that is a storm: `connects` of `clients`; `client` "
+    "connected most often (`most`).",
     _WINDOW | {"connects": "bigint", "clients": "bigint", "client": "string", "most": "bigint", "storm": "boolean"},
 )
 TOP_CLIENTS: Final = Table(
     "top_clients",
-    "The clients that published most in a window, by bytes; `rank` from 1; rank 0 is the sum of all that are not "
-    "named.",
+    "The clients that published most in a window, by bytes; `rank` from 1; rank 0 is the sum of all others.",
     _WINDOW | {"rank": "int", "client": "string", "messages": "bigint", "bytes": "bigint"},
 )
 TOP_TOPICS: Final = Table(
     "top_topics",
-    "The topics to which most was published in a window, by bytes; `rank` from 1; rank 0 is the sum of all that "
-    "are not named.",
+    "The topics with the most traffic in a window, by bytes; `rank` from 1; rank 0 is the sum of all others.",
     _WINDOW | {"rank": "int", "topic": "string", "messages": "bigint", "bytes": "bigint"},
 )
 DROPS: Final = Table(
     "drops",
-    "Messages that did not reach a client in a window, by the broker's own counters: exact.",
+    "Messages that did not reach a client in a window, exact: from the broker's own counters.",
     _WINDOW | {"reason": "string", "messages": "bigint"},
 )
 REFUSALS: Final = Table(
     "refusals",
-    "What was refused in a window: `name` is an event (authentication_refused, authorization_refused, limited), `by` "
-    "the plugin or the rule. One answer is one refusal, however many messages it is about; what was merely delayed "
-    "is in `events` alone.",
+    "Refusals in a window: `name` is an event (authentication_refused, authorization_refused, limited), `by` the "
+    "plugin or the rule. One answer is one refusal, for any number of messages; delays are in `events` only.",
     _WINDOW | {"name": "string", "by": "string", "reason": "string", "refusals": "bigint"},
 )
 USUAL: Final = Table(
     "usual",
-    "What a client published in a window, for learning what is usual: messages and bytes, by client and topic.",
+    "Messages and bytes that a client published in a window, by topic. Limits are learned from it.",
     _WINDOW | {"client": "string", "topic": "string", "messages": "bigint", "bytes": "bigint"},
 )
 LATE: Final = Table(
     "late",
-    "Records that came when their window was closed: they are in `raw` and in no other table.",
+    "Records that came after their window was closed: they are in `raw` and in no other table.",
     {"batch": "bigint", "node": "string", "boot": "string", "kind": "string", "records": "bigint"},
 )
 REJECTED: Final = Table(
     "rejected",
-    "What could not be read: the file, the number of the line (0: the whole file), why, and how it begins. Of a "
-    "record whose time can't be right: node and boot, with a dash between, and its seq.",
+    "Lines and files that could not be read: the file, the number of the line (0: the whole file), the reason, and "
+    "the beginning of the line. For a record with an impossible time: node-boot, and its seq.",
     {"batch": "bigint", "file": "string", "line": "bigint", "why": "string", "text": "string"},
 )
 

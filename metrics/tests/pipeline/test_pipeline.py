@@ -14,8 +14,8 @@ from attrs import evolve
 from landing_data import SECOND_US, START_US, Landing, Life, line, pieces
 
 from kinmqtt_metrics import tables as t
+from kinmqtt_metrics.errors import PipelineError
 from kinmqtt_metrics.landing import SegmentName
-from kinmqtt_metrics.pipeline.errors import PipelineError
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.record import OTHERS, Record
 
@@ -151,7 +151,7 @@ def test_a_silent_node_is_closed_while_nothing_is_read(
 ) -> None:
     """Its windows are told, once; those of the others stay open and go on, and what is not read yet is no silence."""
     from kinmqtt_metrics.pipeline.batches import Batches
-    from kinmqtt_metrics.pipeline.steps import Steps
+    from kinmqtt_metrics.pipeline.commits import Commits
 
     silent, other = Life("a", f"{1:016x}", Random(2)), Life("b", f"{1:016x}", Random(3))
     batches = [silent.ticks(25)]
@@ -161,7 +161,7 @@ def test_a_silent_node_is_closed_while_nothing_is_read(
         batches.append(other.ticks(25))
         landing.publish(batches[-1])
         drain()
-    steps = Steps(settings.tables)
+    steps = Commits(settings.tables)
     name, before = steps.last()
     between_s = (before.nodes["a"].heard_s + before.nodes["b"].heard_s) / 2
     told: list[str] = []
@@ -202,11 +202,11 @@ def test_a_run_that_ends_by_itself_closes_who_has_been_silent(
 def test_a_clock_that_is_set_makes_nobody_silent(landing: Landing, settings: PipelineSettings, drain: Drain) -> None:
     """Silence is measured by a clock that nobody sets: records that come afterwards would be late."""
     from kinmqtt_metrics.pipeline.batches import Batches
-    from kinmqtt_metrics.pipeline.steps import Steps
+    from kinmqtt_metrics.pipeline.commits import Commits
 
     landing.publish(Life("a", f"{1:016x}", Random(2)).ticks(25))
     drain()
-    steps = Steps(settings.tables)
+    steps = Commits(settings.tables)
     now_s = steps.last()[1].nodes["a"].heard_s
     passed_s = 0.0
     told: list[str] = []
@@ -270,17 +270,17 @@ def test_a_clock_that_was_never_set_rejects_nothing(
 ) -> None:
     """By a clock at 1970 every record is from the future: rejected ones would never be read again."""
     from kinmqtt_metrics.pipeline.batches import Batches
-    from kinmqtt_metrics.pipeline.steps import Step, Steps
+    from kinmqtt_metrics.pipeline.commits import Commit, Commits
     from kinmqtt_metrics.source.reader import SEGMENTS
 
     path = landing.publish(Life("a", f"{1:016x}", Random(2)).ticks(2))
     schema = ", ".join(f"{name} {kind}" for name, kind in SEGMENTS.items())
     said = ("a", f"{1:016x}", 1, str(path.relative_to(landing.folder)))
     rows = spark.createDataFrame([said], schema)
-    batches = Batches(settings, Steps(settings.tables), print, clock=lambda: 60.0)
+    batches = Batches(settings, Commits(settings.tables), print, clock=lambda: 60.0)
 
     with pytest.raises(PipelineError, match=r"clock says 1970-01-01T00:01:00\+00:00: .* set the clock"):
-        batches._make(rows, 0, Step(), tmp_path / "making")
+        batches._make(rows, 0, Commit(), tmp_path / "making")
 
 
 def test_what_comes_after_a_final_close_is_late(landing: Landing, settings: PipelineSettings, drain: Drain) -> None:
@@ -346,7 +346,7 @@ def test_a_full_disk_ends_it_with_nothing_half_written(
     landing: Landing, settings: PipelineSettings, drain: Drain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch fails as a whole, the error says what to do, and the same command goes on from there."""
-    from kinmqtt_metrics.pipeline import shaping
+    from kinmqtt_metrics.pipeline import window_tables
 
     life = Life("a", f"{1:016x}", Random(6))
     said = life.ticks(40)
@@ -358,10 +358,10 @@ def test_a_full_disk_ends_it_with_nothing_half_written(
             path.write_bytes(b"half")
             raise OSError(28, "No space left on device")
         written.append(path)
-        shaping_write(table, rows, path)
+        write_table(table, rows, path)
 
-    shaping_write = shaping.write
-    monkeypatch.setattr(shaping, "write", full)
+    write_table = window_tables.write
+    monkeypatch.setattr(window_tables, "write", full)
     with pytest.raises(PipelineError, match=r"is full: make room.*goes on from there"):
         drain()
     assert [path for table in t.TABLES for path in table.files(settings.tables)] == []

@@ -102,8 +102,8 @@ def test_nothing_is_told_of_nothing(tmp_path: Path) -> None:
 def test_what_a_failed_task_left_is_in_no_table(tmp_path: Path) -> None:
     """Spark tries a task again: rows of the attempt that it gave up would be there twice."""
     from kinmqtt_metrics.pipeline.batches import Batches, _parts
+    from kinmqtt_metrics.pipeline.commits import Commits
     from kinmqtt_metrics.pipeline.settings import PipelineSettings
-    from kinmqtt_metrics.pipeline.steps import Steps
 
     class Tasks:
         """Of which one was carried out twice."""
@@ -117,7 +117,7 @@ def test_what_a_failed_task_left_is_in_no_table(tmp_path: Path) -> None:
     path = landing.publish(Life("a", f"{1:016x}", Random(5)).ticks(5))
     rows = [("a", f"{1:016x}", 1, str(path.relative_to(landing.folder)))]
     task = Staging(str(landing.folder), str(tmp_path / "work"), 10_000_000, {})
-    batches = Batches(PipelineSettings(landing.folder, tmp_path), Steps(tmp_path), print)
+    batches = Batches(PipelineSettings(landing.folder, tmp_path), Commits(tmp_path), print)
 
     checked = batches._stage(Tasks(), tmp_path / "work")  # type: ignore[arg-type]
 

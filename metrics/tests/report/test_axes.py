@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report.test_summing import facts_of
+from report.test_aggregation import facts_of
 from table_data import START, World, write
 
+from kinmqtt_metrics import formatting
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics import words
 from kinmqtt_metrics.report.axes import lengths, times, values
 from kinmqtt_metrics.report.plots import Painter
 
@@ -76,7 +76,10 @@ def test_marks_of_time_are_those_that_people_name(start_s: float, length_s: floa
     assert [label.replace(" ", "|") for _, label in times(start_s, start_s + length_s)] == labels.split()
 
 
-@given(st.floats(1e-9, 1e14), st.sampled_from([(words.short, UNITS), (words.size, UNITS), (words.duration, TIMES)]))
+@given(
+    st.floats(1e-9, 1e14),
+    st.sampled_from([(formatting.short, UNITS), (formatting.size, UNITS), (formatting.duration, TIMES)]),
+)
 def test_marks_of_values_are_even_and_say_where_they_stand(
     highest: float, how: tuple[Callable[[float], str], dict[str, float]]
 ) -> None:
@@ -94,7 +97,7 @@ def test_marks_of_values_are_even_and_say_where_they_stand(
 
 def test_what_is_counted_has_whole_marks() -> None:
     """There is no half of a message."""
-    assert [label for _, label in values(1.0, words.short, whole=True)] == ["0", "1"]
+    assert [label for _, label in values(1.0, formatting.short, whole=True)] == ["0", "1"]
 
 
 @given(st.floats(1e-9, 1e9), st.floats(1, 1e12))

@@ -22,7 +22,7 @@ def test_short_work_says_nothing(out: io.StringIO) -> None:
     """A report of a second is quiet."""
     progress = Progress(out, lambda: 100.0)
 
-    progress.tell("reading", 1, 2)
+    progress.update("reading", 1, 2)
     progress.end()
 
     assert out.getvalue() == ""
@@ -37,7 +37,7 @@ def test_long_work_tells_how_far_it_is() -> None:
     for done in range(100):
         now[0] = done / 10
         for progress in (shown, written):
-            progress.tell("reading", done, 100)
+            progress.update("reading", done, 100)
     shown.end()
 
     assert file.getvalue() == "reading: 20 of 100\nreading: 70 of 100\n"

@@ -16,7 +16,8 @@ from table_data import START, World, write
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
-from kinmqtt_metrics.pipeline.steps import Step, Steps
+from kinmqtt_metrics.intervals import Intervals
+from kinmqtt_metrics.pipeline.commits import Commit, Commits
 from kinmqtt_metrics.report import ReportError, make
 
 MADE = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -223,20 +224,21 @@ def test_mistakes_are_told(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_without_matplotlib_it_says_what_to_install(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("package", ["datasketches", "duckdb", "jinja2", "matplotlib"])
+def test_without_the_extra_it_says_what_to_install(
+    package: str, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine that only runs the broker has none."""
     real = builtins.__import__
 
     def refuse(name: str, *more: Any, **named: Any) -> Any:
-        if name.startswith("matplotlib"):
+        if name.startswith(package):
             raise ModuleNotFoundError(f"No module named {name!r}")
         return real(name, *more, **named)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
 
-    with pytest.raises(ReportError, match=r"pip install 'kinmqtt-metrics\[report\]'"):
+    with pytest.raises(ReportError, match=rf"needs {package}.*pip install 'kinmqtt-metrics\[report\]'"):
         make(world, tmp_path / "report.html")
 
 
@@ -306,6 +308,17 @@ def test_what_is_not_told_ends_no_page(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    """Signs of a pattern in a path are signs, and a folder such as ``node=3`` is no column."""
+    folder = tmp_path / "[a]*? 'b' node=3"
+    write(folder, t.RATES, [rate()])
+
+    facts = make(folder, tmp_path / "report.html", made_at=MADE)
+
+    assert facts.totals == {("a", "messages.received"): 5}
+    assert facts.left_out == []
+
+
 RAW = [
     {"v": 1, "t": 1, "kind": "event", "node": node, "boot": "00000000c0ffee01", "seq": seq}
     for node, numbers in (("<a>", (1, 2, 5, 9, 9)), ("b", (1, 2, 3)))
@@ -318,10 +331,10 @@ def test_records_that_were_not_read_are_told(written_down: bool, tmp_path: Path)
     """By life, with their numbers: as the pipeline wrote it down, or by ``raw`` where tables stand alone."""
     write(tmp_path, t.RATES, [rate()])
     if written_down:
-        steps = Steps(tmp_path)
+        steps = Commits(tmp_path)
         steps.folder.mkdir(parents=True)
         with steps.making("0000000000") as making:
-            Step(seen={("<a>", "00000000c0ffee01"): [(1, 2), (5, 5), (9, 9)]}).write(making)
+            Commit(seen={("<a>", "00000000c0ffee01"): Intervals([(1, 2), (5, 5), (9, 9)])}).write(making)
     else:
         write(tmp_path, t.RAW, RAW[:3], 0)
         write(tmp_path, t.RAW, RAW[3:], 1)

@@ -15,14 +15,16 @@ from attrs import evolve
 from broken_disk import BrokenDisk, left_open, records
 from twisted.internet.defer import Deferred
 
-from kinmqtt_metrics import MetricsSink, summing
-from kinmqtt_metrics._plugin import FIND_S, STOP_S
+from kinmqtt_metrics import MetricsSink
+from kinmqtt_metrics import traffic as traffic_module
+from kinmqtt_metrics._plugin import STOP_S
+from kinmqtt_metrics.disk_writer import LOOK_S, RETRY_S, STUCK_S, Writer
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import EVENTS, FIELDS, OTHERS
 from kinmqtt_metrics.segments import Disk, InUse, Lock
 from kinmqtt_metrics.settings import CHOICES, MetricsSettings
-from kinmqtt_metrics.spool import LOOK_S, RECORD_BYTES, RETRY_S, STUCK_S, Writer
-from kinmqtt_metrics.summing import largest
+from kinmqtt_metrics.spool import RECORD_BYTES
+from kinmqtt_metrics.traffic import FIND_S, largest
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.markers import topics_of
@@ -229,7 +231,7 @@ def test_what_can_not_be_sorted_is_told_as_a_sum(tmp_path: Path, monkeypatch: py
         return largest(traffic, limit)
 
     if how == "raises":
-        monkeypatch.setattr(summing, "largest", raise_instead)
+        monkeypatch.setattr(traffic_module, "largest", raise_instead)
     else:
         scene.context.in_thread = (  # type: ignore[method-assign]
             refuse if how == "refused" else late.append  # type: ignore[assignment]
@@ -304,7 +306,7 @@ def test_whatever_becomes_of_the_last_words_the_rest_is_published(tmp_path: Path
     def broken(now: int) -> None:
         raise ZeroDivisionError("by chance")
 
-    scene.sink._sums.tell = broken  # type: ignore[method-assign]
+    scene.sink._counts.flush = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         scene.stop()
 
@@ -315,10 +317,10 @@ def test_whatever_becomes_of_the_last_words_the_rest_is_published(tmp_path: Path
 def test_traffic_that_found_the_queue_full_is_told_with_the_others(tmp_path: Path) -> None:
     """Of which client it was is lost, and no message."""
     scene = Scene(tmp_path)
-    offer = scene.sink._offer
-    scene.sink._offer = lambda *_: False
+    offer = scene.sink._traffic._offer
+    scene.sink._traffic._offer = lambda *_: False
     scene.sink.traffic_sampled(TrafficSnapshot(1.0, "n", (Traffic("c", "t", 2, 30),), 1, 5))
-    scene.sink._offer = offer
+    scene.sink._traffic._offer = offer
     scene.sink.traffic_sampled(TrafficSnapshot(2.0, "n", (Traffic("c", "t", 4, 50),)))
     scene.sink.traffic_sampled(TrafficSnapshot(3.0, "n", ()))
 

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kinmqtt_metrics import spool as spool_module
+from kinmqtt_metrics import disk_writer
+from kinmqtt_metrics.disk_writer import Writer, WriterThread
 from kinmqtt_metrics.landing import published
 from kinmqtt_metrics.record import Record
 from kinmqtt_metrics.segments import Disk, InUse, Segment, recover
-from kinmqtt_metrics.spool import RECORD_BYTES, Figures, Spool, Writer, WriterThread
+from kinmqtt_metrics.spool import RECORD_BYTES, Figures, Spool
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.metrics import MetricRegistry
 
@@ -437,7 +438,7 @@ def test_a_disk_that_does_not_answer_is_not_waited_for(real: Scene, monkeypatch:
             inside.set()
             released.wait(30)
 
-    monkeypatch.setattr(spool_module, "RETRY_S", 0.05)
+    monkeypatch.setattr(disk_writer, "RETRY_S", 0.05)
     real.writer._disk = Hanging()
     real.offer()
     thread = WriterThread(real.writer, real.clock.monotonic)
@@ -478,7 +479,7 @@ def test_where_the_thread_is_gone_nothing_is_taken_any_more(
         raise MemoryError("by chance")
 
     if where == "_ENCODE":
-        monkeypatch.setattr(spool_module, where, broken)
+        monkeypatch.setattr(disk_writer, where, broken)
     else:
         monkeypatch.setattr(Writer, where, broken)
     scene.offer(100)

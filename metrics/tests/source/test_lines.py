@@ -19,6 +19,7 @@ from segments import BOOT, event, line, write
 
 from kinmqtt_metrics.landing import SegmentName
 from kinmqtt_metrics.record import FIELDS, KINDS
+from kinmqtt_metrics.source import blocks
 from kinmqtt_metrics.source import lines as module
 from kinmqtt_metrics.source.lines import Gone, LineReader
 
@@ -297,7 +298,7 @@ def test_a_file_is_read_in_blocks(tmp_path_factory: pytest.TempPathFactory, bloc
     reader = LineReader(str(landing), ["seq", "kind", "value"], rejected=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "BLOCK_BYTES", block_bytes)
+        patch.setattr(blocks, "BLOCK_BYTES", block_bytes)
         rows = _rows(list(reader.read(KEY, str(path.relative_to(landing)))))
 
     assert [row["seq"] for row in rows if row["seq"]] == list(range(1, 30))

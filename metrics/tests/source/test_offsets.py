@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,30 +13,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 from segments import BOOT, publish
 
-from kinmqtt_metrics.source.offsets import Key, Ranges, Taken
+from kinmqtt_metrics.source.offsets import Key, Taken
 from kinmqtt_metrics.source.reader import Files, Options, StreamReader
 
 numbers = st.integers(1, 40)
 keys = st.tuples(st.sampled_from(["a", "b/é"]), st.sampled_from(["0" * 16, "f" * 16]), numbers) | st.tuples(
     st.just(""), st.sampled_from(["date=1/x", "date=2/y"]), st.just(0)
 )
-
-
-@given(st.lists(numbers), st.lists(numbers))
-def test_ranges_are_sets(ours: list[int], others: list[int]) -> None:
-    """Ranges hold what was added and no more, as few of them as there can be, and differ as sets do."""
-    first, second = Ranges(), Ranges()
-    for number in ours:
-        first.add(number)
-    for number in others:
-        second.add(number)
-
-    pairs = list(first)
-    assert {number for number in range(50) if number in first} == set(ours)
-    assert all(low <= high for low, high in pairs)
-    assert all(high + 1 < low for (_, high), (low, _) in pairwise(pairs))
-    assert list(first.beyond(second)) == sorted(set(ours) - set(others))
-    assert not ours or str(Ranges.parse(str(first))) == str(first)
 
 
 @given(st.sets(keys), st.sets(keys))

@@ -25,7 +25,11 @@ from pyspark.sql.types import StructType
 from segments import publish
 
 from kinmqtt_metrics.source import writer as module
-from kinmqtt_metrics.source.writer import BatchWriter, NotPublished, StreamWriter, Where
+from kinmqtt_metrics.source.client import Mqtt5Client
+from kinmqtt_metrics.source.connection import Connection
+from kinmqtt_metrics.source.endpoint import Endpoint
+from kinmqtt_metrics.source.messages import ID, Message, NotPublished, message_of
+from kinmqtt_metrics.source.writer import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,8 +195,8 @@ def test_a_row_that_is_no_message_says_which(spark: SparkSession, row: tuple[Any
             _save(rows, broker.port)
 
 
-def _message(**row: Any) -> module.Message:
-    return module._message({"topic": "a", "payload": "x"} | row, 7, "id")
+def _message(**row: Any) -> Message:
+    return message_of({"topic": "a", "payload": "x"} | row, 7, "id")
 
 
 @pytest.mark.parametrize(
@@ -247,7 +251,7 @@ def test_the_size_of_a_packet_is_known(qos: int, payload_bytes: int) -> None:
 
 def test_a_packet_that_is_too_long_is_told() -> None:
     """One that no broker takes, and one that this one does not, before it closes the connection."""
-    connection = module._Connection.__new__(module._Connection)
+    connection = Connection.__new__(Connection)
     connection._name, connection._packet_bytes = "h:1", 100
 
     with pytest.raises(NotPublished, match="topic 'a': payload and properties make a packet of 268435462 bytes"):
@@ -278,7 +282,7 @@ def test_a_row_that_is_no_message_is_found_before_the_rows_with_it_are_sent(
 ) -> None:
     """Of the rows that Spark hands over together none is published where one can't be."""
     made: list[Any] = []
-    monkeypatch.setattr(module, "_Connection", lambda *of: made.append(of))
+    monkeypatch.setattr(module, "Connection", lambda *of: made.append(of))
     schema = StructType().add("topic", "string").add("payload", "string")
     rows = pa.RecordBatch.from_pylist([{"topic": topic, "payload": "x"} for topic in ("a", "b", "c/#")])
 
@@ -334,7 +338,7 @@ def test_a_broker_that_is_not_there_is_an_error_that_names_it(spark: SparkSessio
 def test_a_bad_option_is_named(options: dict[str, str], why: str) -> None:
     """What can't be meant is refused before anything runs."""
     with pytest.raises(ValueError, match=why):
-        Where.of(CaseInsensitiveDict(options))
+        Endpoint.of(CaseInsensitiveDict(options))
 
 
 @pytest.mark.parametrize(
@@ -361,19 +365,19 @@ def test_a_password_comes_from_where_the_task_runs(tmp_path: Path, monkeypatch: 
     (tmp_path / "password").write_text("secret\n")
     monkeypatch.setenv("KINMQTT_TEST_PASSWORD", "hidden")
 
-    assert Where(host="h", port=1, password_file=str(tmp_path / "password")).password() == "secret"
-    assert Where(host="h", port=1, password_variable="KINMQTT_TEST_PASSWORD").password() == "hidden"
-    assert Where(host="h", port=1).password() is None
+    assert Endpoint(host="h", port=1, password_file=str(tmp_path / "password")).password() == "secret"
+    assert Endpoint(host="h", port=1, password_variable="KINMQTT_TEST_PASSWORD").password() == "hidden"
+    assert Endpoint(host="h", port=1).password() is None
     with pytest.raises(NotPublished, match="variable KINMQTT_NONE is not set on"):
-        Where(host="h", port=1, password_variable="KINMQTT_NONE").password()
+        Endpoint(host="h", port=1, password_variable="KINMQTT_NONE").password()
     (tmp_path / "long").write_text("x" * 65_536)
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(NotPublished, match="passwordFile: the password has 65536 bytes: it may have 65535"):
-        Where(host="h", port=1, password_file=str(tmp_path / "long")).password()
+        Endpoint(host="h", port=1, password_file=str(tmp_path / "long")).password()
     with pytest.raises(NotPublished, match=r"bytes on .*: it is no text in UTF-8"):
-        Where(host="h", port=1, password_file=str(tmp_path / "bytes")).password()
+        Endpoint(host="h", port=1, password_file=str(tmp_path / "bytes")).password()
     with pytest.raises(NotPublished, match=r"none on .*: No such file"):
-        Where(host="h", port=1, password_file=str(tmp_path / "none")).password()
+        Endpoint(host="h", port=1, password_file=str(tmp_path / "none")).password()
 
 
 class _Task:
@@ -398,11 +402,11 @@ def test_two_writes_of_one_batch_have_ids_of_their_own(monkeypatch: pytest.Monke
     ids: list[str] = []
 
     class Taking:
-        def __init__(self, where: Where, client_id: str) -> None:
+        def __init__(self, where: Endpoint, client_id: str) -> None:
             pass
 
-        def publish(self, message: module.Message) -> None:
-            ids.append(dict(message.properties)[module.ID])
+        def publish(self, message: Message) -> None:
+            ids.append(dict(message.properties)[ID])
 
         def wait_for_all(self) -> None:
             pass
@@ -410,7 +414,7 @@ def test_two_writes_of_one_batch_have_ids_of_their_own(monkeypatch: pytest.Monke
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(module, "_Connection", Taking)
+    monkeypatch.setattr(module, "Connection", Taking)
     monkeypatch.setattr(module, "TaskContext", _Task)
     schema = StructType().add("topic", "string").add("payload", "string")
     rows = pa.RecordBatch.from_pylist([{"topic": "t", "payload": "x"}])
@@ -423,8 +427,8 @@ def test_two_writes_of_one_batch_have_ids_of_their_own(monkeypatch: pytest.Monke
 
 def test_messages_that_wait_are_counted_when_it_is_over() -> None:
     """The error tells how many were left, and not how many there were when the waiting began."""
-    connection = module._Connection.__new__(module._Connection)
-    connection._name, connection._where = "h:1", Where(host="h", port=1, timeout_s=0.0)
+    connection = Connection.__new__(Connection)
+    connection._name, connection._endpoint = "h:1", Endpoint(host="h", port=1, timeout_s=0.0)
     connection._failures, connection._refused, connection._lost = [], "", ""
     connection._again, connection._connected = deque(), True
 
@@ -449,12 +453,12 @@ def test_every_connection_has_a_client_id_of_its_own(monkeypatch: pytest.MonkeyP
     names: list[str] = []
 
     class Taking:
-        def __init__(self, where: Where, client_id: str) -> None:
+        def __init__(self, where: Endpoint, client_id: str) -> None:
             names.append(client_id)
 
         publish = wait_for_all = close = lambda *_: None
 
-    monkeypatch.setattr(module, "_Connection", Taking)
+    monkeypatch.setattr(module, "Connection", Taking)
     monkeypatch.setattr(module, "TaskContext", _Task)
     schema = StructType().add("topic", "string").add("payload", "string")
     rows = pa.RecordBatch.from_pylist([{"topic": "t", "payload": "x"}])
@@ -496,7 +500,7 @@ class _Scripted:
         self.got: list[tuple[int, int, str]] = []
         self._script = script
         self._listening = socket.create_server(("127.0.0.1", 0))
-        self.where = Where(host="127.0.0.1", port=self._listening.getsockname()[1], timeout_s=TIME_LIMIT_S)
+        self.where = Endpoint(host="127.0.0.1", port=self._listening.getsockname()[1], timeout_s=TIME_LIMIT_S)
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> _Scripted:
@@ -546,8 +550,8 @@ class _Scripted:
 
 
 @contextmanager
-def _connection(broker: _Scripted) -> Iterator[module._Connection]:
-    connection = module._Connection(broker.where, "client")
+def _connection(broker: _Scripted) -> Iterator[Connection]:
+    connection = Connection(broker.where, "client")
     try:
         yield connection
     finally:
@@ -656,7 +660,7 @@ def test_qos_0_has_room_again_after_a_lost_connection() -> None:
 
     payload = b"x" * 20_000_000
     with _Scripted(script) as broker:
-        broker.where = module.Where(host="127.0.0.1", port=broker.where.port, max_in_flight=2, timeout_s=TIME_LIMIT_S)
+        broker.where = Endpoint(host="127.0.0.1", port=broker.where.port, max_in_flight=2, timeout_s=TIME_LIMIT_S)
         with _connection(broker) as connection:
             # The first is read, the others are in the way of the fourth.
             for at in range(3):
@@ -700,9 +704,9 @@ def test_a_broker_that_is_busy_is_tried_again(reason: int) -> None:
         connection.publish(_message())
         connection.wait_for_all()
     with _Scripted(lambda _, packet: _connack(reason)) as broker:
-        broker.where = module.Where(host="127.0.0.1", port=broker.where.port, timeout_s=0.5)
+        broker.where = Endpoint(host="127.0.0.1", port=broker.where.port, timeout_s=0.5)
         with pytest.raises(NotPublished, match=r"not accepted within 0.5 s \(timeout_s\); refused: "):
-            module._Connection(broker.where, "client")
+            Connection(broker.where, "client")
 
 
 def test_a_broker_that_refuses_for_good_when_it_comes_back_ends_it() -> None:
@@ -731,7 +735,7 @@ def test_a_failure_that_may_pass_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, error: OSError, passes: bool
 ) -> None:
     """Until timeout_s; a name that nobody knows and a certificate that is not good are errors at once."""
-    connect, tries = module._Client.connect, 0
+    connect, tries = Mqtt5Client.connect, 0
 
     def failing(*of: Any, **more: Any) -> Any:
         nonlocal tries
@@ -743,14 +747,14 @@ def test_a_failure_that_may_pass_is_tried_again(
     def script(_: int, packet: _Packet) -> bytes:
         return _connack() if packet.kind == CONNECT else b""
 
-    monkeypatch.setattr(module._Client, "connect", failing)
+    monkeypatch.setattr(Mqtt5Client, "connect", failing)
     with _Scripted(script) as broker:
         if passes:
             with _connection(broker):
                 assert tries == 2
         else:
             with pytest.raises(NotPublished, match=f"can't be reached: .*{error.args[1]}"):
-                module._Connection(broker.where, "client")
+                Connection(broker.where, "client")
             assert tries == 1
 
 
@@ -759,4 +763,4 @@ def test_another_paho_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delattr(Client, "_handle_pubrec")
 
     with pytest.raises(NotPublished, match=r"paho-mqtt 2.* has no _handle_pubrec.*: install paho-mqtt 2\.1 or 2\.2"):
-        module._Connection(Where(host="h", port=1), "client")
+        Connection(Endpoint(host="h", port=1), "client")

@@ -1,15 +1,15 @@
 """Limits, learned: what is usual for each client and topic becomes rules of the limiter, in the shadow.
 
 Spark reads the table ``usual`` (:mod:`.reading`, :mod:`.job`) and says what rules would have done
-(:mod:`.replaying`). What makes rules of these figures (:mod:`.deciding`), and the file of rules (:mod:`.writing`,
-:mod:`.file`), know nothing of Spark. ``metrics/README.md`` says what counts as usual, and why.
+(:mod:`.replay`). What makes rules of these figures (:mod:`.policy`), and the file of rules (:mod:`.rules_file`,
+:mod:`.existing_rules`), know nothing of Spark. ``metrics/README.md`` says what counts as usual, and why.
 """
 
 from __future__ import annotations
 
+from kinmqtt_metrics.errors import LearningError
 from kinmqtt_metrics.learning.command import add_parser, run
-from kinmqtt_metrics.learning.deciding import decide, limit
-from kinmqtt_metrics.learning.file import check_replaceable, switched, write_whole
+from kinmqtt_metrics.learning.existing_rules import check_replaceable, switched, write_whole
 from kinmqtt_metrics.learning.job import learn
 from kinmqtt_metrics.learning.model import (
     EXEMPT,
@@ -17,15 +17,15 @@ from kinmqtt_metrics.learning.model import (
     LEAST_COUNT,
     Kind,
     Learned,
-    LearningError,
     Options,
     Replayed,
     Rule,
     Summed,
     Usual,
 )
-from kinmqtt_metrics.learning.replaying import replay, rules_in
-from kinmqtt_metrics.learning.writing import text_of
+from kinmqtt_metrics.learning.policy import limit, rules_for
+from kinmqtt_metrics.learning.replay import replay_rules, rules_in
+from kinmqtt_metrics.learning.rules_file import text_of
 
 __all__ = [
     "EXEMPT",
@@ -41,10 +41,10 @@ __all__ = [
     "Usual",
     "add_parser",
     "check_replaceable",
-    "decide",
     "learn",
     "limit",
-    "replay",
+    "replay_rules",
+    "rules_for",
     "rules_in",
     "run",
     "switched",

@@ -12,15 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinmqtt_metrics import words
-from kinmqtt_metrics.errors import CommandError
-from kinmqtt_metrics.learning import few
-from kinmqtt_metrics.learning.file import check_replaceable, read, switched, write_whole
+from kinmqtt_metrics import formatting
+from kinmqtt_metrics.errors import CommandError, LearningError
+from kinmqtt_metrics.learning import sample_size
+from kinmqtt_metrics.learning.existing_rules import check_replaceable, read, switched, write_whole
 from kinmqtt_metrics.learning.job import learn
-from kinmqtt_metrics.learning.model import BOUNDS, LearningError, Options, Replayed, Rule
+from kinmqtt_metrics.learning.model import BOUNDS, Options, Replayed, Rule
 from kinmqtt_metrics.learning.reading import why_failed
-from kinmqtt_metrics.learning.replaying import learned_over, replay, rules_in
-from kinmqtt_metrics.learning.writing import number, summed_words, text_of
+from kinmqtt_metrics.learning.replay import learned_over, replay_rules, rules_in
+from kinmqtt_metrics.learning.rules_file import number, summed_words, text_of
 from kinmqtt_metrics.quiet import Passing, interrupts, quiet_after
 from kinmqtt_metrics.spark import check_path, start
 
@@ -95,7 +95,7 @@ def _switch(path: Path, shadow: bool, names: Sequence[str]) -> int:
     if changed:
         write_whole(path, text)
     for name in changed:
-        print(f"{words.name(name, 100)}: {'in the shadow' if shadow else 'on'}")
+        print(f"{formatting.name(name, 100)}: {'in the shadow' if shadow else 'on'}")
     if not changed:
         print(f"nothing to change: all are {'in the shadow' if shadow else 'on'}")
     return 0
@@ -123,12 +123,12 @@ def _learn(arguments: argparse.Namespace) -> int:
     own = {
         kind: sum(1 for rule in learned.rules if rule.kind == kind and rule.of is not None) for kind in learned.seen
     }
-    told = words.listed([f"{words.some(n, 'rule')} for {kind}s" for kind, n in own.items()])
+    told = formatting.listed([f"{formatting.some(n, 'rule')} for {kind}s" for kind, n in own.items()])
     print(f"{arguments.out}: {told}, and one for all others of each, in the shadow")
     if learned.summed.messages:
         print("\n".join(summed_words(learned.summed)))
         print("What is usual, and so what is allowed, is as high as it may have been with these.")
-    for sentence in few.sentences(learned, options):
+    for sentence in sample_size.sentences(learned, options):
         print(sentence)
     _print_replayed(learned.rules, learned.replayed, options.over_s)
     return 0
@@ -146,12 +146,12 @@ def _replay(arguments: argparse.Namespace) -> int:
         )
     since_s, until_s = _moments(arguments)
     with Session(arguments.master, arguments.tables) as spark:
-        replayed, summed = replay(spark, arguments.tables, rules, over_s, since_s, until_s)
+        replayed, summed = replay_rules(spark, arguments.tables, rules, over_s, since_s, until_s)
     if summed.messages:
         print("\n".join(summed_words(summed)))
     _print_replayed(rules, replayed, over_s, most=1000)
     for name in others:
-        print(f"not replayed: {words.name(name, 80)}", file=sys.stderr)
+        print(f"not replayed: {formatting.name(name, 80)}", file=sys.stderr)
     return 0
 
 
@@ -165,11 +165,11 @@ def _print_replayed(rules: Iterable[Rule], replayed: dict[str, Replayed], over_s
             (
                 number(names[name].count),
                 f"{did.most:.3g}",
-                words.whole(did.messages),
-                words.whole(did.excess),
-                words.whole(did.windows_over),
-                words.moment(did.worst_at_s) if did.worst_at_s is not None else "",
-                words.name(name, 80),
+                formatting.whole(did.messages),
+                formatting.whole(did.excess),
+                formatting.whole(did.windows_over),
+                formatting.moment(did.worst_at_s) if did.worst_at_s is not None else "",
+                formatting.name(name, 80),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
@@ -180,7 +180,7 @@ def _print_replayed(rules: Iterable[Rule], replayed: dict[str, Replayed], over_s
 
 
 def _moments(arguments: argparse.Namespace) -> tuple[float | None, float | None]:
-    from kinmqtt_metrics.moments import parse_moment
+    from kinmqtt_metrics.time_arguments import parse_moment
 
     found: list[float | None] = []
     now_s = datetime.now(UTC).timestamp()

@@ -6,8 +6,8 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import frozen
 
-from kinmqtt_metrics.errors import CommandError
-from kinmqtt_metrics.numbers import WEEK_S, Number
+from kinmqtt_metrics.errors import LearningError
+from kinmqtt_metrics.number_arguments import WEEK_S, Number
 
 Kind: TypeAlias = Literal["client", "topic"]
 KINDS: Final[tuple[Kind, ...]] = ("client", "topic")
@@ -28,10 +28,6 @@ BOUNDS: Final = {
     "--rules": ("most_rules", Number(0, 100_000, whole=True)),
 }
 """By option: what :class:`Options` calls it, and in which bounds it has sense."""
-
-
-class LearningError(CommandError):
-    """What is wrong, where, and how to mend it."""
 
 
 @frozen(slots=True)

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kinmqtt_metrics import words
-from kinmqtt_metrics.learning.model import Kind, LearningError, Options, Summed
-from kinmqtt_metrics.odd import LATEST_S, LONGEST_S, MOST_COUNTED
+from kinmqtt_metrics import formatting
+from kinmqtt_metrics.errors import LearningError
+from kinmqtt_metrics.learning.model import Kind, Options, Summed
 from kinmqtt_metrics.record import OTHERS
 from kinmqtt_metrics.spark import innermost, read_parquet
 from kinmqtt_metrics.tables import USUAL
+from kinmqtt_metrics.validity import LATEST_S, LONGEST_S, MOST_COUNTED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -48,8 +49,8 @@ def usual_windows(
     assert about is not None
     if about["odd"]:
         print(
-            f"kinmqtt-metrics rules: left out {words.some(about['odd'], 'row')} of the table usual: their times or "
-            "counts can't be",
+            f"kinmqtt-metrics rules: left out {formatting.some(about['odd'], 'row')} of the table usual: "
+            "their times or counts can't be",
             file=sys.stderr,
         )
     rows = rows.filter(usable)

@@ -2,13 +2,13 @@
 
 What a window holds of a key is a row of the state, which adds up with any other of the same key: what tasks made of
 a batch's records (:mod:`.staging`) is put beside the rows that are open, and grouped once. Rows of closed windows
-become the tables (:mod:`.shaping`).
+become the tables (:mod:`.window_tables`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import reduce
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,8 +32,9 @@ from kinmqtt_metrics.spark import read_parquet
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-    from kinmqtt_metrics.pipeline.closing import Node
-    from kinmqtt_metrics.seen import Life, Ranges
+    from kinmqtt_metrics.intervals import Intervals
+    from kinmqtt_metrics.missing_records import Life
+    from kinmqtt_metrics.pipeline.watermarks import Node
 
 RAW_SCHEMA: Final = ", ".join(f"`{name}` {kind}" for name, kind in t.RAW.columns.items())
 
@@ -45,7 +46,7 @@ def read(spark: SparkSession, folder: Path) -> DataFrame:
     return read_parquet(spark, RAW_SCHEMA, [folder])
 
 
-def once(spark: SparkSession, rows: DataFrame, repeated: Mapping[Life, Ranges]) -> DataFrame:
+def once(spark: SparkSession, rows: DataFrame, repeated: Mapping[Life, Intervals]) -> DataFrame:
     """Each record once, and none of those that were read in an earlier batch."""
     rows = rows.where("kind <> 'rejected'").dropDuplicates(["node", "boot", "seq"])
     ranges = [(*life, first, last) for life, of in repeated.items() for first, last in of]
@@ -102,28 +103,43 @@ def windows(
     Nothing where there is neither.
     """
 
-    def rows(kind: str, families: str, **more: str) -> DataFrame | None:
-        columns = SCHEMAS[kind]
-        schema = ", ".join(f"{name} {of}" for name, of in columns.items())
-        found = read_parquet(spark, schema, [made[kind]]) if kind in made else None
-        if found is not None and more:
-            found = found.selectExpr("*", *(f"{text} as {name}" for name, text in more.items()))
-        if open is None:
-            return found
-        kept = open.where(f"family {families}").selectExpr(
-            *(name if name in COLUMNS else f"cast(null as {columns[name]}) as {name}" for name in columns),
-            *more,
-        )
-        return kept if found is None else found.union(kept)
+    rows = partial(_rows, spark, made, open)
+    found = (group(rows) for group in (_grouped_sums, _grouped_values, _grouped_buckets))
+    grouped = [each for each in found if each is not None]
+    if not grouped:
+        return None
+    merged = reduce(DataFrame.union, map(_shaped, grouped))
+    return merged.withColumn("closed", F.expr(f"start + {window}L") <= _bound(nodes))
 
-    grouped = []
+
+def _rows(
+    spark: SparkSession, made: Mapping[str, Path], open: DataFrame | None, kind: str, families: str, **more: str
+) -> DataFrame | None:
+    """Returns the rows of a kind that tasks made, and those of these families that were open."""
+    columns = SCHEMAS[kind]
+    schema = ", ".join(f"{name} {of}" for name, of in columns.items())
+    found = read_parquet(spark, schema, [made[kind]]) if kind in made else None
+    if found is not None and more:
+        found = found.selectExpr("*", *(f"{text} as {name}" for name, text in more.items()))
+    if open is None:
+        return found
+    kept = open.where(f"family {families}").selectExpr(
+        *(name if name in COLUMNS else f"cast(null as {columns[name]}) as {name}" for name in columns),
+        *more,
+    )
+    return kept if found is None else found.union(kept)
+
+
+def _grouped_sums(rows: Callable[..., DataFrame | None]) -> DataFrame | None:
     sums = rows(SUMS, f"<= {TRAFFIC}")
-    if sums is not None:
-        grouped.append(
-            sums.groupBy("family", "start", "node", "k1", "k2", "k3", "k4", "labels").agg(
-                F.sum("n").alias("n"), F.sum("a").alias("a"), F.sum("b").alias("b")
-            )
-        )
+    if sums is None:
+        return None
+    return sums.groupBy("family", "start", "node", "k1", "k2", "k3", "k4", "labels").agg(
+        F.sum("n").alias("n"), F.sum("a").alias("a"), F.sum("b").alias("b")
+    )
+
+
+def _grouped_values(rows: Callable[..., DataFrame | None]) -> DataFrame | None:
     values = rows(
         VALUES,
         f"in ({GAUGE}, {CONNECTION})",
@@ -133,31 +149,28 @@ def windows(
         total="number",
         sketch="cast(null as binary)",
     )
-    if values is not None:
-        grouped.append(
-            _sketched(
-                values.groupBy("family", "start", "node", "k1", "k2", "labels").agg(
-                    F.sum("n").alias("n"),
-                    F.min("low").alias("low"),
-                    F.max("high").alias("high"),
-                    F.sum("total").alias("total"),
-                    F.expr("kll_sketch_agg_double(number)").alias("fresh"),
-                    # The state has a key once. Merging as an aggregate makes a sketch for each key that has none.
-                    F.max("sketch").alias("kept"),
-                )
-            )
-        )
-    buckets = rows(BUCKETS, f"= {HISTOGRAM}")
-    if buckets is not None:
-        grouped.append(
-            buckets.groupBy("family", "start", "node", "k1", "k2", "labels", "bounds", "bucket").agg(
-                F.sum("n").alias("n"), F.sum("a").alias("a"), F.sum("total").alias("total")
-            )
-        )
-    if not grouped:
+    if values is None:
         return None
-    merged = reduce(DataFrame.union, map(_shaped, grouped))
-    return merged.withColumn("closed", F.expr(f"start + {window}L") <= _bound(nodes))
+    return _sketched(
+        values.groupBy("family", "start", "node", "k1", "k2", "labels").agg(
+            F.sum("n").alias("n"),
+            F.min("low").alias("low"),
+            F.max("high").alias("high"),
+            F.sum("total").alias("total"),
+            F.expr("kll_sketch_agg_double(number)").alias("fresh"),
+            # The state has a key once. Merging as an aggregate makes a sketch for each key that has none.
+            F.max("sketch").alias("kept"),
+        )
+    )
+
+
+def _grouped_buckets(rows: Callable[..., DataFrame | None]) -> DataFrame | None:
+    buckets = rows(BUCKETS, f"= {HISTOGRAM}")
+    if buckets is None:
+        return None
+    return buckets.groupBy("family", "start", "node", "k1", "k2", "labels", "bounds", "bucket").agg(
+        F.sum("n").alias("n"), F.sum("a").alias("a"), F.sum("total").alias("total")
+    )
 
 
 def _sketched(grouped: DataFrame) -> DataFrame:

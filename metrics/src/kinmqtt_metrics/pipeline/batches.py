@@ -16,19 +16,20 @@ import pyarrow.parquet as pq
 from attrs import define, evolve, field
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.pipeline import aggregate, shaping
+from kinmqtt_metrics.errors import PipelineError
+from kinmqtt_metrics.intervals import Intervals
+from kinmqtt_metrics.missing_records import Life
+from kinmqtt_metrics.pipeline import aggregate, window_tables
 from kinmqtt_metrics.pipeline.backlog import Backlog
-from kinmqtt_metrics.pipeline.closing import Closing, Node
-from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name, idle_commit_name, place, placed
 from kinmqtt_metrics.pipeline.staging import MADE, READ, Staged, Staging, staged_file
 from kinmqtt_metrics.pipeline.state import SCHEMAS, STATE_SCHEMA
-from kinmqtt_metrics.pipeline.steps import Step, Steps, closing_name, place, placed, step_name
-from kinmqtt_metrics.seen import Life, Ranges, common, union
+from kinmqtt_metrics.pipeline.watermarks import Node, Watermarks
 from kinmqtt_metrics.spark import location, read_parquet
 
 if TYPE_CHECKING:
     from pyspark import RDD
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from kinmqtt_metrics.pipeline.settings import PipelineSettings
 
@@ -47,7 +48,7 @@ class _Checked:
 
     records: int = 0
     rejected: int = 0
-    seen: dict[Life, Ranges] = field(factory=dict)
+    seen: dict[Life, Intervals] = field(factory=dict)
     first: dict[str, int] = field(factory=dict)
     """The earliest event time of each node; microseconds."""
     newest: dict[str, int] = field(factory=dict)
@@ -58,17 +59,26 @@ class _Checked:
     rows: Counter[str] = field(factory=Counter)
     """Of each kind that tasks made."""
 
+    def has_errors(self, latest: int) -> bool:
+        """Tells whether some lines are invalid, or records repeat or have impossible times; ``latest`` in us."""
+        return bool(
+            self.rejected
+            or self.twice
+            or any(newest > latest for newest in self.newest.values())
+            or any(first < 0 for first in self.first.values())
+        )
+
 
 @define(slots=True)
 class Batches:
     """Carries out batches, each once."""
 
     settings: PipelineSettings
-    steps: Steps
+    steps: Commits
     tell: Tell
     clock: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
-    closing: Closing = field(init=False)
+    closing: Watermarks = field(init=False)
     backlog: Backlog = field(init=False)
     _since_s: float = field(init=False, default=0.0)
     """What ``clock`` said when ``monotonic`` was at 0: a clock that is set during a run makes nobody silent."""
@@ -77,7 +87,7 @@ class Batches:
 
     def __attrs_post_init__(self) -> None:
         of = self.settings
-        self.closing = Closing(of.window_s * 1_000_000, round(of.watermark_s * 1_000_000), of.idle_s)
+        self.closing = Watermarks(of.window_s * 1_000_000, round(of.watermark_s * 1_000_000), of.idle_s)
         self.backlog = Backlog(self.steps.checkpoint, of.landing.resolve())
         self._since_s = self.clock() - self.monotonic()
         if not (of.once or of.final):
@@ -89,7 +99,7 @@ class Batches:
     def batch(self, rows: DataFrame, number: int) -> None:
         """One batch of the query; of one that was made already only what is left to publish."""
         began_s = time.monotonic()
-        folder = self.steps.folder / step_name(number)
+        folder = self.steps.folder / commit_name(number)
         # Which segments the batch has is written down by Spark. It must be on the disk before what came of them is.
         digest = self.steps.offsets(number)
         last, before = self.steps.last()
@@ -104,7 +114,7 @@ class Batches:
         if done:
             self.steps.publish(folder)
             return
-        with self.steps.making(step_name(number)) as making:
+        with self.steps.making(commit_name(number)) as making:
             step = self._make(rows, number, before, making)
             step.digest = digest
             step.write(making)
@@ -118,13 +128,13 @@ class Batches:
         last, before = self.steps.last()
         if last is None or not before.open:
             return
-        name = step_name(int(last[:10]), final=True)
+        name = commit_name(int(last[:10]), final=True)
         with self.steps.making(name) as making:
             nodes = {node: self.closing.closed(known) for node, known in before.nodes.items()}
             rows = _state(before.open)
             assert rows is not None
             self._tables(rows, name, making)
-            step = Step(nodes, before.seen, (), {"windows": _windows(rows)})
+            step = Commit(nodes, before.seen, (), {"windows": _windows(rows)})
             step.write(making)
         self.steps.publish(self.steps.folder / name)
         self._tell("at the end", step.counts, time.monotonic() - began_s)
@@ -143,7 +153,7 @@ class Batches:
         ends = pc.add(rows.column("start"), self.closing.window)
         names = rows.column("node").to_pylist()
         closed = pc.less_equal(ends, pa.array([nodes[name].bound for name in names], pa.int64()))
-        name = closing_name(last)
+        name = idle_commit_name(last)
         with self.steps.making(name) as making:
             state = making / "state" / "closed=false"
             state.mkdir(parents=True)
@@ -153,7 +163,7 @@ class Batches:
             rows = rows.filter(closed)
             if rows.num_rows:
                 self._tables(rows, name, making)
-            step = Step(nodes, before.seen, (), {"windows": _windows(rows)})
+            step = Commit(nodes, before.seen, (), {"windows": _windows(rows)})
             step.write(making)
         self.steps.publish(self.steps.folder / name)
         self._tell("of silent nodes", step.counts, time.monotonic() - began_s)
@@ -164,75 +174,96 @@ class Batches:
         said += [f"{counts[key]:,} {key}" for key in ("late", "rejected", "repeated") if counts.get(key)]
         self.tell(f"{what}: {', '.join(said)}, {took_s:.1f} s")
 
-    def _make(self, rows: DataFrame, number: int, before: Step, making: Path) -> Step:
+    def _make(self, rows: DataFrame, number: int, before: Commit, making: Path) -> Commit:
+        """Make the tables and the state of a batch in the folder ``making``."""
         spark = rows.sparkSession
-        now = round(self.clock() * 1_000_000)
-        latest = now + round(self.settings.ahead_s * 1_000_000)
-        name = step_name(number)
-
+        name = commit_name(number)
         bounds = {node: known.bound for node, known in before.nodes.items()}
         work = making / "work"
         staging = Staging(str(self.settings.landing.resolve()), str(work.resolve()), self.closing.window, bounds)
         checked = self._stage(rows.rdd.mapPartitions(staging.segments), work)
+        seen = before.seen | {life: before.seen.get(life, Intervals()) | of for life, of in checked.seen.items()}
         repeated = {
-            life: both for life, of in checked.seen.items() if (both := common(of, before.seen.get(life, [])))
+            life: both for life, of in checked.seen.items() if (both := of & before.seen.get(life, Intervals()))
         }
+        now = round(self.clock() * 1_000_000)
+        latest = now + round(self.settings.ahead_s * 1_000_000)
         counts = {"records": checked.records}
-        seen = before.seen | {life: union(before.seen.get(life, []), of) for life, of in checked.seen.items()}
-        if (
-            checked.rejected
-            or checked.twice
-            or repeated
-            or any(newest > latest for newest in checked.newest.values())
-            or any(first < 0 for first in checked.first.values())
-        ):
+        if repeated or checked.has_errors(latest):
             if now < _NO_EARLIER_US:
                 raise PipelineError(
                     f"this machine's clock says {when(now)}: every record would be from "
                     "the future, and rejected; set the clock"
                 )
-            # What is wrong with some rows costs another pass, which batches without them need not make.
-            read = aggregate.read(spark, work / READ)
-            once = aggregate.once(spark, read, repeated).cache()
-            try:
-                self._put(
-                    t.REJECTED, aggregate.rejected(read, once, number, latest, self.settings.ahead_s), name, making
-                )
-                known, distinct = checked.records, once.count()
-                right = making / "right"
-                once.where(aggregate.in_time(latest)).write.parquet(location(right))
-            finally:
-                once.unpersist()
+            right = self._correct(spark, work, number, repeated, latest, checked.records, making, counts)
             work = making / "kept"
             staging = evolve(staging, folder=str(work.resolve()))
             paths = [str(path.resolve()) for path in _parts(right)]
             tasks = spark.sparkContext.parallelize(paths, max(1, len(paths)))
             checked = self._stage(tasks.mapPartitions(staging.records), work)
             counts["records"] = checked.records
-            counts["repeated"] = known - distinct
-            counts["rejected"] = _rows(_parts(making / "tables" / t.REJECTED.name))
         if checked.late:
             counts["late"] = sum(checked.late.values())
-            shaping.write(t.LATE, shaping.late(checked.late, number), placed(making, t.LATE, name))
-
+            window_tables.write(t.LATE, window_tables.late(checked.late, number), placed(making, t.LATE, name))
         nodes = self._after(before.nodes, checked.newest, number)
-        opened = read_parquet(spark, STATE_SCHEMA, before.open) if before.open else None
-        made = {kind: work / kind for kind in SCHEMAS if checked.rows[kind]}
-        total = sum(checked.rows[kind] for kind in SCHEMAS)
-        cores = spark.sparkContext.defaultParallelism
-        spark.conf.set("spark.sql.shuffle.partitions", cores if total > _MANY else 1)
-        state = making / "state"
-        merged = aggregate.windows(spark, made, opened, nodes, self.closing.window)
-        if merged is not None:
-            merged.coalesce(1 if total <= _MANY else cores).write.partitionBy("closed").parquet(location(state))
-        closed = _state(_parts(state / "closed=true"))
+        self._aggregate(spark, work, checked, before, nodes, making)
+        closed = _state(_parts(making / "state" / "closed=true"))
         if closed is not None:
             counts["windows"] = _windows(closed)
             self._tables(closed, name, making)
         place(making, t.RAW, name, _parts(work / READ))
         for used in ("work", "right", "kept", "made", "state/closed=true"):
             shutil.rmtree(making / used, ignore_errors=True)
-        return Step(nodes, seen, counts=counts)
+        return Commit(nodes, seen, counts=counts)
+
+    def _correct(
+        self,
+        spark: SparkSession,
+        work: Path,
+        number: int,
+        repeated: Mapping[Life, Intervals],
+        latest: int,
+        records: int,
+        making: Path,
+        counts: dict[str, int],
+    ) -> Path:
+        """Write ``rejected``. Returns a folder with the other records, each once.
+
+        This is another pass over the records, which batches without errors do not need.
+        """
+        name = commit_name(number)
+        read = aggregate.read(spark, work / READ)
+        once = aggregate.once(spark, read, repeated).cache()
+        try:
+            rejected = aggregate.rejected(read, once, number, latest, self.settings.ahead_s)
+            self._put(t.REJECTED, rejected, name, making)
+            counts["repeated"] = records - once.count()
+            counts["rejected"] = _rows(_parts(making / "tables" / t.REJECTED.name))
+            right = making / "right"
+            once.where(aggregate.in_time(latest)).write.parquet(location(right))
+        finally:
+            once.unpersist()
+        return right
+
+    def _aggregate(
+        self,
+        spark: SparkSession,
+        work: Path,
+        checked: _Checked,
+        before: Commit,
+        nodes: Mapping[str, Node],
+        making: Path,
+    ) -> None:
+        """Merge what the tasks made with the windows that were open, into ``state`` of the folder ``making``."""
+        opened = read_parquet(spark, STATE_SCHEMA, before.open) if before.open else None
+        made = {kind: work / kind for kind in SCHEMAS if checked.rows[kind]}
+        total = sum(checked.rows[kind] for kind in SCHEMAS)
+        cores = spark.sparkContext.defaultParallelism
+        spark.conf.set("spark.sql.shuffle.partitions", cores if total > _MANY else 1)
+        merged = aggregate.windows(spark, made, opened, nodes, self.closing.window)
+        if merged is not None:
+            parts = merged.coalesce(1 if total <= _MANY else cores)
+            parts.write.partitionBy("closed").parquet(location(making / "state"))
 
     def _after(self, before: Mapping[str, Node], newest: Mapping[str, int], number: int) -> dict[str, Node]:
         """What is known of nodes after a batch. Of whom something waits to be read is not silent."""
@@ -265,13 +296,13 @@ class Batches:
                     checked.rows[kind] += rows
                     path = staged_file(folder, kind, staged.name)
                     path.rename(path.with_name(path.name[1:]))
-        checked.seen = {life: union(of, []) for life, of in lives.items()}
-        checked.twice = checked.records > sum(last - first + 1 for of in checked.seen.values() for first, last in of)
+        checked.seen = {life: Intervals(pairs) for life, pairs in lives.items()}
+        checked.twice = checked.records > sum(of.count for of in checked.seen.values())
         return checked
 
     def _tables(self, closed: pa.Table, name: str, making: Path) -> None:
-        for table, rows in shaping.tables(closed, self.settings):
-            shaping.write(table, rows, placed(making, table, name))
+        for table, rows in window_tables.tables(closed, self.settings):
+            window_tables.write(table, rows, placed(making, table, name))
 
     def _put(self, table: t.Table, rows: DataFrame, name: str, making: Path) -> None:
         """Stage a table's rows in one file, or none."""

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from kinmqtt_metrics.errors import INTERRUPTED, CommandError
+from kinmqtt_metrics import missing_records
+from kinmqtt_metrics.errors import INTERRUPTED, CommandError, PipelineError
 from kinmqtt_metrics.landing import SUFFIX
-from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.pipeline.commits import Commits, locked
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
-from kinmqtt_metrics.pipeline.steps import Steps, locked
 from kinmqtt_metrics.quiet import GRACE_S, Passing, quiet_after
-from kinmqtt_metrics.seen import gaps
 from kinmqtt_metrics.spark import break_off, check_path, location, lock_jvm, start
 from kinmqtt_metrics.tables import OWN
 
@@ -123,7 +122,7 @@ def read(settings: PipelineSettings, spark: SparkSession, asked: Asked, tell: Te
     from kinmqtt_metrics.pipeline.batches import Batches, open_nodes
 
     # Whole: of a relative path pyarrow takes what stands before a ':' for a scheme.
-    steps = Steps(settings.tables.resolve())
+    steps = Commits(settings.tables.resolve())
     steps.prepare({"window_s": settings.window_s})
     query = _Query(Batches(settings, steps, tell), asked.ending)
     try:
@@ -141,7 +140,7 @@ def read(settings: PipelineSettings, spark: SparkSession, asked: Asked, tell: Te
         return
     _closed(query.batches, settings)
     _, last = steps.last()
-    for sentence in gaps(last.seen):
+    for sentence in missing_records.sentences(last.seen):
         tell(sentence)
     if last.open:
         tell(f"windows that are open wait for the next run: {open_nodes(last.nodes)}")

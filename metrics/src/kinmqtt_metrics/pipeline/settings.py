@@ -8,8 +8,8 @@ from typing import Final
 
 from attrs import Factory, frozen
 
-from kinmqtt_metrics.numbers import WEEK_S, YEAR_S, Number
-from kinmqtt_metrics.pipeline.errors import PipelineError
+from kinmqtt_metrics.errors import PipelineError
+from kinmqtt_metrics.number_arguments import WEEK_S, YEAR_S, Number
 
 BOUNDS: Final = {
     "trigger_s": Number(0, 86_400, "seconds"),

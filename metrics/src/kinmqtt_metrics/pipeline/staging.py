@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from attrs import define, field, frozen
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.pipeline.shaping import TYPES, codes_of, different, schema, whole
+from kinmqtt_metrics.intervals import Intervals, Numbers, Pair
 from kinmqtt_metrics.pipeline.state import (
     BUCKETS,
     CONNECTION,
@@ -35,8 +35,8 @@ from kinmqtt_metrics.pipeline.state import (
     TRAFFIC,
     VALUES,
 )
+from kinmqtt_metrics.pipeline.window_tables import TYPES, codes_of, different, schema, whole
 from kinmqtt_metrics.record import FIELDS
-from kinmqtt_metrics.seen import Numbers, Ranges, ranges_of
 from kinmqtt_metrics.source.lines import REJECTED, LineReader
 
 READ: Final = "read"
@@ -62,7 +62,7 @@ class Staged:
     rows: dict[str, int] = field(factory=lambda: dict.fromkeys(MADE, 0))
     """In each of them."""
     rejected: int = 0
-    lives: list[tuple[str, str, int, int, int, Ranges]] = field(factory=list)
+    lives: list[tuple[str, str, int, int, int, list[Pair]]] = field(factory=list)
     """Node, boot, how many records, the earliest and the latest event time, ranges of ``seq``; a life may be there
     several times."""
     late: list[tuple[str, str, str, int]] = field(factory=list)
@@ -267,7 +267,7 @@ class _Task:
         self._put(BUCKETS, made.num_rows, family=HISTOGRAM, n=0, total=0.0, **said)
 
 
-def _lives(rows: pa.Table) -> list[tuple[str, str, int, int, int, Ranges]]:
+def _lives(rows: pa.Table) -> list[tuple[str, str, int, int, int, list[Pair]]]:
     grouped = (
         rows.select(["node", "boot", "t", "seq"])
         .group_by(["node", "boot"], use_threads=False)
@@ -276,7 +276,7 @@ def _lives(rows: pa.Table) -> list[tuple[str, str, int, int, int, Ranges]]:
     found = []
     for place, row in enumerate(grouped.select(["node", "boot", "t_min", "t_max"]).to_pylist()):
         numbers = grouped["seq_list"][place].values.to_numpy()
-        found.append((*row.values(), len(numbers), ranges_of(numbers)))
+        found.append((*row.values(), len(numbers), list(Intervals.of(numbers))))
     return [(node, boot, n, first, newest, ranges) for node, boot, first, newest, n, ranges in found]
 
 

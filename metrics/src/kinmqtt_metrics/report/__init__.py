@@ -1,47 +1,52 @@
-"""A report: one page from the tables, with plots and words, for people who never saw Spark.
+"""``kinmqtt-metrics report``: one HTML page from the tables, with plots and text, for readers without Spark.
 
-It needs pyarrow, matplotlib and datasketches, which are imported when a report is made.
+It needs the extra ``report`` (DuckDB, Jinja2, matplotlib, datasketches), which is imported when a report is made.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kinmqtt_metrics.report.errors import ReportError
+from kinmqtt_metrics.durable import replace_text
+from kinmqtt_metrics.errors import ReportError
 
 if TYPE_CHECKING:
-    from kinmqtt_metrics.report.summing import Facts
+    from kinmqtt_metrics.report.database import Database
+    from kinmqtt_metrics.report.facts import Facts
+    from kinmqtt_metrics.report.time_axis import Span
 
 __all__ = ["ReportError", "add_parser", "make", "run"]
 
-_DESCRIPTION = """\
-Makes one HTML page from the tables: plots, sums and words. It holds everything it needs and can be mailed, printed or
-read without a network. The pipeline may go on meanwhile.
+_PACKAGES: Final = ("datasketches", "duckdb", "jinja2", "matplotlib")
+
+_DESCRIPTION: Final = """\
+Makes one HTML page from the tables, with plots, sums and text. The page needs no other file and no network. The
+pipeline may run meanwhile.
 """
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """``kinmqtt-metrics report``."""
+    """Add ``kinmqtt-metrics report``."""
     parser = subparsers.add_parser("report", help="make one HTML page from the tables", description=_DESCRIPTION)
-    parser.add_argument("--tables", type=Path, required=True, metavar="FOLDER", help="what the pipeline writes to")
+    parser.add_argument(
+        "--tables", type=Path, required=True, metavar="FOLDER", help="the pipeline's folder of tables"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the page, such as report.html")
-    parser.add_argument("--png", type=Path, metavar="FOLDER", help="write each plot as a PNG file as well")
-    when = "a time (2026-11-21T14:00, UTC where no zone is said) or how long before the newest window's end (24h, 7d)"
-    parser.add_argument("--since", metavar="TIME", help=f"leave out what was before: {when}")
-    parser.add_argument("--until", metavar="TIME", help="leave out windows that begin then or later")
-    parser.add_argument("--node", action="append", default=[], metavar="NAME", help="only this node; may be repeated")
-    parser.add_argument("--title", default="MQTT brokers", help="what stands on top (default: %(default)s)")
+    parser.add_argument("--png", type=Path, metavar="FOLDER", help="also write each plot as a PNG file")
+    when = "a time (2026-11-21T14:00, UTC without a zone) or a duration before the end of the newest window (24h, 7d)"
+    parser.add_argument("--since", metavar="TIME", help=f"only windows from this time on: {when}")
+    parser.add_argument("--until", metavar="TIME", help="only windows that begin before this time")
+    parser.add_argument("--node", action="append", default=[], metavar="NAME", help="only this node; repeatable")
+    parser.add_argument("--title", default="MQTT brokers", help="the page's title (default: %(default)s)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the report; the exit status."""
+    """Make the report. Returns the exit status."""
     try:
         facts = make(
             arguments.tables,
@@ -57,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     for left in facts.left_out:
         print(f"kinmqtt-metrics report: left out {left.path}: {left.why}", file=sys.stderr)
-    if facts.odd:
-        from kinmqtt_metrics.report.telling import odd_rows
+    if facts.invalid:
+        from kinmqtt_metrics.report.narrative import invalid_rows
 
-        print(f"kinmqtt-metrics report: left out {odd_rows(facts.odd)}", file=sys.stderr)
+        print(f"kinmqtt-metrics report: left out {invalid_rows(facts.invalid)}", file=sys.stderr)
     print(arguments.out)
     return 0
 
@@ -77,91 +82,85 @@ def make(
     made_at: datetime | None = None,
 ) -> Facts:
     """Read the tables and write the page. Raises :class:`ReportError`."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise ReportError(
-            f"a report needs pyarrow, which is not installed here ({error}): pip install 'kinmqtt-metrics[report]'"
-        ) from error
-    from kinmqtt_metrics.report.plots import need_matplotlib
-    from kinmqtt_metrics.report.sketches import need_datasketches
-
-    need_matplotlib()
-    need_datasketches()
-    from kinmqtt_metrics import tables as t
-    from kinmqtt_metrics.report.page import render
+    _need_packages()
+    from kinmqtt_metrics.report.database import Database
+    from kinmqtt_metrics.report.narrative import Narrative
     from kinmqtt_metrics.report.plots import Painter
     from kinmqtt_metrics.report.progress import Progress
-    from kinmqtt_metrics.report.reading import Reader, Span
-    from kinmqtt_metrics.report.summing import collect
-    from kinmqtt_metrics.report.telling import tell
+    from kinmqtt_metrics.report.rendering import render
 
-    reader = Reader(tables, Progress(sys.stderr), frozenset(nodes or ()))
-    reader.check()
-    whole = reader.whole_span([table for table in t.TABLES if "window_start" in table.columns])
+    database = Database(tables, Progress(sys.stderr), frozenset(nodes or ()))
+    try:
+        facts = _facts(database, since, until)
+    finally:
+        database.close()
+    painter = Painter(facts)
+    narrative = Narrative(facts, painter)
+    page = render(facts, narrative, title, painter.svg, made_at or datetime.now(UTC))
+    try:
+        replace_text(out, page)
+    except OSError as error:
+        raise ReportError(f"{out} can't be written: {error.strerror or error}") from error
+    if png is not None:
+        for plot in narrative.all_plots():
+            painter.png(plot, png)
+    return facts
+
+
+def _need_packages() -> None:
+    for name in _PACKAGES:
+        try:
+            __import__(name)
+        except ImportError as error:
+            raise ReportError(
+                f"a report needs {name}, which is not installed here ({error}): pip install 'kinmqtt-metrics[report]'"
+            ) from error
+
+
+def _facts(database: Database, since: str | None, until: str | None) -> Facts:
+    from kinmqtt_metrics import tables as t
+    from kinmqtt_metrics.report.aggregation import collect
+
+    database.check_folder()
+    whole = database.whole_span()
     if whole is None:
-        problems = "".join(f"\n  {left.path}: {left.why}" for left in reader.left_out.values())
-        raise ReportError(f"{tables}: no table has a window yet; the pipeline writes one when it is closed{problems}")
-    reader.span = Span(*_span(since, until, whole.start_s, whole.end_s))
-    facts = collect(reader)
+        problems = "".join(f"\n  {left.path}: {left.why}" for left in database.left_out.values())
+        raise ReportError(
+            f"{database.folder}: no table has a window yet; the pipeline writes one when it is closed{problems}"
+        )
+    database.span = _span(since, until, whole)
+    facts = collect(database)
     assert facts is not None
     if not facts.nodes and not any(
         facts.rows.get(table.name) for table in t.TABLES if table not in (t.LATE, t.REJECTED)
     ):
-        of = f" of {', '.join(nodes)}" if nodes else ""
+        of = f" of {', '.join(sorted(database.nodes))}" if database.nodes else ""
         raise ReportError(
-            f"{tables}: nothing{of} in this span; the windows are from {_utc(whole.start_s)} to {_utc(whole.end_s)}"
+            f"{database.folder}: nothing{of} in this span; "
+            f"the windows are from {_utc(whole.start_s)} to {_utc(whole.end_s)}"
         )
-    painter = Painter(facts)
-    summary = tell(facts, painter)
-    page = render(facts, summary, title, painter.svg, made_at or datetime.now(UTC))
-    _write(out, page)
-    if png is not None:
-        for section in summary.sections:
-            for plot in section.plots:
-                painter.png(plot, png)
     return facts
 
 
-def _span(since: str | None, until: str | None, start_s: float, end_s: float) -> tuple[float, float]:
-    from kinmqtt_metrics.moments import parse_moment
+def _span(since: str | None, until: str | None, whole: Span) -> Span:
+    from kinmqtt_metrics.report.time_axis import Span
+    from kinmqtt_metrics.time_arguments import parse_moment
 
-    begin_s, stop_s = start_s, end_s
+    found = {"--since": whole.start_s, "--until": whole.end_s}
     for option, text in (("--since", since), ("--until", until)):
-        if text is None:
-            continue
-        try:
-            moment_s = parse_moment(text, end_s)
-        except ValueError as error:
-            raise ReportError(f"{option}: {error}") from None
-        if option == "--since":
-            begin_s = max(begin_s, moment_s)
-        else:
-            stop_s = min(stop_s, moment_s)
-    if begin_s >= stop_s:
+        if text is not None:
+            try:
+                found[option] = parse_moment(text, whole.end_s)
+            except ValueError as error:
+                raise ReportError(f"{option}: {error}") from None
+    span = Span(max(whole.start_s, found["--since"]), min(whole.end_s, found["--until"]))
+    if span.length_s <= 0:
         raise ReportError(
-            f"nothing is left between --since and --until: the windows are from {_utc(start_s)} to {_utc(end_s)}"
+            "nothing is left between --since and --until: "
+            f"the windows are from {_utc(whole.start_s)} to {_utc(whole.end_s)}"
         )
-    return begin_s, stop_s
+    return span
 
 
 def _utc(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
-            with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise ReportError(f"{path} can't be written: {error.strerror or error}") from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from kinmqtt_metrics import words
+from kinmqtt_metrics import formatting
 
 Marks: TypeAlias = list[tuple[float, str]]
 """Values, rising, and their labels."""
@@ -74,7 +74,7 @@ def values(highest: float, write: Callable[[float], str], whole: bool = False) -
     """From 0 up to a value, as far apart as each other."""
     if highest < _LEAST:
         return [(0.0, "0")]
-    if write is words.duration and highest >= _LENGTHS_FROM_S:
+    if write is formatting.duration and highest >= _LENGTHS_FROM_S:
         step = next((float(step) for step in _LENGTHS_S if highest <= step * _MOST_VALUES), 0.0)
         step = step or _nice(highest / _DAY_S) * _DAY_S
     else:
@@ -109,6 +109,6 @@ def lengths(least_s: float, most_s: float) -> Marks:
 
 def _length(power: int, unit: str) -> str:
     if power >= 0:
-        return f"{words.whole(10**power)} {unit}"
+        return f"{formatting.whole(10**power)} {unit}"
     prefix, shift = next((of for of in (("m", 3), ("µ", 6), ("n", 9), ("p", 12)) if power + of[1] >= 0), ("p", 12))
-    return f"{words.whole(10 ** (power + shift))} {prefix}{unit}" if power + shift >= 0 else f"1e{power} {unit}"
+    return f"{formatting.whole(10 ** (power + shift))} {prefix}{unit}" if power + shift >= 0 else f"1e{power} {unit}"

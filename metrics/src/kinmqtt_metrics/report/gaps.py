@@ -1,30 +1,38 @@
-"""Which records are missing: they number themselves, so that a gap is seen."""
+"""Missing records: they are numbered, so a gap in the numbers shows."""
 
 from __future__ import annotations
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from functools import partial
+from glob import escape
+from pathlib import Path
+from typing import Any
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.report.reading import Reader
-from kinmqtt_metrics.seen import Life, Ranges, gaps, ranges_of, union, written_down
+from kinmqtt_metrics.intervals import Intervals
+from kinmqtt_metrics.missing_records import Life, committed, sentences
+from kinmqtt_metrics.report.database import Database
 
 
-def missing(reader: Reader) -> list[str]:
-    """Sentences as the pipeline tells them at the end of a run, of these nodes; whatever the time."""
-    seen = written_down(reader.folder)
+def missing(database: Database) -> list[str]:
+    """Returns the sentences that the pipeline prints at the end of a run, for the report's nodes, at any time."""
+    seen = committed(database.folder)
     if seen is None:
-        seen = _in_raw(reader)
-    return list(gaps({life: of for life, of in seen.items() if not reader.nodes or life[0] in reader.nodes}))
+        seen = _in_raw(database)
+    return list(sentences({life: of for life, of in seen.items() if not database.nodes or life[0] in database.nodes}))
 
 
-def _in_raw(reader: Reader) -> dict[Life, Ranges]:
-    seen: dict[Life, Ranges] = {}
-    for piece in reader.pieces(t.RAW, ("node", "boot", "seq"), count=False):
-        rows = piece.filter(pc.and_(pc.is_valid(piece["boot"]), pc.greater_equal(piece["seq"], 1)))
-        lives = rows.group_by(["node", "boot"], use_threads=False).aggregate([("seq", "list")])
-        for node, boot, numbers in zip(*(lives[name] for name in ("node", "boot", "seq_list")), strict=True):
-            life = (node.as_py(), boot.as_py())
-            assert isinstance(numbers, pa.ListScalar)
-            seen[life] = union(seen.get(life, []), ranges_of(numbers.values.to_numpy()))
+def _in_raw(database: Database) -> dict[Life, Intervals]:
+    """Read ``raw`` file by file: a file has few ranges, the whole table many records."""
+    seen: dict[Life, Intervals] = {}
+    paths = t.RAW.files(database.folder)
+    for done, path in enumerate(paths):
+        database.progress.update("reading raw, files", done, len(paths))
+        for row in database.read(t.RAW, path, partial(_ranges, database, path)) or ():
+            life = (row["node"], row["boot"])
+            seen[life] = seen.get(life, Intervals()) | Intervals([(row["first"], row["last"])])
     return seen
+
+
+def _ranges(database: Database, path: Path) -> list[dict[str, Any]]:
+    database.check_file(t.RAW, path)
+    return list(database.query("ranges", file=escape(str(path))))

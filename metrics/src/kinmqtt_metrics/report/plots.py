@@ -1,134 +1,45 @@
-"""The plots, by matplotlib: drawn once, as pictures for the page and as files."""
+"""The plots of a report: which figures each shows."""
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import numpy as np
-from attrs import frozen
 
-from kinmqtt_metrics import words
-from kinmqtt_metrics.report import axes as marks
-from kinmqtt_metrics.report import colours
-from kinmqtt_metrics.report.errors import ReportError
-from kinmqtt_metrics.report.summing import OTHER_NODES, Facts, Line, Spread, together
+from kinmqtt_metrics import formatting
+from kinmqtt_metrics.report.drawing import Drawing, Plot
+from kinmqtt_metrics.report.facts import Facts, Spread, together
+from kinmqtt_metrics.report.time_axis import Line
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+__all__ = ["Painter", "Plot"]
 
-_WIDTH_IN: Final = 10.4
-_PANEL_IN: Final = 1.95
-_KEYS_IN_A_ROW: Final = 4
-_BAR_LEFT: Final = 0.36
-_BAR_RIGHT: Final = 0.92
-_LEFT: Final = 0.062
-_RIGHT: Final = 0.995
-_TITLE_X: Final = -_LEFT / (_RIGHT - _LEFT)
-"""Titles begin where the page's text does."""
 _MOST_HISTOGRAMS: Final = 3
-_EDGE: Final = 0.03
-"""Labels of times that are so near the end of an axis stand inside of it, or they would be cut off."""
-_UNTOLD: Final = "No data in this span: no sample tells of it."
-_ZERO: Final = "0 throughout this span."
-_MOST_KINDS: Final = 7
-_LONGEST_IN_PLOT: Final = 40
-
-_STYLE: Final[dict[str, Any]] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.family": "DejaVu Sans",
-    "font.size": 8.5,
-    "text.color": colours.INK,
-    "axes.edgecolor": colours.RULE,
-    "axes.labelcolor": colours.QUIET,
-    "axes.titlecolor": colours.INK,
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "axes.linewidth": 0.8,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "grid.color": colours.RULE,
-    "grid.linewidth": 0.7,
-    "xtick.color": colours.RULE,
-    "ytick.color": colours.RULE,
-    "xtick.labelcolor": colours.QUIET,
-    "ytick.labelcolor": colours.QUIET,
-    "xtick.major.size": 3.5,
-    "ytick.major.size": 0,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "legend.labelcolor": colours.QUIET,
-    "legend.handlelength": 1.1,
-    "legend.handleheight": 0.9,
-    "legend.columnspacing": 1.5,
-    "legend.borderaxespad": 0.0,
-    "lines.linewidth": 1.35,
-    "lines.solid_capstyle": "round",
-    "lines.solid_joinstyle": "round",
-    "axes.unicode_minus": True,
-}
-
-
-@frozen(slots=True, eq=False)
-class Plot:
-    """A picture."""
-
-    name: str
-    """Of its file, and in the page."""
-    says: str
-    """For those who don't see it."""
-    figure: Figure
-
-
-def need_matplotlib() -> None:
-    """Raises :class:`ReportError` that says what to install."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ReportError(
-            f"a report needs matplotlib, which is not installed here ({error}): pip install 'kinmqtt-metrics[report]'"
-        ) from error
 
 
 class Painter:
-    """Draws what facts say."""
+    """Draws the figures of a report."""
 
     def __init__(self, facts: Facts) -> None:
-        import matplotlib
-
         self._facts = facts
-        self._x = facts.axis.middles_s / 86_400.0
-        self._colours = {node: colours.node(number) for number, node in enumerate(facts.nodes)}
-        if OTHER_NODES in self._colours:
-            self._colours[OTHER_NODES] = colours.node(7)
-        self._style: Any = {key: value for key, value in _STYLE.items() if key in matplotlib.rcParams}
+        self._drawing = Drawing(facts.axis, facts.nodes)
 
-    # What the sections ask for
+    def svg(self, plot: Plot) -> str:
+        """Returns a plot as SVG for the page."""
+        return self._drawing.svg(plot)
+
+    def png(self, plot: Plot, folder: Path) -> Path:
+        """Write a plot as a PNG file. Raises :class:`ReportError`."""
+        return self._drawing.png(plot, folder)
 
     def messages(self) -> Plot | None:
         """Messages a second, by node."""
-        return self._rates("messages", "messages.received", "messages.sent", "messages/s", words.short)
+        return self._rates("messages", "messages.received", "messages.sent", "messages/s", formatting.short)
 
     def bytes(self) -> Plot | None:
         """Bytes a second, by node."""
-        return self._rates("bytes", "bytes.received", "bytes.sent", "per second", words.size)
+        return self._rates("bytes", "bytes.received", "bytes.sent", "per second", formatting.size)
 
     def latencies(self) -> list[Plot]:
         """Each histogram of seconds."""
@@ -142,7 +53,7 @@ class Painter:
 
     def queues(self) -> Plot | None:
         """Messages that wait."""
-        return self._percentiles("queues", "queued.count", self._facts.gauge_spreads, words.short, log=False)
+        return self._percentiles("queues", "queued.count", self._facts.gauge_spreads, formatting.short, log=False)
 
     def clients(self) -> Plot | None:
         """Clients and sessions, by node."""
@@ -154,7 +65,7 @@ class Painter:
             )
             for name, title in wanted
         ]
-        return self._lines("clients", "Clients and sessions", panels, words.short)
+        return self._drawing.lines("clients", "Clients and sessions", panels, formatting.short)
 
     def lengths(self) -> Plot | None:
         """How long connections lasted that ended."""
@@ -167,17 +78,21 @@ class Painter:
         lines = {node: line / lengths_s for node, line in self._facts.connects.items()}
         ordered = {node: lines[node] for node in self._facts.nodes if node in lines}
         storms = together(self._facts.storm_lines.values()) if self._facts.storm_lines else None
-        return self._lines(
-            "connects", "Connects a second; storms are shaded", [("Connects a second", ordered)], words.short, storms
+        return self._drawing.lines(
+            "connects",
+            "Connects a second; storms are shaded",
+            [("Connects a second", ordered)],
+            formatting.short,
+            storms,
         )
 
     def drops(self) -> Plot | None:
         """Messages dropped in each step, by reason."""
-        return self._steps("drops", "Messages dropped", self._facts.drops, words.words)
+        return self._drawing.steps("drops", "Messages dropped", self._facts.drops, formatting.spaced)
 
     def refusals(self) -> Plot | None:
         """Refusals in each step, by rule or plugin."""
-        return self._steps("refusals", "Refused", self._facts.refusals, words.name)
+        return self._drawing.steps("refusals", "Refused", self._facts.refusals, formatting.name)
 
     def shadow(self) -> Plot | None:
         """What rules in the shadow would have refused."""
@@ -187,17 +102,18 @@ class Painter:
             if metric == "limiter.shadow_blocked" and np.nansum(line) > 0
         }
         # A packet may count under several rules: stacked, they would be more than there was.
-        return self._steps("shadow", "Would have been refused, by rule", lines, words.name, stacked=False)
+        title = "Would have been refused, by rule"
+        return self._drawing.steps("shadow", title, lines, formatting.name, stacked=False)
 
     def top_clients(self) -> Plot | None:
         """Who published most."""
-        return self._bars("top-clients", "Clients that published most, bytes", self._facts.clients)
+        return self._drawing.bars("top-clients", "Clients that published most, bytes", self._facts.clients)
 
     def top_topics(self) -> Plot | None:
         """What most was published to."""
-        return self._bars("top-topics", "Topics to which most was published, bytes", self._facts.topics)
+        return self._drawing.bars("top-topics", "Topics to which most was published, bytes", self._facts.topics)
 
-    # How it is drawn
+    # Figures by node
 
     def _rates(self, name: str, received: str, sent: str, unit: str, write: Callable[[float], str]) -> Plot | None:
         lengths_s = self._facts.axis.lengths_s
@@ -209,14 +125,14 @@ class Painter:
                 if (node, counter) in self._facts.rates
             }
             panels.append((f"{title}, {unit}", lines))
-        return self._lines(name, f"{name} received and sent", panels, write)
+        return self._drawing.lines(name, f"{name} received and sent", panels, write)
 
     def _percentiles(
         self,
         plot: str,
         name: str,
         found: Mapping[tuple[str, str], Spread],
-        write: Callable[[float], str] = words.duration,
+        write: Callable[[float], str] = formatting.duration,
         log: bool = True,
     ) -> Plot | None:
         """Three panels, as percentiles of several nodes in one cover each other."""
@@ -225,319 +141,8 @@ class Painter:
             spreads = {node: found[node, name] for node in self._facts.nodes if (node, name) in found}
             panels.append(
                 (
-                    f"{words.name(name)}, {attribute}: {title}",
+                    f"{formatting.name(name)}, {attribute}: {title}",
                     {node: getattr(spread, attribute) for node, spread in spreads.items()},
                 )
             )
-        return self._lines(plot, f"{name}: p50, p95 and p99", panels, write, height_in=1.3, log=log)
-
-    def _panels(self, number: int, height_in: float, keys: int) -> tuple[Figure, list[Axes]]:
-        from matplotlib.figure import Figure
-
-        top_in, bottom_in, gap_in = _top_in(keys), 0.3, 0.52
-        whole_in = top_in + bottom_in + number * height_in + (number - 1) * gap_in
-        figure = Figure(figsize=(_WIDTH_IN, whole_in))
-        grid = figure.subplots(number, 1, sharex=True, squeeze=False)
-        figure.subplots_adjust(
-            left=_LEFT,
-            right=_RIGHT,
-            top=1 - top_in / whole_in,
-            bottom=bottom_in / whole_in,
-            hspace=gap_in / height_in,
-        )
-        return figure, [row[0] for row in grid]
-
-    def _lines(
-        self,
-        name: str,
-        says: str,
-        panels: Sequence[tuple[str, Mapping[str, Line]]],
-        write: Callable[[float], str],
-        shaded: Line | None = None,
-        height_in: float = _PANEL_IN,
-        log: bool = False,
-    ) -> Plot | None:
-        panels = [(title, lines) for title, lines in panels if lines]
-        if not panels:
-            return None
-        nodes = [node for node in self._facts.nodes if any(node in lines for _, lines in panels)]
-        positive = [_positive(lines) for _, lines in panels]
-        # All panels of a plot alike, or lines that look alike would be others.
-        log = log and any(len(good) and np.max(good) >= marks.LOGARITHMIC_FROM * np.min(good) for good in positive)
-        with self._styled():
-            figure, axes = self._panels(len(panels), height_in, len(nodes))
-            for axis, (title, lines), good in zip(axes, panels, positive, strict=True):
-                for node, line in lines.items():
-                    self._line(axis, line, self._colours[node])
-                axis.set_title(title, x=_TITLE_X)
-                if not len(good):
-                    told = any(not np.isnan(line).all() for line in lines.values())
-                    _say(axis, _ZERO if told else _UNTOLD)
-                elif log:
-                    self._log_axis(axis, float(np.min(good)), float(np.max(good)))
-                else:
-                    self._value_axis(axis, float(np.max(good)) * 1.14, write)
-                self._mark_highest(axis, lines, write)
-                if shaded is not None:
-                    self._shade(axis, shaded)
-            self._time_axis(axes[-1])
-            self._legend(axes[0], nodes)
-            return Plot(name, says, figure)
-
-    def _steps(
-        self,
-        name: str,
-        title: str,
-        lines: Mapping[str, Line],
-        label: Callable[[str], str],
-        stacked: bool = True,
-    ) -> Plot | None:
-        """By kinds: stacked where they add up, or a line for each."""
-        if not lines:
-            return None
-        ordered = sorted(lines, key=lambda key: -np.nansum(lines[key]))
-        shown = {key: np.nan_to_num(lines[key]) for key in ordered[:_MOST_KINDS]}
-        rest = [lines[key] for key in ordered[_MOST_KINDS:]]
-        with self._styled():
-            from matplotlib.patches import Patch
-
-            figure, (axis,) = self._panels(1, 2.3, len(shown) + bool(rest))
-            begins = self._facts.axis.begins_s / 86_400.0
-            edges = np.append(begins, begins[-1] + self._facts.axis.step_s / 86_400.0)
-            below = np.zeros(self._facts.axis.steps)
-            handles = []
-            stack = [(label(key), colours.kind(number), line) for number, (key, line) in enumerate(shown.items())]
-            if rest:
-                more = np.nan_to_num(together(rest)) if stacked else np.nan_to_num(np.array(rest)).max(axis=0)
-                text = f"{len(rest)} more" if stacked else f"the most of {len(rest)} more"
-                stack.append((text, colours.kind(7), more))
-            for text, colour, line in stack:
-                if stacked:
-                    axis.stairs(below + line, edges, baseline=below, fill=True, color=colour, linewidth=0)
-                    below = below + line
-                else:
-                    axis.stairs(line, edges, baseline=None, color=colour, linewidth=1.4)
-                    below = np.maximum(below, line)
-                handles.append(Patch(color=colour, label=_cut(text)))
-            step = words.duration(self._facts.axis.step_s)
-            axis.set_title(f"{title}, in each {step}", x=_TITLE_X)
-            if np.max(below) > 0:
-                self._value_axis(axis, max(1.0, float(np.max(below)) * 1.12), words.short, whole=True)
-            else:
-                _say(axis, _ZERO)
-            self._time_axis(axis)
-            self._key(axis, handles)
-            return Plot(name, title, figure)
-
-    def _bars(self, name: str, title: str, found: Mapping[str, Mapping[str, tuple[int, int]]]) -> Plot | None:
-        if not found:
-            return None
-        with self._styled():
-            from matplotlib.figure import Figure
-
-            nodes = [node for node in self._facts.nodes if any(node in by_node for by_node in found.values())]
-            top_in = _top_in(len(nodes))
-            height_in = top_in + 0.08 + 0.27 * len(found)
-            figure = Figure(figsize=(_WIDTH_IN, height_in))
-            axis = figure.subplots()
-            figure.subplots_adjust(
-                left=_BAR_LEFT, right=_BAR_RIGHT, top=1 - top_in / height_in, bottom=0.08 / height_in
-            )
-            places = np.arange(len(found))[::-1]
-            left = np.zeros(len(found))
-            for node in nodes:
-                widths = np.array([by_node.get(node, (0, 0))[1] for by_node in found.values()], float)
-                axis.barh(places, widths, 0.62, left=left, color=self._colours[node], linewidth=0)
-                left += widths
-            longest = float(np.max(left))
-            for place, width in zip(places, left, strict=True):
-                axis.text(width + longest * 0.008, place, words.size(width), va="center", color=colours.QUIET)
-            axis.set_yticks(places, [words.name(key, _LONGEST_IN_PLOT) for key in found])
-            axis.tick_params(axis="y", labelcolor=colours.INK)
-            axis.set_xlim(0, longest * 1.02 or 1)
-            axis.set_ylim(-0.6, len(found) - 0.4)
-            axis.grid(False)
-            axis.xaxis.set_visible(False)
-            axis.spines["bottom"].set_visible(False)
-            # The title stands where the names begin.
-            axis.set_title(title, x=-_BAR_LEFT / (_BAR_RIGHT - _BAR_LEFT))
-            self._legend(axis, nodes)
-            return Plot(name, title, figure)
-
-    def _line(self, axis: Axes, line: Line, colour: str) -> None:
-        axis.plot(self._x, line, color=colour)
-        # A single value between gaps is no line.
-        told = ~np.isnan(line)
-        before, after = np.append(False, told[:-1]), np.append(told[1:], False)
-        alone = told & ~before & ~after
-        if alone.any():
-            axis.plot(self._x[alone], line[alone], "o", color=colour, markersize=3)
-
-    def _mark_highest(self, axis: Axes, lines: Mapping[str, Line], write: Callable[[float], str]) -> None:
-        """The highest value of all, with a dot and its number."""
-        told = {node: line for node, line in lines.items() if not np.isnan(line).all()}
-        if not told or len(self._x) < 3:
-            return
-        node = max(told, key=lambda node: float(np.nanmax(told[node])))
-        at = int(np.nanargmax(told[node]))
-        value = float(told[node][at])
-        if value <= 0:
-            return
-        axis.plot([self._x[at]], [value], "o", color=self._colours[node], markersize=4)
-        right = at > 0.9 * len(self._x)
-        axis.annotate(
-            write(value),
-            (self._x[at], value),
-            xytext=(-6 if right else 6, 3),
-            textcoords="offset points",
-            ha="right" if right else "left",
-            fontsize=8.5,
-            color=colours.INK,
-        )
-
-    def _shade(self, axis: Axes, shaded: Line) -> None:
-        begins = self._facts.axis.begins_s
-        for at in np.flatnonzero(np.nan_to_num(shaded) > 0):
-            begin, end = begins[at] / 86_400.0, (begins[at] + self._facts.axis.step_s) / 86_400.0
-            axis.axvspan(begin, end, color=colours.ALARM, alpha=0.18, linewidth=0, zorder=0)
-
-    def _time_axis(self, axis: Axes) -> None:
-        span = self._facts.axis.span
-        start_s, end_s = span.start_s, max(span.end_s, span.start_s + 1)
-        axis.set_xlim(start_s / 86_400.0, end_s / 86_400.0)
-        at = marks.times(start_s, end_s)
-        axis.set_xticks([at_s / 86_400.0 for at_s, _ in at], [label for _, label in at])
-        for (at_s, _), label in zip(at, axis.get_xticklabels(), strict=True):
-            place = (at_s - start_s) / (end_s - start_s)
-            label.set_horizontalalignment("left" if place < _EDGE else "right" if place > 1 - _EDGE else "center")
-        axis.annotate(
-            "UTC",
-            (0, 0),
-            xycoords="axes fraction",
-            xytext=(-19, -8),
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            color=colours.QUIET,
-            fontsize=7.5,
-        )
-
-    def _value_axis(self, axis: Axes, top: float, write: Callable[[float], str], whole: bool = False) -> None:
-        axis.set_ylim(0, top)
-        _mark(axis, marks.values(top, write, whole))
-
-    def _log_axis(self, axis: Axes, least_s: float, most_s: float) -> None:
-        at = marks.lengths(least_s, most_s)
-        axis.set_yscale("log")
-        axis.set_ylim(at[0][0], at[-1][0])
-        _mark(axis, at)
-
-    def _legend(self, axis: Axes, nodes: Sequence[str]) -> None:
-        from matplotlib.patches import Patch
-
-        handles = [Patch(color=self._colours[node], label=words.name(node, 22)) for node in nodes]
-        self._key(axis, handles)
-
-    def _key(self, axis: Axes, handles: Sequence[Any]) -> None:
-        from matplotlib.transforms import ScaledTranslation
-
-        axis.figure.legend(
-            handles=list(handles),
-            loc="lower right",
-            bbox_to_anchor=(1.0, 1.0, 0.0, 0.0),
-            bbox_transform=axis.transAxes + ScaledTranslation(0, 7 / 72, axis.figure.dpi_scale_trans),
-            ncols=_KEYS_IN_A_ROW if len(handles) > _KEYS_IN_A_ROW else max(1, len(handles)),
-        )
-
-    def _styled(self) -> Any:
-        import matplotlib
-
-        return matplotlib.rc_context(self._style)
-
-    # What becomes of it
-
-    def svg(self, plot: Plot) -> str:
-        """For a page: colours are its variables, letters its own, and names those of this plot."""
-        out = io.StringIO()
-        with self._styled(), _quiet():
-            import matplotlib
-
-            with matplotlib.rc_context({"svg.hashsalt": plot.name}):
-                plot.figure.savefig(out, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-        return _for_page(out.getvalue(), plot)
-
-    def png(self, plot: Plot, folder: Path) -> Path:
-        """As a file. Raises :class:`ReportError`."""
-        path = folder / f"{plot.name}.png"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with self._styled(), _quiet():
-                plot.figure.savefig(path, format="png", dpi=160, facecolor=colours.PAPER)
-        except OSError as error:
-            raise ReportError(f"{path} can't be written: {error.strerror or error}") from error
-        return path
-
-
-def _positive(lines: Mapping[str, Line]) -> Line:
-    values = np.concatenate(list(lines.values()))
-    good: Line = values[~np.isnan(values) & (values > 0)]
-    return good
-
-
-def _mark(axis: Axes, at: marks.Marks) -> None:
-    from matplotlib.ticker import NullLocator
-
-    axis.set_yticks([value for value, _ in at], [label for _, label in at])
-    axis.yaxis.set_minor_locator(NullLocator())
-
-
-def _say(axis: Axes, why: str) -> None:
-    """In place of an empty frame."""
-    axis.set_ylim(0, 1)
-    axis.set_yticks([])
-    axis.text(0.5, 0.5, why, transform=axis.transAxes, ha="center", va="center", color=colours.QUIET)
-
-
-def _top_in(keys: int) -> float:
-    """The room above the first panel, for its title and a legend of so many names."""
-    return 0.36 + 0.17 * max(0, -(-keys // _KEYS_IN_A_ROW) - 1)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 30 else text[:29] + "…"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Letters that the font of the PNG lacks are no concern of the reader's terminal."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")
-        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
-        yield
-
-
-_COLOUR: Final = re.compile("|".join(colours.NAMES))
-_ID: Final = re.compile(r'(\bid="|url\(#|xlink:href="#)')
-_FONT: Final = re.compile(r"font: ((?:\w+ )*?)([0-9.]+px) [^;\"]*")
-_HEAD: Final = re.compile(r"^.*?<svg[^>]*?viewBox=\"([^\"]+)\"[^>]*>", re.DOTALL)
-
-
-def _for_page(svg: str, plot: Plot) -> str:
-    match = _HEAD.match(svg)
-    assert match is not None
-    body = svg[match.end() :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    # Only what matplotlib wrote into tags is changed, never a name that stands between them.
-    body = re.sub(r"<[^>]+>", lambda tag: _tag(tag[0], plot.name), body)
-    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    return f'<svg viewBox="{match[1]}" role="img" aria-label="{plot.says}">{body}'
-
-
-def _tag(tag: str, prefix: str) -> str:
-    tag = _COLOUR.sub(lambda found: f"var(--{colours.NAMES[found[0]]})", tag)
-    tag = (
-        _FONT.sub(r"font-size: \2; font-weight: inherit", tag)
-        if "bold" not in tag
-        else _FONT.sub(r"font-size: \2; font-weight: 600", tag)
-    )
-    return _ID.sub(rf"\g<1>{prefix}-", tag)
+        return self._drawing.lines(plot, f"{name}: p50, p95 and p99", panels, write, height_in=1.3, log=log)

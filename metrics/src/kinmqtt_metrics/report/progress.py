@@ -22,7 +22,7 @@ class Progress:
         self._due = clock() + PATIENCE_S
         self._width = 0
 
-    def tell(self, what: str, done: int, whole: int) -> None:
+    def update(self, what: str, done: int, whole: int) -> None:
         """So many of so many are done."""
         now = self._clock()
         if now < self._due:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kinmqtt_metrics import words
+from kinmqtt_metrics import formatting
 
 _CODES: Final = {
     "success": "it went well (success)",
@@ -81,7 +81,7 @@ _BY_EVENT: Final = {"disconnected": _ENDS, "limited": _LIMITS, "dropped": _DROPS
 
 def of_event(event: str, reason: str | None) -> str:
     """Why something happened; a reason that is not known here, of a plugin say, with its own words."""
-    return _BY_EVENT.get(event, _CODES).get(reason or "") or words.words(reason)
+    return _BY_EVENT.get(event, _CODES).get(reason or "") or formatting.spaced(reason)
 
 
 def of_end(reason: str | None) -> str:

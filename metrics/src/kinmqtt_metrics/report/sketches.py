@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field
 
-from kinmqtt_metrics.odd import MOST_MEASURED
-from kinmqtt_metrics.report.errors import ReportError
+from kinmqtt_metrics.validity import MOST_MEASURED
 
 QUANTILES: Final = (0.5, 0.95, 0.99)
 
@@ -34,17 +33,6 @@ _EMPTY, _SINGLE = 1, 4
 _HEAD: Final = struct.Struct("<BBBBHBx")
 _FULL: Final = struct.Struct("<QHBx")
 _ITEMS_OF_LEAST_K: Final = 8
-
-
-def need_datasketches() -> None:
-    """Raises :class:`ReportError` that says what to install."""
-    try:
-        import datasketches  # noqa: F401
-    except ImportError as error:
-        raise ReportError(
-            f"a report needs datasketches, which is not installed here ({error}): "
-            "pip install 'kinmqtt-metrics[report]'"
-        ) from error
 
 
 @define(slots=True, eq=False)

@@ -11,31 +11,25 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, Final, TypeAlias
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from kinmqtt_metrics.intervals import Intervals, Numbers
 from kinmqtt_metrics.record import FIELDS, FORMAT, KINDS, Record
+from kinmqtt_metrics.source import blocks
+from kinmqtt_metrics.source.json_values import CHECKS, DECODER, JsonObject, brief, labels_of
 from kinmqtt_metrics.source.offsets import Key
-
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 REJECTED: Final = "rejected"
 """``kind`` of a row that tells of a line, or of a file, that could not be read."""
 
-TEXT_LIMIT: Final = 500
-"""So many characters of what was rejected are kept."""
-
-BLOCK_BYTES: Final = 64 * 1024 * 1024
-"""So much is in memory at once; a line that is longer is rejected."""
 
 _TYPES: Final[dict[str, pa.DataType]] = {
     "int": pa.int32(),
@@ -47,15 +41,15 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "array<bigint>": pa.list_(pa.field("element", pa.int64())),
 }
 
+_MAP: Final = _TYPES["map<string,string>"]
+_KINDS: Final = pa.array(KINDS)
+
 SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in FIELDS.items()])
 
 _NEEDED: Final = ("v", "t", "node", "boot", "seq", "kind")
 _DOUBLES: Final = ("number", "sum")
 _LISTS: Final = ("bounds", "counts")
 
-_NEWLINE, _OPENS, _CLOSES = b"\n{}"
-_PIECE_BYTES: Final = 256 * 1024
-"""So much is compared at a time: what it makes fits into a cache."""
 
 _ARROW: Final = pj.ReadOptions(use_threads=False, block_size=1024 * 1024)
 """Tasks are Spark's threads. What is parsed at a time fits into a cache; a longer line is read the other way."""
@@ -144,15 +138,15 @@ class LineReader:
             raise OSError(error.errno, why, os.path.join(self._root, path)) from error
 
     def _read(self, file: BinaryIO, key: Key, path: str) -> Iterator[pa.Table]:
-        seen = _Seen()
+        seen = Intervals()
         number = 1
-        for block, long in _blocks(file):
+        for block, long in blocks.of_file(file):
             if long:
-                why = f"a line of more than {BLOCK_BYTES} bytes"
+                why = f"a line of more than {blocks.BLOCK_BYTES} bytes"
                 yield from self._rows([self._no_line(path, number, why, block)])
                 number += 1
                 continue
-            ends = _ends(block)
+            ends = blocks.line_ends(block)
             table = self._at_once(block, ends, key, seen)
             if table is not None:
                 yield table
@@ -164,9 +158,9 @@ class LineReader:
 
     # ---- at once -----------------------------------------------------------------------------------------------
 
-    def _at_once(self, block: bytes, ends: Numbers, key: Key, seen: _Seen) -> pa.Table | None:
+    def _at_once(self, block: bytes, ends: Numbers, key: Key, seen: Intervals) -> pa.Table | None:
         """The block's rows, or nothing where any line may be bad, or where this way can't tell."""
-        if not _objects(block, ends):
+        if not blocks.are_objects(block, ends):
             return None
         try:
             if not block.isascii():
@@ -182,13 +176,13 @@ class LineReader:
             if labels is None:
                 return None
             columns["labels"] = labels
-        seen.also(table.column("seq"))
+        seen.extend(table.column("seq").to_numpy())
         return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
     def _parsed(self, block: bytes) -> pa.Table:
         return pj.read_json(pa.BufferReader(block), read_options=_ARROW, parse_options=self._options)
 
-    def _in_order(self, table: pa.Table, key: Key, seen: _Seen) -> bool:
+    def _in_order(self, table: pa.Table, key: Key, seen: Intervals) -> bool:
         node, boot, _ = key
         if any(table.column(name).null_count for name in _NEEDED):
             return False
@@ -234,12 +228,12 @@ class LineReader:
         """What a text of labels says; empty text, or text that is cut short, is none of JSON's."""
         if len(self._labels) >= _LABELS_KEPT:
             self._labels.clear()
-        labels = self._labels[text] = list(_labels(_DECODER.decode(text.decode())).items())
+        labels = self._labels[text] = list(labels_of(DECODER.decode(text.decode())).items())
         return labels
 
     # ---- line by line ------------------------------------------------------------------------------------------
 
-    def _line_by_line(self, block: bytes, key: Key, path: str, number: int, seen: _Seen) -> Iterator[pa.Table]:
+    def _line_by_line(self, block: bytes, key: Key, path: str, number: int, seen: Intervals) -> Iterator[pa.Table]:
         lines = block.split(b"\n")
         if not lines[-1]:
             lines.pop()
@@ -253,10 +247,10 @@ class LineReader:
                 rows.append(record)
         yield from self._rows(rows)
 
-    def record(self, line: bytes, key: Key, seen: _Seen) -> Record | str:
+    def record(self, line: bytes, key: Key, seen: Intervals) -> Record | str:
         """What a line says, or why it says nothing."""
         try:
-            said = _DECODER.decode(line.decode())
+            said = DECODER.decode(line.decode())
         except UnicodeDecodeError:
             return "a line that is not UTF-8"
         except (RecursionError, ValueError) as error:
@@ -266,11 +260,11 @@ class LineReader:
                     return "a line that is nested too deep"
                 return f"a line that is no JSON, or a part of one: {error}"
             said = odd
-        if not isinstance(said, _Object):
-            return f"a line that is no JSON object but {_brief(said)}"
+        if not isinstance(said, JsonObject):
+            return f"a line that is no JSON object but {brief(said)}"
         form = said.get("v")
         if isinstance(form, int) and form > FORMAT:
-            return f"a line of form {_brief(form)}: this version of kinmqtt-metrics reads {FORMAT}"
+            return f"a line of form {brief(form)}: this version of kinmqtt-metrics reads {FORMAT}"
         for name in _NEEDED:
             if said.get(name) is None:
                 return f"{name!r} is missing"
@@ -281,24 +275,24 @@ class LineReader:
             value = said.get(name)
             if value is not None:
                 try:
-                    record[name] = _CHECKS[kind](value)
+                    record[name] = CHECKS[kind](value)
                 except (TypeError, OverflowError, UnicodeEncodeError):
-                    return f"{name!r} is no {kind}: {_brief(value)}"
+                    return f"{name!r} is no {kind}: {brief(value)}"
         if form != FORMAT:
             return f"a line of form {form}: this version of kinmqtt-metrics reads {FORMAT}"
         node, boot, _ = key
         if (record["node"], record["boot"]) != (node, boot):
-            said_by = f"{_brief(record['node'])}, boot {_brief(record['boot'])}"
-            return f"a line of {said_by} in a file of {_brief(node)}, boot {boot!r}"
+            said_by = f"{brief(record['node'])}, boot {brief(record['boot'])}"
+            return f"a line of {said_by} in a file of {brief(node)}, boot {boot!r}"
         if record["kind"] not in KINDS:
-            return f"'kind' is {_brief(record['kind'])}, and none of {', '.join(KINDS)}"
+            return f"'kind' is {brief(record['kind'])}, and none of {', '.join(KINDS)}"
         if record["seq"] < 1:
             return f"'seq' is {record['seq']}: it begins at 1"
-        if not seen.take(record["seq"]):
+        if not seen.add(record["seq"]):
             return f"'seq' {record['seq']} has come before in this file"
         return record
 
-    def _odd(self, line: bytes, error: Exception) -> _Object | None:
+    def _odd(self, line: bytes, error: Exception) -> JsonObject | None:
         """What a line says that Arrow can read and Python can't: of ``NaN``, long numbers or deep nesting."""
         if isinstance(error, json.JSONDecodeError) and b"Inf" not in line and b"NaN" not in line:
             return None
@@ -308,12 +302,12 @@ class LineReader:
             table = self._parsed(line)
             if table.num_rows != 1:
                 return None
-            said = _Object([(name, value) for name, value in table.to_pylist()[0].items() if value is not None])
+            said = JsonObject([(name, value) for name, value in table.to_pylist()[0].items() if value is not None])
             if "labels" in said:
                 labels = self._labels_of(line, table.column("labels"))
                 if labels is None:
                     return None
-                said["labels"] = _Object(labels.to_pylist()[0])
+                said["labels"] = JsonObject(labels.to_pylist()[0])
         except (pa.ArrowInvalid, UnicodeDecodeError):
             return None
         return said
@@ -336,166 +330,6 @@ class LineReader:
 
     def _no_line(self, path: str, number: int, why: str, line: bytes) -> Record:
         # A character has four bytes at the most.
-        text = line[: TEXT_LIMIT * 4].decode(errors="replace")[:TEXT_LIMIT]
+        text = line[: blocks.TEXT_LIMIT * 4].decode(errors="replace")[: blocks.TEXT_LIMIT]
         name = os.fsencode(path).decode(errors="replace")
         return {"kind": REJECTED, "name": name, "value": number, "reason": why, "payload": text}
-
-
-class _Seen:
-    """The numbers of the records of a file that were taken."""
-
-    def __init__(self) -> None:
-        self.highest = 0
-        self._blocks: list[pa.ChunkedArray] = []
-        self._numbers: set[int] = set()
-
-    def also(self, numbers: pa.ChunkedArray) -> None:
-        """Take a block of rising numbers, all of them above the highest."""
-        self._blocks.append(numbers)
-        self.highest = numbers[-1].as_py()
-
-    def take(self, number: int) -> bool:
-        """Take one, if it has not been taken before."""
-        while self._blocks:
-            self._numbers.update(self._blocks.pop().to_pylist())
-        if number in self._numbers:
-            return False
-        self._numbers.add(number)
-        self.highest = max(self.highest, number)
-        return True
-
-
-def _blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-    """Whole lines in blocks, and the beginning of a line that is too long, marked."""
-    rest = b""
-    # Memory for a block that the file does not fill would be given back, and asked for again, each time.
-    left = os.fstat(file.fileno()).st_size
-    while True:
-        read = file.read(min(BLOCK_BYTES - len(rest), max(left, 0) + 1))
-        left -= len(read)
-        block = rest + read if rest else read
-        if not read:
-            if block:
-                yield block, False
-            return
-        end = block.rfind(b"\n") + 1
-        if end:
-            yield (block if end == len(block) else block[:end]), False
-            rest = block[end:]
-        elif len(block) < BLOCK_BYTES:
-            rest = block
-        else:
-            yield block[: TEXT_LIMIT * 4], True
-            rest = b""
-            _to_next_line(file)
-
-
-def _ends(block: bytes) -> Numbers:
-    """Where the lines of a block end."""
-    text = np.frombuffer(block, np.uint8)
-    starts = range(0, len(text), _PIECE_BYTES)
-    return np.concatenate([np.flatnonzero(text[at : at + _PIECE_BYTES] == _NEWLINE) + at for at in starts])
-
-
-def _objects(block: bytes, ends: Numbers) -> bool:
-    """Whether each line begins with ``{`` and ends with ``}``.
-
-    With as many objects as lines each line is one object; Arrow's reader takes any white space between them, or none.
-    """
-    text = np.frombuffer(block, np.uint8)
-    if not len(ends) or ends[-1] != len(text) - 1 or text[0] != _OPENS:
-        return False
-    return bool((text[ends - 1] == _CLOSES).all() and (text[ends[:-1] + 1] == _OPENS).all())
-
-
-def _to_next_line(file: BinaryIO) -> None:
-    while read := file.read(1024 * 1024):
-        end = read.find(b"\n") + 1
-        if end:
-            file.seek(end - len(read), os.SEEK_CUR)
-            return
-
-
-class _Object(dict[str, Any]):
-    """A JSON object that knows which of its keys it had twice."""
-
-    __slots__ = ("twice",)
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        self.twice: set[str] = set()
-        if len(self) != len(pairs):
-            known: set[str] = set()
-            for name, _ in pairs:
-                (self.twice if name in known else known).add(name)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")
-
-
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_Object, parse_constant=_no_constant)
-_KINDS: Final = pa.array(KINDS)
-_MAP: Final = _TYPES["map<string,string>"]
-
-
-def _brief(value: object) -> str:
-    text = ascii(value) if not isinstance(value, str) else repr(value)
-    text = text.encode(errors="backslashreplace").decode()
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _integer(bits: int) -> Callable[[Any], int]:
-    least = -(1 << bits - 1)
-
-    def check(value: Any) -> int:
-        if type(value) is not int:
-            raise TypeError
-        if not least <= value < -least:
-            raise OverflowError
-        return value
-
-    return check
-
-
-def _double(value: Any) -> float:
-    if type(value) is not int and type(value) is not float:
-        raise TypeError
-    number = float(value)
-    if not math.isfinite(number):
-        raise OverflowError
-    return number
-
-
-def _string(value: Any) -> str:
-    if type(value) is not str:
-        raise TypeError
-    # Half of a surrogate pair is no text.
-    value.encode()
-    return value
-
-
-def _labels(value: Any) -> dict[str, str]:
-    if not isinstance(value, _Object) or value.twice:
-        raise TypeError
-    return {_string(name): _string(said) for name, said in value.items() if said is not None}
-
-
-def _list_of(check: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
-    def checks(value: Any) -> list[Any]:
-        if type(value) is not list:
-            raise TypeError
-        return [check(one) for one in value]
-
-    return checks
-
-
-_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
-    "int": _integer(32),
-    "bigint": _integer(64),
-    "string": _string,
-    "double": _double,
-    "map<string,string>": _labels,
-    "array<double>": _list_of(_double),
-    "array<bigint>": _list_of(_integer(64)),
-}

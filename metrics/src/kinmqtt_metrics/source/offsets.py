@@ -11,9 +11,10 @@ An offset is small: of each life of a broker the numbers of its segments, as ran
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
+
+from kinmqtt_metrics.intervals import Intervals
 
 FORM: Final = 1
 
@@ -21,84 +22,11 @@ Key: TypeAlias = tuple[str, str, int]
 """Node, boot and number of a segment. Of a foreign file ``("", path, 0)``: no node has an empty name."""
 
 
-class Ranges:
-    """A set of numbers as ranges without gaps, rising, that touch nowhere."""
-
-    __slots__ = ("_firsts", "_lasts")
-
-    def __init__(self, firsts: list[int] | None = None, lasts: list[int] | None = None) -> None:
-        self._firsts = firsts if firsts is not None else []
-        self._lasts = lasts if lasts is not None else []
-
-    def __contains__(self, number: int) -> bool:
-        at = bisect_right(self._firsts, number) - 1
-        return at >= 0 and number <= self._lasts[at]
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return zip(self._firsts, self._lasts, strict=True)
-
-    def copy(self) -> Ranges:
-        """The same numbers, apart."""
-        return Ranges(self._firsts.copy(), self._lasts.copy())
-
-    def add(self, number: int) -> None:
-        """Take one more."""
-        after = bisect_right(self._firsts, number)
-        at = after - 1
-        if at >= 0 and number <= self._lasts[at]:
-            return
-        joins_before = at >= 0 and self._lasts[at] == number - 1
-        joins_after = after < len(self._firsts) and self._firsts[after] == number + 1
-        if joins_before and joins_after:
-            self._lasts[at] = self._lasts.pop(after)
-            self._firsts.pop(after)
-        elif joins_before:
-            self._lasts[at] = number
-        elif joins_after:
-            self._firsts[after] = number
-        else:
-            self._firsts.insert(after, number)
-            self._lasts.insert(after, number)
-
-    def beyond(self, others: Ranges) -> Iterator[int]:
-        """The numbers that are here and not in ``others``, rising."""
-        for first, last in self:
-            at = max(bisect_right(others._firsts, first) - 1, 0)
-            number = first
-            while number <= last:
-                while at < len(others._firsts) and others._lasts[at] < number:
-                    at += 1
-                if at < len(others._firsts) and others._firsts[at] <= number:
-                    number = others._lasts[at] + 1
-                    continue
-                yield number
-                number += 1
-
-    def __str__(self) -> str:
-        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self)
-
-    @classmethod
-    def parse(cls, text: str) -> Ranges:
-        """Raises ``ValueError`` for what ``str`` would not have written."""
-        ranges = cls()
-        end = -1
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            low = int(first)
-            high = int(last) if dash else low
-            if low <= end + 1 or high < low:
-                raise ValueError(f"{text!r} is no rising list of ranges")
-            ranges._firsts.append(low)
-            ranges._lasts.append(high)
-            end = high
-        return ranges
-
-
 class Taken:
     """Segments, and files that are none, that have been taken."""
 
     def __init__(self) -> None:
-        self._segments: dict[tuple[str, str], Ranges] = {}
+        self._segments: dict[tuple[str, str], Intervals] = {}
         self._foreign: set[str] = set()
 
     def __contains__(self, key: Key) -> bool:
@@ -115,7 +43,7 @@ class Taken:
         more._foreign = self._foreign.copy()
         for node, boot, number in keys:
             if node:
-                more._segments.setdefault((node, boot), Ranges()).add(number)
+                more._segments.setdefault((node, boot), Intervals()).add(number)
             else:
                 more._foreign.add(boot)
         return more
@@ -124,9 +52,9 @@ class Taken:
         """What is here and not in ``others``, in order."""
         for path in sorted(self._foreign - others._foreign):
             yield "", path, 0
-        nothing = Ranges()
+        nothing = Intervals()
         for (node, boot), ranges in sorted(self._segments.items()):
-            for number in ranges.beyond(others._segments.get((node, boot), nothing)):
+            for number in (ranges - others._segments.get((node, boot), nothing)).numbers():
                 yield node, boot, number
 
     def to_json(self) -> dict[str, Any]:
@@ -145,7 +73,7 @@ class Taken:
                 raise ValueError(f"its form is {offset['form']!r}, and this version of kinmqtt-metrics reads {FORM}")
             for node, boots in offset["segments"].items():
                 for boot, text in boots.items():
-                    taken._segments[node, boot] = Ranges.parse(text)
+                    taken._segments[node, boot] = Intervals.parse(text)
             taken._foreign.update(offset["foreign"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
