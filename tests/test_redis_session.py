@@ -342,8 +342,8 @@ def test_a_store_moves_to_redis_and_back(tmp_path: Path) -> None:
     back = run_command("store", "import", str(again), input=said_after)
 
     assert imported.returncode == back.returncode == 0, imported.stderr + back.stderr
-    assert "2 sessions, 1 retained messages and 3 queued ones are in Redis" in imported.stdout
-    assert refused.returncode == 1 and "holds something" in refused.stderr
+    assert "Redis has 2 sessions, 1 retained messages and 3 queued messages" in imported.stdout
+    assert refused.returncode == 1 and "already holds something" in refused.stderr
     assert _without_events(said_after) == _without_events(said_before)
     assert _without_events(run_command("store", "export", str(again)).stdout) == _without_events(said_before)
 

@@ -1,4 +1,4 @@
-"""What the stores hold as lines, and back: the format of ``kinmqtt store export`` (docs/store.md)."""
+"""Exports the stores as lines, and reads such lines: the format of ``kinmqtt store export`` (docs/store.md)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ FORMAT: Final = 1
 _HEADER: Final = "kinmqtt_store"
 _PAGE: Final = 500
 _GONE: Final = Message("released")
-"""Stands for a message that is gone, in the writes that bring about what it left."""
+"""Replaces a message that is gone, in writes that restore what it left behind."""
 
 
-class MovingError(SpiError):
-    """What was to be moved can't be; the text says why."""
+class TransferError(SpiError):
+    """An export or import failed; the text says why."""
 
 
 async def lines(
     sessions: SessionStore, queues: QueueStore, retained: RetainStore, clients: Mapping[str, int]
 ) -> AsyncIterator[dict[str, Any]]:
-    """All lines but the last; ``clients`` are those of whom anything is held, with their epochs."""
+    """Yield all lines but the last; ``clients`` are those with stored state, with their epochs."""
     yield {_HEADER: FORMAT}
     yield {"kind": "epochs", "floor": max(clients.values(), default=0)}
     cursor: object = None
@@ -95,48 +95,48 @@ class _Queue:
 
 @define(slots=True)
 class Contents:
-    """What lines say."""
+    """The contents of an export."""
 
     sessions: list[OpenSession] = field(factory=list)
     queues: dict[str, _Queue] = field(factory=dict)
     retained: list[RetainWrite] = field(factory=list)
     left_out: int = 0
-    """Events, and how far their consumers have come: they are another plugin's."""
+    """The number of lines of events and of their consumers' positions, which another plugin stores."""
 
     def queue_writes(self) -> Iterator[list[QueueWrite]]:
-        """The writes that bring the queues about, client by client."""
+        """Yield the writes that restore the queues, client by client."""
         for client_id, queue in self.queues.items():
-            yield list(_bring_about(client_id, queue))
+            yield list(_writes_of(client_id, queue))
 
 
 def read(source: Iterable[bytes]) -> Contents:
-    """What lines say; raises :class:`MovingError` with the number of a line that is wrong, or missing."""
+    """Parse lines; raises :class:`TransferError` with the number of the line that is invalid or missing."""
     contents = Contents()
     number = 0
     ended = False
     for number, line in enumerate(source, 1):
         try:
             if ended:
-                raise ValueError("something comes after the last line, of kind end")
-            ended = _take(contents, json.loads(line), number)
+                raise ValueError("no line may follow the line of kind end")
+            ended = _take_line(contents, json.loads(line), number)
         except (ValueError, KeyError, TypeError) as error:
-            words = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-            raise MovingError(f"line {number}: {words}") from None
+            problem = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            raise TransferError(f"line {number}: {problem}") from None
     if not ended:
-        raise MovingError(f"line {number + 1}: the export ends here, without a line of kind end: it was cut short")
+        raise TransferError(f"line {number + 1}: the line of kind end is missing: the export is incomplete")
     return contents
 
 
-def _take(contents: Contents, plain: dict[str, Any], number: int) -> bool:
-    """Take a line; answers whether it is the last one."""
+def _take_line(contents: Contents, plain: dict[str, Any], number: int) -> bool:
+    """Add a line; returns whether it is the last one."""
     if number == 1:
         if plain != {_HEADER: FORMAT}:
-            raise ValueError(f"this is no export of format {FORMAT} of a kinmqtt store")
+            raise ValueError(f"this is not a kinmqtt store export of format {FORMAT}")
         return False
     kind = plain.pop("kind")
     if kind == "end":
         if plain["lines"] != number:
-            raise ValueError(f"the export has {plain['lines']} lines, and this is line {number}")
+            raise ValueError(f"the export has {plain['lines']} lines, but this is line {number}")
         return True
     if kind == "session":
         contents.sessions.append(OpenSession(plain["epoch"], from_plain(StoredSession, plain["session"])))
@@ -146,15 +146,15 @@ def _take(contents: Contents, plain: dict[str, Any], number: int) -> bool:
         queue = _Queue(plain["epoch"], plain["last_sequence"], plain["inbound"])
         contents.queues[plain["client_id"]] = queue
     elif kind in ("inflight", "queued"):
-        _place(contents.queues[plain.pop("client_id")], kind, plain)
+        _add_entry(contents.queues[plain.pop("client_id")], kind, plain)
     elif kind in ("event", "consumer"):
         contents.left_out += 1
-    elif kind != "epochs":  # What is not known here begins at Redis's clock, which is above all of them.
-        raise ValueError(f"kind {kind!r} is not known")
+    elif kind != "epochs":  # New clients get Redis's clock as their epoch, which is above all exported epochs.
+        raise ValueError(f"unknown kind {kind!r}")
     return False
 
 
-def _place(queue: _Queue, kind: str, plain: dict[str, Any]) -> None:
+def _add_entry(queue: _Queue, kind: str, plain: dict[str, Any]) -> None:
     if kind == "queued":
         entry = from_plain(Entry, plain)
         queue.entries[entry.sequence] = entry
@@ -164,7 +164,7 @@ def _place(queue: _Queue, kind: str, plain: dict[str, Any]) -> None:
         queue.inflight.append(held)
 
 
-def _bring_about(client_id: str, queue: _Queue) -> Iterator[QueueWrite]:
+def _writes_of(client_id: str, queue: _Queue) -> Iterator[QueueWrite]:
     epoch, last = queue.epoch, queue.last_sequence
     for sequence, entry in sorted(queue.entries.items()):
         yield Append(client_id, epoch, Entry(sequence, _GONE, 2) if entry is None else entry)

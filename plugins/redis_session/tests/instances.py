@@ -1,4 +1,4 @@
-"""Lives of the plugin over a real Redis, for tests that look closer than the contract suites do."""
+"""Started instances of the plugin over a real Redis, for tests of what the contract suites can't see."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kinmqtt_spi.values import NodeIdentity
 
 
 @define(slots=True)
-class Life:
-    """A plugin that was started, and its stores."""
+class Instance:
+    """A started plugin and its stores."""
 
     plugin: RedisSession
     context: BareContext
@@ -27,16 +27,16 @@ class Life:
 
     @property
     def parts(self) -> Any:
-        """What the plugin is made of."""
+        """The plugin's internal parts."""
         return self.plugin._parts
 
 
-async def begun(node: NodeIdentity | None = None, **settings: Any) -> Life:
-    """A life over what the settings name."""
+async def start_instance(node: NodeIdentity | None = None, **settings: Any) -> Instance:
+    """Start an instance with these settings."""
     plugin = RedisSession()
     more = {} if node is None else {"node": node}
     context = BareContext("redis_session", RedisSessionSettings(**{**SOON, **settings}), **more)
     plugin.configure(context)
     stores: Any = (plugin.session_store(), plugin.queue_store(), plugin.retain_store())
     await plugin.start(context)
-    return Life(plugin, context, *stores)
+    return Instance(plugin, context, *stores)

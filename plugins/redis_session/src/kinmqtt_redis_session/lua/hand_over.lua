@@ -1,6 +1,7 @@
--- Gives a stored session that a node left behind a new home, unless somebody has claimed it since. KEYS: s.
--- ARGV: the uid of who is gone, and of the new home. Answers whether it has its home there, and waits to be claimed.
--- A claim of who is gone is not undone any more: it would have its home there again.
+-- Gives an orphaned session a new home, unless it was claimed meanwhile. KEYS: s.
+-- ARGV: the uid of the node that is gone, and the uid of the new home.
+-- Answers 1 if the session has the new home and waits to be claimed there, else 0.
+-- The old node's last claim can no longer be undone: undoing it would restore the old home.
 local head = redis.call('HMGET', KEYS[1], 'u', 'j', 'h')
 if not head[2] then return 0 end
 local home = head[1] or '0'

@@ -1,5 +1,5 @@
--- Undoes a claim whose answer was lost: nobody knows its epoch, and who owned the client before goes on.
--- KEYS: s. ARGV: what names the claim.
+-- Undoes a claim whose answer was lost: no one knows its epoch, so the previous owner must be able to continue.
+-- KEYS: s. ARGV: the claim's token.
 local s = KEYS[1]
 local head = redis.call('HMGET', s, 'k', 'ke', 'ko', 'ku', 'kh', 'kcu')
 if head[1] ~= ARGV[1] then return 0 end
