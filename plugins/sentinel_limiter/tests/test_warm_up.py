@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_sentinel_limiter._rules import FlowRule, Surroundings
+from kinmqtt_sentinel_limiter._rules import Environment, FlowRule
 from kinmqtt_sentinel_limiter._settings import FlowSettings
 from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell
 from kinmqtt_spi.reference.metric import MetricRegistry
 
-RULE = FlowRule(FlowSettings(name="r", count=1), Surroundings(MetricRegistry(), 100))
+RULE = FlowRule(FlowSettings(name="r", count=1), Environment(MetricRegistry(), 100))
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=200), st.floats(1.5, 6.0), st.sampled_from([1.0, 30.0]))

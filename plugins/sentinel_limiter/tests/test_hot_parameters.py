@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_sentinel_limiter._cells import Cell, WindowCell
-from kinmqtt_sentinel_limiter._hot import HotValues
-from kinmqtt_sentinel_limiter._rules import ParamRule, Surroundings
+from kinmqtt_sentinel_limiter._hot_parameters import HotValues
+from kinmqtt_sentinel_limiter._rules import Environment, ParamRule
 from kinmqtt_sentinel_limiter._settings import ParamSettings
 from kinmqtt_spi.reference.metric import MetricRegistry
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
 
 
 def _rule(settings: ParamSettings) -> ParamRule:
-    return ParamRule(settings, Surroundings(MetricRegistry(), 100))
+    return ParamRule(settings, Environment(MetricRegistry(), 100))
 
 
 def _cell() -> Cell:

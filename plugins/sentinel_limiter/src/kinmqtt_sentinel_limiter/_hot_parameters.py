@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from heapq import heapify, heappush, heapreplace
-from typing import TYPE_CHECKING
 
+from kinmqtt_sentinel_limiter._base_rule import BaseRule
 from kinmqtt_sentinel_limiter._cells import Cell
 
-if TYPE_CHECKING:
-    from kinmqtt_sentinel_limiter._rules import Rule
 
-
-class _Hot:
-    """One value: its cell, and how heavy it is at most."""
+class _HotValue:
+    """One value: its cell, and an upper bound of its weight."""
 
     __slots__ = ("cell", "weight")
 
@@ -23,24 +20,24 @@ class _Hot:
 
 
 class HotValues:
-    """Cells of at most ``max_values`` values, and of ``pinned`` ones beside.
+    """Cells of at most ``max_values`` values, and of the ``pinned`` ones in addition.
 
-    Weights are counted as the space-saving algorithm does: a value that is not known takes the place of the
-    lightest, and its weight on top of its own. So with ``n`` counted, whatever came more than ``n / max_values``
-    times is there, and a flood of new values only ever takes each other's place. Weights are halved at each
-    :meth:`sweep`, or what was heavy once would stay for ever.
+    Weights follow the space-saving algorithm: an unknown value replaces the lightest one and adds that weight to its
+    own. So after ``n`` requests every value with more than ``n / max_values`` of them is present, and in a flood of
+    new values these only replace each other. Weights are halved at each :meth:`sweep`, so that formerly heavy values
+    go.
     """
 
     def __init__(self, max_values: int, make: Callable[[], Cell], pinned: Mapping[str, Cell]) -> None:
         self.max_values = max_values
         self._make = make
         self._pinned = dict(pinned)
-        self._hot: dict[str, _Hot] = {}
+        self._hot: dict[str, _HotValue] = {}
         self._heap: list[tuple[float, str]] = []
-        """Each value once, with a weight that is not above its own by now."""
+        """Each value once, with a weight that is at most its current one."""
 
     def cell(self, value: str, amount: int) -> Cell:
-        """The value's cell, which gets heavier by ``amount``."""
+        """The value's cell; adds ``amount`` to its weight."""
         hot = self._hot.get(value)
         if hot is not None:
             hot.weight += amount
@@ -49,12 +46,12 @@ class HotValues:
         return self._add(value, amount) if pinned is None else pinned
 
     def known(self, value: str) -> Cell | None:
-        """The value's cell, if it has one."""
+        """The value's cell; ``None`` if it has none."""
         hot = self._hot.get(value)
         return self._pinned.get(value) if hot is None else hot.cell
 
     def sweep(self, now: float) -> None:
-        """Let all get lighter, and drop those that are light and as good as new."""
+        """Halve all weights, and drop light values whose cells are unused."""
         for value, hot in list(self._hot.items()):
             hot.weight /= 2.0
             if hot.weight < 1.0 and hot.cell.spent(now) <= 0.0:
@@ -63,14 +60,14 @@ class HotValues:
         heapify(self._heap)
 
     def __len__(self) -> int:
-        """How many values are remembered, the pinned ones left out."""
+        """The number of remembered values, without the pinned ones."""
         return len(self._hot)
 
     def __contains__(self, value: str) -> bool:
         return value in self._hot
 
     def _add(self, value: str, amount: int) -> Cell:
-        hot = _Hot(self._make(), amount)
+        hot = _HotValue(self._make(), amount)
         if len(self._hot) < self.max_values:
             heappush(self._heap, (hot.weight, value))
         else:
@@ -82,7 +79,7 @@ class HotValues:
         return hot.cell
 
     def _lightest(self) -> tuple[float, str]:
-        """The head of the heap once it tells the truth; each value that got heavier sinks to its place."""
+        """The lightest value; moves values whose weight has grown to their place in the heap."""
         while True:
             weight, value = self._heap[0]
             current = self._hot[value].weight
@@ -92,11 +89,11 @@ class HotValues:
 
 
 class HotCell(Cell):
-    """One value's face to a rule: finds the cell anew each time, as another value may have taken its place."""
+    """One value's view of a rule: looks up the cell each time, because another value may have replaced it."""
 
     __slots__ = ("_value", "_values")
 
-    def __init__(self, rule: Rule, values: HotValues, value: str) -> None:
+    def __init__(self, rule: BaseRule, values: HotValues, value: str) -> None:
         super().__init__(rule)
         self._values = values
         self._value = value

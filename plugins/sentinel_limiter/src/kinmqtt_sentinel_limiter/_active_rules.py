@@ -1,4 +1,4 @@
-"""Answering the limiters' questions: which cells concern a resource, and what they say together."""
+"""The rules in force: finds the cells that count a resource's use, and combines their answers."""
 
 from __future__ import annotations
 
@@ -9,60 +9,60 @@ from typing import Final, TypeAlias
 from attrs import evolve
 
 from kinmqtt_sentinel_limiter._cells import Cell
-from kinmqtt_sentinel_limiter._needs import kinds_of, releases_of, unmet
-from kinmqtt_sentinel_limiter._rules import FlowRule, ParamRule, Rule, Surroundings
+from kinmqtt_sentinel_limiter._limiter_needs import kinds_of, releases_of, unmet_need
+from kinmqtt_sentinel_limiter._rules import Environment, FlowRule, ParamRule, Rule
 from kinmqtt_sentinel_limiter._settings import AnswerSettings, FlowSettings, ParamSettings, Rules, SystemSettings
-from kinmqtt_sentinel_limiter._system import Load, LoadCell, SystemRule
+from kinmqtt_sentinel_limiter._system_rules import Load, LoadCell, SystemRule
 from kinmqtt_spi.services.limiter import LimitDecision, LimiterNeeds, LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.services.metric import Metrics
 
 Cells: TypeAlias = tuple[Cell, ...]
 
 MAX_PLANS: Final = 50_000
-"""For how many resources it is remembered which cells concern them."""
+"""The most resources whose cells are cached."""
 
-MAX_PLANNED_BYTES: Final = 16 << 20
-"""What the names of those may take together."""
+MAX_PLAN_BYTES: Final = 16 << 20
+"""The most memory for the names of cached resources."""
 
-LONGEST_PLANNED: Final = 1024
-"""In characters. A resource with a longer topic or name in it has its cells found for each packet."""
+MAX_PLANNED_NAME: Final = 1024
+"""In characters. The cells of a resource with a longer topic or name are looked up for each packet."""
 
-PLANS_KEPT_S: Final = 60.0
-"""After so long they are found anew, so that those of who has left go."""
+PLAN_AGE_S: Final = 60.0
+"""After this time all plans are dropped, so that those of clients that have left go."""
 
 _PUBLISH: Final = ResourceKind.PUBLISH
-"""A name of the module's own, as it is looked at for each packet."""
+"""A module-level name, because it is read for each packet."""
 
 
-class Ledger(Cell):
-    """How much one resource has in use, for rules that come while it does; no rule's own.
+class UseCounter(Cell):
+    """Counts how much of one resource is in use, for rules that are added meanwhile; belongs to no rule.
 
-    It is in the book while it has anything in use, and longer where plans hold it.
+    It is registered in ``counters`` while anything is in use, and longer if plans refer to it.
     """
 
-    __slots__ = ("book", "in_use", "resource")
+    __slots__ = ("counters", "in_use", "resource")
 
-    def __init__(self, book: dict[Resource, Ledger], resource: Resource) -> None:
-        self.gone = False
+    def __init__(self, counters: dict[Resource, UseCounter], resource: Resource) -> None:
+        self.forgotten = False
         self.in_use = 0
-        self.book = book
+        self.counters = counters
         self.resource = resource
 
     def take(self, amount: int, now: float) -> float:
         if not self.in_use:
-            self.book[self.resource] = self
+            self.counters[self.resource] = self
         self.in_use += amount
         return 0.0
 
-    def give_back(self, amount: int, now: float) -> None:
+    def release(self, amount: int, now: float) -> None:
         self.in_use -= amount
         if self.in_use <= 0:
             self.in_use = 0
-            self.book.pop(self.resource, None)
+            self.counters.pop(self.resource, None)
 
 
-class PlannedLedger(Ledger):
-    """A ledger that plans hold, and that stays in the book with them: packets come and go without looking it up."""
+class PlannedUseCounter(UseCounter):
+    """A use counter that plans refer to. It stays registered as long as they do, so packets need no lookup."""
 
     __slots__ = ()
 
@@ -70,58 +70,58 @@ class PlannedLedger(Ledger):
         self.in_use += amount
         return 0.0
 
-    def give_back(self, amount: int, now: float) -> None:
+    def release(self, amount: int, now: float) -> None:
         self.in_use -= amount
 
 
-class Limits:
+class ActiveRules:
     """The flow, hot-parameter and system rules in force.
 
-    What one rule refuses costs no other rule anything. The broker asks for the PUBLISH packets of a connection with
-    one and the same resource, so its cells are found by the resource's identity: the resource is held, and its
-    identity nobody else's, until the plans are dropped, as when a rule changes. A cell whose key was forgotten
-    says so when it is asked, and the resource's cells are looked for anew.
+    A request that one rule refuses uses up no other rule. The cells of a resource are cached as a plan. The broker
+    uses the same resource object for all PUBLISH packets of a connection, so plans are found by the object's
+    identity; the object is kept alive, so that its identity stays unique, until the plans are dropped, for example
+    when a rule changes. A cell whose key was forgotten reports that, and the plan is made again.
 
-    Where the broker tells when something is over, a ledger has what is in use, by resource: a rule that comes later
-    counts all of it, and what is given back then is what it has counted.
+    If the broker reports releases, a use counter counts what is in use by resource. A rule that is added later takes
+    all of that over, so it counts exactly what will be released.
     """
 
-    def __init__(self, metrics: Metrics, monotonic: Callable[[], float], max_keys: int, asked: LimiterNeeds) -> None:
-        """Have no rules yet; ``asked`` is what the broker was asked to tell."""
+    def __init__(self, metrics: Metrics, monotonic: Callable[[], float], max_keys: int, needs: LimiterNeeds) -> None:
+        """Start without rules; ``needs`` is what the broker reports to this limiter."""
         self._monotonic = monotonic
         self._passed = metrics.counter("limiter.passed", "requests")
         self.blocked = self.shadow_blocked = self.delayed = 0
-        self._surroundings = Surroundings(metrics, max_keys)
-        self._asked = asked
+        self._environment = Environment(metrics, max_keys)
+        self._needs = needs
         self._rules: dict[str, Rule] = {}
         self._settings: dict[str, AnswerSettings] = {}
         self._by_kind: Mapping[ResourceKind, tuple[Rule, ...]] = {}
         self._shut: Mapping[ResourceKind, Cells] = {}
-        """The gates of system rules that are shut just now; empty while all is well."""
+        """The gates of system rules that are shut now; empty under normal load."""
         self._load = Load()
         self._counts_load = False
-        """Whether some rule wants to know what the broker is able to do."""
-        self._book: dict[Resource, Ledger] = {}
+        """Whether some rule is adaptive, so that the broker's load must be measured."""
+        self._use_counters: dict[Resource, UseCounter] = {}
         self._plans: dict[int, Cells] = {}
         self._topic_plans: dict[Resource, Cells] = {}
-        self._returns: dict[int, Cells] = {}
+        self._release_plans: dict[int, Cells] = {}
         self._pinned: list[Resource] = []
         """The resources whose identities are keys of plans."""
         self._planned_bytes = 0
         self._planned_at = monotonic()
-        """Since when there may be plans."""
+        """When the plans were last dropped."""
 
     @property
     def passed(self) -> int:
-        """How much was let in, delayed or not."""
+        """How many requests passed, delayed or not."""
         return self._passed.value
 
     def in_use(self) -> dict[Resource, int]:
-        """How much each resource has in use, of the kinds whose end the broker tells of."""
-        return {resource: ledger.in_use for resource, ledger in self._book.items() if ledger.in_use > 0}
+        """How much of each resource is in use, for the kinds whose releases the broker reports."""
+        return {resource: counter.in_use for resource, counter in self._use_counters.items() if counter.in_use > 0}
 
     def acquire(self, resource: Resource, amount: int) -> LimitDecision | None:
-        """Take ``amount`` by every rule that concerns the resource, or by none where one refuses."""
+        """Take ``amount`` from every matching rule, or from none if one refuses."""
         cells = self._plans.get(id(resource))
         if cells is None:
             cells = self._plan(resource)
@@ -131,33 +131,33 @@ class Limits:
         for cell in cells:
             wait_s = cell.take(amount, now)
             if wait_s:
-                if any(cell.gone for cell in cells):
-                    return self._ask_anew(cells, cells.index(cell) + (wait_s > 0.0), resource, amount)
-                return self._settle(cells, cells.index(cell), wait_s, amount, now)
+                if any(cell.forgotten for cell in cells):
+                    return self._acquire_again(cells, cells.index(cell) + (wait_s > 0.0), resource, amount)
+                return self._combine(cells, cells.index(cell), wait_s, amount, now)
         self._passed.value += amount
         return None
 
     def release(self, resource: Resource, amount: int) -> None:
-        """Give back what is limited by how much of it there is at once."""
-        cells = self._returns.get(id(resource))
+        """Release an amount of a resource whose concurrency is limited."""
+        cells = self._release_plans.get(id(resource))
         if cells is None:
-            cells = self._return_plan(resource)
+            cells = self._release_plan(resource)
         if cells:
             now = self._monotonic()
             for cell in cells:
-                cell.give_back(amount, now)
+                cell.release(amount, now)
 
-    def _ask_anew(self, cells: Cells, taken: int, resource: Resource, amount: int) -> LimitDecision | None:
-        """Some cell's key was forgotten: take nothing of these, and ask those that are there now."""
+    def _acquire_again(self, cells: Cells, taken: int, resource: Resource, amount: int) -> LimitDecision | None:
+        """Undo what was taken and try again with new cells, because some cell's key was forgotten."""
         for cell in cells[:taken]:
             cell.undo(amount)
         self._plans.pop(id(resource), None)
-        self._returns.pop(id(resource), None)
+        self._release_plans.pop(id(resource), None)
         self._topic_plans.pop(resource, None)
         return self.acquire(resource, amount)
 
-    def _settle(self, cells: Cells, place: int, wait_s: float, amount: int, now: float) -> LimitDecision | None:
-        """Go on behind the first cell that did not simply let pass: it refuses, delays or is in the shadow."""
+    def _combine(self, cells: Cells, place: int, wait_s: float, amount: int, now: float) -> LimitDecision | None:
+        """Continue at the first cell that did not return 0: it refuses, delays or is in shadow mode."""
         taken = list(cells[:place])
         longest_s, slowest = 0.0, None
         while True:
@@ -171,7 +171,7 @@ class Limits:
                     return cell.rule.refusal
                 cell.rule.shadow_blocked.value += amount
                 self.shadow_blocked += amount
-                if cell.overrun(amount):
+                if cell.take_anyway(amount):
                     taken.append(cell)
             else:
                 taken.append(cell)
@@ -188,10 +188,10 @@ class Limits:
         self.delayed += amount
         return LimitDecision(LimitVerdict.DELAY, slowest.name, longest_s, slowest.reason)
 
-    # Which cells
+    # Plans: the cells of a resource
 
     def _plan(self, resource: Resource) -> Cells:
-        """The cells of a resource; remembered where it comes again."""
+        """The cells of a resource; cached if the resource is likely to come again."""
         if not _is_planned(resource):
             return self._cells(resource)
         if resource.topic is not None:
@@ -211,32 +211,32 @@ class Limits:
         cells = [cell for cell in (rule.cell(resource, now) for rule in rules) if cell is not None]
         if resource.kind is _PUBLISH and self._counts_load:
             cells.append(LoadCell(self._load))
-        if resource.kind in self._asked.releases:
-            cells.append(self._ledger(resource))
+        if resource.kind in self._needs.releases:
+            cells.append(self._use_counter(resource))
         return tuple(cells)
 
-    def _ledger(self, resource: Resource) -> Ledger:
-        """The resource's ledger; behind all cells that may refuse, so that nothing is ever undone in it."""
-        ledger = self._book.get(resource)
-        if ledger is None:
+    def _use_counter(self, resource: Resource) -> UseCounter:
+        """The resource's use counter. It follows all cells that may refuse, so it never has to undo."""
+        counter = self._use_counters.get(resource)
+        if counter is None:
             if not _is_planned(resource):
-                return Ledger(self._book, resource)
-            ledger = self._book[resource] = PlannedLedger(self._book, resource)
-        return ledger
+                return UseCounter(self._use_counters, resource)
+            counter = self._use_counters[resource] = PlannedUseCounter(self._use_counters, resource)
+        return counter
 
-    def _return_plan(self, resource: Resource) -> Cells:
-        """The cells that something is given back to."""
+    def _release_plan(self, resource: Resource) -> Cells:
+        """The cells that count releases."""
         known = self._plans.get(id(resource))
         cells = self._cells(resource) if known is None else known
-        cells = tuple(cell for cell in cells if type(cell).give_back is not Cell.give_back)
+        cells = tuple(cell for cell in cells if type(cell).release is not Cell.release)
         if known is not None:
-            self._returns[id(resource)] = cells
+            self._release_plans[id(resource)] = cells
         return cells
 
     def _make_room(self, plans: int, resource: Resource) -> None:
-        """For one more than so many plans."""
+        """Make room for one more plan."""
         wanted = sum(map(getsizeof, (resource.client_id, resource.username, resource.topic)))
-        if plans >= MAX_PLANS or self._planned_bytes + wanted > MAX_PLANNED_BYTES:
+        if plans >= MAX_PLANS or self._planned_bytes + wanted > MAX_PLAN_BYTES:
             self._drop_plans()
         self._planned_bytes += wanted
 
@@ -244,27 +244,27 @@ class Limits:
         self._planned_bytes = 0
         self._planned_at = self._monotonic()
         self._plans.clear()
-        self._returns.clear()
+        self._release_plans.clear()
         self._topic_plans.clear()
         self._pinned.clear()
-        # In place: ledgers know the book.
-        for resource in [resource for resource, ledger in self._book.items() if ledger.in_use <= 0]:
-            del self._book[resource]
+        # In place: ledgers know the counters.
+        for resource in [resource for resource, counter in self._use_counters.items() if counter.in_use <= 0]:
+            del self._use_counters[resource]
 
-    # Which rules
+    # Rules
 
     def take(self, rules: Rules) -> list[str]:
-        """Go by these rules; those that did not change keep their state. Answers what must wait for a restart."""
+        """Apply these rules; unchanged rules keep their state. Returns what needs a restart."""
         sentences = []
         taken: list[tuple[Rule, AnswerSettings]] = []
         for settings in (*rules.flow, *rules.param, *rules.system):
-            why = unmet(settings, self._asked)
+            why = unmet_need(settings, self._needs)
             if why is not None:
                 sentences.append(f'rule "{settings.name}" is not in force: {why}')
                 continue
             known = self._rules.get(settings.name)
             if known is None or self._settings[settings.name] != settings:
-                known = self._made(settings)
+                known = self._make_rule(settings)
             taken.append((known, settings))
         staying = [rule for rule, _ in taken]
         for rule in self._rules.values():
@@ -276,36 +276,36 @@ class Limits:
         return sentences
 
     def resize(self, max_keys: int) -> None:
-        """Let each rule remember so many keys, those in force too."""
-        self._surroundings = evolve(self._surroundings, max_keys=max_keys)
+        """Change the limit of remembered keys, also for the rules in force."""
+        self._environment = evolve(self._environment, max_keys=max_keys)
         now = self._monotonic()
         for rule in self._rules.values():
             if isinstance(rule, FlowRule):
                 rule.table.resize(max_keys, now)
 
-    def _made(self, settings: AnswerSettings) -> Rule:
+    def _make_rule(self, settings: AnswerSettings) -> Rule:
         rule: Rule
         if isinstance(settings, SystemSettings):
-            rule = SystemRule(settings, self._surroundings.metrics, self._load)
+            rule = SystemRule(settings, self._environment.metrics, self._load)
         elif isinstance(settings, ParamSettings):
-            rule = ParamRule(settings, self._surroundings)
+            rule = ParamRule(settings, self._environment)
         else:
             assert isinstance(settings, FlowSettings)
-            rule = FlowRule(settings, self._surroundings)
+            rule = FlowRule(settings, self._environment)
         if releases_of(settings):
             self._count_in_use(rule)
         return rule
 
     def _count_in_use(self, rule: Rule) -> None:
-        """Let a new rule know of what is in use already: it will be given that back."""
+        """Let a new rule count what is in use already, because it will get the releases."""
         now = self._monotonic()
         for resource, amount in self.in_use().items():
             cell = rule.cell(resource, now)
             if cell is not None:
-                cell.overrun(amount)
+                cell.take_anyway(amount)
 
     def _index(self) -> None:
-        """Sort the rules by kind, and find every resource's cells anew."""
+        """Index the rules by kind, and drop all plans."""
         by_kind: dict[ResourceKind, list[Rule]] = {}
         for name, rule in self._rules.items():
             for kind in kinds_of(self._settings[name]):
@@ -323,7 +323,7 @@ class Limits:
         return [rule for rule in self._rules.values() if isinstance(rule, SystemRule)]
 
     def shut_gates(self) -> None:
-        """Put the gates of shut rules before everything else."""
+        """Put the gates of shut rules before all other cells."""
         shut: dict[ResourceKind, Cells] = {}
         for rule in self.system_rules():
             if rule.shut:
@@ -332,20 +332,22 @@ class Limits:
         self._shut = shut
 
     def sweep(self, now: float) -> None:
-        """Forget keys that are as good as new, some at a time."""
+        """Forget some of the keys without recent use."""
         for rule in self._rules.values():
             rule.sweep(now)
 
     def age(self, now: float) -> None:
-        """Let hot values get lighter, and have all plans made anew now and then: nobody may need them any more."""
+        """Reduce the weights of hot values, and drop all plans from time to time: some may be unused."""
         for rule in self._rules.values():
             rule.age(now)
-        if now - self._planned_at >= PLANS_KEPT_S:
+        if now - self._planned_at >= PLAN_AGE_S:
             self._drop_plans()
 
 
 def _is_planned(resource: Resource) -> bool:
-    """Whether it is remembered which cells concern a resource: where it comes again, and is not large."""
+    """Whether the cells of a resource are cached: only for PUBLISH, and if its names are not long."""
     if resource.kind is not _PUBLISH:
         return False
-    return all(len(name or "") <= LONGEST_PLANNED for name in (resource.topic, resource.client_id, resource.username))
+    return all(
+        len(name or "") <= MAX_PLANNED_NAME for name in (resource.topic, resource.client_id, resource.username)
+    )

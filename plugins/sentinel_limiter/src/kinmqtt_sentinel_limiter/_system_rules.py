@@ -1,4 +1,4 @@
-"""System rules: how loaded the machine and the broker are, and what is let in meanwhile."""
+"""System rules: measure the load of machine and broker, and refuse requests under overload."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 import psutil
 
-from kinmqtt_sentinel_limiter._cells import REFUSED, Cell, ConcurrencyCell
+from kinmqtt_sentinel_limiter._cells import REFUSED, Cell
+from kinmqtt_sentinel_limiter._concurrency import ConcurrencyCell
 from kinmqtt_sentinel_limiter._leap_array import LeapArray
 from kinmqtt_sentinel_limiter._rules import Rule, reject_cell
 from kinmqtt_sentinel_limiter._settings import COUNTED, SystemSettings
@@ -16,14 +17,14 @@ from kinmqtt_spi.services.limiter import Resource, ResourceKind
 from kinmqtt_spi.services.metric import Metrics
 
 LAG_WINDOW_S: Final = 1.0
-"""The lag is the worst of the last second: one late turn is over before anybody can look."""
+"""The lag is the worst of the last second, because a single late turn is over before it can be seen."""
 
-TELL_EVERY_S: Final = 10.0
-"""How often the log has a line about one rule, at most."""
+LOG_INTERVAL_S: Final = 10.0
+"""The shortest interval between log lines about one rule."""
 
 
 class Gauges(Protocol):
-    """Where measures come from: the machine, or a test."""
+    """The source of measurements: the machine, or a test."""
 
     def cpu(self) -> float:
         """The share of all processors in use since the last call, 0 to 1."""
@@ -39,7 +40,7 @@ class Gauges(Protocol):
 
 
 class MachineGauges:
-    """Measures by psutil."""
+    """Measures with psutil."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -58,11 +59,11 @@ class MachineGauges:
 
 
 class Load:
-    """PUBLISH packets in hand, and what the broker was able to do at its best, as Sentinel's BBR check has it.
+    """Counts PUBLISH packets in progress, and estimates the broker's capacity like Sentinel's BBR check.
 
-    ``capacity`` is the most that were carried out in a bucket of the window, a second, times the shortest time that
-    they took: what was in hand when the broker did best. The times come from Little's law, the mean number in hand by
-    how many a second were done, so that no packet needs a time of its own.
+    ``capacity`` is the highest rate in any bucket of the window, times the shortest time that packets took: the
+    number in progress when the broker was at its best. The times come from Little's law (mean number in progress,
+    divided by the rate), so that no packet needs a timestamp.
     """
 
     def __init__(self, samples: int = 20, interval_s: float = 10.0) -> None:
@@ -71,22 +72,22 @@ class Load:
         self._at = 0.0
 
     def begin(self, in_hand: int, now: float) -> None:
-        """So many are in hand, whatever was counted until now: nobody has told what began and was done."""
+        """Start over with ``in_hand`` packets in progress, because nothing was counted until now."""
         self._window.clear()
         self.in_hand, self._at = in_hand, now
 
     def began(self, amount: int, now: float) -> None:
-        """So many more are in hand."""
+        """Count packets that begin."""
         self._window.add(now, 0, self._area(now))
         self.in_hand += amount
 
     def done(self, amount: int, now: float) -> None:
-        """So many were carried out."""
+        """Count packets that are done."""
         self._window.add(now, amount, self._area(now))
         self.in_hand = max(self.in_hand - amount, 0)
 
     def capacity(self, now: float) -> float:
-        """How many may be in hand; unlimited while nothing is known."""
+        """How many packets may be in progress; infinite without measurements."""
         most, shortest_s = 0.0, inf
         for done, area in self._window.buckets(now):
             if done:
@@ -95,7 +96,7 @@ class Load:
         return inf if not most else most / self._window.bucket_s * shortest_s
 
     def has_room(self, amount: int, now: float) -> bool:
-        """Whether so many more are within the capacity; one read always is."""
+        """Whether the capacity allows more packets; a single read is always allowed."""
         return not self.in_hand or self.in_hand + amount <= self.capacity(now)
 
     def _area(self, now: float) -> float:
@@ -105,24 +106,24 @@ class Load:
 
 
 class LoadCell(Cell):
-    """Counts PUBLISH packets in and out, behind all that may refuse them; no rule's own."""
+    """Counts PUBLISH packets in progress. It follows all cells that may refuse, and belongs to no rule."""
 
     __slots__ = ("_load",)
 
     def __init__(self, load: Load) -> None:
-        self.gone = False
+        self.forgotten = False
         self._load = load
 
     def take(self, amount: int, now: float) -> float:
         self._load.began(amount, now)
         return 0.0
 
-    def give_back(self, amount: int, now: float) -> None:
+    def release(self, amount: int, now: float) -> None:
         self._load.done(amount, now)
 
 
 class SystemRule(Rule):
-    """A system rule: shut while its measure is above the threshold."""
+    """A system rule: shut while its metric is above the threshold."""
 
     def __init__(self, settings: SystemSettings, metrics: Metrics, load: Load) -> None:
         super().__init__(settings, metrics)
@@ -131,34 +132,34 @@ class SystemRule(Rule):
         self.delay_s = settings.delay_s if settings.verdict == "delay" else 0.0
         self.shut = False
         self.value = 0.0
-        self._told = False
-        self._told_at = -inf
+        self._logged = False
+        self._logged_at = -inf
         self.counter: Cell | None = self._counter()
-        """The cell for all PUBLISH packets, where the rule counts them."""
+        """The cell for all PUBLISH packets; ``None`` if the rule does not count them."""
         self.gates: dict[ResourceKind, Cell] = {kind: Gate(self, kind) for kind in settings.kinds}
-        """What answers while the rule is shut, by kind."""
+        """The gates that refuse requests while the rule is shut, by kind."""
         metrics.gauge("limiter.system_shut", "rules", lambda: float(self.shut), {"rule": settings.name})
 
     @property
     def measured(self) -> bool:
-        """Whether the rule looks at a gauge, and not at packets."""
+        """Whether the rule uses a gauge instead of counting packets."""
         return self.counter is None
 
     def look(self, value: float) -> bool:
-        """Take a new measure; whether that opened or shut the rule."""
+        """Take a new measurement; returns whether it opened or shut the rule."""
         self.value = value
         before, self.shut = self.shut, value > self.settings.threshold
         return before is not self.shut
 
-    def has_news(self, now: float) -> bool:
-        """Whether the log should say that the rule was shut or opened: once in a while, as loads go up and down."""
-        if self._told is self.shut or now - self._told_at < TELL_EVERY_S:
+    def should_log(self, now: float) -> bool:
+        """Whether to log that the rule was shut or opened; rate-limited, because loads fluctuate."""
+        if self._logged is self.shut or now - self._logged_at < LOG_INTERVAL_S:
             return False
-        self._told, self._told_at = self.shut, now
+        self._logged, self._logged_at = self.shut, now
         return True
 
     def retire(self) -> None:
-        self.shut = False  # as its gauge, which stays, is to say
+        self.shut = False  # for its gauge, which stays registered
 
     def cell(self, resource: Resource, now: float) -> Cell | None:
         if self.counter is None:
@@ -177,7 +178,7 @@ class SystemRule(Rule):
 
 
 class Gate(Cell):
-    """Stands before one kind of use while a system rule is shut."""
+    """Refuses or delays requests of one kind while a system rule is shut."""
 
     __slots__ = ("_adaptive", "_rule")
 
@@ -194,7 +195,7 @@ class Gate(Cell):
 
 
 class FullGate(Cell):
-    """Stands before other kinds of use while no more PUBLISH packets would pass."""
+    """Refuses or delays requests of other kinds while no PUBLISH packet would pass."""
 
     __slots__ = ("_counter", "_rule")
 
@@ -211,7 +212,7 @@ class FullGate(Cell):
 
 
 class Measures:
-    """What was measured last; only what a rule looks at is."""
+    """The last measurements of the metrics that rules use."""
 
     def __init__(self, gauges: Gauges) -> None:
         self._gauges = gauges
@@ -224,13 +225,13 @@ class Measures:
         return max((lag_s for _, lag_s in self._lags), default=0.0)
 
     def late(self, now: float, lag_s: float) -> None:
-        """The timer was late by so much."""
+        """Record that the timer was late."""
         self._lags.append((now, max(lag_s, 0.0)))
         while self._lags[0][0] < now - LAG_WINDOW_S:
             self._lags.popleft()
 
     def take(self, wanted: frozenset[str]) -> None:
-        """Measure what is wanted anew."""
+        """Measure the wanted metrics."""
         gauges = self._gauges
         read = {
             "lag": lambda: self.lag_s,

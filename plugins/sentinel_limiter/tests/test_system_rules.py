@@ -8,7 +8,7 @@ import pytest
 
 from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings
 from kinmqtt_sentinel_limiter._settings import FlowSettings, SystemSettings
-from kinmqtt_sentinel_limiter._system import Load, MachineGauges
+from kinmqtt_sentinel_limiter._system_rules import Load, MachineGauges
 from kinmqtt_spi.reference.plugin import BareContext
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
 
@@ -80,7 +80,7 @@ def test_above_the_threshold_it_is_shut(metric: Any, threshold: float, load: flo
     assert answers == [let_in, refused, let_in]
     scene.clock.advance(10)
     assert scene.context.log.texts("warn") == [
-        f"system rule s is in force: {metric} is {load:.4g}, the threshold {threshold:.4g}"
+        f"system rule s takes effect: {metric} is {load:.4g}, the threshold is {threshold:.4g}"
     ]
     assert len(scene.context.log.texts("info")) == 1
     assert scene.context.registry.sum("limiter.blocked") == 2
@@ -98,7 +98,7 @@ def test_a_load_that_goes_up_and_down_does_not_fill_the_log() -> None:
 
     lines = scene.context.log.texts()
     assert len(lines) <= 4
-    assert lines[-1].startswith("system rule s is over")
+    assert lines[-1].startswith("system rule s ends")
 
 
 def test_lag_is_how_late_the_timer_is() -> None:

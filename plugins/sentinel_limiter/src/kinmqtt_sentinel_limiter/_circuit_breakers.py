@@ -1,4 +1,4 @@
-"""Circuit breakers before other plugins' calls: closed, open for a while, then half open for one call."""
+"""Circuit breakers for calls of other plugins: closed, then open for a while, then half open for one call."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.services.plugin import CallGuard, Log
 from kinmqtt_spi.settings import did_you_mean
 
-_EARLY_S: Final = 1e-6
-"""A call's beginning is worked out from its duration, which may be off by less than this."""
+_ROUNDING_S: Final = 1e-6
+"""The tolerance for rounding errors: a call's start is computed from its duration."""
 
 
 class BreakerState(Enum):
-    """What a breaker lets through; the numbers are those of its gauge."""
+    """The state of a breaker; the numbers are the values of its gauge."""
 
     CLOSED = 0
     HALF_OPEN = 1
@@ -28,9 +28,9 @@ class BreakerState(Enum):
 class Breaker:
     """One degrade rule for one plugin's hook.
 
-    Closed, it counts calls in a window that is one bucket long, as Sentinel's is. Open, it lets none in for
-    ``open_s``. Then one call is let in as a probe: it closes the breaker or opens it again. A probe that never ends
-    is given up after another ``open_s``.
+    Closed, it counts calls in a window of one bucket, like Sentinel's. Open, it refuses all calls for ``open_s``.
+    Then it accepts one call as a probe, which closes the breaker or opens it again. A probe that never ends is given
+    up after another ``open_s``.
     """
 
     def __init__(self, settings: DegradeSettings, plugin: str, hook: str, metrics: Metrics, log: Log) -> None:
@@ -40,12 +40,12 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self._window = LeapArray(1, settings.stat_interval_s, fields=2)
         self._until = 0.0
-        """When an open breaker lets a probe in, and when a probe is given up."""
+        """When an open breaker accepts a probe, and when a probe is given up."""
         self._probed_at = 0.0
         self._last_probes = False
-        """Whether the call that was asked for last is the probe."""
+        """Whether the last call of :meth:`enter` is the probe."""
         self._withdrawn = False
-        """Whether the last probe was withdrawn: while that goes on, the log does not say it of every call."""
+        """Whether the last probe was withdrawn; repeated withdrawals are not logged."""
         self._log = log
         labels = {"rule": settings.name}
         self._blocked = metrics.counter("limiter.blocked", "requests", labels)
@@ -59,16 +59,16 @@ class Breaker:
 
     @property
     def title(self) -> str:
-        """Which rule, and for whose hook."""
+        """The rule's name, plugin and hook."""
         return f"{self.settings.name} for {self.plugin}.{self.hook}"
 
     def enter(self, now: float) -> bool:
-        """Whether a call may be made; where the time has come, it is the probe."""
+        """Whether a call may be made; after ``open_s`` the call is the probe."""
         if self.state is BreakerState.CLOSED:
             return True
         self._last_probes = now >= self._until
         if self._last_probes:
-            self._change(BreakerState.HALF_OPEN, "a call is tried", told=not self._withdrawn)
+            self._change(BreakerState.HALF_OPEN, "a call is tried", logged=not self._withdrawn)
             self._probed_at = now
             self._until = now + self.settings.open_s
             return True
@@ -79,19 +79,19 @@ class Breaker:
         return False
 
     def withdraw(self, now: float) -> None:
-        """The call that was let in last is not made, as something else stops it: if it was the probe, the next is."""
+        """Withdraw the last accepted call, because something else stops it. If it was the probe, the next call is."""
         if self.state is BreakerState.HALF_OPEN and self._last_probes:
-            self._change(BreakerState.OPEN, "something else stopped the call", told=not self._withdrawn)
+            self._change(BreakerState.OPEN, "something else stopped the call", logged=not self._withdrawn)
             self._until = now
             self._withdrawn = True
 
     def leave(self, now: float, duration_s: float, failed: bool) -> None:
-        """A call has ended."""
+        """Record the end of a call."""
         settings = self.settings
         slow_ms = settings.slow_call_ms
         bad = failed if slow_ms is None else duration_s * 1000.0 > slow_ms
         if self.state is BreakerState.HALF_OPEN:
-            if now - duration_s >= self._probed_at - _EARLY_S:
+            if now - duration_s >= self._probed_at - _ROUNDING_S:
                 self._decide(now, bad)
         elif self.state is BreakerState.CLOSED:
             self._window.add(now, 1, bad)
@@ -104,10 +104,10 @@ class Breaker:
             self._open(now, "the probe was slow" if self.settings.strategy == "slow_ratio" else "the probe failed")
         else:
             self._window.clear()
-            self._change(BreakerState.CLOSED, "the probe was well")
+            self._change(BreakerState.CLOSED, "the probe succeeded")
 
     def _trip(self, now: float) -> None:
-        """Open where too many of the window's calls were bad."""
+        """Open the breaker if too many calls in the window were bad."""
         settings = self.settings
         calls, bad = self._window.total(now), self._window.total(now, 1)
         if calls < settings.min_request_amount:
@@ -118,7 +118,7 @@ class Breaker:
             return
         share = bad / calls
         assert settings.ratio is not None
-        # No share is above 1, so that a ratio of 1 means: every call.
+        # A share can't exceed 1, so a ratio of 1 means every call.
         if share > settings.ratio or share == settings.ratio == 1.0:
             what = "slow" if settings.strategy == "slow_ratio" else "failed"
             self._open(now, f"{bad:.0f} of {calls:.0f} calls {'were slow' if what == 'slow' else what}")
@@ -127,11 +127,11 @@ class Breaker:
         self._until = now + self.settings.open_s
         self._change(BreakerState.OPEN, why)
 
-    def _change(self, state: BreakerState, why: str, *, told: bool = True) -> None:
+    def _change(self, state: BreakerState, why: str, *, logged: bool = True) -> None:
         if state is self.state:
             return
         before, self.state = self.state, state
-        if not told:
+        if not logged:
             return
         tell = self._log.warn if state is BreakerState.OPEN else self._log.info
         tell(
@@ -140,19 +140,19 @@ class Breaker:
             before=before.name.lower().replace("_", " "),
             after=state.name.lower().replace("_", " "),
             why=why,
-            shadow=" (shadow: calls go on)" if self.settings.shadow else "",
+            shadow=" (shadow: calls continue)" if self.settings.shadow else "",
         )
 
 
 class Guard(CallGuard):
-    """Stands before one plugin's hook, with a breaker for each rule that concerns it; nearly free without any."""
+    """Guards one plugin's hook with a breaker for each matching rule; nearly free without breakers."""
 
     def __init__(self, plugin: str, hook: str, monotonic: Callable[[], float]) -> None:
         self.plugin = plugin
         self.hook = hook
         self.breakers: tuple[Breaker, ...] = ()
         self.refused = 0
-        """How many calls were not let in."""
+        """The number of refused calls."""
         self._monotonic = monotonic
 
     def enter(self) -> bool:
@@ -173,7 +173,7 @@ class Guard(CallGuard):
             return
         now = self._monotonic()
         if isinstance(error, CallStopped):
-            # Nothing was called, so nothing is known: guards are asked in one go, so it is the call let in last.
+            # The call was not made. All guards are entered in one go, so it was the last accepted call.
             for breaker in self.breakers:
                 breaker.withdraw(now)
             return
@@ -182,7 +182,7 @@ class Guard(CallGuard):
 
 
 class Guards:
-    """All guards that were given, and the rules they go by."""
+    """All guards, and the rules that they apply."""
 
     def __init__(self, metrics: Metrics, log: Log, monotonic: Callable[[], float]) -> None:
         self._metrics = metrics
@@ -192,14 +192,14 @@ class Guards:
         self.guards: list[Guard] = []
 
     def guard(self, plugin: str, hook: str) -> Guard:
-        """A guard; always one, as rules may come later."""
+        """Make a guard, even without rules, because rules may be added later."""
         guard = Guard(plugin, hook, self._monotonic)
         self.guards.append(guard)
         guard.breakers = self._breakers(guard)
         return guard
 
     def take(self, rules: Sequence[DegradeSettings]) -> None:
-        """Go by these rules; breakers of those that did not change stay as they are."""
+        """Apply these rules; breakers of unchanged rules keep their state."""
         self._rules = tuple(rules)
         for guard in self.guards:
             guard.breakers = self._breakers(guard)
@@ -210,20 +210,20 @@ class Guards:
         return [breaker for breaker in breakers if breaker.state is not BreakerState.CLOSED]
 
     def idle(self) -> list[str]:
-        """A sentence for each rule that concerns no call there is: a breaker that was misspelt guards nothing."""
+        """A warning for each rule that matches no call, for example because of a typing error."""
         sentences = []
         for rule in self._rules:
             if any(_concerns(rule, guard) for guard in self.guards):
                 continue
             calls = sorted(f"{guard.plugin}.{guard.hook}" for guard in self.guards)
-            asked = [f"{plugin}.{hook}" for plugin in names_of(rule.plugin) for hook in names_of(rule.hook)]
-            near = did_you_mean(asked[0] if asked else "", calls, quote="")
-            hint = near or f"; those there are: {', '.join(calls) or 'none'}"
-            sentences.append(f"rule {rule.name} concerns no call that clients wait for{hint}")
+            wanted = [f"{plugin}.{hook}" for plugin in names_of(rule.plugin) for hook in names_of(rule.hook)]
+            near = did_you_mean(wanted[0] if wanted else "", calls, quote="")
+            hint = near or f"; the known calls are: {', '.join(calls) or 'none'}"
+            sentences.append(f"rule {rule.name} matches no call that clients wait for{hint}")
         return sentences
 
     def refused(self) -> int:
-        """How many calls were not let in."""
+        """The number of refused calls."""
         return sum(guard.refused for guard in self.guards)
 
     def _breakers(self, guard: Guard) -> tuple[Breaker, ...]:
@@ -238,7 +238,7 @@ class Guards:
             breakers.append(breaker)
         for gone in guard.breakers:
             if gone not in breakers:
-                gone.state = BreakerState.CLOSED  # as its gauge, which stays, is to say
+                gone.state = BreakerState.CLOSED  # for its gauge, which stays registered
         return tuple(breakers)
 
 

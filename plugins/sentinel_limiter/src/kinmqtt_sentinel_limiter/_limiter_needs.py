@@ -1,4 +1,4 @@
-"""What the broker must be asked to tell, for rules to work; it is settled when the broker is put together."""
+"""Derives what the broker must report for the rules to work; it is fixed when the broker starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PASSING: Final = frozenset((ResourceKind.PUBLISH, ResourceKind.SUBSCRIBE))
 
 
 def kinds_of(settings: AnswerSettings) -> frozenset[ResourceKind]:
-    """What the rule must be asked for."""
+    """The kinds of resources that a rule must see."""
     if isinstance(settings, SystemSettings):
         counted = settings.metric in COUNTED or settings.adaptive
         return frozenset((*settings.kinds, _PUBLISH) if counted else settings.kinds)
@@ -30,7 +30,7 @@ def kinds_of(settings: AnswerSettings) -> frozenset[ResourceKind]:
 
 
 def releases_of(settings: AnswerSettings) -> frozenset[ResourceKind]:
-    """Of which kinds the rule must be told that they are over."""
+    """The kinds of resources whose releases a rule must see."""
     if isinstance(settings, FlowSettings) and settings.grade == "concurrency":
         return frozenset((settings.kind,))
     if isinstance(settings, SystemSettings) and (settings.metric == "publish_concurrency" or settings.adaptive):
@@ -39,12 +39,12 @@ def releases_of(settings: AnswerSettings) -> frozenset[ResourceKind]:
 
 
 def needs_topics(settings: AnswerSettings) -> bool:
-    """Whether the rule must be asked for each packet with its topic."""
+    """Whether a rule must see each packet with its topic."""
     return isinstance(settings, MatchSettings) and settings.needs_topics
 
 
 def needs_of(rules: Rules, settings: SentinelSettings) -> LimiterNeeds:
-    """What these rules need; where others may come by a file, what is cheap to be told as well."""
+    """What these rules need. If a rules file may add others, also everything that is cheap to report."""
     answering: list[AnswerSettings] = [*rules.flow, *rules.param, *rules.system]
     kinds = frozenset(kind for rule in answering for kind in kinds_of(rule))
     releases = frozenset(kind for rule in answering for kind in releases_of(rule))
@@ -61,16 +61,16 @@ def needs_of(rules: Rules, settings: SentinelSettings) -> LimiterNeeds:
     return LimiterNeeds(kinds, topics, releases)
 
 
-def unmet(settings: AnswerSettings, asked: LimiterNeeds) -> str | None:
-    """Why the rule can't be in force with what is asked; ``None`` where it can."""
-    kinds = kinds_of(settings) - asked.kinds
-    releases = releases_of(settings) - asked.releases
+def unmet_need(settings: AnswerSettings, needs: LimiterNeeds) -> str | None:
+    """Why a rule can't be in force with these needs; ``None`` if it can."""
+    kinds = kinds_of(settings) - needs.kinds
+    releases = releases_of(settings) - needs.releases
     if kinds:
         return f"no rule was about {_words(kinds)} at the start"
-    if needs_topics(settings) and not asked.topics:
+    if needs_topics(settings) and not needs.topics:
         return "topics are not watched (watch_topics)"
     if releases:
-        return f"nobody tells when {_words(releases)} is over (watch_concurrency)"
+        return f"the broker does not report when {_words(releases)} is over (watch_concurrency)"
     return None
 
 

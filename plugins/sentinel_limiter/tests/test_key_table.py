@@ -5,13 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_sentinel_limiter._cells import ConcurrencyCell, WindowCell
-from kinmqtt_sentinel_limiter._rules import FlowRule, Surroundings
+from kinmqtt_sentinel_limiter._cells import WindowCell
+from kinmqtt_sentinel_limiter._concurrency import ConcurrencyCell
+from kinmqtt_sentinel_limiter._key_table import KeyTable, key_of
+from kinmqtt_sentinel_limiter._rules import Environment, FlowRule
 from kinmqtt_sentinel_limiter._settings import FlowSettings
-from kinmqtt_sentinel_limiter._table import KeyTable, key_of
 from kinmqtt_spi.reference.metric import MetricRegistry
 
-RULE = FlowRule(FlowSettings(name="r", count=1), Surroundings(MetricRegistry(), 100))
+RULE = FlowRule(FlowSettings(name="r", count=1), Environment(MetricRegistry(), 100))
 
 
 @given(st.integers(9, 200), st.lists(st.tuples(st.integers(0, 500), st.floats(0.0, 3.0)), max_size=400))
@@ -41,8 +42,8 @@ def test_what_is_dropped_says_so() -> None:
 
     table.cell("d", 10.0)
 
-    assert swept.gone
-    assert any(cell.gone for cell in pushed)
+    assert swept.forgotten
+    assert any(cell.forgotten for cell in pushed)
 
 
 def test_what_is_held_stays() -> None:
@@ -53,7 +54,7 @@ def test_what_is_held_stays() -> None:
         table.cell(str(number), 0.0).take(1, 0.0)
     held = len(table.cells)
     for cell in table.cells.values():
-        cell.give_back(1, 0.0)
+        cell.release(1, 0.0)
     for number in range(100, 110):
         table.cell(str(number), 0.0)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings, _limits
+from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings, _active_rules
 from kinmqtt_sentinel_limiter._rules import FlowRule
 from kinmqtt_sentinel_limiter._settings import FlowSettings, ParamSettings, Rules, SystemSettings
 from kinmqtt_spi.reasons import ReasonCode
@@ -37,7 +37,7 @@ class Scene:
 
     def take(self, *flow: FlowSettings) -> list[str]:
         """Go by other rules."""
-        return self.limiter._limits.take(Rules(flow=flow))
+        return self.limiter._rules_in_force.take(Rules(flow=flow))
 
     def count(self, name: str) -> float:
         """A metric's sum."""
@@ -222,7 +222,7 @@ def test_a_changed_concurrency_knows_what_is_in_hand(kind: ResourceKind, topic: 
     for _ in range(2):
         scene.limiter.release(resource, 1)
     assert scene.passes(resource, 5) == 2
-    assert scene.limiter._limits.in_use() == {resource: 2, other: 2}
+    assert scene.limiter._rules_in_force.in_use() == {resource: 2, other: 2}
 
 
 def test_a_concurrency_that_comes_back_knows_what_is_in_hand() -> None:
@@ -248,7 +248,7 @@ def test_a_new_system_rule_knows_what_is_in_hand() -> None:
     resource = _publish()
     scene.ask(resource, 3)
 
-    scene.limiter._limits.take(
+    scene.limiter._rules_in_force.take(
         Rules(
             flow=(FlowSettings(name="r", count=100, grade="concurrency"),),
             system=(
@@ -258,17 +258,17 @@ def test_a_new_system_rule_knows_what_is_in_hand() -> None:
         )
     )
 
-    assert scene.limiter._limits._load.in_hand == 3
+    assert scene.limiter._rules_in_force._load.in_hand == 3
     assert scene.passes(resource, 9) == 2
     for amount in (3, 1, 1):
         scene.limiter.release(resource, amount)
-    assert scene.limiter._limits._load.in_hand == 0
+    assert scene.limiter._rules_in_force._load.in_hand == 0
     assert scene.passes(resource, 9) == 5
 
 
 def test_what_is_in_use_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that came and went, and those that were refused, are in no book."""
-    monkeypatch.setattr(_limits, "MAX_PLANS", 4)
+    monkeypatch.setattr(_active_rules, "MAX_PLANS", 4)
     rules = [
         FlowSettings(name=kind.value, kind=kind, count=1, grade="concurrency", per="all") for kind in ResourceKind
     ]
@@ -284,27 +284,27 @@ def test_what_is_in_use_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for resource in (_publish(f"c{number}"), _publish(f"c{number}", "t"), _connect(f"c{number}")):
             assert scene.ask(resource) is not None
 
-    assert len(scene.limiter._limits._book) <= 12
-    assert scene.limiter._limits.in_use() == dict.fromkeys(held, 1)
+    assert len(scene.limiter._rules_in_force._use_counters) <= 12
+    assert scene.limiter._rules_in_force.in_use() == dict.fromkeys(held, 1)
 
 
 def test_another_bound_for_keys_holds_for_rules_that_stay() -> None:
     """More are remembered, or fewer at once: those with the least use go, and what is held stays."""
     held = FlowSettings(name="held", kind=CONNECT, count=1, grade="concurrency", per="username")
     scene = Scene(FlowSettings(name="r", count=1), held, max_keys=8)
-    rules = scene.limiter._limits._rules
+    rules = scene.limiter._rules_in_force._rules
     rule, holding = rules["r"], rules["held"]
     assert isinstance(rule, FlowRule) and isinstance(holding, FlowRule)
     users = [Resource(CONNECT, "main", "192.0.2.1", None, f"u{number}") for number in range(20)]
     clients = [_publish(f"c{number}") for number in range(40)]
 
-    scene.limiter._limits.resize(32)
+    scene.limiter._rules_in_force.resize(32)
     for number, client in enumerate(clients[:32]):
         scene.ask(client, 1 + number)
     for user in users:
         scene.ask(user)
     wide = len(rule.table.cells)
-    scene.limiter._limits.resize(8)
+    scene.limiter._rules_in_force.resize(8)
 
     assert wide == 32
     assert set(rule.table.cells) == {f"c{number}" for number in range(24, 32)}
@@ -328,7 +328,7 @@ def test_a_client_that_comes_again_takes_its_own_place() -> None:
         scene.limiter.release(_connect(name), 1)
 
     assert scene.passes(_connect(None), 5) == 2
-    assert scene.limiter._limits.in_use() == {_connect(None): 2}
+    assert scene.limiter._rules_in_force.in_use() == {_connect(None): 2}
 
 
 def test_a_client_that_comes_again_is_counted_once_in_the_shadow() -> None:
@@ -369,7 +369,7 @@ def test_rules_that_are_not_asked_for_wait() -> None:
     assert sentences == [
         'rule "kind" is not in force: no rule was about subscribe at the start',
         'rule "topics" is not in force: topics are not watched (watch_topics)',
-        'rule "ends" is not in force: nobody tells when publish is over (watch_concurrency)',
+        'rule "ends" is not in force: the broker does not report when publish is over (watch_concurrency)',
     ]
     assert scene.passes(_publish(topic="a"), 5) == 5
 
@@ -377,7 +377,7 @@ def test_rules_that_are_not_asked_for_wait() -> None:
 def test_keys_are_bounded() -> None:
     """A flood of clients never makes a rule remember more than ``max_keys``, and who is in debt stays."""
     scene = Scene(FlowSettings(name="r", count=1), max_keys=64)
-    rule = scene.limiter._limits._rules["r"]
+    rule = scene.limiter._rules_in_force._rules["r"]
     assert isinstance(rule, FlowRule)
     scene.ask(_publish("heavy"), 1000)
 
@@ -398,23 +398,23 @@ def test_keys_that_are_held_stay() -> None:
     assert sum(scene.passes(client, 2) for client in clients) == 0
     for client in clients:
         scene.limiter.release(client, 1)
-    scene.limiter._limits.sweep(scene.clock.monotonic())
-    held = scene.limiter._limits._rules["r"]
+    scene.limiter._rules_in_force.sweep(scene.clock.monotonic())
+    held = scene.limiter._rules_in_force._rules["r"]
     assert isinstance(held, FlowRule)
     assert held.table.cells == {}
-    assert scene.limiter._limits.in_use() == {}
+    assert scene.limiter._rules_in_force.in_use() == {}
 
 
 def test_idle_keys_are_forgotten() -> None:
     """A sweep drops what is as good as new, and who comes again finds the same as before."""
     scene = Scene(FlowSettings(name="r", count=2))
     resource = _publish()
-    rule = scene.limiter._limits._rules["r"]
+    rule = scene.limiter._rules_in_force._rules["r"]
     assert isinstance(rule, FlowRule)
     scene.passes(resource, 5)
     scene.clock.advance(5)
 
-    scene.limiter._limits.sweep(scene.clock.monotonic())
+    scene.limiter._rules_in_force.sweep(scene.clock.monotonic())
 
     assert rule.table.cells == {}
     assert scene.passes(resource, 5) == 2
@@ -432,15 +432,15 @@ def test_who_shares_a_key_shares_it_after_it_was_forgotten(behaviour: Any) -> No
     scene.ask(second)
     scene.clock.advance(60)
 
-    scene.limiter._limits.sweep(scene.clock.monotonic())
-    cells = [rule.table.cells for rule in scene.limiter._limits._rules.values() if isinstance(rule, FlowRule)]
+    scene.limiter._rules_in_force.sweep(scene.clock.monotonic())
+    cells = [rule.table.cells for rule in scene.limiter._rules_in_force._rules.values() if isinstance(rule, FlowRule)]
     swept, before = [len(of_rule) for of_rule in cells], scene.count("passed")
     scene.ask(first)
     scene.ask(second)
 
     assert swept == [0, 0]
-    assert scene.limiter._limits._plans[id(first)] == scene.limiter._limits._plans[id(second)]
-    assert scene.limiter._limits._plans[id(first)] == (cells[0][""], cells[1]["u"])
+    assert scene.limiter._rules_in_force._plans[id(first)] == scene.limiter._rules_in_force._plans[id(second)]
+    assert scene.limiter._rules_in_force._plans[id(first)] == (cells[0][""], cells[1]["u"])
     assert cells[0][""].spent(60.0) * 1000 == pytest.approx(scene.count("passed") - before, abs=0.01)
 
 
@@ -451,8 +451,8 @@ def test_what_was_taken_before_a_forgotten_key_is_given_back() -> None:
     scene.ask(resource)
     scene.clock.advance(2.5)
     scene.ask(other)
-    scene.limiter._limits.sweep(scene.clock.monotonic())
-    rule = scene.limiter._limits._rules["all"]
+    scene.limiter._rules_in_force.sweep(scene.clock.monotonic())
+    rule = scene.limiter._rules_in_force._rules["all"]
     assert isinstance(rule, FlowRule)
 
     answer = scene.ask(resource)
@@ -463,18 +463,18 @@ def test_what_was_taken_before_a_forgotten_key_is_given_back() -> None:
 
 def test_a_long_table_is_swept_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """No tick looks at more keys than it should, and all are come to."""
-    monkeypatch.setattr("kinmqtt_sentinel_limiter._rules.SWEPT_AT_ONCE", 10)
+    monkeypatch.setattr("kinmqtt_sentinel_limiter._rules.SWEEP_KEYS", 10)
     scene = Scene(FlowSettings(name="r", count=1))
     for number in range(25):
         scene.ask(_publish(f"c{number}"))
-    scene.limiter._limits.sweep(scene.clock.monotonic())  # Nothing has come since, so there is no hurry.
+    scene.limiter._rules_in_force.sweep(scene.clock.monotonic())  # Nothing has come since, so there is no hurry.
     scene.clock.advance(60)
-    rule = scene.limiter._limits._rules["r"]
+    rule = scene.limiter._rules_in_force._rules["r"]
     assert isinstance(rule, FlowRule)
 
     left = []
     for _ in range(3):
-        scene.limiter._limits.sweep(scene.clock.monotonic())
+        scene.limiter._rules_in_force.sweep(scene.clock.monotonic())
         left.append(len(rule.table.cells))
 
     assert left == [15, 5, 0]
@@ -482,7 +482,7 @@ def test_a_long_table_is_swept_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """More resources than are remembered cost time and never the right answer."""
-    monkeypatch.setattr(_limits, "MAX_PLANS", 4)
+    monkeypatch.setattr(_active_rules, "MAX_PLANS", 4)
     scene = Scene(FlowSettings(name="r", count=2), FlowSettings(name="t", count=1, per="topic"))
     clients = [_publish(f"c{number}") for number in range(10)]
     topics = [_publish(f"d{number}", topic=f"t{number}") for number in range(10)]
@@ -490,8 +490,8 @@ def test_plans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [scene.ask(resource) for _ in range(3) for resource in clients + topics]
 
     assert [answer is None for answer in answers] == [True] * 30 + [False] * 30
-    assert len(scene.limiter._limits._plans) <= 4
-    assert len(scene.limiter._limits._topic_plans) <= 4
+    assert len(scene.limiter._rules_in_force._plans) <= 4
+    assert len(scene.limiter._rules_in_force._topic_plans) <= 4
 
 
 def test_hot_parameters_are_limited_each() -> None:
@@ -554,7 +554,7 @@ def test_long_topics_whose_end_is_told_are_not_kept(grade: str) -> None:
     scene.clock.advance(10.0)
 
     assert kept < 1_000_000
-    assert scene.limiter._limits.in_use() == {}
+    assert scene.limiter._rules_in_force.in_use() == {}
     assert scene.passes(_publish(topic=topics[0]), 2) == 1
 
 
@@ -598,13 +598,13 @@ def test_plans_are_bounded_in_bytes() -> None:
 
     kept = _kept_bytes(scene, (_publish(topic=f"\U0001f600{number:01000}") for number in range(12_000)))
 
-    assert kept < 1.5 * _limits.MAX_PLANNED_BYTES
+    assert kept < 1.5 * _active_rules.MAX_PLAN_BYTES
 
 
 def test_idle_plans_are_dropped() -> None:
     """Of topics and of connections; what is in use is still known."""
     scene = Scene(FlowSettings(name="r", count=100, grade="concurrency", topic="#"))
-    limits = scene.limiter._limits
+    limits = scene.limiter._rules_in_force
     for number in range(100):
         scene.ask(_publish(topic=f"t/{number}"))
         scene.ask(_publish(f"c{number}"))
@@ -618,4 +618,4 @@ def test_idle_plans_are_dropped() -> None:
 
     assert young == 100
     assert not limits._topic_plans and not limits._pinned and not limits._plans
-    assert len(limits.in_use()) == len(limits._book) == 199
+    assert len(limits.in_use()) == len(limits._use_counters) == 199

@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kinmqtt_sentinel_limiter._degrade import BreakerState, Guard, Guards
+from kinmqtt_sentinel_limiter._circuit_breakers import BreakerState, Guard, Guards
 from kinmqtt_sentinel_limiter._settings import DegradeSettings
 from kinmqtt_spi.errors import CallStopped
 from kinmqtt_spi.reference.plugin import BareContext
@@ -70,8 +70,8 @@ def test_failed_calls_open_it() -> None:
     [
         ("ldap", "authenticate", None),
         (None, None, None),
-        ("ldpa", "authentikate", "rule b concerns no call that clients wait for; did you mean ldap.authenticate?"),
-        ("sql", None, "rule b concerns no call that clients wait for; those there are: ldap.authenticate"),
+        ("ldpa", "authentikate", "rule b matches no call that clients wait for; did you mean ldap.authenticate?"),
+        ("sql", None, "rule b matches no call that clients wait for; the known calls are: ldap.authenticate"),
     ],
 )
 def test_a_rule_that_guards_nothing_is_told(plugin: str | None, hook: str | None, sentence: str | None) -> None:
