@@ -220,7 +220,8 @@ def test_a_broken_file_leaves_the_old_rules(path: Path) -> None:
 
     assert scene.passes() == 3
     assert scene.context.log.texts("error") == [
-        f"the rules file is invalid, the old rules stay in force: {path}:3:9: flow[0].count: expected a number not below 0.001, got -1"
+        "the rules file is invalid, the old rules stay in force: "
+        f"{path}:3:9: flow[0].count: expected a number not below 0.001, got -1"
     ]
     assert scene.limiter.health().state is HealthState.DEGRADED
     assert ":3:9: flow[0].count" in scene.limiter.health().text

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_auth_file.editing import locked, replace, users_in, with_hashes, with_user, without_user
+from kinmqtt_auth_file.file_writer import locked, replace, users_in, with_hashes, with_user, without_user
 from kinmqtt_auth_file.hashes import PasswordHash, Sha512
 from kinmqtt_spi.errors import SettingsError
 
@@ -88,7 +88,7 @@ def test_what_may_be_a_broken_hash_is_not_hashed_again() -> None:
         with_hashes(b"ann:$7$1$x\nbob:\n:x\n\xff:x\n", "passwords", lambda password: HASH)
 
     assert told.value.problems == (
-        "passwords:1: the password of user 'ann' is no sound hash",
+        "passwords:1: the password of user 'ann' is a malformed hash",
         "passwords:2: the password of user 'bob' is empty",
         "passwords:3: the user name is empty",
         "passwords:4: the user name '\\udcff' is not UTF-8",

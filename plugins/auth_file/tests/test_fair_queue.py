@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_auth_file.turns import TURNS, Turns, network
+from kinmqtt_auth_file.fair_queue import FAILING_SHARE, FairQueue, network
 
 
 class Table:
@@ -17,7 +17,7 @@ class Table:
 
     def __init__(self, *failing: str) -> None:
         self.failing = set(failing)
-        self.turns: Turns[int] = Turns(self.failing.__contains__)
+        self.turns: FairQueue[int] = FairQueue(self.failing.__contains__)
 
     def come(self, *jobs: tuple[str, int]) -> None:
         """Jobs come, each to its line."""
@@ -97,10 +97,10 @@ def test_a_line_changes_its_class() -> None:
     table.come(("bad", 1), ("turns", 2), ("turns", 3), ("good", 4))
 
     table.failing.add("turns")
-    table.turns.look_again("turns")
+    table.turns.reclassify("turns")
     first = table.turns.failing()
     table.failing.clear()
-    table.turns.look_again("bad")
+    table.turns.reclassify("bad")
 
     assert first == ("bad", "turns")
     assert table.taken() == [4, 1, 2, 3]
@@ -115,7 +115,7 @@ def test_who_leaves_takes_no_turn() -> None:
     assert table.turns.remove("b", 3)
     assert not table.turns.remove("b", 3)
     assert not table.turns.remove("nobody", 9)
-    assert table.turns.everybody() == (2,)
+    assert table.turns.all_jobs() == (2,)
     assert table.taken() == [2]
 
 
@@ -142,7 +142,7 @@ def test_who_has_most_gives_way(
     table = Table(*failing)
     table.come(*jobs)
 
-    assert table.turns.last_of_longest(line) == expected
+    assert table.turns.eviction_candidate(line) == expected
 
 
 # How long anybody waits
@@ -155,7 +155,9 @@ class Waiting:
         self.is_sound = is_sound
         self.turns = 0
         # Each line ahead of its own class once; and while they have theirs, one turn in four is the others'.
-        self.bound = ceil((ahead + 1) * TURNS / (TURNS - 1)) + 1 if is_sound else (ahead + 1) * TURNS
+        self.set_limits = (
+            ceil((ahead + 1) * FAILING_SHARE / (FAILING_SHARE - 1)) + 1 if is_sound else (ahead + 1) * FAILING_SHARE
+        )
 
 
 STEPS = st.lists(
@@ -199,7 +201,7 @@ def test_the_first_of_a_line_has_its_turn_in_time(steps: list[tuple[str, str]]) 
                     del watched[each]
                     continue
                 waiting.turns += 1
-                assert waiting.turns <= waiting.bound, (each, steps)
+                assert waiting.turns <= waiting.set_limits, (each, steps)
 
 
 @given(STEPS)
@@ -215,7 +217,7 @@ def test_nobody_is_lost_and_nobody_is_taken_twice(steps: list[tuple[str, str]]) 
             assert table.turns.remove(line, left[line].pop())
         elif step == "fail":
             table.failing ^= {line}
-            table.turns.look_again(line)
+            table.turns.reclassify(line)
         elif step == "take" and (turn := table.turns.take(lambda line: True)) is not None:
             assert left[turn[0]].pop(0) == turn[1]
         assert len(table.turns) == sum(map(len, left.values()))

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 
-from kinmqtt_auth_file.backing_off import FREE
+from kinmqtt_auth_file.backoff import FREE_FAILURES
 from kinmqtt_auth_file.hashes import Kind, PasswordHash
-from kinmqtt_auth_file.line import PATIENCE_S, Line, TooBusy
+from kinmqtt_auth_file.verification_pool import MAX_WAIT_S, TooBusy, VerificationPool
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
 
 RIGHT, WRONG = b"right", b"wrong"
@@ -30,7 +30,7 @@ class Plain(PasswordHash):
     def verify(self, password: bytes) -> bool:
         return password == self.password
 
-    def nobodys(self) -> Plain:
+    def dummy(self) -> Plain:
         return evolve(self, password=b"")
 
     @property
@@ -66,7 +66,7 @@ class Bench:
     def __init__(self, at_once: int = 1, waiting: int = 100, pause_s: float = 2.0) -> None:
         self.context = Threads()
         self.clock: TurnableClock = self.context.clock
-        self.line = Line(self.context, at_once, waiting, pause_s)
+        self.line = VerificationPool(self.context, at_once, waiting, pause_s)
         self.ends: list[tuple[str, object]] = []
 
     def ask(self, address: str, password: bytes = RIGHT) -> Deferred[Any]:
@@ -135,7 +135,7 @@ def test_a_bystander_logs_in_whatever_attackers_do(attackers: int) -> None:
     flood = [f"198.51.100.{number}" for number in range(attackers)]
     for address in flood * 60:
         bench.ask(address, WRONG)
-    for _ in range(attackers * FREE):
+    for _ in range(attackers * FREE_FAILURES):
         if bench.context.calls:
             bench.finish()
         bench.clock.advance(0.01)
@@ -175,7 +175,7 @@ def test_one_addresss_wrong_passwords_are_verified_one_by_one() -> None:
 def test_wrong_passwords_make_an_address_wait() -> None:
     """Longer after each, while the threads are free; a right one heals."""
     bench = Bench(at_once=2)
-    bench.fail("bad", FREE + 1)
+    bench.fail("bad", FREE_FAILURES + 1)
 
     bench.ask("bad", WRONG)
     bench.finish()
@@ -209,7 +209,7 @@ def test_a_known_right_password_heals_too() -> None:
 def test_a_wrong_password_counts_though_its_client_has_gone() -> None:
     """Or whoever goes as soon as a thread is at work would never have failed."""
     bench = Bench()
-    for _ in range(FREE + 1):
+    for _ in range(FREE_FAILURES + 1):
         asked = bench.ask("bad", WRONG)
         asked.cancel()
         bench.finish()
@@ -229,13 +229,13 @@ def test_a_thread_that_fails_says_nothing_of_the_password() -> None:
     bench.finish()
 
     assert bench.ends == [("a", MemoryError), ("b", True)]
-    assert len(bench.line._back_off) == 0
+    assert len(bench.line._backoff) == 0
 
 
 def test_the_addresses_of_one_site_fail_together() -> None:
     """Of IPv6 the first half counts: there are more second halves than passwords."""
     bench = Bench()
-    for number in range(FREE + 1):
+    for number in range(FREE_FAILURES + 1):
         bench.ask(f"2001:db8::{number:x}", WRONG)
         bench.finish()
 
@@ -273,7 +273,7 @@ def test_one_address_fills_a_quarter_of_the_places() -> None:
 
     assert bench.ends == [("flood", "busy")]
     assert bench.context.log.texts("warn") == [
-        "logins are refused as busy: 2 wait for a thread, 2 of them from flood, of at most 8"
+        "logins are refused because the server is busy: 2 of at most 8 wait for a thread, 2 of them from flood"
     ]
 
 
@@ -300,7 +300,7 @@ def test_who_pauses_gives_way_to_who_never_failed() -> None:
     """Its job is one that costs time, and the other's may be a login."""
     bench = Bench(waiting=4)
     for number in range(4):
-        bench.fail(f"bad {number}", FREE + 5)
+        bench.fail(f"bad {number}", FREE_FAILURES + 5)
     for number in range(4):
         bench.ask(f"bad {number}", WRONG)
         bench.finish()
@@ -320,7 +320,7 @@ def test_nobody_waits_longer_than_the_broker_would() -> None:
     bench.ask("runs")
     bench.ask("waits")
 
-    bench.clock.advance(PATIENCE_S)
+    bench.clock.advance(MAX_WAIT_S)
 
     assert bench.ends == [("waits", "busy")]
     bench.finish()
@@ -397,16 +397,16 @@ def test_lines_of_the_log_are_few() -> None:
 
     lines = bench.context.log.texts("warn")
     assert len(lines) == 2
-    assert "were refused since the last such line" in lines[1]
+    assert "were refused since the last log line" in lines[1]
 
 
 def test_the_log_names_who_tries_passwords() -> None:
     """When the pauses begin."""
     bench = Bench()
-    bench.fail("203.0.113.9", FREE + 3)
+    bench.fail("203.0.113.9", FREE_FAILURES + 3)
 
     assert bench.context.log.texts("warn") == [
-        "6 wrong passwords in a row from 203.0.113.9: its logins wait for 0.25 s after each"
+        "6 wrong passwords in a row from 203.0.113.9: logins from there are delayed by 0.25 s after each"
     ]
 
 
@@ -443,7 +443,7 @@ def test_every_client_is_answered_and_the_bounds_hold(steps: list[tuple[str, str
             bench.clock.advance(float(what))
         assert len(bench.context.calls) <= at_once
         assert len(bench.line) <= 8
-        assert all(bench.line._turns.waiting(address) <= 2 for address in ADDRESSES)
+        assert all(bench.line._queue.waiting(address) <= 2 for address in ADDRESSES)
 
     for _ in range(200):
         if bench.context.calls:
@@ -467,8 +467,8 @@ def test_a_bystanders_turn_comes_within_a_bounded_number(attacks: list[tuple[int
             bench.ask(f"attacker {attacker}", WRONG)
         if bench.context.calls and attacker % 2:
             bench.finish()
-    sound = {f"attacker {n}" for n in range(10) if not bench.line._back_off.has_failed(f"attacker {n}")}
-    ahead = sum(bool(bench.line._turns.waiting(address)) for address in sound)
+    sound = {f"attacker {n}" for n in range(10) if not bench.line._backoff.has_failed(f"attacker {n}")}
+    ahead = sum(bool(bench.line._queue.waiting(address)) for address in sound)
 
     asked = bench.ask("bystander")
     finished = 0

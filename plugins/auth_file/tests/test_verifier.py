@@ -10,9 +10,9 @@ from attrs import evolve, frozen
 from twisted.internet.defer import Deferred
 
 from kinmqtt_auth_file.hashes import Kind, PasswordHash
-from kinmqtt_auth_file.line import Line
 from kinmqtt_auth_file.passwords import Passwords
-from kinmqtt_auth_file.verifying import Verified, Verifier
+from kinmqtt_auth_file.verification_pool import VerificationPool
+from kinmqtt_auth_file.verifier import Verified, Verifier
 from kinmqtt_spi.reference.plugin import BareContext, TurnableClock
 
 WORK: list[str] = []
@@ -32,7 +32,7 @@ class Counted(PasswordHash):
         WORK.append("nobody" if self.password == b"\0" else "somebody")
         return password == self.password
 
-    def nobodys(self) -> Counted:
+    def dummy(self) -> Counted:
         return evolve(self, password=b"\0")
 
     @property
@@ -72,7 +72,7 @@ class Bench:
         WORK.clear()
         self.context = Threads()
         self.clock: TurnableClock = self.context.clock
-        self.line = Line(self.context, at_once, waiting, 0.0)
+        self.line = VerificationPool(self.context, at_once, waiting, 0.0)
         self.verified = Verified(self.clock, entries, keep_s)
         self.hits = self.context.metrics.counter("hits", "clients")
         self.passwords = Passwords.of({"ann": Counted(b"a"), "bob": Counted(b"b")})
@@ -99,7 +99,7 @@ def test_an_unknown_user_costs_what_a_wrong_password_does() -> None:
         assert not bench.answer("stranger", b"wrong")
 
     assert WORK == ["somebody", "nobody"] * 2
-    assert bench.passwords.nobody.cost == bench.passwords.users["ann"].cost
+    assert bench.passwords.dummy.cost == bench.passwords.users["ann"].cost
 
 
 def test_an_unknown_user_never_comes_in() -> None:

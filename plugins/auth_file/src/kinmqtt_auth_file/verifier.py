@@ -1,4 +1,4 @@
-"""Whether a password is right: what was verified lately, and everything else through the line for the threads."""
+"""Verifies passwords: recently verified ones from a cache, all others in the verification pool."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kinmqtt_auth_file.hashes import PasswordHash
-from kinmqtt_auth_file.line import Line
 from kinmqtt_auth_file.passwords import Passwords
+from kinmqtt_auth_file.verification_pool import VerificationPool
 
 if TYPE_CHECKING:
     from kinmqtt_spi.services import metric
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Verified:
-    """Who has shown the right password a short while ago, so that coming again costs little.
+    """A cache of recently verified passwords, so that reconnecting costs little.
 
-    Only right passwords get in, so that wrong ones push nothing out. What is kept is a digest under a key of this
-    process: of the user, the hash that was verified, and the password.
+    Only right passwords are cached, so wrong ones evict nothing. An entry is a digest of the user, the verified hash
+    and the password, under a key of this process.
     """
 
     def __init__(self, clock: Clock, entries: int, keep_s: float) -> None:
@@ -35,18 +35,18 @@ class Verified:
         return len(self._until)
 
     def digest(self, username: str, hash: PasswordHash, password: bytes) -> bytes:
-        """What stands for the three, each with its length in front so that no two triples look the same."""
+        """The keyed digest of the three, each prefixed with its length, so that different triples never collide."""
         parts = (username.encode(errors="surrogatepass"), str(hash).encode(), password)
-        told = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-        return hmac.digest(self._key, told, "sha256")
+        message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+        return hmac.digest(self._key, message, "sha256")
 
     def knows(self, digest: bytes) -> bool:
-        """Whether it was verified lately."""
+        """Whether the digest was added recently."""
         until = self._until.get(digest)
         return until is not None and self._clock.monotonic() < until
 
     def add(self, digest: bytes) -> None:
-        """Remember it; the oldest goes where there are too many."""
+        """Add a digest; evicts the oldest beyond the limit."""
         if not self._entries or not self._keep_s:
             return
         self._until.pop(digest, None)
@@ -54,32 +54,32 @@ class Verified:
         while len(self._until) > self._entries:
             self._until.popitem(last=False)
 
-    def bound(self, entries: int, keep_s: float) -> None:
-        """New bounds, for what comes from now on."""
+    def set_limits(self, entries: int, keep_s: float) -> None:
+        """Change the limits, for later additions."""
         self._entries, self._keep_s = entries, keep_s
 
     def clear(self) -> None:
-        """Forget all, also the key."""
+        """Forget all digests and the key."""
         self._until.clear()
         self._key = secrets.token_bytes(32)
 
 
 class Verifier:
-    """Whether a user's password is right, by whatever the file says at the end."""
+    """Verifies users' passwords by the current contents of the file."""
 
     def __init__(
-        self, line: Line, verified: Verified, passwords: Callable[[], Passwords], hits: metric.Counter
+        self, line: VerificationPool, verified: Verified, passwords: Callable[[], Passwords], hits: metric.Counter
     ) -> None:
-        """``hits`` counts the answers that were found among those verified lately."""
-        self._line = line
+        """``hits`` counts the cache hits."""
+        self._pool = line
         self._verified = verified
         self._passwords = passwords
         self._hits = hits
 
     async def is_right(self, username: str, password: bytes, address: str) -> bool:
-        """Whether it is; an unknown user costs what a wrong password does.
+        """Whether the password is right; an unknown user takes as long as a wrong password.
 
-        Raises :class:`~kinmqtt_auth_file.line.TooBusy`.
+        Raises :class:`~kinmqtt_auth_file.verification_pool.TooBusy`.
         """
         while True:
             passwords = self._passwords()
@@ -87,15 +87,15 @@ class Verifier:
             digest = self._verified.digest(username, hash, password)
             if self._verified.knows(digest):
                 self._hits.value += 1
-                self._line.succeeded(address)
+                self._pool.succeeded(address)
                 return True
-            right = await self._line.verify(hash, password, address)
+            right = await self._pool.verify(hash, password, address)
             now = self._passwords()
             if username in now.users and now.users[username] != hash:
-                continue  # The file has changed meanwhile: what counts is what it says now.
+                continue  # The file has changed meanwhile, so verify again with the new hash.
             if username not in now.users or username not in passwords.users:
                 return False
             if right:
-                # Anew: a reload has changed the key.
+                # Compute the digest again, because a reload may have changed the key.
                 self._verified.add(self._verified.digest(username, hash, password))
             return right

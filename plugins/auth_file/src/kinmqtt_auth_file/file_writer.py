@@ -1,4 +1,4 @@
-"""Changing a password file: one writer at a time, and readers see the old file or the new one and nothing between."""
+"""Changes a password file: one writer at a time, with atomic replacement for readers."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def users_in(content: bytes) -> list[str]:
 
 
 def shown(name: str) -> str:
-    """A name as a terminal may show it: what is no letter, digit or sign is escaped."""
+    """A name for a terminal, with unprintable characters escaped."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in name
     )
 
 
 def with_user(content: bytes, user: str, hash: PasswordHash) -> bytes:
-    """The content with this hash for the user, at the place of the user's line or at the end.
+    """The content with this hash for the user, in place of the user's line or at the end.
 
-    All other lines stay as they are. Where there are several lines for the user, one is left.
+    All other lines stay as they are. If the user has several lines, one remains.
     """
     made = f"{user}:{hash}".encode()
     lines: list[bytes] = []
@@ -56,16 +56,16 @@ def with_user(content: bytes, user: str, hash: PasswordHash) -> bytes:
 
 
 def without_user(content: bytes, user: str) -> bytes | None:
-    """The content without the user's lines; ``None`` where there are none."""
+    """The content without the user's lines; ``None`` if there are none."""
     lines = _lines(content)
     left = [line for line in lines if _user_of(line) != user.encode(errors="surrogateescape")]
     return None if len(left) == len(lines) else b"".join(left)
 
 
 def with_hashes(content: bytes, name: str, make: Callable[[bytes], PasswordHash]) -> tuple[bytes, int]:
-    """The content with every password that stands there plainly hashed, and how many those were.
+    """The content with every plain-text password hashed, and their number.
 
-    ``SettingsError`` for a line that has no password, or one that begins as a hash does and is none.
+    Raises ``SettingsError`` for a line without a password or with a malformed hash.
     """
     lines: list[bytes] = []
     problems: list[str] = []
@@ -76,7 +76,7 @@ def with_hashes(content: bytes, name: str, make: Callable[[bytes], PasswordHash]
         if user is None or _is_hash(plain):
             lines.append(line)
         elif not plain or plain.startswith((b"$6$", b"$7$", b"$argon2")):
-            what = "is no sound hash" if plain else "is empty"
+            what = "is a malformed hash" if plain else "is empty"
             problems.append(f"{name}:{number}: the password of user {user.decode(errors='replace')!r} {what}")
         elif (problem := problem_with_user(user.decode(errors="surrogateescape"))) is not None:
             problems.append(f"{name}:{number}: {problem}")
@@ -100,7 +100,7 @@ def _line_end(line: bytes) -> bytes:
 
 
 def _user_of(line: bytes) -> bytes | None:
-    """Whose line it is; ``None`` for comments, blank lines and what has no colon."""
+    """The user of a line; ``None`` for comments, blank lines and lines without a colon."""
     if line.startswith(b"#") or b":" not in line:
         return None
     return line.partition(b":")[0].strip(_WHITE)
@@ -119,15 +119,15 @@ def _is_hash(text: bytes) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, *, create: bool = False) -> Iterator[Path]:
-    """The file behind all symbolic links, while nobody else edits it; raises ``SettingsError``.
+    """Lock a file for editing and yield its path with symbolic links resolved; raises ``SettingsError``.
 
-    What is no regular file is refused. The lock is on the file itself. Whoever waited for it may hold one that was
-    replaced meanwhile, and tries again.
+    Only regular files are accepted. The lock is on the file itself. If the file was replaced while this waited for
+    the lock, the new file is locked.
     """
     path = Path(os.path.realpath(path))
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (os.O_CREAT | os.O_EXCL if create else 0)
     while True:
-        with _explained(path):
+        with _os_errors_as_settings_errors(path):
             descriptor = os.open(path, flags, NEW_MODE)
         flags &= ~(os.O_CREAT | os.O_EXCL)
         try:
@@ -148,8 +148,11 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Put a new file in the place of one, with its owner and mode; raises ``SettingsError`` and changes nothing."""
-    with _explained(path):
+    """Replace a file atomically and durably, keeping its owner and mode; raises ``SettingsError`` on failure.
+
+    The new content is fsynced before the rename, and the directory after it.
+    """
+    with _os_errors_as_settings_errors(path):
         status = os.stat(path)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -173,7 +176,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _os_errors_as_settings_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
