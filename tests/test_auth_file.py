@@ -446,7 +446,7 @@ def test_wrong_passwords_from_elsewhere_keep_nobody_out(tmp_path: Path) -> None:
                 logins.append(client.connack)
             logins.append(stranger(broker.port, source))
         assert logins == [0, 0x86] * 3
-        [line] = broker.wait_for_line("logins are refused as busy")
+        [line] = broker.wait_for_line("logins are refused because the server is busy")
 
     assert "of at most 200" in line
 
@@ -467,7 +467,7 @@ def test_an_address_that_had_wrong_passwords_still_logs_in(tmp_path: Path) -> No
         [line] = broker.wait_for_line("wrong passwords in a row")
 
     assert answers == [0x86] * 8 + [0] * 2
-    assert "6 wrong passwords in a row from 127.0.0.1: its logins wait for 0.25 s after each" in line
+    assert "6 wrong passwords in a row from 127.0.0.1: logins from there are delayed by 0.25 s after each" in line
 
 
 def test_a_changed_file_is_taken_while_the_broker_runs(tmp_path: Path) -> None:
@@ -484,7 +484,7 @@ def test_a_changed_file_is_taken_while_the_broker_runs(tmp_path: Path) -> None:
             after = [client.publish(topic, b"x") for topic in ("a", "b")]
             bob = connack(broker.port, "bob", b"hunter2")
             (tmp_path / "acl").write_text("user ann\ntopik write b\n", encoding="utf-8")
-            [told] = broker.wait_for_line("what was read before holds on")
+            [told] = broker.wait_for_line("the old contents stay in use")
             broken = [client.publish(topic, b"x") for topic in ("a", "b")]
             (tmp_path / "acl").write_text("user ann\ntopic write a\ntopic write b\n", encoding="utf-8")
             broker.wait_for_line("2 users and 2 rules read from")
@@ -495,7 +495,7 @@ def test_a_changed_file_is_taken_while_the_broker_runs(tmp_path: Path) -> None:
     assert after == broken == [refused, nobody_listens]
     assert mended == [nobody_listens, nobody_listens]
     assert bob == 0
-    assert f"{tmp_path / 'acl'}:2: a line begins with user, topic or pattern, not with 'topik'" in told
+    assert f"{tmp_path / 'acl'}:2: a line must begin with user, topic or pattern, not with 'topik'" in told
 
 
 def test_sighup_reads_the_files(tmp_path: Path) -> None:
@@ -562,8 +562,8 @@ def test_check_tells_what_is_wrong_with_the_files(tmp_path: Path) -> None:
         f"kinmqtt: {tmp_path}/passwords:2: user 'bob': the password is not hashed; `kinmqtt passwd --hash-plain` "
         "hashes such lines",
         f"kinmqtt: {tmp_path}/passwords:3: the user name is empty",
-        f"kinmqtt: {tmp_path}/acl:1: 'wirte' is no access, which is read, write, readwrite or deny; a topic with a "
-        "space in it needs one in front",
+        f"kinmqtt: {tmp_path}/acl:1: 'wirte' is not an access, which is read, write, readwrite or deny; a topic "
+        "that contains a space needs one in front",
     ]
     assert "hunter2" not in said
 

@@ -71,7 +71,7 @@ def test_a_rule_counts_in_the_shadow_and_refuses_once_it_is_on(tmp_path: Path) -
                 lambda: any(topic == blocked and int(n) >= 6 for topic, n in watcher.received()), "six counted"
             )
             status = main(["rules", "--enable", str(tmp_path / "limits.toml")])
-            broker.wait_for_line("took 3 rules from limits.toml")
+            broker.wait_for_line("loaded 3 rules from limits.toml")
             limited = [client.publish(f"{n}", b"x") for n in range(10)]
             other = [watcher.publish(f"other/{n}", b"x") for n in range(3)]
 

@@ -37,7 +37,8 @@ from kinmqtt_spi.reasons import ReasonCode
 MOVES = int(os.environ.get("KINMQTT_MOVES", "60"))
 LIMIT_S = 60.0
 KEPT = Properties(session_expiry_interval=60)
-PAUSE_S = float(os.environ.get("KINMQTT_PAUSE_S", "3"))
+AWAY = "Redis is away"
+"""What the broker logs once for each outage."""
 
 
 def section(server: RedisServer, more: str = "") -> str:
@@ -104,7 +105,8 @@ async def roam(client: RoamingClient, moves: int) -> None:
     await until(lambda: client.known)
     for number in range(1, moves + 1):
         before = client.connections
-        await asyncio.sleep(0.03 * client.chance.random())
+        acknowledged = sum(map(len, client.notes.promised.values())) + client.chance.randrange(8)
+        await until(lambda enough=acknowledged: sum(map(len, client.notes.promised.values())) >= enough)
         await until(lambda number=number: all(len(its) > number / 2 for its in client.notes.promised.values()))
         client.move()
         await until(lambda before=before: client.connections > before)
@@ -120,7 +122,7 @@ async def roam(client: RoamingClient, moves: int) -> None:
 
 
 async def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Wait for what can only be asked for."""
+    """Poll until a condition holds; fails after ``limit_s``."""
     async with asyncio.timeout(limit_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -163,9 +165,20 @@ class RedisRun(Run):
         """Have something happen to Redis so many times under traffic, then let everybody come to rest."""
         async with self._under_traffic():
             for _ in range(times):
-                await asyncio.sleep(0.02 + 0.3 * self.chance.random())
+                await self._until(self._progress(1 + ENOUGH / times * self.chance.random()))
                 await blow()
                 await self._until(self._progress(ENOUGH / times))
+
+    def outage(self) -> Callable[[], bool]:
+        """A condition that holds once the broker has logged one more outage of Redis since this call."""
+        log = Path(self._log.name)
+        before = log.read_text(errors="replace").count(AWAY)
+        return lambda: log.read_text(errors="replace").count(AWAY) > before
+
+    def outage_or_progress(self) -> Callable[[], bool]:
+        """A condition that holds once the broker has noticed an outage, or messages were acknowledged without it."""
+        is_out, has_moved = self.outage(), self._progress(1)
+        return lambda: is_out() or has_moved()
 
 
 def _address(server: RedisServer) -> dict[str, str]:
@@ -193,8 +206,9 @@ def test_a_killed_redis_loses_nothing(tmp_path: Path) -> None:
         run = RedisRun(tmp_path, server, seed=6)
 
         async def blow() -> None:
+            noticed = run.outage_or_progress()
             server.kill()
-            await asyncio.sleep(0.1 * run.chance.random())
+            await until(noticed)
             server.start()
 
         asyncio.run(run.suffer(KILLS, blow))
@@ -210,8 +224,9 @@ def test_a_redis_that_stands_still_loses_nothing(tmp_path: Path) -> None:
         run = RedisRun(tmp_path, server, seed=7, timeout_s=1)
 
         async def blow() -> None:
+            noticed = run.outage()
             server.pause()
-            await asyncio.sleep(PAUSE_S)
+            await until(noticed)
             server.go_on()
 
         asyncio.run(run.suffer(2, blow))
@@ -251,8 +266,9 @@ def test_a_killed_master_loses_nothing(tmp_path: Path, cluster: RedisCluster) ->
 
     async def blow() -> None:
         master = next(masters)
+        noticed = run.outage_or_progress()
         master.kill()
-        await asyncio.sleep(0.1 * run.chance.random())
+        await until(noticed)
         master.start()
 
     asyncio.run(run.suffer(KILLS, blow))
@@ -342,8 +358,8 @@ def test_a_store_moves_to_redis_and_back(tmp_path: Path) -> None:
     back = run_command("store", "import", str(again), input=said_after)
 
     assert imported.returncode == back.returncode == 0, imported.stderr + back.stderr
-    assert "2 sessions, 1 retained messages and 3 queued ones are in Redis" in imported.stdout
-    assert refused.returncode == 1 and "holds something" in refused.stderr
+    assert "Redis has 2 sessions, 1 retained messages and 3 queued messages" in imported.stdout
+    assert refused.returncode == 1 and "already holds something" in refused.stderr
     assert _without_events(said_after) == _without_events(said_before)
     assert _without_events(run_command("store", "export", str(again)).stdout) == _without_events(said_before)
 

@@ -524,13 +524,13 @@ def test_a_changed_file_is_taken_while_the_broker_runs(tmp_path: Path) -> None:
     with running(tmp_path, RULE.format(count=0.001)) as broker, SmallClient(broker.port, "c") as client:
         first = [client.publish("a", b"x") for _ in range(3)]
         put(tmp_path, RULE.format(count=1000))
-        broker.wait_for_line("took 1 rules from limits.toml")
+        broker.wait_for_line("loaded 1 rules from limits.toml")
         wider = [client.publish("a", b"x") for _ in range(3)]
         put(tmp_path, RULE.format(count=-1) + "bogus = 1\n")
         [told] = broker.wait_for_line("the old rules stay in force")
         kept = [client.publish("a", b"x") for _ in range(3)]
         put(tmp_path, RULE.format(count=0.002))
-        broker.wait_for_line("took 1 rules from limits.toml", count=2)
+        broker.wait_for_line("loaded 1 rules from limits.toml", count=2)
         mended = [client.publish("a", b"x") for _ in range(2)]
 
     nobody = ReasonCode.NO_MATCHING_SUBSCRIBERS

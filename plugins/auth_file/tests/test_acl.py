@@ -109,24 +109,27 @@ def test_lines_are_read_as_mosquitto_reads_them() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("\n tpic a\n", "acl:2: a line begins with user, topic or pattern, not with 'tpic'"),
-        ("Topic a\n", "acl:1: a line begins with user, topic or pattern, not with 'Topic'; write it in lower case"),
-        ("topic\ta\n", "write spaces in place of tabs"),
-        ("\ttopic a\n", "write spaces in place of tabs"),
-        ("topic write\ta\n", "has control characters in it"),
+        ("\n tpic a\n", "acl:2: a line must begin with user, topic or pattern, not with 'tpic'"),
+        (
+            "Topic a\n",
+            "acl:1: a line must begin with user, topic or pattern, not with 'Topic'; write it in lower case",
+        ),
+        ("topic\ta\n", "write spaces instead of tabs"),
+        ("\ttopic a\n", "write spaces instead of tabs"),
+        ("topic write\ta\n", "contains control characters"),
         ("  # x\n", "a comment has its '#' in the first column"),
-        ("topic\n", "expected `topic [read|write|readwrite|deny] TOPIC`, and there is no topic"),
+        ("topic\n", "expected `topic [read|write|readwrite|deny] TOPIC`, but there is no topic"),
         ("pattern   \n", "expected `pattern "),
         ("user \n", "expected `user NAME`"),
-        ("user a\x01b\n", "has control characters"),
-        ("topic wirte a\n", "'wirte' is no access, which is read, write, readwrite or deny"),
-        ("topic a # note\n", "'a' is no access"),
-        ("topic WRITE a\n", "'WRITE' is no access"),
-        ("topic a#\n", "'a#' is no topic filter: a '#'"),
-        ("pattern a/#/b\n", "a '#' stands for all further levels"),
-        ("topic a+/b\n", "a '+' stands for a whole level"),
-        ("topic ++\n", "a '+' stands"),
-        ("topic " + "x" * 65536 + "\n", "longer than MQTT can say"),
+        ("user a\x01b\n", "contains control characters"),
+        ("topic wirte a\n", "'wirte' is not an access, which is read, write, readwrite or deny"),
+        ("topic a # note\n", "'a' is not an access"),
+        ("topic WRITE a\n", "'WRITE' is not an access"),
+        ("topic a#\n", "'a#' is not a topic filter: a '#'"),
+        ("pattern a/#/b\n", "a '#' must be the whole last level"),
+        ("topic a+/b\n", "a '+' must be a whole level"),
+        ("topic ++\n", "a '+' must be"),
+        ("topic " + "x" * 65536 + "\n", "longer than MQTT allows"),
         ("\ufefftopic a\n", "byte order mark"),
     ],
 )
@@ -138,7 +141,7 @@ def test_each_mistake_is_located(text: str, told: str) -> None:
 def test_a_pattern_for_everybody_is_noted() -> None:
     """It may be meant; Mosquitto warns of it as well."""
     assert parse_acl(b"pattern a/%u\npattern b\n", "acl").notes == (
-        "acl:2: the pattern 'b' has neither %u nor %c: it holds for everybody",
+        "acl:2: the pattern 'b' has neither %u nor %c: it applies to all clients",
     )
 
 

@@ -85,16 +85,16 @@ def test_patterns_of_single_users_leave_others_free(tmp_path: Path) -> None:
     assert not may(plugin, "other", "bob")
 
 
-@pytest.mark.parametrize("nobody", [None, ""])
-def test_an_anonymous_client_has_no_users_client_ids(tmp_path: Path, nobody: str | None) -> None:
+@pytest.mark.parametrize("no_name", [None, ""])
+def test_an_anonymous_client_has_no_users_client_ids(tmp_path: Path, no_name: str | None) -> None:
     """A pattern with `%u` is not for it, one without is; an empty name is none."""
     plugin, _ = configured(tmp_path, client_ids=("%u-*", "-%u", "auto-*"), client_ids_of={"": ("x",)})
 
-    assert may(plugin, "auto-1", nobody)
-    assert not may(plugin, "ann-1", nobody)
-    assert not may(plugin, "-1", nobody)
-    assert not may(plugin, "-", nobody)
-    assert not may(plugin, "x", nobody)
+    assert may(plugin, "auto-1", no_name)
+    assert not may(plugin, "ann-1", no_name)
+    assert not may(plugin, "-1", no_name)
+    assert not may(plugin, "-", no_name)
+    assert not may(plugin, "x", no_name)
 
 
 def test_without_patterns_nobody_is_asked(tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ def test_names_are_no_patterns(before: str, username: str, client_id: str) -> No
     ("pattern", "problem"),
     [
         ("", 'it is empty; "*" allows every client id'),
-        ("%u*", "put a sign in between, as in '%u-*'"),
-        ("a*b", "at the end only"),
-        ("**", "at the end only"),
-        ("%c-*", "there is no %c here"),
+        ("%u*", "put a separator in between, as in '%u-*'"),
+        ("a*b", "only allowed at the end"),
+        ("**", "only allowed at the end"),
+        ("%c-*", "%c, the client id in an acl_file, is not available"),
         ("a\tb", "control characters"),
     ],
 )
@@ -175,7 +175,7 @@ def test_many_names_that_begin_alike_are_told_of_in_few_words() -> None:
     notes = ClientIds(("%u-*",)).notes(["a" + "-a" * number for number in range(6)])
 
     assert len(notes) == 6
-    assert notes[-1] == "and 10 overlaps more"
+    assert notes[-1] == "and 10 more overlaps"
 
 
 def test_patterns_of_a_user_who_does_not_exist_are_told_of(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def test_how_much_there_is_in_words(tmp_path: Path) -> None:
     (tmp_path / "passwords").write_text("")
     (tmp_path / "acl").write_text("topic a\npattern %u\n")
 
-    assert Files(tmp_path / "passwords", tmp_path / "acl").read(OWASP).words() == "0 users and 2 rules"
-    assert Files(None, tmp_path / "acl").read(OWASP).words() == "2 rules"
+    assert Files(tmp_path / "passwords", tmp_path / "acl").read(OWASP).summary() == "0 users and 2 rules"
+    assert Files(None, tmp_path / "acl").read(OWASP).summary() == "2 rules"
 
 
 @pytest.mark.parametrize("which", ["passwords", "acl"])

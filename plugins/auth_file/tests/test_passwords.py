@@ -40,15 +40,15 @@ def test_an_empty_file_has_nobody() -> None:
     passwords = parse_passwords(b"", "passwords")
 
     assert passwords.users == {}
-    assert passwords.nobody.cost == Argon2id.costing(OWASP).cost
+    assert passwords.dummy.cost == Argon2id.costing(OWASP).cost
 
 
 def test_nobody_is_like_most() -> None:
     """An unknown user's verification costs what most of the file's do."""
     other = Pbkdf2(102, b"two", b"2" * 64)
 
-    assert Passwords.of({"a": ONE, "b": TWO, "c": TWO, "d": other}).nobody.cost == TWO.cost
-    assert Passwords.of({"a": TWO, "b": ONE, "c": ONE}).nobody.cost == ONE.cost
+    assert Passwords.of({"a": ONE, "b": TWO, "c": TWO, "d": other}).dummy.cost == TWO.cost
+    assert Passwords.of({"a": TWO, "b": ONE, "c": ONE}).dummy.cost == ONE.cost
 
 
 def test_each_mistake_is_located() -> None:
@@ -57,14 +57,14 @@ def test_each_mistake_is_located() -> None:
 
     assert problems(content) == [
         "passwords:2: user 'bob': the password is not hashed; `kinmqtt passwd --hash-plain` hashes such lines",
-        "passwords:3: expected user:hash, and there is no ':'; a comment has its '#' in the first column",
+        "passwords:3: expected user:hash, but there is no ':'; a comment has its '#' in the first column",
         "passwords:4: the user name is empty",
-        "passwords:5: the user name 'd\\x01' has control characters in it",
-        "passwords:6: user 'e': this kind of hash is not known; $6$, $7$ and $argon2id$ are; "
-        "write the line anew with `kinmqtt passwd`",
-        "passwords:7: user 'f': there is no password; write the line anew with `kinmqtt passwd`",
+        "passwords:5: the user name 'd\\x01' contains control characters",
+        "passwords:6: user 'e': unknown kind of hash; the known ones are $6$, $7$ and $argon2id$; "
+        "write the line again with `kinmqtt passwd`",
+        "passwords:7: user 'f': there is no password; write the line again with `kinmqtt passwd`",
         "passwords:8: user 'g': the iterations must be a number from 1 to 10000000; "
-        "write the line anew with `kinmqtt passwd`",
+        "write the line again with `kinmqtt passwd`",
     ]
 
 
@@ -73,7 +73,7 @@ def test_a_file_of_mistakes_is_told_in_part() -> None:
     told = problems(b"no\n" * 100)
 
     assert len(told) == MAX_PROBLEMS + 1
-    assert told[-1] == "and 80 lines more"
+    assert told[-1] == "and 80 more lines"
 
 
 def test_what_is_no_text_is_told() -> None:

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 
 from kinmqtt_auth_file import AuthFile, AuthFileSettings
 from kinmqtt_auth_file.hashes import Argon2Settings, Pbkdf2
-from kinmqtt_auth_file.line import TooBusy
+from kinmqtt_auth_file.verification_pool import TooBusy
 from kinmqtt_spi import Client, Decision, Message
 from kinmqtt_spi.errors import NotConfigured, SettingsError
 from kinmqtt_spi.memory.plugin import BareContext
@@ -26,7 +26,7 @@ from kinmqtt_spi.values import Verdict
 
 ANN, BOB, NEW_ANN = (f"{user}:{Pbkdf2.of(password, 10)}\n" for user, password in
                      (("ann", b"secret"), ("bob", b"hunter2"), ("ann", b"secret")))  # fmt: skip
-UNKNOWN = "a line begins with user, topic or pattern, not with 'x'"
+UNKNOWN = "a line must begin with user, topic or pattern, not with 'x'"
 ACL = "topic read news\nuser ann\ntopic readwrite a/#\ntopic deny a/b\n"
 
 
@@ -233,7 +233,7 @@ def test_a_broken_file_leaves_the_old_rules(tmp_path: Path) -> None:
 
     assert bench.may(Action.PUBLISH, "a/c") is Verdict.ALLOW
     [told] = bench.context.log.texts("error")
-    assert f"{tmp_path}/acl:2: a line begins with user, topic or pattern" in told
+    assert f"{tmp_path}/acl:2: a line must begin with user, topic or pattern" in told
     assert bench.plugin.health().state is HealthState.DEGRADED
     assert "acl:2" in bench.plugin.health().text
     assert bench.counted("reload_failures") == 1
@@ -481,7 +481,7 @@ def test_a_pattern_for_everybody_is_told_of(tmp_path: Path) -> None:
     bench = Bench(tmp_path, acl="pattern read news\n")
 
     assert bench.context.log.texts("warn") == [
-        f"{tmp_path}/acl:1: the pattern 'news' has neither %u nor %c: it holds for everybody"
+        f"{tmp_path}/acl:1: the pattern 'news' has neither %u nor %c: it applies to all clients"
     ]
     assert bench.context.log.texts("info") == [f"1 user and 1 rule read from {tmp_path}/passwords and {tmp_path}/acl"]
 
@@ -494,7 +494,7 @@ def test_a_password_file_for_everybody_is_told_of(tmp_path: Path) -> None:
     done(bench.plugin.reload(bench.settings))
 
     [told] = bench.context.log.texts("warn")
-    assert told.startswith(f"{tmp_path}/passwords: everybody on this machine may read it; `chmod o= ")
+    assert told.startswith(f"{tmp_path}/passwords: all users of this machine can read it; `chmod o= ")
 
 
 def test_settings_are_read_from_the_section(tmp_path: Path) -> None:

@@ -131,7 +131,9 @@ def test_settings_are_read_from_the_section() -> None:
 @pytest.mark.parametrize("filter", ["", "a/#/b", "a#", "a/b+", "$share/group/a"])
 def test_a_filter_that_matches_nothing_is_a_mistake(filter: str) -> None:
     """A mistyped filter is found when the settings are read, with its place and key."""
-    with pytest.raises(SettingsError, match=r"kinmqtt\.toml:2:.*plugins\.example_guard\.deny: .* is no topic filter"):
+    with pytest.raises(
+        SettingsError, match=r"kinmqtt\.toml:2:.*plugins\.example_guard\.deny: .* is not a topic filter"
+    ):
         _parsed(f'deny = ["{filter}"]')
 
 

@@ -60,11 +60,11 @@ class RedisStores(StoreContract):
 
     def lost(self, store: Any, node: NodeIdentity, drive: Any) -> None:
         parts: Any = self.plugin._parts
-        drive(parts.leases.bury(node.uid, parts.link.ask))
+        drive(parts.leases.mark_stopped(node.uid, parts.link.execute))
 
     def look(self, store: Any, drive: Any) -> None:
         parts: Any = self.plugin._parts
-        drive(parts.sessions.look_for_taken(parts.asked))
+        drive(parts.sessions.check_taken_over(parts.execute))
 
     def is_back(self) -> None:
         """Wait until the plugin is served again."""

@@ -89,7 +89,7 @@ class TestQueuesInCluster(InCluster, QueueStoreContract):
         self._apply(queue_store, drive, *batch)
         assert [[each.sequence for each in self._read(queue_store, drive, name)] for name in "ab"] == [[1, 2], [2]]
 
-    def test_what_a_turn_sends_is_in_flight_in_that_order(self, queue_store: QueueStore, drive: Driver) -> None:
+    def test_sends_of_a_turn_are_in_flight_in_order(self, queue_store: QueueStore, drive: Driver) -> None:
         """An entry that is sent as it is appended stands behind one that was sent from the queue before it."""
         self._apply(queue_store, drive, Append("a", 1, entry(1)))
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lives import Life, begun
+from instances import Instance, start_instance
 from redis_processes import RedisServer, redis_server
 
 from kinmqtt_redis_session.codec import dumps, message_json
-from kinmqtt_redis_session.writes import IN_A_RUN
+from kinmqtt_redis_session.writes import MAX_RUN
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
@@ -45,22 +45,22 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-async def kept(life: Life, *writes: Any) -> None:
+async def committed(instance: Instance, *writes: Any) -> None:
     """Have a turn's queue writes kept."""
-    life.queues.apply(writes)
-    answer = life.queues.commit()
+    instance.queues.apply(writes)
+    answer = instance.queues.commit()
     assert answer is not None
     await answer
 
 
 @given(MESSAGES)
-def test_a_message_is_written_as_its_plain_form(its: Message) -> None:
+def test_message_json_equals_the_plain_form(its: Message) -> None:
     """Character by character, whatever is in it."""
     assert message_json(its) == dumps(to_plain(its))
 
 
 @pytest.mark.parametrize("moments", [{"received_at": float("nan")}, {"expires_at": float("inf")}])
-def test_a_moment_that_is_no_number_is_not_written(moments: dict[str, float]) -> None:
+def test_a_time_that_is_not_finite_is_rejected(moments: dict[str, float]) -> None:
     """JSON has no such thing."""
     with pytest.raises(ValueError, match="expected a finite number"):
         message_json(message(**moments))
@@ -68,50 +68,52 @@ def test_a_moment_that_is_no_number_is_not_written(moments: dict[str, float]) ->
 
 def test_a_turn_may_have_any_number_of_writes_of_one_client(server: RedisServer) -> None:
     """More than Lua can put in one call: in flight and waiting ones, that expire and that do not."""
-    many = 2 * IN_A_RUN + 1
+    many = 2 * MAX_RUN + 1
 
     async def run() -> None:
-        life = await begun(host="127.0.0.1", port=server.port)
+        instance = await start_instance(host="127.0.0.1", port=server.port)
         flying = [Append("c", 1, entry(number), number) for number in range(1, many)]
         waiting = [
             Append("c", 1, entry(many + number, expires_at=NOW if number % 2 else None)) for number in range(many)
         ]
 
-        await kept(life, *flying, *waiting)
+        await committed(instance, *flying, *waiting)
 
-        state = await life.queues.load("c")
+        state = await instance.queues.load("c")
         assert [each.packet_id for each in state.inflight] == list(range(1, many))
         assert [each.stage for each in state.inflight] == [Stage.SENT] * (many - 1)
         assert state.last_sequence == 2 * many - 1
-        assert state.sizes == life.queues.sizes("c")
+        assert state.sizes == instance.queues.sizes("c")
         assert state.sizes.queued_bytes == sum(write.entry.size_bytes for write in waiting)
-        assert [each.sequence for each in await life.queues.read("c", 0, 3 * many)] == list(range(many, 2 * many))
-        assert len(await life.queues.expire(NOW + 1, 3 * many)) == many // 2
+        assert [each.sequence for each in await instance.queues.read("c", 0, 3 * many)] == list(range(many, 2 * many))
+        assert len(await instance.queues.expire(NOW + 1, 3 * many)) == many // 2
 
-        await kept(life, *(Remove("c", 1, number) for number in range(1, 2 * many)))
+        await committed(instance, *(Remove("c", 1, number) for number in range(1, 2 * many)))
 
-        assert await life.queues.read("c", 0, 1) == ()
-        assert (await life.queues.load("c")).inflight == ()
-        assert life.queues.sizes("c") == QueueSizes()
-        await life.plugin.stop()
+        assert await instance.queues.read("c", 0, 1) == ()
+        assert (await instance.queues.load("c")).inflight == ()
+        assert instance.queues.sizes("c") == QueueSizes()
+        await instance.plugin.stop()
 
     asyncio.run(run())
 
 
-def test_a_run_of_removals_takes_what_flies_what_waits_and_what_is_not_there(server: RedisServer) -> None:
+def test_a_run_of_removals_covers_inflight_queued_and_missing_entries(server: RedisServer) -> None:
     """Each for itself, also where one is removed twice."""
 
     async def run() -> None:
-        life = await begun(host="127.0.0.1", port=server.port)
-        await kept(life, Append("c", 1, entry(1), 5), *(Append("c", 1, entry(number)) for number in (2, 3, 4)))
+        instance = await start_instance(host="127.0.0.1", port=server.port)
+        await committed(
+            instance, Append("c", 1, entry(1), 5), *(Append("c", 1, entry(number)) for number in (2, 3, 4))
+        )
 
-        await kept(life, Send("c", 1, 2, 6), *(Remove("c", 1, number) for number in (9, 3, 1, 3)))
+        await committed(instance, Send("c", 1, 2, 6), *(Remove("c", 1, number) for number in (9, 3, 1, 3)))
 
-        state = await life.queues.load("c")
+        state = await instance.queues.load("c")
         assert [(each.sequence, each.packet_id) for each in state.inflight] == [(2, 6)]
-        assert [each.sequence for each in await life.queues.read("c", 0, 9)] == [4]
+        assert [each.sequence for each in await instance.queues.read("c", 0, 9)] == [4]
         assert state.sizes == QueueSizes(queued=1, queued_bytes=entry(4).size_bytes, inflight=1)
-        await life.plugin.stop()
+        await instance.plugin.stop()
 
     asyncio.run(run())
 
@@ -120,7 +122,7 @@ def test_runs_of_an_older_epoch_are_refused_as_a_whole(server: RedisServer) -> N
     """The turns of which they are hear it, and those whose writes stand between and behind are kept."""
 
     async def run() -> None:
-        life = await begun(host="127.0.0.1", port=server.port)
+        instance = await start_instance(host="127.0.0.1", port=server.port)
         turns = [
             [Append("c", 2, entry(1), 1)],
             [Append("c", 1, entry(2), 2), Append("c", 1, entry(3))],
@@ -129,15 +131,15 @@ def test_runs_of_an_older_epoch_are_refused_as_a_whole(server: RedisServer) -> N
         ]
         answers: list[Any] = []
         for writes in turns:
-            life.queues.apply(writes)
-            answers.append(life.queues.commit())
+            instance.queues.apply(writes)
+            answers.append(instance.queues.commit())
 
         ends = await asyncio.gather(*answers, return_exceptions=True)
 
         assert [isinstance(each, Fenced) for each in ends] == [False, True, False, True]
-        assert life.parts.ledger.refused == 4
-        assert [each.sequence for each in await life.queues.read("c", 0, 9)] == [4]
-        assert (await life.queues.load("c")).inflight == ()
-        await life.plugin.stop()
+        assert instance.parts.pipeline.refused == 4
+        assert [each.sequence for each in await instance.queues.read("c", 0, 9)] == [4]
+        assert (await instance.queues.load("c")).inflight == ()
+        await instance.plugin.stop()
 
     asyncio.run(run())

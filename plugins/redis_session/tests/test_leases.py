@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lives import Life, begun
+from instances import Instance, start_instance
 from redis_processes import RedisServer, redis_server
 
 from kinmqtt_redis_session import RedisSessionSettings
-from kinmqtt_redis_session.command import _Opened
+from kinmqtt_redis_session.command import _OpenStores
 from kinmqtt_redis_session.keys import Keys, shard_of
 from kinmqtt_redis_session.leases import Leases
 from kinmqtt_redis_session.machine import Machine
@@ -35,7 +35,7 @@ class FakeRedis:
         self.nodes: dict[bytes, bytes] = {}
         self.leases: dict[bytes, bytes] = {}
 
-    async def ask(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+    async def execute(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Answer commands."""
         return [getattr(self, "_" + str(command[0]).lower())(*command[1:]) for command in commands]
 
@@ -89,7 +89,7 @@ class Pair:
         seen = []
         for _ in range(seconds):
             self.clock.advance(1)
-            await self.here.look(self.redis.ask)
+            await self.here.look(self.redis.execute)
             seen.append(self.here.is_gone(THERE.uid))
         return seen
 
@@ -99,68 +99,68 @@ def in_pair(work: Callable[[Pair], Coroutine[Any, Any, None]]) -> None:
 
     async def run() -> None:
         pair = Pair()
-        await pair.here.join(pair.redis.ask)
-        await pair.there.join(pair.redis.ask)
-        await pair.here.look(pair.redis.ask)
+        await pair.here.join(pair.redis.execute)
+        await pair.there.join(pair.redis.execute)
+        await pair.here.look(pair.redis.execute)
         await work(pair)
 
     asyncio.run(run())
 
 
-def test_who_renews_its_lease_lives() -> None:
+def test_a_node_that_renews_its_lease_is_alive() -> None:
     """As long as a node renews nobody takes it for gone."""
 
     async def work(pair: Pair) -> None:
         for _ in range(10):
             assert not any(await pair.look_for(3))
-            assert await pair.there.renew(pair.redis.ask)
+            assert await pair.there.renew(pair.redis.execute)
         assert pair.here.is_known(THERE.uid)
 
     in_pair(work)
 
 
-def test_whose_lease_has_ended_is_gone() -> None:
+def test_a_node_whose_lease_has_expired_is_gone() -> None:
     """Who has long seen Redis there takes a node for gone once its lease has ended."""
 
     async def work(pair: Pair) -> None:
         await pair.look_for(3)
-        await pair.there.renew(pair.redis.ask)
+        await pair.there.renew(pair.redis.execute)
         before = await pair.look_for(9)
         pair.ends()
         after = await pair.look_for(1)
 
         assert not any(before)
         assert after == [True]
-        assert await pair.there.renew(pair.redis.ask) is False
+        assert await pair.there.renew(pair.redis.execute) is False
         assert await pair.look_for(1) == [False]
 
     in_pair(work)
 
 
-def test_a_renewal_whose_answer_was_lost_is_no_sign_that_the_lease_has_lasted() -> None:
+def test_a_renewal_without_an_answer_does_not_prove_that_the_lease_lasted() -> None:
     """It may have been the one that found it ended: sessions are looked for that others have claimed meanwhile."""
 
     async def work(pair: Pair) -> None:
         async def lost(commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-            await pair.redis.ask(commands)
+            await pair.redis.execute(commands)
             raise TimeoutError
 
         pair.ends()
         with pytest.raises(TimeoutError):
             await pair.there.renew(lost)
 
-        assert await pair.there.back(pair.redis.ask) is False
-        assert await pair.there.renew(pair.redis.ask) is True
+        assert await pair.there.back(pair.redis.execute) is False
+        assert await pair.there.renew(pair.redis.execute) is True
 
     in_pair(work)
 
 
-def test_who_has_just_renewed_is_not_gone() -> None:
+def test_a_node_that_has_just_renewed_is_not_gone() -> None:
     """A lease that ends too early, because Redis stood still or lost it, says nothing for half its time."""
 
     async def work(pair: Pair) -> None:
         await pair.look_for(11)
-        await pair.there.renew(pair.redis.ask)
+        await pair.there.renew(pair.redis.execute)
         await pair.look_for(1)
         pair.ends()
 
@@ -169,7 +169,7 @@ def test_who_has_just_renewed_is_not_gone() -> None:
     in_pair(work)
 
 
-def test_after_redis_was_away_nobody_is_gone_for_a_while() -> None:
+def test_no_node_is_gone_for_a_while_after_redis_was_away() -> None:
     """When Redis is back it takes the grace until a lease that has ended says anything."""
 
     async def work(pair: Pair) -> None:
@@ -177,7 +177,7 @@ def test_after_redis_was_away_nobody_is_gone_for_a_while() -> None:
         pair.here.lost()
         pair.redis.leases.clear()
         away = await pair.look_for(20)
-        assert await pair.here.back(pair.redis.ask) is False
+        assert await pair.here.back(pair.redis.execute) is False
 
         assert not any(away)
         assert await pair.look_for(13) == [False] * 11 + [True] * 2
@@ -185,14 +185,14 @@ def test_after_redis_was_away_nobody_is_gone_for_a_while() -> None:
     in_pair(work)
 
 
-def test_who_has_lost_its_own_lease_looks_anew() -> None:
+def test_a_node_that_has_lost_its_own_lease_starts_over() -> None:
     """Where all stood still nobody takes another for gone that goes on a moment later."""
 
     async def work(pair: Pair) -> None:
         await pair.look_for(20)
         pair.redis.leases.clear()
         first = await pair.look_for(1)
-        await pair.here.renew(pair.redis.ask)
+        await pair.here.renew(pair.redis.execute)
 
         assert first == [False]
         assert await pair.look_for(13) == [False] * 11 + [True] * 2
@@ -200,11 +200,11 @@ def test_who_has_lost_its_own_lease_looks_anew() -> None:
     in_pair(work)
 
 
-def test_who_stops_is_gone_at_once() -> None:
+def test_a_node_that_stops_is_gone_at_once() -> None:
     """A node that says so is gone, whatever else is known; and forgotten by its own renewal only."""
 
     async def work(pair: Pair) -> None:
-        await pair.there.leave(pair.redis.ask)
+        await pair.there.leave(pair.redis.execute)
 
         assert await pair.look_for(1) == [True]
         assert pair.here.gone() == [0, THERE.uid]
@@ -217,15 +217,15 @@ def test_a_start_waits_until_it_is_known_who_lives() -> None:
 
     async def work(pair: Pair) -> None:
         waited: list[float] = []
-        for homes in ({HERE.uid, 0}, {THERE.uid}, {THERE.uid, FAR.uid}):
+        for ownership in ({HERE.uid, 0}, {THERE.uid}, {THERE.uid, FAR.uid}):
             began = pair.clock.monotonic()
-            task = asyncio.ensure_future(pair.here.settled(pair.redis.ask, homes))
+            task = asyncio.ensure_future(pair.here.wait_until_known(pair.redis.execute, ownership))
             while not task.done():
                 await asyncio.sleep(0)
                 if pair.clock.pending() and not task.done():
                     pair.clock.advance(1)
                     if int(pair.clock.monotonic()) % 3 == 0:
-                        await pair.there.renew(pair.redis.ask)
+                        await pair.there.renew(pair.redis.execute)
             await task
             waited.append(pair.clock.monotonic() - began)
 
@@ -233,7 +233,7 @@ def test_a_start_waits_until_it_is_known_who_lives() -> None:
         assert 0 < waited[1] <= 4
         assert 4 < waited[2] <= 13
         assert pair.here.is_gone(FAR.uid) and not pair.here.is_gone(THERE.uid)
-        assert "waiting for at most 12.4 s" in pair.log.texts("info")[0]
+        assert "waiting up to 12.4 s" in pair.log.texts("info")[0]
 
     in_pair(work)
 
@@ -262,7 +262,7 @@ def test_a_process_is_seen_to_run_and_to_have_ended() -> None:
 
 
 @pytest.mark.parametrize("place", [b"", b"-", b"{}", b"[]", b'["another machine",1,"1"]', b'["",1,"1"]'])
-def test_of_what_is_elsewhere_nothing_is_known(place: bytes) -> None:
+def test_nothing_is_known_of_processes_elsewhere(place: bytes) -> None:
     """Neither that it runs nor that it has ended."""
     machine = Machine()
 
@@ -293,17 +293,17 @@ def at(server: RedisServer) -> dict[str, Any]:
     return {"host": "127.0.0.1", "port": server.port}
 
 
-async def opened(life: Life, *names: str) -> dict[str, int]:
+async def opened(instance: Instance, *names: str) -> dict[str, int]:
     """Claim and open sessions; their epochs."""
-    epochs = {name: (await life.sessions.claim(name, life.context.node)).epoch for name in names}
-    life.sessions.apply([OpenSession(epoch, session(name)) for name, epoch in epochs.items()])
-    await committed(life)
+    epochs = {name: (await instance.sessions.claim(name, instance.context.node)).epoch for name in names}
+    instance.sessions.apply([OpenSession(epoch, session(name)) for name, epoch in epochs.items()])
+    await committed(instance)
     return epochs
 
 
-async def committed(life: Life) -> None:
+async def committed(instance: Instance) -> None:
     """Have what was applied kept."""
-    answer = life.sessions.commit()
+    answer = instance.sessions.commit()
     assert answer is not None
     await answer
 
@@ -314,16 +314,16 @@ def indexed(server: RedisServer, uid: int) -> set[str]:
     return {name for key in keys for name in server.ask("zrange", key, "0", "-1").split()}
 
 
-def test_a_lease_is_renewed_and_given_back(server: RedisServer) -> None:
+def test_a_lease_is_renewed_and_released(server: RedisServer) -> None:
     """It stands in Redis with an expiry, a third of its time later anew, and is gone when the plugin stops."""
 
     async def run() -> list[str]:
-        life = await begun(HERE, **at(server), timeout_s=1.0)
+        instance = await start_instance(HERE, **at(server), timeout_s=1.0)
         said = [server.ask("get", "kinmqtt:{n}:l:1"), server.ask("pttl", "kinmqtt:{n}:l:1")]
-        life.context.clock.advance(3.4)
-        await asyncio.gather(*life.plugin._tasks)
+        instance.context.clock.advance(3.4)
+        await asyncio.gather(*instance.plugin._tasks)
         said.append(server.ask("get", "kinmqtt:{n}:l:1"))
-        await life.plugin.stop()
+        await instance.plugin.stop()
         return [*said, server.ask("get", "kinmqtt:{n}:l:1"), server.ask("hget", "kinmqtt:{n}:n", "1")]
 
     first, left_ms, second, after, place = asyncio.run(run())
@@ -336,39 +336,39 @@ def test_redis_says_whether_a_lease_has_lasted(server: RedisServer) -> None:
     """By what it holds of the renewal before: another one's answer may have been lost."""
 
     async def run() -> list[bool]:
-        life = await begun(HERE, **at(server), timeout_s=1.0)
-        leases, ask = life.parts.leases, life.parts.link.ask
-        lasted = [await leases.renew(ask)]
+        instance = await start_instance(HERE, **at(server), timeout_s=1.0)
+        leases, execute = instance.parts.leases, instance.parts.link.execute
+        lasted = [await leases.renew(execute)]
         server.ask("del", "kinmqtt:{n}:l:1")
-        lasted.append(await leases.renew(ask))
-        lasted.append(await leases.renew(ask))
-        await life.plugin.stop()
+        lasted.append(await leases.renew(execute))
+        lasted.append(await leases.renew(execute))
+        await instance.plugin.stop()
         return lasted
 
     assert asyncio.run(run()) == [True, False, True]
 
 
-def test_nodes_that_are_forgotten_take_no_room(server: RedisServer) -> None:
+def test_forgotten_nodes_take_no_memory(server: RedisServer) -> None:
     """However many lives a node has had, only those are asked after that may have left something."""
 
     async def run() -> set[int]:
-        life = await begun(HERE, **at(server))
+        instance = await start_instance(HERE, **at(server))
         for uid in range(100, 110):
             server.ask("hset", "kinmqtt:{n}:n", str(uid), "-")
         for _ in range(3):
-            await life.sessions.orphaned(HERE, 10)
-        known = set(life.parts.leases._others)
-        await life.plugin.stop()
+            await instance.sessions.orphaned(HERE, 10)
+        known = set(instance.parts.leases._others)
+        await instance.plugin.stop()
         return known
 
     assert asyncio.run(run()) == set()
 
 
-def test_a_node_that_nothing_is_left_of_is_forgotten(server: RedisServer) -> None:
+def test_a_node_without_sessions_is_forgotten(server: RedisServer) -> None:
     """Once all that it left has another home its entry is gone, and so is its index."""
 
     async def run() -> tuple[list[str], list[str]]:
-        here, there = await begun(HERE, **at(server)), await begun(THERE, **at(server))
+        here, there = await start_instance(HERE, **at(server)), await start_instance(THERE, **at(server))
         epochs = await opened(there, "a", "b", "c")
         there.sessions.apply([DiscardSession("b", epochs["b"]), ReleaseSession("c", epochs["c"], NOW)])
         await committed(there)
@@ -387,15 +387,15 @@ def test_a_node_that_nothing_is_left_of_is_forgotten(server: RedisServer) -> Non
     assert indexed(server, HERE.uid) == {"a", "c"}
 
 
-def test_what_no_index_names_is_found_at_a_start(server: RedisServer) -> None:
+def test_sessions_without_an_index_entry_are_found_at_the_start(server: RedisServer) -> None:
     """A session that its home's index lacks is not said to be elsewhere once that node is gone."""
 
     async def run() -> tuple[list[str], Any]:
-        there = await begun(THERE, **at(server))
+        there = await start_instance(THERE, **at(server))
         await opened(there, "a")
         server.ask("del", f"kinmqtt:{{i{shard_of(b'a')}}}:o:2")
         await there.plugin.stop()
-        here = await begun(HERE, **at(server))
+        here = await start_instance(HERE, **at(server))
 
         told = list(await here.sessions.orphaned(HERE, 10))
         page = await here.sessions.iterate()
@@ -408,20 +408,20 @@ def test_what_no_index_names_is_found_at_a_start(server: RedisServer) -> None:
     assert (len(page.sessions), page.elsewhere) == (1, frozenset())
 
 
-def test_who_is_handed_over_is_found_though_the_answer_was_lost(server: RedisServer) -> None:
+def test_a_session_handed_over_is_found_though_the_answer_was_lost(server: RedisServer) -> None:
     """Whoever asked asks again, or is gone and another does: the session is found either way."""
 
     async def run() -> list[list[str]]:
-        here, there = await begun(HERE, **at(server)), await begun(THERE, **at(server))
+        here, there = await start_instance(HERE, **at(server)), await start_instance(THERE, **at(server))
         await opened(there, "a")
         await there.plugin.stop()
         await here.sessions.orphaned(HERE, 10)
         # As if the answer had not come, and what comes after it had not been done.
-        here.sessions.homes._told.clear()
+        here.sessions.ownership._offered.clear()
         server.ask("zadd", f"kinmqtt:{{i{shard_of(b'a')}}}:o:2", "0", "a")
         server.ask("hset", "kinmqtt:{n}:n", "2", "-")
         again = list(await here.sessions.orphaned(HERE, 10))
-        far = await begun(FAR, **at(server))
+        far = await start_instance(FAR, **at(server))
         await here.plugin.stop()
         told = list(await far.sessions.orphaned(FAR, 10))
         await far.plugin.stop()
@@ -434,15 +434,15 @@ def test_an_adoption_whose_answer_was_lost_is_undone(server: RedisServer) -> Non
     """The session is named again, and can be adopted."""
 
     async def run() -> tuple[list[str], Any]:
-        here, there = await begun(HERE, **at(server)), await begun(THERE, **at(server))
+        here, there = await start_instance(HERE, **at(server)), await start_instance(THERE, **at(server))
         epochs = await opened(there, "a")
         await there.plugin.stop()
         await here.sessions.orphaned(HERE, 10)
         await here.sessions.adopt("a", HERE)
         # As if Redis had been away before it answered.
-        here.sessions.homes._told[HERE.uid] = {"a": None}
+        here.sessions.ownership._offered[HERE.uid] = {"a": None}
         here.sessions._claiming[f"{HERE.uid:x}-{here.sessions._claims:x}"] = "a"
-        await here.sessions.repair(here.parts.link.ask)
+        await here.sessions.repair(here.parts.link.execute)
 
         told = list(await here.sessions.orphaned(HERE, 10))
         claim = await here.sessions.adopt("a", HERE)
@@ -453,18 +453,18 @@ def test_an_adoption_whose_answer_was_lost_is_undone(server: RedisServer) -> Non
     assert asyncio.run(run()) == (["a"], session("a"))
 
 
-def test_who_was_taken_for_gone_puts_its_index_down_again(server: RedisServer) -> None:
+def test_a_node_considered_gone_restores_its_index(server: RedisServer) -> None:
     """Who finds its lease ended names anew whom it holds: others may have swept that."""
 
     async def run() -> set[str]:
-        life = await begun(HERE, **at(server))
-        await opened(life, "a", "b")
+        instance = await start_instance(HERE, **at(server))
+        await opened(instance, "a", "b")
         for shard in range(16):
             server.ask("del", f"kinmqtt:{{i{shard}}}:o:1")
         server.ask("del", "kinmqtt:{n}:l:1")
-        life.context.clock.advance(4)
-        await asyncio.gather(*life.plugin._tasks)
-        await life.plugin.stop()
+        instance.context.clock.advance(4)
+        await asyncio.gather(*instance.plugin._tasks)
+        await instance.plugin.stop()
         return indexed(server, 1)
 
     assert asyncio.run(run()) == {"a", "b"}
@@ -474,7 +474,7 @@ def test_an_index_is_swept(server: RedisServer) -> None:
     """What has ended or moved is taken out of a node's index in time; what is being claimed stays."""
 
     async def run() -> tuple[set[str], set[str]]:
-        here, there = await begun(HERE, **at(server)), await begun(THERE, **at(server))
+        here, there = await start_instance(HERE, **at(server)), await start_instance(THERE, **at(server))
         epochs = await opened(here, "ended", "moved", "stays", "coming")
         await there.sessions.claim("moved", THERE)
         await there.sessions.claim("coming", THERE)
@@ -482,7 +482,7 @@ def test_an_index_is_swept(server: RedisServer) -> None:
         await committed(here)
         before = indexed(server, 1)
         here.sessions._claiming["token"] = "coming"
-        await here.sessions.homes.sweep(HERE)
+        await here.sessions.ownership.sweep(HERE)
         del here.sessions._claiming["token"]
         await here.plugin.stop()
         await there.plugin.stop()
@@ -494,17 +494,17 @@ def test_an_index_is_swept(server: RedisServer) -> None:
     assert after == {"stays", "coming"}
 
 
-def test_who_only_copies_holds_nothing(server: RedisServer) -> None:
+def test_an_export_claims_nothing(server: RedisServer) -> None:
     """An export or import joins nobody, and waits for nobody."""
 
     async def run() -> None:
-        life = await begun(THERE, **at(server))
-        await opened(life, "a")
-        async with _Opened(RedisSessionSettings(host="127.0.0.1", port=server.port)) as copying:
+        instance = await start_instance(THERE, **at(server))
+        await opened(instance, "a")
+        async with _OpenStores(RedisSessionSettings(host="127.0.0.1", port=server.port)) as copying:
             page: Any = copying.sessions.iterate()
             page = await page
             assert page.elsewhere == frozenset()
             assert server.ask("hkeys", "kinmqtt:{n}:n").split() == ["2"]
-        await life.plugin.stop()
+        await instance.plugin.stop()
 
     asyncio.run(run())

@@ -51,7 +51,7 @@ def test_random_filters_and_topics(filter: str, topics: list[str]) -> None:
     assert sorted(found(filter, topics)[0]) == sorted(each for each in topics if matches(filter, each))
 
 
-def test_what_can_not_match_is_jumped_over() -> None:
+def test_topics_that_can_not_match_are_skipped() -> None:
     """A filter with a level behind its wildcard looks at a few topics of each branch, not at all below it."""
     topics = [f"a/{branch}/{leaf}" for branch in range(10) for leaf in range(1000)]
 

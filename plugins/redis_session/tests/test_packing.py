@@ -33,8 +33,8 @@ def test_commands_are_packed_as_redis_py_packs_them(command: Command) -> None:
     ]
 
     for way in ways:
-        life: Any = Servers(RedisSessionSettings(**way)).life("name")
-        for client in (life._writer, life._asker):
+        life: Any = Servers(RedisSessionSettings(**way)).connections("name")
+        for client in (life._writer, life._reader):
             connection = client.connection_pool.make_connection()
             assert b"".join(connection.pack_command(*command)) == expected
             assert b"".join(connection.pack_commands([command, command])) == expected * 2

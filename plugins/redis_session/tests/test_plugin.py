@@ -13,7 +13,7 @@ from redis_stores import SOON
 
 from kinmqtt_redis_session import RedisSession, RedisSessionSettings
 from kinmqtt_redis_session.command import _context
-from kinmqtt_redis_session.settings import verified
+from kinmqtt_redis_session.settings import validated
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, NotConfigured, ServiceUnavailable, SettingsError
 from kinmqtt_spi.memory.plugin import BareContext
@@ -83,29 +83,29 @@ class _Serving(RedisSession):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"host": "h", "socket": Path("s")}, "host and socket exclude each other"),
-        ({"cluster": ("h:1",), "database": 1}, "a cluster has database 0 only"),
+        ({"host": "h", "socket": Path("s")}, "host and socket are mutually exclusive"),
+        ({"cluster": ("h:1",), "database": 1}, "a cluster only has database 0"),
         ({"cluster": ("h:1",), "durability": "wait"}, "not for a cluster"),
-        ({"cluster": ("h",)}, "'h' is no host:port"),
-        ({"sentinels": ("h:0",)}, "'h:0' is no host:port"),
-        ({"socket": Path("s"), "tls": True}, "a Unix socket is not encrypted"),
+        ({"cluster": ("h",)}, "'h' is not host:port"),
+        ({"sentinels": ("h:0",)}, "'h:0' is not host:port"),
+        ({"socket": Path("s"), "tls": True}, "a Unix socket can.t be encrypted"),
         ({"host": "h", "prefix": "a{}b"}, "in different slots"),
-        ({"host": "h", "reconnect_min_s": 9.0}, "it is below reconnect_min_s"),
+        ({"host": "h", "reconnect_min_s": 9.0}, "must not be below reconnect_min_s"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], sentence: str) -> None:
     """Each is told where it stands."""
     with pytest.raises(SettingsError, match=sentence):
-        verified(RedisSessionSettings(**settings))
+        validated(RedisSessionSettings(**settings))
 
 
-def test_without_a_place_the_plugin_abstains() -> None:
+def test_without_a_server_the_plugin_abstains() -> None:
     """It is installed, and nobody has said where Redis is."""
     with pytest.raises(NotConfigured):
-        verified(RedisSessionSettings())
+        validated(RedisSessionSettings())
 
 
-def test_a_server_that_is_not_there_is_told_at_the_start(server: RedisServer, drive: AsyncioDriver) -> None:
+def test_an_unreachable_server_fails_the_start(server: RedisServer, drive: AsyncioDriver) -> None:
     """The broker does not start without what it keeps everything in."""
     server.kill()
     plugin, context = configured(server)
@@ -126,7 +126,7 @@ def test_aof_is_not_promised_without_a_file(server: RedisServer, drive: AsyncioD
     drive(plugin.stop())
 
 
-def test_a_file_that_is_behind_is_warned_of(tmp_path: Path, drive: AsyncioDriver) -> None:
+def test_a_file_without_fsync_always_is_warned_of(tmp_path: Path, drive: AsyncioDriver) -> None:
     """With everysec Redis answers before the file has it."""
     with redis_server(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "everysec") as server:
         plugin, context = configured(server, durability="aof")
@@ -178,7 +178,7 @@ def test_a_server_that_was_demoted_counts_as_away(server: RedisServer, drive: As
     drive(plugin.stop())
 
 
-def test_a_full_server_keeps_nothing_by_half(server: RedisServer, drive: AsyncioDriver) -> None:
+def test_a_full_server_stores_no_partial_transaction(server: RedisServer, drive: AsyncioDriver) -> None:
     """Where Redis is there and refuses writes health says so, nobody is let in, and nothing of a turn is kept."""
     plugin, context = configured(server)
     drive(plugin.start(context))
@@ -237,7 +237,7 @@ def test_replicas_are_waited_for(tmp_path: Path, server: RedisServer, drive: Asy
         drive(plugin.stop())
 
 
-def test_another_connections_replicas_count_for_nothing(
+def test_replicas_of_another_connection_do_not_count(
     tmp_path: Path, server: RedisServer, drive: AsyncioDriver
 ) -> None:
     """Where the connection is lost between a write and WAIT nobody can say what the replicas have."""
@@ -245,7 +245,7 @@ def test_another_connections_replicas_count_for_nothing(
         wait_until(lambda: "state=online" in server.ask("info", "replication"), "the replica has all of it")
         plugin, context = configured(server, durability="wait")
         drive(plugin.start(context))
-        life = plugin._parts.link._life  # type: ignore[union-attr]
+        life = plugin._parts.link._connections  # type: ignore[union-attr]
         wait = life.wait  # type: ignore[union-attr]
 
         def lost(*arguments: int) -> Any:
@@ -260,7 +260,7 @@ def test_another_connections_replicas_count_for_nothing(
         drive(plugin.stop())
 
 
-def test_a_copy_is_nobody_else_and_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_export_is_a_node_of_its_own_and_prints_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     """Two exports at once don't end each other's connections; a warning is to be read."""
     one, two = (_context(RedisSessionSettings(host="h")) for _ in range(2))
     one.log.warn("look at {this}", this="that")

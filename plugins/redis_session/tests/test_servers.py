@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lives import begun
+from instances import start_instance
 from processes import Process, free_port, needed, wait_until
 from redis_processes import redis_server
 
@@ -18,9 +18,9 @@ from kinmqtt_spi.testing.build import HERE
 
 async def claimed(**settings: Any) -> int:
     """The epoch of a claim, by way of these settings."""
-    life = await begun(**settings)
-    epoch = (await life.sessions.claim("c", HERE)).epoch
-    await life.plugin.stop()
+    instance = await start_instance(**settings)
+    epoch = (await instance.sessions.claim("c", HERE)).epoch
+    await instance.plugin.stop()
     return epoch
 
 
@@ -51,7 +51,7 @@ def test_connections_may_be_encrypted(tmp_path: Path) -> None:
             asyncio.run(claimed(**secure))
 
 
-def test_an_address_says_all(tmp_path: Path) -> None:
+def test_a_url_contains_all_settings(tmp_path: Path) -> None:
     """The database and the password may stand in a URL."""
     with redis_server(tmp_path / "redis", "--requirepass", "secret") as server:
         assert asyncio.run(claimed(url=f"redis://:secret@127.0.0.1:{server.port}/2")) > 0
@@ -80,17 +80,17 @@ def test_sentinels_choose_another_server(tmp_path: Path) -> None:
             sentinel.wait_for_line(r"\+slave ")
 
             async def run() -> tuple[int, int]:
-                life = await begun(
+                instance = await start_instance(
                     sentinels=(f"127.0.0.1:{port}",), sentinel_master="main", durability="wait", timeout_s=2.0
                 )
-                epoch = (await life.sessions.claim("c", HERE)).epoch
+                epoch = (await instance.sessions.claim("c", HERE)).epoch
                 wait_until(lambda: two.ask("hget", "kinmqtt:{c}:s", "e") == str(epoch), "the replica has the claim")
                 one.kill()
                 with pytest.raises(ServiceUnavailable):
-                    await life.sessions.iterate()
-                await life.parts.link.back()
-                again = (await life.sessions.claim("c", HERE)).epoch
-                await life.plugin.stop()
+                    await instance.sessions.iterate()
+                await instance.parts.link.back()
+                again = (await instance.sessions.claim("c", HERE)).epoch
+                await instance.plugin.stop()
                 return epoch, again
 
             epoch, again = asyncio.run(run())

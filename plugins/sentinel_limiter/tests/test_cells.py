@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_sentinel_limiter._cells import (
-    AHEAD_S,
     REFUSED,
     Cell,
-    ConcurrencyCell,
     DelayCell,
-    PaceCell,
     RateCell,
     WindowCell,
 )
+from kinmqtt_sentinel_limiter._concurrency import ConcurrencyCell
+from kinmqtt_sentinel_limiter._pacing import AHEAD_S, PaceCell
 from kinmqtt_sentinel_limiter._rules import Environment, FlowRule
 from kinmqtt_sentinel_limiter._settings import FlowSettings
 from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell, WarmUpPaceCell
@@ -118,7 +117,7 @@ def test_concurrency_is_never_above_its_count(steps: list[tuple[bool, int]]) -> 
     cell, held = ConcurrencyCell(RULE, 5), [0]
     for number, (gives, amount) in enumerate(steps):
         if gives and len(held) > 1:
-            cell.give_back(held[-1], number * 0.1)
+            cell.release(held[-1], number * 0.1)
             held.pop()
         elif cell.take(amount, number * 0.1) == 0.0:
             held.append(amount)
@@ -146,9 +145,9 @@ def test_what_is_undone_was_never_taken(cell: Cell) -> None:
 def test_a_cell_that_is_gone_lets_nothing_simply_pass(cell: Cell, now: float) -> None:
     """Whoever still holds it notices, whatever is given back to it, without being looked at where all is well."""
     gone = copy(cell)
-    gone.go()
+    gone.forget()
 
-    gone.give_back(1, now)
+    gone.release(1, now)
 
-    assert gone.gone
+    assert gone.forgotten
     assert all(gone.take(1, now) != 0.0 for _ in range(3))

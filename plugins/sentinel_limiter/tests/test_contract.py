@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from kinmqtt_sentinel_limiter import SentinelLimiter, SentinelSettings
-from kinmqtt_sentinel_limiter._limits import MAX_PLANS
+from kinmqtt_sentinel_limiter._active_rules import MAX_PLANS
 from kinmqtt_sentinel_limiter._settings import FlowSettings, ParamSettings, SystemSettings
 from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
@@ -61,9 +61,9 @@ class TestRate(Reloaded):
 
     def size(self, case: LimiterCase) -> int:
         """Whom the rule knows, and whose cells were looked for."""
-        rule = case.plugin._limits._rules["r"]
+        rule = case.plugin._rules_in_force._rules["r"]
         assert len(rule.table.cells) <= KEYS
-        return len(rule.table.cells) + len(case.plugin._limits._plans)
+        return len(rule.table.cells) + len(case.plugin._rules_in_force._plans)
 
 
 class TestBucket(TestRate):
@@ -169,7 +169,7 @@ class TestHotClients(Reloaded):
 
     def size(self, case: LimiterCase) -> int:
         """The values that are remembered, and whose cells were looked for."""
-        return len(case.plugin._limits._rules["r"].values) + len(case.plugin._limits._plans)
+        return len(case.plugin._rules_in_force._rules["r"].values) + len(case.plugin._rules_in_force._plans)
 
 
 class TestHotTopics(TestHotClients):
@@ -241,7 +241,7 @@ class TestSentinelLimiter(PluginContract):
         passed = [sum(plugin.acquire(resource, 1) is None for _ in range(10)) for resource in (CLIENT, FREE)]
         plugin._context.clock.advance(5)
         topics = {each.topic: each.read() for each in plugin.sys_topics()}
-        return passed, sorted(plugin._limits._rules), topics["$SYS/sentinel_limiter/rules"]
+        return passed, sorted(plugin._rules_in_force._rules), topics["$SYS/sentinel_limiter/rules"]
 
 
 class TestItsTopics(MetricPluginContract):

@@ -155,7 +155,7 @@ def test_a_reload_takes_the_bound_for_keys() -> None:
     answer = scene.reload(flow=(_flow(),), max_keys=50)
 
     assert answer == []
-    assert len(scene.limiter._limits._rules["r"].table.cells) == 50  # type: ignore[attr-defined]
+    assert len(scene.limiter._rules_in_force._rules["r"].table.cells) == 50  # type: ignore[attr-defined]
 
 
 def test_a_reload_says_what_needs_a_restart() -> None:
@@ -208,7 +208,7 @@ def test_a_changed_file_is_taken(path: Path) -> None:
     scene.clock.advance(2)
 
     assert (before, scene.passes()) == (3, 7)
-    assert scene.context.log.texts("info") == [f"took 2 rules from {path}"]
+    assert scene.context.log.texts("info") == [f"loaded 2 rules from {path}"]
     assert scene.texts()["rules"] == "3"
 
 
@@ -220,7 +220,8 @@ def test_a_broken_file_leaves_the_old_rules(path: Path) -> None:
 
     assert scene.passes() == 3
     assert scene.context.log.texts("error") == [
-        f"the old rules stay in force: {path}:3:9: flow[0].count: expected a number not below 0.001, got -1"
+        "the rules file is invalid, the old rules stay in force: "
+        f"{path}:3:9: flow[0].count: expected a number not below 0.001, got -1"
     ]
     assert scene.limiter.health().state is HealthState.DEGRADED
     assert ":3:9: flow[0].count" in scene.limiter.health().text
@@ -239,7 +240,7 @@ def test_a_file_with_rules_that_wait_is_taken_without_them(path: Path) -> None:
 
     assert scene.passes() == 6
     assert scene.context.log.texts("warn") == [
-        'rule "t" is not in force: topics are not watched (watch_topics); it needs a restart'
+        'rule "t" is not in force: topics are not watched (watch_topics); this needs a restart'
     ]
 
 
@@ -262,7 +263,7 @@ def test_a_file_keeps_the_state_of_its_rules(path: Path) -> None:
 
     scene.clock.advance(2)
 
-    assert scene.context.log.texts("info") == [f"took 2 rules from {path}"]
+    assert scene.context.log.texts("info") == [f"loaded 2 rules from {path}"]
     assert scene.passes() == 0
 
 
@@ -296,7 +297,7 @@ def test_idle_keys_go_with_the_timer() -> None:
 
     scene.clock.advance(30)
 
-    assert scene.limiter._limits._rules["r"].table.cells == {}  # type: ignore[attr-defined]
+    assert scene.limiter._rules_in_force._rules["r"].table.cells == {}  # type: ignore[attr-defined]
     assert scene.clock.pending() == 1
 
 

@@ -27,7 +27,7 @@ def test_a_file_that_did_not_change_is_not_read(tmp_path: Path) -> None:
 
     file.look()
 
-    assert file.take_found() is None
+    assert file.take_result() is None
 
 
 def test_a_file_that_changed_is_found_once(tmp_path: Path) -> None:
@@ -40,11 +40,11 @@ def test_a_file_that_changed_is_found_once(tmp_path: Path) -> None:
 
     file.look()
     file.look()
-    found = file.take_found()
+    found = file.take_result()
 
     assert found is not None and found.rules is not None
     assert found.rules.flow[0].count == 7
-    assert file.take_found() is None
+    assert file.take_result() is None
 
 
 def test_a_file_that_is_cut_between_two_tables_is_not_taken(tmp_path: Path) -> None:
@@ -52,13 +52,13 @@ def test_a_file_that_is_cut_between_two_tables_is_not_taken(tmp_path: Path) -> N
     file = _file(tmp_path / "limits.toml", TWO)
     file.path.write_text(RULE)
     file.look()
-    cut = file.take_found()
+    cut = file.take_result()
     file.path.write_text(TWO + "# changed\n")
 
     found = []
     for _ in range(2):
         file.look()
-        found.append(file.take_found())
+        found.append(file.take_result())
 
     assert cut is None and found[0] is None
     assert found[1] is not None and found[1].rules is not None
@@ -80,12 +80,12 @@ def test_what_is_wrong_is_found_once(tmp_path: Path, text: str, problem: str) ->
 
     file.look()
     file.look()
-    found = file.take_found()
+    found = file.take_result()
     file.look()
 
     assert found is not None and found.rules is None
     assert problem in found.problems[0]
-    assert file.take_found() is None
+    assert file.take_result() is None
 
 
 def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
@@ -94,12 +94,12 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
     file.path.unlink()
     file.look()
     file.look()
-    gone = file.take_found()
+    gone = file.take_result()
     file.path.write_text(RULE)
 
     file.look()
     file.look()
-    back = file.take_found()
+    back = file.take_result()
 
     assert gone is not None and "there is no such file" in gone.problems[0]
     assert back is not None and back.rules is not None
@@ -116,7 +116,7 @@ def test_whatever_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_rules_file, "read_rules", fail)
     file.look()
     file.look()
-    found = file.take_found()
+    found = file.take_result()
 
     assert found is not None and found.problems == (f"{file.path}: no memory",)
 
@@ -128,13 +128,13 @@ def test_a_fifo_is_told(tmp_path: Path) -> None:
     os.mkfifo(file.path)
     file.look()
     file.look()
-    found = file.take_found()
+    found = file.take_result()
     file.path.unlink()
     file.path.write_text(RULE)
 
     file.look()
     file.look()
-    back = file.take_found()
+    back = file.take_result()
 
     assert found is not None and found.problems == (f"{file.path}: can't be read: it is a FIFO, not a regular file",)
     assert back is not None and back.rules is not None

@@ -13,7 +13,7 @@ __all__ = ["AuthFile", "AuthFileSettings"]
 
 
 def __getattr__(name: str) -> Any:
-    """The plugin is imported where it is asked for: `kinmqtt passwd` does without it, and so without Twisted."""
+    """Import the plugin lazily, so that `kinmqtt passwd` needs neither it nor Twisted."""
     if name != "AuthFile":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kinmqtt_auth_file._plugin import AuthFile

@@ -1,4 +1,4 @@
-"""The plugin itself."""
+"""The plugin: hooks, settings, file checks and metrics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from twisted.internet.defer import Deferred
 from kinmqtt_auth_file.client_ids import ClientIds
 from kinmqtt_auth_file.files import Contents, Files, counted, files_of
 from kinmqtt_auth_file.hashes import Argon2id
-from kinmqtt_auth_file.line import Line, TooBusy
 from kinmqtt_auth_file.passwords import Passwords
 from kinmqtt_auth_file.settings import AuthFileSettings
 from kinmqtt_auth_file.users import Seals, Users
-from kinmqtt_auth_file.verifying import Verified, Verifier
+from kinmqtt_auth_file.verification_pool import TooBusy, VerificationPool
+from kinmqtt_auth_file.verifier import Verified, Verifier
 from kinmqtt_spi import Client, Decision, Message, Reject, deny, hookimpl
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.files import FileWatch
@@ -25,27 +25,27 @@ from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requiremen
 from kinmqtt_spi.values import ALLOW
 
 REFUSED: Final = deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "unknown user or wrong password")
-NOT_YOURS: Final = Reject(
+WRONG_CLIENT_ID: Final = Reject(
     ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "no pattern of plugins.auth_file.client_ids allows this client id"
 )
 BUSY: Final = deny(ReasonCode.SERVER_BUSY, "too many passwords are being verified")
 
-NEEDED: Final = {
+REQUIRED_SETTINGS: Final = {
     "authenticate": "password_file",
     "authorize": "acl_file",
     "connected": "disconnect_removed",
     "choose_server": "client_ids",
 }
-"""Hooks, and the settings without which they are left out."""
+"""Hooks, each with the setting without which it is left out."""
 
 VERIFIED: Final = "auth_file.verified"
-"""A client's attribute: which hash its password was verified by, under a seal."""
+"""The client attribute with the seal of the hash that verified its password."""
 
-NOBODY: Final = Passwords({}, Argon2id.costing())
+NO_PASSWORDS: Final = Passwords({}, Argon2id.costing())
 
 
 class AuthFile:
-    """Authenticates by a password file, authorizes by an access control list, and takes changes of both."""
+    """Authenticates by a password file, authorizes by an access control list, and reloads both when they change."""
 
     def __init__(self) -> None:
         self._settings = AuthFileSettings()
@@ -56,58 +56,58 @@ class AuthFile:
         self._left_out: set[str] = set()
         self._problem: str | None = None
         self._timer: Timer | None = None
-        self._looking = False
-        self._line: Line | None = None
+        self._checking = False
+        self._pool: VerificationPool | None = None
 
-    # Its life
+    # Lifecycle
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Written for version 1 of the SPI."""
+        """Declare version 1 of the SPI."""
         return Requirements(spi_version=1)
 
     @hookimpl
     def settings_class(self) -> type[AuthFileSettings]:
-        """The section is parsed into this."""
+        """The class that the settings section is parsed into."""
         return AuthFileSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Read the files, so that `kinmqtt check` tells what is wrong with them."""
+        """Read the files, so that `kinmqtt check` reports errors in them."""
         settings: AuthFileSettings = context.settings
         files = files_of(settings)
         watch = files.watch(settings.argon2)
         contents = watch.read_now()
-        self._left_out = _idle(settings)
+        self._left_out = _unused_hooks(settings)
         context.leave_out(*sorted(self._left_out))
         self._context = context
         self._settings, self._files, self._contents, self._watch = settings, files, contents, watch
         self._client_ids = _client_ids_of(settings)
         metrics = context.metrics
-        self._right = metrics.counter("verified", "clients")
+        self._verified_clients = metrics.counter("verified", "clients")
         self._refused = metrics.counter("refused", "clients")
         self._busy = metrics.counter("busy", "clients")
         self._reloads = metrics.counter("reloads", "files")
         self._failures = metrics.counter("reload_failures", "files")
-        self._line = Line(context, *_bounds(settings))
+        self._pool = VerificationPool(context, *_bounds(settings))
         self._verified = Verified(context.clock, settings.cache_entries, settings.cache_s)
         self._verifier = Verifier(
-            self._line, self._verified, self._passwords, metrics.counter("cache_hits", "clients")
+            self._pool, self._verified, self._passwords, metrics.counter("cache_hits", "clients")
         )
         self._users = Users(context)
         self._seals = Seals()
         metrics.gauge("cached", "passwords", lambda: len(self._verified))
-        self._warn()
+        self._log_notes()
 
     @hookimpl
     def start(self, context: Context) -> None:
-        """Begin to look for changes."""
-        context.log.info("{words} read from {names}", words=self._contents.words(), names=self._files.names())
-        self._look_later()
+        """Start to check the files for changes."""
+        context.log.info("{summary} read from {names}", summary=self._contents.summary(), names=self._files.names())
+        self._schedule_check()
 
     @hookimpl
     async def reload(self, settings: AuthFileSettings) -> Sequence[str]:
-        """Take new settings and read the files at once; raises, and keeps what holds, where they are wrong."""
+        """Take new settings and read the files at once; on an error, raise and keep the current state."""
         files = files_of(settings)
         watch = files.watch(settings.argon2)
         try:
@@ -116,40 +116,44 @@ class AuthFile:
             self._failures.value += 1
             self._problem = "; ".join(error.problems)
             raise
-        self._verified.bound(settings.cache_entries, settings.cache_s)
-        assert self._line is not None
-        self._line.resize(*_bounds(settings))
+        self._verified.set_limits(settings.cache_entries, settings.cache_s)
+        assert self._pool is not None
+        self._pool.resize(*_bounds(settings))
         self._settings, self._files, self._watch = settings, files, watch
         self._client_ids = _client_ids_of(settings)
         self._take(contents)
-        self._look_later()
-        late = self._left_out - _idle(settings)
-        return tuple(f"{NEEDED[hook]}: what it asks for begins after a restart" for hook in NEEDED if hook in late)
+        self._schedule_check()
+        late = self._left_out - _unused_hooks(settings)
+        return tuple(
+            f"{REQUIRED_SETTINGS[hook]}: what it asks for begins after a restart"
+            for hook in REQUIRED_SETTINGS
+            if hook in late
+        )
 
     @hookimpl
     def stop(self) -> None:
-        """Look no more, and turn away who waits."""
+        """Stop checking the files, and reject waiting clients."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._line is not None:
-            self._line.close()
+        if self._pool is not None:
+            self._pool.close()
 
     @hookimpl
     def health(self) -> Health:
-        """Degraded while a file is wrong, and what was read before holds."""
+        """Degraded while a file is invalid and the old contents are in use."""
         if self._problem is not None:
-            return Health(HealthState.DEGRADED, f"what was read before holds on: {self._problem}")
-        return Health(HealthState.HEALTHY, self._contents.words())
+            return Health(HealthState.DEGRADED, f"the old contents stay in use: {self._problem}")
+        return Health(HealthState.HEALTHY, self._contents.summary())
 
-    # Who comes in
+    # Authentication
 
     @hookimpl
     async def authenticate(self, request: ConnectRequest) -> Decision | None:
-        """Let in who knows a user's password; who names no user is somebody else's to judge."""
+        """Accept a client with a user's right password; abstain for a client without a user name."""
         username, password = request.username, request.password
         if self._contents.passwords is None or not username:
-            return None  # An empty name is none, as for Mosquitto.
+            return None  # An empty name counts as none, as in Mosquitto.
         if password is None:
             self._refused.value += 1
             return REFUSED
@@ -161,32 +165,32 @@ class AuthFile:
         if not right:
             self._refused.value += 1
             return REFUSED
-        self._right.value += 1
+        self._verified_clients.value += 1
         if not self._settings.disconnect_removed:
             return allow_as()
-        # With no wait since it was verified: the hash is the one that was.
+        # No await since the verification, so this is the hash that was verified.
         return allow_as(Identity(attributes={VERIFIED: self._seals.of(username, self._passwords().get(username))}))
 
     @hookimpl
     def choose_server(self, client: Client) -> Reject | None:
-        """Refuse a client id that the user may not have, whichever plugin has let the client in."""
+        """Refuse a client id that the user may not have, whichever plugin has authenticated the client."""
         if self._client_ids.allows(client.client_id, client.username or None):
             return None
         self._refused.value += 1
-        return NOT_YOURS
+        return WRONG_CLIENT_ID
 
     @hookimpl
     def connected(self, client: Client, session_present: bool) -> None:
-        """Remember whose client it is, or send it away where its user was changed since its password was verified.
+        """Track the client, or disconnect it if its user was changed since its password was verified.
 
-        Much may happen in between: other plugins and stores are asked, and may take their time.
+        Other plugins and stores are called in between, which may take long.
         """
         if not self._settings.disconnect_removed or client.username is None:
             return
         hash = self._passwords().users.get(client.username)
         verified = client.attributes.get(VERIFIED)
         if verified is None:
-            if hash is not None:  # Another plugin let it in, under the name of a user of ours.
+            if hash is not None:  # Another plugin authenticated it under the name of a user in the file.
                 self._users.add(client)
         elif hash is not None and verified == self._seals.of(client.username, hash):
             self._users.add(client)
@@ -194,11 +198,11 @@ class AuthFile:
             self._context.disconnect(client.client_id)
             self._context.log.info("client {client!r} disconnected: its user was changed", client=client.client_id)
 
-    # What they may do
+    # Authorization
 
     @hookimpl
     def authorize(self, request: AuthorizationRequest) -> Decision | None:
-        """Decide about publishing and wills. Every filter may be subscribed to: what comes of it is decided then."""
+        """Decide about publishing and wills. Every filter may be subscribed to; messages are checked on delivery."""
         acl = self._contents.acl
         if acl is None:
             return None
@@ -207,12 +211,12 @@ class AuthFile:
         client = request.client
         decision = acl.may_write(client.username, client.client_id, request.topic)
         if request.action is Action.WILL and not decision.allowed and self._settings.denied_wills == "drop":
-            return None  # It is dropped when it is due; another authorizer may refuse it now.
+            return None  # The will is dropped when it is due; another authorizer may refuse it now.
         return decision
 
     @hookimpl
     def authorize_receive(self, request: AuthorizationRequest) -> Decision | None:
-        """Decide about one message to one client."""
+        """Decide about one message for one client."""
         acl = self._contents.acl
         if acl is None:
             return None
@@ -221,7 +225,7 @@ class AuthFile:
 
     @hookimpl
     def will_publishing(self, client: Client, message: Message) -> Reject | None:
-        """Drop a will that the rules, as they are now, do not allow."""
+        """Drop a will that the current rules do not allow."""
         acl = self._contents.acl
         if acl is None:
             return None
@@ -233,63 +237,63 @@ class AuthFile:
         )
         return Reject(decision.reason, decision.text)
 
-    # Changes
+    # File checks
 
     def _passwords(self) -> Passwords:
-        return self._contents.passwords or NOBODY
+        return self._contents.passwords or NO_PASSWORDS
 
-    def _look_later(self) -> None:
+    def _schedule_check(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._settings.watch_s:
-            self._timer = self._context.clock.later(self._settings.watch_s, self._look)
+            self._timer = self._context.clock.later(self._settings.watch_s, self._check_files)
 
-    def _look(self) -> Deferred[None] | None:
-        """Look whether the files have changed, unless the look before is not done yet."""
+    def _check_files(self) -> Deferred[None] | None:
+        """Check whether the files have changed, unless the last check is still running."""
         self._timer = None
-        self._look_later()
-        if self._looking:
+        self._schedule_check()
+        if self._checking:
             return None
-        self._looking = True
-        return Deferred.fromCoroutine(self._look_once())
+        self._checking = True
+        return Deferred.fromCoroutine(self._check_files_once())
 
-    async def _look_once(self) -> None:
+    async def _check_files_once(self) -> None:
         watch = self._watch
         assert watch is not None
         try:
             contents = await self._context.in_thread(watch.look)
-            if contents is not None and watch is self._watch:  # else a reload has read them since
+            if contents is not None and watch is self._watch:  # else a reload has read the files since
                 self._take(contents)
         except SettingsError as error:
             if watch is self._watch:
                 self._failed(error)
         except Exception as error:
-            self._context.log.error("can't look at {names}: {error}", names=self._files.names(), error=error)
-        self._looking = False
+            self._context.log.error("can't check {names}: {error}", names=self._files.names(), error=error)
+        self._checking = False
 
     def _failed(self, error: SettingsError) -> None:
         self._failures.value += 1
         self._problem = "; ".join(error.problems)
-        self._context.log.error("what was read before holds on, for: {problem}", problem=self._problem)
+        self._context.log.error("a file is invalid, the old contents stay in use: {problem}", problem=self._problem)
 
     def _take(self, contents: Contents) -> None:
-        """What was read is sound, and holds from now on."""
+        """Use new valid contents."""
         before, self._contents = self._contents, contents
         self._problem = None
         self._reloads.value += 1
         self._verified.clear()
         if before.acl is not None or contents.acl is not None:
             self._context.authorization_changed(EVERYBODY)
-        self._warn()
-        self._context.log.info("{words} read from {names}", words=contents.words(), names=self._files.names())
+        self._log_notes()
+        self._context.log.info("{summary} read from {names}", summary=contents.summary(), names=self._files.names())
         if self._settings.disconnect_removed and before.passwords is not None:
             gone = self._users.disconnect_changed(before.passwords, self._passwords())
             if gone:
-                self._context.log.info("{count} of users who are changed disconnected", count=counted(gone, "client"))
+                self._context.log.info("{count} of changed users disconnected", count=counted(gone, "client"))
 
-    def _warn(self) -> None:
-        """Tell an operator what may be worth a look."""
+    def _log_notes(self) -> None:
+        """Log warnings for the operator."""
         passwords = self._contents.passwords
         users = None if passwords is None else passwords.users
         for note in (*self._contents.notes, *self._client_ids.notes(users)):
@@ -301,19 +305,19 @@ def _client_ids_of(settings: AuthFileSettings) -> ClientIds:
 
 
 def _bounds(settings: AuthFileSettings) -> tuple[int, int, float]:
-    """Of the line for the threads."""
+    """The limits of the verification pool."""
     return settings.verify_at_once, settings.verify_waiting, settings.failure_pause_s
 
 
-def _idle(settings: AuthFileSettings) -> set[str]:
-    """The hooks in which a plugin with these settings has nothing to say: clients shall not pay for them."""
-    idle = set()
+def _unused_hooks(settings: AuthFileSettings) -> set[str]:
+    """The hooks that a plugin with these settings does not need; they are left out, so that they cost nothing."""
+    hooks = set()
     if settings.password_file is None:
-        idle.add("authenticate")
+        hooks.add("authenticate")
     if settings.password_file is None or not settings.disconnect_removed:
-        idle.add("connected")
+        hooks.add("connected")
     if settings.client_ids is None and not settings.client_ids_of:
-        idle.add("choose_server")
+        hooks.add("choose_server")
     if settings.acl_file is None:
-        idle |= {"authorize", "authorize_receive", "will_publishing"}
-    return idle
+        hooks |= {"authorize", "authorize_receive", "will_publishing"}
+    return hooks

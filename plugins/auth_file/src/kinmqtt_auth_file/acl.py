@@ -1,9 +1,10 @@
-"""Mosquitto's ``acl_file``: what it says, and what Mosquitto 2.0 makes of it.
+"""Reads and evaluates Mosquitto's ``acl_file`` like Mosquitto 2.0.
 
-A client's own ``topic`` lines come first, those before any ``user`` line being for clients without a user name.
-Among them ``deny`` beats the rest, wherever it stands. Only where none of them fits are the ``pattern`` lines looked
-at, in the same way: so a user's own right beats a pattern that denies. Whoever has a ``+`` or ``#`` in the user name
-or client id gets nothing from patterns, and whose name begins with ``$`` no right from one that begins with the name.
+A client's own ``topic`` lines come first; lines before any ``user`` line are for clients without a user name. Among
+them ``deny`` takes precedence, wherever it is. Only if no line matches are the ``pattern`` lines evaluated, in the
+same way: so a user's own right takes precedence over a pattern that denies. A client with a ``+`` or ``#`` in its
+user name or client id gets no rights from patterns. A client whose name begins with ``$`` gets none from patterns
+that begin with that name.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from kinmqtt_spi.topics import matches
 from kinmqtt_spi.values import Decision, Verdict
 
 CACHED_CLIENTS: Final = 4096
-"""Whose patterns are kept with their names filled in."""
+"""The most clients whose patterns are cached with their names filled in."""
 
 CACHED_ANSWERS: Final = 32_768
-"""Clients choose topics, so the memory for them is bounded."""
+"""The most cached answers. Clients choose topics, so the memory for them must be bounded."""
 
 LONGEST_CACHED: Final = 1024
-"""Characters of a topic whose answer is kept."""
+"""The longest topic whose answer is cached, in characters."""
 
 _PLACEHOLDER: Final = re.compile("%[uc]")
 
 _BRIDGE_STATE: Final = "$SYS/broker/connection/+/state"
-"""What may be written below ``$SYS``, where a rule says so: bridges tell there that they are connected."""
+"""The only topics below ``$SYS`` that a rule may allow writing to: bridges publish their state there."""
 
 
 class Access(Enum):
-    """What a line gives, or that it takes."""
+    """The access that a line grants or denies."""
 
     READ = "read"
     WRITE = "write"
@@ -55,7 +56,7 @@ class Rule:
 
 
 class _Rules:
-    """Rules by what they do; those without wildcards are found at once, the others are tried in turn."""
+    """Rules by access; exact topics are looked up in a dict, filters with wildcards are tried in turn."""
 
     __slots__ = ("_by_access",)
 
@@ -73,7 +74,7 @@ class _Rules:
                     exact.setdefault(rule.filter, rule)
 
     def decide(self, access: Access, topic: str) -> Rule | None:
-        """The rule that decides; ``None`` where none fits."""
+        """The rule that decides; ``None`` if none matches."""
         return self._find(Access.DENY, topic) or self._find(access, topic)
 
     def _find(self, access: Access, topic: str) -> Rule | None:
@@ -92,7 +93,7 @@ _Answers: TypeAlias = dict[tuple[str | None, str, str], Decision]
 
 
 _ALLOWED: Final = Authorization(Verdict.ALLOW, cache=Cache.TOPIC)
-"""Rules know nothing of QoS and RETAIN: what they say of a topic holds until they change."""
+"""Rules do not depend on QoS and RETAIN, so an answer for a topic is valid until the rules change."""
 
 
 def _denied(text: str) -> Authorization:
@@ -100,7 +101,7 @@ def _denied(text: str) -> Authorization:
 
 
 class Acl:
-    """What an access control list says. Every answer comes from memory."""
+    """An access control list in memory."""
 
     def __init__(
         self,
@@ -109,9 +110,9 @@ class Acl:
         patterns: Sequence[Rule] = (),
         notes: Sequence[str] = (),
     ) -> None:
-        """``topics`` has the rules of each user, ``None`` being clients without a name; ``name`` is the file's."""
+        """``topics`` has the rules by user, ``None`` for clients without a name; ``name`` is the file's."""
         self.notes = tuple(notes)
-        """What an operator may want to look at."""
+        """Warnings for the operator."""
         self._name = name
         self._topics = {user: _Rules(rules) for user, rules in topics.items()}
         self._patterns = tuple(patterns)
@@ -119,15 +120,15 @@ class Acl:
         self._reads: _Answers = {}
         self._writes: _Answers = {}
         self.count = sum(len(rules) for rules in topics.values()) + len(self._patterns)
-        """How many rules there are."""
+        """The number of rules."""
 
     def may_write(self, username: str | None, client_id: str, topic: str) -> Decision:
-        """Whether a client may publish to a topic; an empty user name is none, as for Mosquitto."""
+        """Whether a client may publish to a topic; an empty user name counts as none, as in Mosquitto."""
         answer = self._writes.get((username, client_id, topic))
         return self._answer(self._writes, Access.WRITE, username, client_id, topic) if answer is None else answer
 
     def may_read(self, username: str | None, client_id: str, topic: str) -> Decision:
-        """Whether a client may have a message of a topic."""
+        """Whether a client may receive messages of a topic."""
         answer = self._reads.get((username, client_id, topic))
         return self._answer(self._reads, Access.READ, username, client_id, topic) if answer is None else answer
 
@@ -143,7 +144,7 @@ class Acl:
 
     def _decide(self, username: str | None, client_id: str, access: Access, topic: str) -> Decision:
         if _is_closed(access, topic):
-            return _denied(f"topics such as {topic[:40]!r} are the broker's own")
+            return _denied(f"topics such as {topic[:40]!r} are reserved for the broker")
         rule = self._topics.get(username, _NO_RULES).decide(access, topic)
         if rule is None and self._patterns:
             rule = self._patterns_for(username, client_id).decide(access, topic)
@@ -164,7 +165,7 @@ class Acl:
 
 
 def _is_closed(access: Access, topic: str) -> bool:
-    """Whether no rule opens a topic: Mosquitto goes by how it begins, so that ``$SYSTEM`` falls under it too."""
+    """Whether no rule can allow a topic. Mosquitto tests the beginning, so this includes ``$SYSTEM``."""
     if not topic.startswith("$"):
         return False
     if topic.startswith("$SYS"):
@@ -173,7 +174,7 @@ def _is_closed(access: Access, topic: str) -> bool:
 
 
 def _filled_in(patterns: Sequence[Rule], username: str | None, client_id: str) -> _Rules:
-    """The patterns for one client; none where its names would be wildcards."""
+    """The patterns for one client; no patterns if its names contain wildcards."""
     names = {"%u": username, "%c": client_id}
     if any(sign in (name or "") for name in names.values() for sign in "+#"):
         return _NO_RULES
@@ -181,21 +182,21 @@ def _filled_in(patterns: Sequence[Rule], username: str | None, client_id: str) -
     for rule in patterns:
         if username is None and "%u" in rule.filter:
             continue
-        # In one pass, so that a user named "%c" is not taken for a placeholder.
+        # In one pass, so that a user name "%c" is not replaced.
         filter = _PLACEHOLDER.sub(lambda match: names[match[0]] or "", rule.filter)
         if filter.startswith("$") and not rule.filter.startswith("$") and rule.access is not Access.DENY:
-            continue  # Nobody opens the topics of the broker's to itself by what it is called.
+            continue  # A client's name must not give it access to the broker's own topics.
         filled.append(Rule(rule.access, filter, rule.line))
     return _Rules(filled)
 
 
-# Reading
+# Parsing
 
 
 def parse_acl(content: bytes, name: str, short_name: str | None = None) -> Acl:
-    """Read a file's content; ``SettingsError`` locates each line that is wrong and says how to mend it.
+    """Parse a file's content; raises ``SettingsError`` with the location of each error and how to fix it.
 
-    ``short_name`` is what clients are told.
+    ``short_name`` is the file's name in answers to clients.
     """
     reader = _Reader()
     for number, line in text_lines(content, name):
@@ -209,7 +210,7 @@ def parse_acl(content: bytes, name: str, short_name: str | None = None) -> Acl:
 
 
 class _Reader:
-    """What the lines so far have said."""
+    """Collects the rules and errors of the lines read so far."""
 
     def __init__(self) -> None:
         self.topics: dict[str | None, list[Rule]] = {}
@@ -219,8 +220,8 @@ class _Reader:
         self._user: str | None = None
 
     def take(self, number: int, line: str) -> None:
-        """Take one line; ``ValueError`` says what is wrong with it."""
-        # Spaces may stand in front of a word, and no tabs.
+        """Parse one line; raises ``ValueError`` if it is invalid."""
+        # A line may begin with spaces, but not with tabs.
         stripped = line.lstrip(" ").rstrip(" \t\n\v\f\r")
         if line.startswith("#") or not stripped:
             return
@@ -235,7 +236,7 @@ class _Reader:
 
     def _take_user(self, user: str) -> None:
         if not user:
-            raise ValueError("expected `user NAME`, and there is no name")
+            raise ValueError("expected `user NAME`, but there is no name")
         problem = problem_with_user(user) if ":" not in user else None
         if problem is not None:
             raise ValueError(problem)
@@ -248,7 +249,7 @@ class _Reader:
         if filter:
             access = _access(first)
         else:
-            # One word is the topic, whatever it says.
+            # A single word is always the topic.
             filter = first
         _check_filter(word, filter)
         rule = Rule(access, filter, number)
@@ -257,15 +258,15 @@ class _Reader:
             return
         self.patterns.append(rule)
         if not _PLACEHOLDER.search(filter):
-            self.notes.append(f"{number}: the pattern {filter!r} has neither %u nor %c: it holds for everybody")
+            self.notes.append(f"{number}: the pattern {filter!r} has neither %u nor %c: it applies to all clients")
 
 
 def _unknown(word: str, line: str) -> str:
-    text = f"a line begins with user, topic or pattern, not with {word.strip()[:40]!r}"
+    text = f"a line must begin with user, topic or pattern, not with {word.strip()[:40]!r}"
     if line.lstrip().startswith("#"):
         return f"{text}; a comment has its '#' in the first column"
     if "\t" in word:
-        return f"{text}; write spaces in place of tabs"
+        return f"{text}; write spaces instead of tabs"
     if word.lower() in ("user", "topic", "pattern"):
         return f"{text}; write it in lower case"
     return text
@@ -277,19 +278,19 @@ def _access(word: str) -> Access:
     except ValueError:
         kinds = "read, write, readwrite or deny"
         raise ValueError(
-            f"{word[:40]!r} is no access, which is {kinds}; a topic with a space in it needs one in front"
+            f"{word[:40]!r} is not an access, which is {kinds}; a topic that contains a space needs one in front"
         ) from None
 
 
 def _check_filter(word: str, filter: str) -> None:
     if not filter:
-        raise ValueError(f"expected `{word} [read|write|readwrite|deny] TOPIC`, and there is no topic")
+        raise ValueError(f"expected `{word} [read|write|readwrite|deny] TOPIC`, but there is no topic")
     if has_control_characters(filter):
-        raise ValueError(f"the topic {filter[:80]!r} has control characters in it; write spaces in place of tabs")
+        raise ValueError(f"the topic {filter[:80]!r} contains control characters; write spaces instead of tabs")
     if len(filter.encode()) > 65535:
-        raise ValueError("the topic is longer than MQTT can say")
+        raise ValueError("the topic is longer than MQTT allows")
     levels = filter.split("/")
     if any(level != "+" and "+" in level for level in levels):
-        raise ValueError(f"{filter[:80]!r} is no topic filter: a '+' stands for a whole level")
+        raise ValueError(f"{filter[:80]!r} is not a topic filter: a '+' must be a whole level")
     if any("#" in level for level in levels[:-1]) or ("#" in levels[-1] and levels[-1] != "#"):
-        raise ValueError(f"{filter[:80]!r} is no topic filter: a '#' stands for all further levels, at the end")
+        raise ValueError(f"{filter[:80]!r} is not a topic filter: a '#' must be the whole last level")

@@ -1,4 +1,4 @@
-"""Which client ids a user may have: patterns, in which ``%u`` is the user name and a ``*`` at the end anything."""
+"""Patterns of the client ids that a user may have: ``%u`` is the user name, a ``*`` at the end matches anything."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ USER: Final = "%u"
 ANYTHING: Final = "*"
 
 MAX_NOTES: Final = 5
-"""Of users whose client ids overlap: who reads one of them knows what to do about all."""
+"""The most warnings about users whose client ids overlap; one shows what to do about all."""
 
 
 @frozen(slots=True)
 class Pattern:
-    """One pattern. What it says beside ``%u`` and the last ``*`` stands for itself, and so does a user's name."""
+    """One pattern. Apart from ``%u`` and a final ``*`` it is literal, and so are user names."""
 
     text: str
 
     @property
     def is_open(self) -> bool:
-        """Whether anything may stand behind it."""
+        """Whether it ends with ``*``."""
         return self.text.endswith(ANYTHING)
 
     @property
     def is_personal(self) -> bool:
-        """Whether it asks for the user name."""
+        """Whether it contains the user name."""
         return USER in self.text
 
     def of(self, username: str | None) -> str | None:
-        """What a client id of this user must be, or begin with; ``None`` where it asks for a name that is missing."""
+        """The client id of this user, or its beginning; ``None`` if a required user name is missing."""
         if self.is_personal and not username:
             return None
         return self.text.removesuffix(ANYTHING).replace(USER, username or "")
@@ -47,22 +47,22 @@ class Pattern:
 
 
 def problem_with_pattern(text: str) -> str | None:
-    """Why a text is no pattern, or not a safe one; ``None`` where it is."""
+    """Why a text is not a safe pattern; ``None`` if it is."""
     if not text:
         return 'it is empty; "*" allows every client id'
     if ANYTHING in text[:-1]:
-        return "a '*' stands for anything, and at the end only"
+        return "a '*' is only allowed at the end"
     if text.endswith(USER + ANYTHING):
-        return f"another user's name may begin like this one's: put a sign in between, as in '{text[:-1]}-*'"
+        return f"another user's name may begin like this one's: put a separator in between, as in '{text[:-1]}-*'"
     if "%c" in text:
-        return "there is no %c here, which is the client id in an acl_file; %u is the user name"
+        return "%c, the client id in an acl_file, is not available here; %u is the user name"
     if has_control_characters(text):
-        return "it has control characters in it"
+        return "it contains control characters"
     return None
 
 
 def check_patterns(instance: object, attribute: Any, value: Any) -> None:
-    """Raise ``ValueError`` for what is no pattern: the validator of both settings."""
+    """Raise ``ValueError`` for an invalid pattern: the validator of both settings."""
     by_user = value if isinstance(value, Mapping) else {None: value or ()}
     for user, patterns in by_user.items():
         for text in patterns:
@@ -73,22 +73,22 @@ def check_patterns(instance: object, attribute: Any, value: Any) -> None:
 
 
 class ClientIds:
-    """Who may have which client ids."""
+    """Decides which client ids a user may have."""
 
     def __init__(
         self, everybody: Sequence[str] | None = None, users: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        """``everybody`` has the patterns for those who have none of their own in ``users``; ``None`` allows all."""
+        """``everybody`` has the patterns for users without patterns in ``users``; ``None`` allows all client ids."""
         self._everybody = None if everybody is None else tuple(map(Pattern, everybody))
         self._users = {user: tuple(map(Pattern, patterns)) for user, patterns in (users or {}).items()}
 
     def allows(self, client_id: str, username: str | None) -> bool:
-        """Whether a client of this user, ``None`` for an anonymous one, may have this client id."""
+        """Whether a client of this user (``None`` for an anonymous one) may have this client id."""
         patterns = self._everybody if username is None else self._users.get(username, self._everybody)
         return patterns is None or any(each.fits(client_id, username) for each in patterns)
 
     def notes(self, users: Collection[str] | None) -> list[str]:
-        """What an operator may want to look at; ``users`` are those of the password file, ``None`` without one."""
+        """Warnings for the operator; ``users`` are those of the password file, ``None`` without a file."""
         if users is None:
             return []
         unknown = [
@@ -98,12 +98,12 @@ class ClientIds:
         ]
         own = [user for user in users if user not in self._users]
         overlaps = [note for pattern in self._everybody or () for note in _overlaps(pattern, own)]
-        more = [f"and {len(overlaps) - MAX_NOTES} overlaps more"] if len(overlaps) > MAX_NOTES else []
+        more = [f"and {len(overlaps) - MAX_NOTES} more overlaps"] if len(overlaps) > MAX_NOTES else []
         return unknown + overlaps[:MAX_NOTES] + more
 
 
 def _overlaps(pattern: Pattern, users: Sequence[str]) -> list[str]:
-    """Users who may have another's client ids, because their names begin alike up to what stands behind the name."""
+    """Warnings for users who may have another's client ids, because that user's name begins with theirs."""
     if not (pattern.is_open and pattern.is_personal):
         return []
     by_beginning = {pattern.of(user): user for user in users}
@@ -114,6 +114,6 @@ def _overlaps(pattern: Pattern, users: Sequence[str]) -> list[str]:
             if other is not None:
                 found.append(
                     f"plugins.auth_file.client_ids: by {pattern.text!r} user {other!r} may have the client ids of "
-                    f"user {user!r}, which begin with {beginning!r}: choose a sign that no user name has"
+                    f"user {user!r}, which begin with {beginning!r}: choose a separator that no user name contains"
                 )
     return found

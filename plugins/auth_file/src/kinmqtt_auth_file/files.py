@@ -1,4 +1,4 @@
-"""The files: where they are, and what they say."""
+"""The password file and the ACL file: their paths and their contents."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from kinmqtt_spi.settings import read_file
 
 @frozen(slots=True)
 class Files:
-    """Where the files are; what is not kept in one is ``None``."""
+    """The paths of the files; ``None`` for a file that is not configured."""
 
     passwords: Path | None
     acl: Path | None
 
     def names(self) -> str:
-        """The paths, in words."""
+        """The paths, for log lines."""
         return " and ".join(str(path) for path in (self.passwords, self.acl) if path is not None)
 
     def watch(self, argon2: Argon2Settings) -> FileWatch[Contents]:
-        """A watch over both."""
+        """A watch on both files."""
         paths = (path for path in (self.passwords, self.acl) if path is not None)
         return FileWatch(paths, lambda: self.read(argon2))
 
     def read(self, argon2: Argon2Settings) -> Contents:
-        """Read both; blocks. Raises ``SettingsError`` with all that is wrong with either."""
+        """Read both files; blocks. Raises ``SettingsError`` with all errors in both."""
         problems: list[str] = []
         passwords: Passwords | None = None
         acl: Acl | None = None
@@ -51,15 +51,15 @@ class Files:
         if problems:
             raise SettingsError(problems)
         notes = [] if acl is None else list(acl.notes)
-        if self.passwords is not None and _is_everybodys(self.passwords):
+        if self.passwords is not None and _is_world_accessible(self.passwords):
             notes.append(
-                f"{self.passwords}: everybody on this machine may read it; `chmod o= {self.passwords}` mends that"
+                f"{self.passwords}: all users of this machine can read it; `chmod o= {self.passwords}` fixes that"
             )
         return Contents(passwords, acl, tuple(notes))
 
 
 def files_of(settings: AuthFileSettings) -> Files:
-    """The files that the settings name; raises ``NotConfigured`` where there is none."""
+    """The files that the settings name; raises ``NotConfigured`` if there are none."""
     if settings.password_file is None and settings.acl_file is None:
         raise NotConfigured("plugins.auth_file has neither password_file nor acl_file")
     return Files(_absolute(settings.password_file), _absolute(settings.acl_file))
@@ -71,15 +71,15 @@ def _absolute(path: Path | None) -> Path | None:
 
 @frozen(slots=True)
 class Contents:
-    """What the files said."""
+    """The contents of the files."""
 
     passwords: Passwords | None
     acl: Acl | None
     notes: tuple[str, ...] = ()
-    """What an operator may want to look at."""
+    """Warnings for the operator."""
 
-    def words(self) -> str:
-        """How much there is, in words."""
+    def summary(self) -> str:
+        """The number of users and rules, for log lines."""
         parts: Sequence[str] = [
             *([counted(len(self.passwords.users), "user")] if self.passwords is not None else []),
             *([counted(self.acl.count, "rule")] if self.acl is not None else []),
@@ -88,11 +88,11 @@ class Contents:
 
 
 def counted(count: int, what: str) -> str:
-    """So many, in words."""
+    """A count with its noun, in singular or plural."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _is_everybodys(path: Path) -> bool:
+def _is_world_accessible(path: Path) -> bool:
     try:
         return bool(os.stat(path).st_mode & 0o007)
     except OSError:

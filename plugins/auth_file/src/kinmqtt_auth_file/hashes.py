@@ -1,4 +1,4 @@
-"""Password hashes as they stand in a file: Mosquitto's two, and Argon2id."""
+"""Password hashes in a file: Mosquitto's two kinds, and Argon2id."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from attrs import frozen
 from kinmqtt_spi.settings import setting
 
 SALT_BYTES: Final = 12
-"""Of Mosquitto's kinds: its readers take a salt of this length and of no other."""
+"""The salt's length in Mosquitto's kinds; Mosquitto accepts no other."""
 
 SHA512_BYTES: Final = 64
 
 MAX_ITERATIONS: Final = 10_000_000
-"""Some seconds of work for each CONNECT; whoever writes more has a slip of the key in the file."""
+"""Some seconds of work for each CONNECT; a higher number is probably a typing error."""
 
 MAX_ARGON2_BYTES: Final = 1 << 30
 
 PBKDF2_ITERATIONS: Final = 210_000
 """OWASP's for PBKDF2-HMAC-SHA512. Mosquitto's own tool writes 101, and its broker reads any number."""
 
-ENDS_WITH_ZERO: Final = "the password ends with a zero byte, which not every hash can tell from one without it"
+ENDS_WITH_ZERO: Final = "the password ends with a zero byte, which not every hash distinguishes"
 
 _ARGON2: Final = re.compile(
     r"\$argon2id\$v=19\$m=(0|[1-9][0-9]{0,7}),t=(0|[1-9][0-9]{0,7}),p=(0|[1-9][0-9]{0,7})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)"
@@ -40,7 +40,7 @@ _ARGON2: Final = re.compile(
 
 
 class Kind(Enum):
-    """The kinds of hashes, by what a person calls them."""
+    """The kinds of hashes, by their common names."""
 
     ARGON2ID = "argon2id"
     PBKDF2_SHA512 = "pbkdf2-sha512"
@@ -49,7 +49,7 @@ class Kind(Enum):
 
 @frozen(slots=True)
 class Argon2Settings:
-    """``[plugins.auth_file.argon2]``: what a new Argon2id hash costs; the defaults are OWASP's."""
+    """``[plugins.auth_file.argon2]``: the cost of a new Argon2id hash; the defaults are OWASP's."""
 
     time_cost: int = setting(2, help="passes over the memory", minimum=1, maximum=100)
     memory_bytes: int = setting(
@@ -66,27 +66,27 @@ OWASP: Final = Argon2Settings()
 
 
 class PasswordHash(ABC):
-    """What is kept of one password. Its text is what a file holds."""
+    """The hash of one password. Its text is the form in the file."""
 
     kind: Kind
 
     @abstractmethod
     def verify(self, password: bytes) -> bool:
-        """Whether this is the password: slow, on purpose, and in constant time for all of one cost."""
+        """Whether this is the password. It is slow on purpose; the time only depends on the cost."""
 
     @abstractmethod
-    def nobodys(self) -> PasswordHash:
-        """A hash that costs the same to verify, and that no password has."""
+    def dummy(self) -> PasswordHash:
+        """A hash that costs the same to verify and fits no password."""
 
     @property
     @abstractmethod
     def cost(self) -> tuple[object, ...]:
-        """What decides how long a verification takes."""
+        """The parameters that determine how long a verification takes."""
 
 
 @frozen(slots=True)
 class Sha512(PasswordHash):
-    """``$6$salt$hash``: SHA-512 of the password and then the salt, once. Quick to try, so only read."""
+    """``$6$salt$hash``: one SHA-512 of the password and the salt. Fast to guess, so it is read but never written."""
 
     salt: bytes
     digest: bytes = attrs.field(repr=False)
@@ -96,7 +96,7 @@ class Sha512(PasswordHash):
     def verify(self, password: bytes) -> bool:
         return hmac.compare_digest(hashlib.sha512(password + self.salt).digest(), self.digest)
 
-    def nobodys(self) -> Sha512:
+    def dummy(self) -> Sha512:
         return Sha512(self.salt, secrets.token_bytes(SHA512_BYTES))
 
     @property
@@ -119,7 +119,7 @@ class Pbkdf2(PasswordHash):
 
     @classmethod
     def of(cls, password: bytes, iterations: int = PBKDF2_ITERATIONS) -> Pbkdf2:
-        """The hash of a password, under a salt of its own; ``ValueError`` for one that ends with a zero byte."""
+        """Hash a password with a new salt; raises ``ValueError`` if it ends with a zero byte."""
         if password.endswith(b"\0"):
             raise ValueError(ENDS_WITH_ZERO)
         salt = secrets.token_bytes(SALT_BYTES)
@@ -127,10 +127,10 @@ class Pbkdf2(PasswordHash):
 
     def verify(self, password: bytes) -> bool:
         made = hashlib.pbkdf2_hmac("sha512", password, self.salt, self.iterations)
-        # HMAC fills a short key up with zero bytes: a password with some behind it would pass for itself.
+        # HMAC pads a short key with zero bytes, so a password with additional zero bytes has the same digest.
         return hmac.compare_digest(made, self.digest) and not password.endswith(b"\0")
 
-    def nobodys(self) -> Pbkdf2:
+    def dummy(self) -> Pbkdf2:
         return Pbkdf2(self.iterations, self.salt, secrets.token_bytes(SHA512_BYTES))
 
     @property
@@ -151,12 +151,12 @@ class Argon2id(PasswordHash):
 
     @classmethod
     def of(cls, password: bytes, settings: Argon2Settings = OWASP) -> Argon2id:
-        """The hash of a password, under a salt of its own."""
+        """Hash a password with a new salt."""
         made = hash_secret(
             password,
             secrets.token_bytes(16),
             time_cost=settings.time_cost,
-            # Eight blocks a lane are the least that the algorithm takes.
+            # The algorithm needs at least eight blocks for each lane.
             memory_cost=max(settings.memory_bytes >> 10, 8 * settings.parallelism),
             parallelism=settings.parallelism,
             hash_len=32,
@@ -166,20 +166,20 @@ class Argon2id(PasswordHash):
 
     @classmethod
     def costing(cls, settings: Argon2Settings = OWASP) -> Argon2id:
-        """A hash that nobody's password has, made without the work of making one."""
+        """A hash of this cost that fits no password, made without computing one."""
         memory = max(settings.memory_bytes >> 10, 8 * settings.parallelism)
-        salt, digest = _bare(secrets.token_bytes(16)), _bare(secrets.token_bytes(32))
+        salt, digest = _unpadded_base64(secrets.token_bytes(16)), _unpadded_base64(secrets.token_bytes(32))
         return cls(f"$argon2id$v=19$m={memory},t={settings.time_cost},p={settings.parallelism}${salt}${digest}")
 
     def verify(self, password: bytes) -> bool:
         try:
             return verify_secret(self.text.encode(), password, Type.ID)
-        except VerificationError:  # a wrong password, or no memory to tell
+        except VerificationError:  # a wrong password, or not enough memory
             return False
 
-    def nobodys(self) -> Argon2id:
+    def dummy(self) -> Argon2id:
         head, _, digest = self.text.rpartition("$")
-        return Argon2id(f"{head}${_bare(secrets.token_bytes(len(_unpadded(digest))))}")
+        return Argon2id(f"{head}${_unpadded_base64(secrets.token_bytes(len(_unpadded(digest))))}")
 
     @property
     def cost(self) -> tuple[object, ...]:
@@ -190,7 +190,7 @@ class Argon2id(PasswordHash):
 
 
 def parse_hash(text: str) -> PasswordHash:
-    """Read a hash as it stands in a file; ``ValueError`` says what is wrong with it, and never shows it."""
+    """Parse a hash in a file; raises ``ValueError``, whose text never contains the hash."""
     if text.startswith("$6$"):
         return _sha512(text.split("$")[2:])
     if text.startswith("$7$"):
@@ -200,7 +200,7 @@ def parse_hash(text: str) -> PasswordHash:
     if not text:
         raise ValueError("there is no password")
     if text.startswith("$"):
-        raise ValueError("this kind of hash is not known; $6$, $7$ and $argon2id$ are")
+        raise ValueError("unknown kind of hash; the known ones are $6$, $7$ and $argon2id$")
     raise ValueError("the password is not hashed")
 
 
@@ -230,16 +230,16 @@ def _argon2id(text: str) -> Argon2id:
     try:
         salt, digest = _unpadded(match[4]), _unpadded(match[5])
     except Base64Error:
-        raise ValueError("its salt or hash is no base64") from None
+        raise ValueError("its salt or hash is not base64") from None
     if len(salt) < 8 or not 12 <= len(digest) <= 256:
-        raise ValueError("its salt must have 8 bytes at least and its hash 12 to 256")
+        raise ValueError("its salt must have at least 8 bytes and its hash 12 to 256")
     return Argon2id(text)
 
 
 def _digest(text: str) -> bytes:
     digest = _decoded("hash", text)
     if len(digest) != SHA512_BYTES:
-        raise ValueError(f"its hash has {len(digest)} bytes in place of {SHA512_BYTES}")
+        raise ValueError(f"its hash has {len(digest)} bytes instead of {SHA512_BYTES}")
     return digest
 
 
@@ -247,7 +247,7 @@ def _decoded(what: str, text: str) -> bytes:
     try:
         decoded = b64decode(text, validate=True)
     except (Base64Error, ValueError):
-        raise ValueError(f"its {what} is no base64") from None
+        raise ValueError(f"its {what} is not base64") from None
     if not decoded:
         raise ValueError(f"its {what} is empty")
     return decoded
@@ -257,7 +257,7 @@ def _encoded(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-def _bare(data: bytes) -> str:
+def _unpadded_base64(data: bytes) -> str:
     return _encoded(data).rstrip("=")
 
 

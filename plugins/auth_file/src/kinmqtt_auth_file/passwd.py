@@ -1,4 +1,4 @@
-"""``kinmqtt passwd``: adds users to a password file, changes, removes, checks and lists them."""
+"""``kinmqtt passwd``: adds, changes, removes, checks and lists the users of a password file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from kinmqtt_auth_file.editing import (
+from kinmqtt_auth_file.file_writer import (
     NO_SUCH_FILE,
     locked,
     replace,
@@ -38,17 +38,17 @@ from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.settings import Document, parse, read_file
 
 LONGEST_PASSWORD_BYTES: Final = 65535
-"""What CONNECT can carry (section 3.1.3.6)."""
+"""The longest password that CONNECT can carry (section 3.1.3.6)."""
 
 _SECTION: Final = ("plugins", "auth_file")
 
 
 class UsageError(Exception):
-    """A mistake in how the command was called."""
+    """The command was called incorrectly."""
 
 
 class Pipe(Protocol):
-    """What a password is read from: a raw stream, whose ``read`` answers what is there already, if only a part."""
+    """The source of a password: a raw stream whose ``read`` returns the available bytes."""
 
     def read(self, size: int, /) -> bytes | None: ...
 
@@ -63,9 +63,9 @@ def _standard_input() -> Pipe:
 
 
 class Passwd:
-    """The command. What talks to the person at the terminal is handed in, so that tests can."""
+    """The command ``kinmqtt passwd``. Terminal and standard input are parameters, for tests."""
 
-    summary = "adds users to a password file, changes, removes, checks and lists them"
+    summary = "adds, changes, removes, checks and lists the users of a password file"
 
     def __init__(
         self,
@@ -78,20 +78,20 @@ class Passwd:
         self._is_terminal = is_terminal
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Declare the arguments. A password is none of them: everybody could read it in the process list."""
+        """Declare the arguments. The password is not one of them: all users could read it in the process list."""
         parser.add_argument("file", metavar="FILE", type=Path, help="the password file")
         user = parser.add_argument(
-            "user", metavar="USER", help="whose password is set; not for --list and --hash-plain"
+            "user", metavar="USER", help="the user whose password is set; not for --list and --hash-plain"
         )
         what = parser.add_mutually_exclusive_group()
-        what.add_argument("--create", action="store_true", help="make FILE, which must not exist yet")
+        what.add_argument("--create", action="store_true", help="create FILE, which must not exist yet")
         what.add_argument("--delete", action="store_true", help="remove USER")
         what.add_argument("--check", action="store_true", help="exit with 0 if the password is USER's, else with 1")
-        what.add_argument("--list", action=_without(user), help="show the users")
+        what.add_argument("--list", action=_without(user), help="list the users")
         what.add_argument(
             "--hash-plain",
             action=_without(user),
-            help="hash what stands in FILE as user:password, as `mosquitto_passwd -U` does; hashes stay as they are",
+            help="hash the plain-text passwords in FILE, like `mosquitto_passwd -U`; hashes stay as they are",
         )
         kinds = [Kind.ARGON2ID.value, Kind.PBKDF2_SHA512.value]
         parser.add_argument(
@@ -102,7 +102,7 @@ class Passwd:
             type=int,
             default=PBKDF2_ITERATIONS,
             metavar="N",
-            help=f"what pbkdf2-sha512 costs, {PBKDF2_ITERATIONS} where it is left out",
+            help=f"the cost of pbkdf2-sha512, by default {PBKDF2_ITERATIONS}",
         )
         parser.add_argument(
             "--password-stdin", action="store_true", help="read the password from standard input: one line"
@@ -112,11 +112,11 @@ class Passwd:
             "--config",
             type=Path,
             metavar="SETTINGS",
-            help="the broker's settings, for what plugins.auth_file.argon2 says of the cost",
+            help="the broker's settings, for the cost in plugins.auth_file.argon2",
         )
 
     def run(self, parsed: Namespace) -> int:
-        """Run it; answers the exit status."""
+        """Run the command; returns the exit status."""
         try:
             self._check_usage(parsed)
             if parsed.list:
@@ -135,7 +135,7 @@ class Passwd:
     def _check_usage(self, parsed: Namespace) -> None:
         without_user = parsed.list or parsed.hash_plain
         if without_user and parsed.user is not None:
-            raise UsageError("--list and --hash-plain take no USER")
+            raise UsageError("--list and --hash-plain don't take a USER")
         if not without_user:
             problem = problem_with_user(parsed.user)
             if problem is None and parsed.user.startswith("#"):
@@ -180,7 +180,7 @@ class Passwd:
     def _set(self, parsed: Namespace) -> int:
         make = _maker(parsed)
         if not parsed.create:
-            _content(parsed.file)  # Nobody types a password twice for a file that isn't there.
+            _content(parsed.file)  # Fail before asking for a password if the file does not exist.
         hash = make(self._password(parsed, again=True))
         with locked(parsed.file, create=parsed.create) as path:
             replace(path, with_user(_content(path), parsed.user, hash))
@@ -196,23 +196,23 @@ class Passwd:
             except (EOFError, KeyboardInterrupt):
                 raise UsageError("no password was typed; nothing has changed") from None
             if is_other:
-                raise UsageError("these were two different passwords")
+                raise UsageError("the two passwords are different")
             password = typed.encode(errors="surrogateescape")
         else:
-            raise UsageError("there is no terminal to ask at; --password-stdin reads standard input")
+            raise UsageError("there is no terminal to ask for the password; --password-stdin reads standard input")
         if not password:
             raise UsageError("the password is empty")
         if len(password) > LONGEST_PASSWORD_BYTES:
-            raise UsageError("the password is longer than MQTT can say")
+            raise UsageError("the password is longer than MQTT allows")
         if password.endswith(b"\0"):
             raise UsageError(ENDS_WITH_ZERO)
         return password
 
 
 def _without(user: Action) -> type[Action]:
-    """What an option does that takes no USER.
+    """The action of an option that takes no USER.
 
-    An argument that may be left out altogether would not be found behind an option: ``FILE --delete USER``.
+    USER is not declared as optional, because argparse would not find it after an option: ``FILE --delete USER``.
     """
 
     class WithoutUser(Action):
@@ -227,12 +227,12 @@ def _without(user: Action) -> type[Action]:
 
 
 def _one_line(stream: Pipe) -> bytes:
-    """The first line, which is not waited for longer than to its end; that there is more is a mistake."""
+    """Read one line without waiting beyond its end; raises ``UsageError`` if more follows."""
     limit = LONGEST_PASSWORD_BYTES + 3
     read = b""
     while b"\n" not in read and len(read) < limit:
         piece = stream.read(limit - len(read))
-        if piece is None:  # Somebody made the stream one that does not wait.
+        if piece is None:  # The stream is non-blocking.
             select.select([stream], [], [])
         elif piece:
             read += piece
@@ -245,10 +245,10 @@ def _one_line(stream: Pipe) -> bytes:
 
 
 def _has_more(stream: Pipe) -> bool:
-    """Whether there is something else already. A writer that says no more, and does not end, is not waited for."""
+    """Whether more input is available now. Does not wait for a writer that stays open without writing."""
     try:
         ready, _, _ = select.select([stream], [], [], 0)
-    except (OSError, ValueError):  # It is no file of the system's, and does not wait.
+    except (OSError, ValueError):  # Not a system file, so reading does not block.
         return bool(stream.read(1))
     return bool(ready and stream.read(1))
 

@@ -1,4 +1,4 @@
-"""Mosquitto's ``password_file``, read as Mosquitto 2.0 reads it, but that a line it would drop is a mistake here."""
+"""Reads Mosquitto's ``password_file`` like Mosquitto 2.0, except that lines it would skip are errors here."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from kinmqtt_auth_file.hashes import OWASP, Argon2id, Argon2Settings, PasswordHa
 from kinmqtt_spi.errors import SettingsError
 
 MAX_PROBLEMS: Final = 20
-"""That are told of one file: nobody reads on, and a file may be the wrong one altogether."""
+"""The most errors reported for one file; it may be the wrong file altogether."""
 
 
 @frozen(slots=True)
 class Passwords:
-    """What a password file says."""
+    """The contents of a password file."""
 
     users: Mapping[str, PasswordHash]
-    nobody: PasswordHash
-    """Verified in place of an unknown user's: it costs what most of the file's hashes cost, and none fits it."""
+    dummy: PasswordHash
+    """Verified for unknown users: it costs as much as most of the file's hashes, and no password fits it."""
 
     @classmethod
     def of(cls, users: Mapping[str, PasswordHash], argon2: Argon2Settings = OWASP) -> Passwords:
-        """The passwords of these users; ``argon2`` says what nobody's costs where there are none."""
+        """The passwords of these users; ``argon2`` is the cost of the dummy hash if there are no users."""
         by_cost = {hash.cost: hash for hash in users.values()}
         costs = Counter(hash.cost for hash in users.values()).most_common(1)
-        return cls(users, by_cost[costs[0][0]].nobodys() if costs else Argon2id.costing(argon2))
+        return cls(users, by_cost[costs[0][0]].dummy() if costs else Argon2id.costing(argon2))
 
     def get(self, username: str) -> PasswordHash:
-        """The user's hash, or nobody's."""
-        return self.users.get(username, self.nobody)
+        """The user's hash, or the dummy hash."""
+        return self.users.get(username, self.dummy)
 
 
 def parse_passwords(content: bytes, name: str, argon2: Argon2Settings = OWASP) -> Passwords:
-    """Read a file's content; ``SettingsError`` locates each line that is wrong and says how to mend it.
+    """Parse a file's content; raises ``SettingsError`` with the location of each error and how to fix it.
 
-    Of two lines for one user the last holds, as for Mosquitto.
+    If a user has two lines, the last one counts, as in Mosquitto.
     """
     users: dict[str, PasswordHash] = {}
     problems: list[str] = []
@@ -58,44 +58,44 @@ def parse_passwords(content: bytes, name: str, argon2: Argon2Settings = OWASP) -
 def _entry(line: str) -> tuple[str, PasswordHash]:
     user, colon, rest = line.partition(":")
     if not colon:
-        raise ValueError("expected user:hash, and there is no ':'; a comment has its '#' in the first column")
+        raise ValueError("expected user:hash, but there is no ':'; a comment has its '#' in the first column")
     user = trimmed(user)
     problem = problem_with_user(user)
     if problem is not None:
         raise ValueError(problem)
-    # What stands behind a second ':' is nobody's business, Mosquitto's neither.
+    # Text after a second ':' is ignored, as in Mosquitto.
     text = trimmed(rest.partition(":")[0])
     try:
         return user, parse_hash(text)
     except ValueError as error:
-        mend = "write the line anew with `kinmqtt passwd`"
+        fix = "write the line again with `kinmqtt passwd`"
         if text and not text.startswith("$"):
-            mend = "`kinmqtt passwd --hash-plain` hashes such lines"
-        raise ValueError(f"user {user!r}: {error}; {mend}") from None
+            fix = "`kinmqtt passwd --hash-plain` hashes such lines"
+        raise ValueError(f"user {user!r}: {error}; {fix}") from None
 
 
 def problem_with_user(user: str) -> str | None:
-    """Why no client can have this user name, or no line of a file; ``None`` where both can."""
+    """Why a user name is invalid for a client or for a line of the file; ``None`` if it is valid."""
     if not user:
         return "the user name is empty"
     if ":" in user:
-        return f"the user name {user!r} has a ':' in it, which ends the name in the file"
+        return f"the user name {user!r} contains a ':', which ends the name in the file"
     if user != trimmed(user):
-        return f"the user name {user!r} has a space at an end, which readers of the file take away"
+        return f"the user name {user!r} begins or ends with a space, which readers of the file remove"
     if has_control_characters(user):
-        return f"the user name {user!r} has control characters in it"
+        return f"the user name {user!r} contains control characters"
     try:
         too_long = len(user.encode()) > 65535
     except UnicodeEncodeError:
         return f"the user name {user!r} is not UTF-8"
-    return "the user name is longer than MQTT can say" if too_long else None
+    return "the user name is longer than MQTT allows" if too_long else None
 
 
-# What both sorts of files have in common
+# Shared by both kinds of files
 
 
 def text_lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers, without line ends; ``SettingsError`` for what is no text in UTF-8."""
+    """Yield the lines with their numbers, without line ends; raises ``SettingsError`` if they are not UTF-8."""
     if content.startswith(b"\xef\xbb\xbf"):
         raise SettingsError([f"{name}:1: the file begins with a byte order mark; save it as UTF-8 without one"])
     for number, line in enumerate(content.split(b"\n"), 1):
@@ -107,18 +107,18 @@ def text_lines(content: bytes, name: str) -> Iterator[tuple[int, str]]:
 
 
 def trimmed(text: str) -> str:
-    """Without the white space of C's locale at its ends, which is what Mosquitto takes away."""
+    """Strip the white space of the C locale, like Mosquitto."""
     return text.strip(" \t\n\v\f\r")
 
 
 def has_control_characters(text: str) -> bool:
-    """Whether there is anything that MQTT discourages and Mosquitto refuses (section 1.5.4)."""
+    """Whether the text contains characters that MQTT discourages and Mosquitto refuses (section 1.5.4)."""
     return any(character < " " or "\x7f" <= character <= "\x9f" for character in text)
 
 
 def raise_if_any(problems: list[str]) -> None:
-    """Raise what was found, or the first of it."""
+    """Raise ``SettingsError`` with the first problems, if there are any."""
     if len(problems) > MAX_PROBLEMS:
-        problems = [*problems[:MAX_PROBLEMS], f"and {len(problems) - MAX_PROBLEMS} lines more"]
+        problems = [*problems[:MAX_PROBLEMS], f"and {len(problems) - MAX_PROBLEMS} more lines"]
     if problems:
         raise SettingsError(problems)

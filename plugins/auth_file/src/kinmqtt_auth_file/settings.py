@@ -1,4 +1,4 @@
-"""The settings, in a module of their own: `kinmqtt passwd` reads them, and needs nothing else of the plugin."""
+"""The settings, in a separate module, so that `kinmqtt passwd` can read them without the plugin."""
 
 from __future__ import annotations
 
@@ -19,55 +19,53 @@ class AuthFileSettings:
     password_file: Path | None = setting(
         None,
         path="file",
-        help="users and their hashes, as Mosquitto's `password_file`; left out, it authenticates nobody",
+        help="users and their hashes, like Mosquitto's `password_file`; without it the plugin authenticates no one",
     )
     acl_file: Path | None = setting(
         None,
         path="file",
-        help="who may do what with which topics, as Mosquitto's `acl_file`; left out, it authorizes nothing",
+        help="access rules for topics, like Mosquitto's `acl_file`; without it the plugin authorizes nothing",
     )
     client_ids: tuple[str, ...] | None = setting(
         None,
-        help="which client ids a client may have: %u is its user name, a * at the end anything; left out, any",
+        help="patterns of allowed client ids: %u is the user name, a * at the end anything; by default any",
         validator=check_patterns,
     )
     client_ids_of: dict[str, tuple[str, ...]] = setting(
-        factory=dict, help="the same for single users, in place of `client_ids`", validator=check_patterns
+        factory=dict, help="the same for single users, instead of `client_ids`", validator=check_patterns
     )
     watch_s: float = setting(
         3.0,
-        help="how often to look whether a file has changed; 0 for at a reload (SIGHUP) only",
+        help="how often to check the files for changes; 0 for only at a reload (SIGHUP)",
         unit="s",
         minimum=0,
         maximum=86_400,
     )
     disconnect_removed: bool = setting(
-        False, help="whether clients are disconnected whose user is removed or gets another password hash"
+        False, help="disconnect clients whose user is removed or gets another password hash"
     )
     denied_wills: Literal["drop", "refuse"] = setting(
         "drop",
-        help="a will that no rule allows: `drop` lets the client in and never publishes it, as Mosquitto does; "
-        "`refuse` refuses the client",
+        help="a will that no rule allows: `drop` accepts the client and never publishes the will, like Mosquitto; "
+        "`refuse` rejects the client",
     )
     cache_entries: int = setting(
-        10_000, help="right passwords that are remembered, by a keyed digest; 0 for none", minimum=0
+        10_000, help="the most right passwords that are cached, as keyed digests; 0 for none", minimum=0
     )
-    cache_s: float = setting(
-        300.0, help="for how long a right password is remembered", unit="s", minimum=0, maximum=86_400
-    )
-    verify_at_once: int = setting(2, help="threads that verify passwords at the same time", minimum=1, maximum=64)
+    cache_s: float = setting(300.0, help="how long a right password is cached", unit="s", minimum=0, maximum=86_400)
+    verify_at_once: int = setting(2, help="the number of threads that verify passwords", minimum=1, maximum=64)
     verify_waiting: int = setting(
         200,
-        help="clients that may wait for theirs, a quarter of them from one address; more are refused as too busy",
+        help="the most clients that wait for a verification, a quarter of them from one address; more are rejected",
         minimum=1,
     )
     failure_pause_s: float = setting(
         2.0,
-        help="the longest that an address waits between two verifications after many wrong passwords; 0 for none",
+        help="the longest pause between an address's verifications after many wrong passwords; 0 for none",
         unit="s",
         minimum=0,
         maximum=5,
     )
     argon2: Argon2Settings = setting(
-        factory=Argon2Settings, help="what a new password's hash costs, for `kinmqtt passwd -c`"
+        factory=Argon2Settings, help="the cost of new password hashes, for `kinmqtt passwd -c`"
     )

@@ -1,4 +1,4 @@
-"""Whose clients are connected, so that they can be sent away when their user goes."""
+"""Tracks users' connected clients, to disconnect them when their user is removed or changed."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ SWEEP_AT_LEAST: Final = 1024
 
 
 class Seals:
-    """What stands for a user's hash where others can see it: a digest under a key of this process."""
+    """Makes digests of users' hashes, under a key of this process, that may be shown to others."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
 
     def of(self, username: str, hash: PasswordHash) -> str:
-        """The seal of the two."""
-        # No hash has a zero byte in it.
-        told = f"{username}\0{hash}".encode(errors="surrogatepass")
-        return hmac.digest(self._key, told, "sha256").hex()
+        """The digest of a user name and a hash."""
+        # A hash never contains a zero byte.
+        message = f"{username}\0{hash}".encode(errors="surrogatepass")
+        return hmac.digest(self._key, message, "sha256").hex()
 
 
 class Users:
-    """Whose clients are connected. Who has left is forgotten now and then: twice the connected ones are kept at most.
+    """Tracks connected clients with their users. Disconnected clients are swept when their number has doubled.
 
-    A client id and its user belong together: what is told late of one user's client hides no other's of that id.
+    Entries are pairs of client id and user, so that a late notice about one user's client does not hide another's.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._clients: dict[tuple[str, str], None] = {}
-        """Client ids with their users, in the order of their coming."""
+        """Client ids with their users, in the order of connection."""
         self._sweep_at = SWEEP_AT_LEAST
 
     def __len__(self) -> int:
         return len(self._clients)
 
     def add(self, client: Client) -> None:
-        """A client is connected."""
+        """Add a connected client."""
         if client.username is None:
             return
         self._clients[client.client_id, client.username] = None
@@ -59,7 +59,7 @@ class Users:
         return client is not None and client.username == username
 
     def disconnect_changed(self, before: Passwords, after: Passwords) -> int:
-        """Disconnect the clients of users who are gone or have another hash; how many there were."""
+        """Disconnect the clients of users who were removed or have another hash; returns their number."""
         count = 0
         for client_id, username in list(self._clients):
             if username not in before.users or before.users[username] == after.users.get(username):

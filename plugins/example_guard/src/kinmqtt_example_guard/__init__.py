@@ -1,6 +1,6 @@
 """An example plugin: refuses to let clients publish to some topics, and counts how often.
 
-It is small, and whole: settings, a veto, a metric, a ``$SYS`` topic, reload and health.
+It is small but complete: settings, a veto, a metric, a ``$SYS`` topic, reload and health.
 """
 
 from kinmqtt_example_guard._guard import Guard, GuardSettings

@@ -1,4 +1,4 @@
-"""The plugin itself."""
+"""The plugin."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kinmqtt_spi.settings import setting
 from kinmqtt_spi.topics import matches
 
 CACHED_TOPICS = 4096
-"""Topics whose answer is remembered; clients choose topics, so the memory for them is bounded."""
+"""The most cached topics. Clients choose topics, so the memory for them must be bounded."""
 
 
 def _check_filters(_: object, attribute: attrs.Attribute[tuple[str, ...]], filters: tuple[str, ...]) -> None:
-    """Refuse what matches no topic: a guard with a mistyped filter would stand at a door that isn't there."""
+    """Refuse a filter that matches no topic: a guard with a mistyped filter would guard nothing."""
     for filter in filters:
         levels = filter.split("/")
         whole = all(level in ("#", "+") or not {"#", "+"} & set(level) for level in levels)
         if not filter or "\0" in filter or not whole or "#" in levels[:-1] or levels[0] == "$share":
-            raise ValueError(f"{filter!r} is no topic filter that a topic can match")
+            raise ValueError(f"{filter!r} is not a topic filter that a topic can match")
 
 
 @attrs.frozen(slots=True)
@@ -34,9 +34,12 @@ class GuardSettings:
     deny: tuple[str, ...] = setting(
         (), help="topic filters that clients may not publish to", validator=_check_filters
     )
-    reason: str = setting("publishing here is not allowed", help="what MQTT 5 clients are told")
+    reason: str = setting("publishing here is not allowed", help="the reason string for MQTT 5 clients")
     max_payload_bytes: int | None = setting(
-        None, help="refuse longer payloads, whatever their topic; left out for no limit", unit="bytes", minimum=0
+        None,
+        help="refuse longer payloads, whatever their topic; by default there is no limit",
+        unit="bytes",
+        minimum=0,
     )
 
 
@@ -49,44 +52,44 @@ class Guard:
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Written for version 1 of the SPI (a number of ours: SPI_VERSION is whichever is installed)."""
+        """Declare version 1 of the SPI (a literal, because SPI_VERSION is the installed version)."""
         return Requirements(spi_version=1)
 
     @hookimpl
     def settings_class(self) -> type[GuardSettings]:
-        """The section is parsed into this."""
+        """The class that the settings section is parsed into."""
         return GuardSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the settings; abstain where there is nothing to guard."""
+        """Take the settings; abstain if there is nothing to guard."""
         self._take(context.settings)
         self._vetoed = context.metrics.counter("vetoed", "messages")
 
     @hookimpl
     def reload(self, settings: GuardSettings) -> Sequence[str]:
-        """Take new settings at once; raises, and keeps the old ones, where they would leave nothing to guard."""
+        """Take new settings at once; if they leave nothing to guard, raise and keep the old ones."""
         self._take(settings)
         return ()
 
     @hookimpl
     def publish_received(self, client: Client, message: Message) -> Reject | None:
-        """The veto."""
+        """Refuse a publish that matches."""
         return self._veto(message)
 
     @hookimpl
     def will_publishing(self, client: Client, message: Message) -> Reject | None:
-        """The same for wills, which are published without a PUBLISH packet: not a way around the guard."""
+        """Refuse a will that matches; wills are published without a PUBLISH packet."""
         return self._veto(message)
 
     @hookimpl
     def sys_topics(self) -> Sequence[SysTopic]:
-        """How many publishes were refused, for everybody to see."""
+        """Publish the number of refused publishes."""
         return [SysTopic("$SYS/example_guard/vetoed", lambda: str(self._vetoed.value))]
 
     @hookimpl
     def health(self) -> Health:
-        """A guard that stands here is well."""
+        """Report the number of refused publishes; the guard is always healthy."""
         return Health(HealthState.HEALTHY, f"{self._vetoed.value} publishes refused")
 
     def _take(self, settings: GuardSettings) -> None:

@@ -1,4 +1,4 @@
-"""The plugin itself."""
+"""The plugin: implements the hooks, owns the parts and runs their timers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from kinmqtt_redis_session.asking import Asker
-from kinmqtt_redis_session.connection import AWAY, Link
+from kinmqtt_redis_session.batch_reader import BatchReader
+from kinmqtt_redis_session.connection import UNAVAILABLE, Link
+from kinmqtt_redis_session.counters import Counters
 from kinmqtt_redis_session.keys import Keys
-from kinmqtt_redis_session.leases import Ask, Leases
-from kinmqtt_redis_session.mirror import Mirror
+from kinmqtt_redis_session.leases import Leases
 from kinmqtt_redis_session.queues import RedisQueueStore
-from kinmqtt_redis_session.refreshing import Refresh
+from kinmqtt_redis_session.resync import Resync
 from kinmqtt_redis_session.retained import RedisRetainStore
-from kinmqtt_redis_session.scripts import Command
+from kinmqtt_redis_session.scripts import Command, Execute
 from kinmqtt_redis_session.servers import Servers
 from kinmqtt_redis_session.sessions import RedisSessionStore
-from kinmqtt_redis_session.settings import RedisSessionSettings, verified
-from kinmqtt_redis_session.turn import Ledger
+from kinmqtt_redis_session.settings import RedisSessionSettings, validated
+from kinmqtt_redis_session.write_pipeline import WritePipeline
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
 from kinmqtt_spi.services.plugin import Context, Health, HealthState, Requirements, Timer
@@ -30,19 +30,20 @@ from kinmqtt_spi.services.session import SessionStore
 _SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 _WRITES: Final = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0)
 
-ATTEMPT: Final = 5
-"""How many times ``timeout_s`` it takes at most, beside the pause, until a broker is back: to close connections, to
-make new ones, and to ask."""
+ATTEMPT_TIMEOUTS: Final = 5
+"""An upper bound for a reconnect, in units of ``timeout_s`` and without the pause: to close connections, to make new
+ones, and to run the first commands."""
 
-LOOKS_BACK: Final = 3
-"""How many renewals of a lease that had ended look what others have made of that: those under way are done then."""
+CHECKS_AFTER_LAPSE: Final = 3
+"""After an expired lease was renewed: how many more renewals check whether others took over sessions. Takeovers that
+were in progress are complete then."""
 
 
 class RedisSession:
-    """Keeps sessions, queues and retained messages in Redis."""
+    """Stores sessions, queues and retained messages in Redis."""
 
     def __init__(self, *, joins: bool = True) -> None:
-        """``joins`` says that there is a broker that claims sessions, of which others must know whether it lives."""
+        """``joins`` says that a broker claims sessions, so that the node needs a lease."""
         self._joins = joins
         self._parts: _Parts | None = None
         self._serves = False
@@ -50,22 +51,22 @@ class RedisSession:
         self._busy: set[str] = set()
         self._tasks: set[asyncio.Future[Any]] = set()
 
-    # Its life
+    # Lifecycle
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Written for version 1 of the SPI; its Redis client is asyncio's."""
+        """Declare version 1 of the SPI, and the asyncio reactor that the Redis client needs."""
         return Requirements(spi_version=1, reactor="asyncio")
 
     @hookimpl
     def settings_class(self) -> type[RedisSessionSettings]:
-        """The section is parsed into this."""
+        """The class that the settings section is parsed into."""
         return RedisSessionSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the settings; nothing is connected yet."""
-        parts = self._parts = _Parts(context, verified(context.settings))
+        """Take the settings. Connections are made at the start."""
+        parts = self._parts = _Parts(context, validated(context.settings))
         parts.sessions.spawn = self._spawn
 
     @hookimpl
@@ -85,32 +86,32 @@ class RedisSession:
 
     @hookimpl
     async def start(self, context: Context) -> None:
-        """Connect, and read what is held; nothing where no service of it is used."""
+        """Connect and read the counters; does nothing if no service of the plugin is used."""
         parts = self._parts
         if parts is None or not self._serves:
             return
-        parts.ledger.begin()
+        parts.pipeline.begin()
         await parts.link.open()
-        await _look_at_durability(parts, context)
+        await _check_durability(parts, context)
         if self._joins:
-            await parts.leases.join(parts.link.ask)
-            self._each(context, "lease", parts.leases.pause_s, self._renew)
-        await parts.refresh.everything(parts.link.ask)
+            await parts.leases.join(parts.link.execute)
+            self._every(context, "lease", parts.leases.pause_s, self._renew)
+        await parts.resync.run(parts.link.execute)
         if self._joins:
-            await parts.leases.settled(parts.link.ask, parts.refresh.homes)
+            await parts.leases.wait_until_known(parts.link.execute, parts.resync.home_nodes)
         parts.measure(context)
         totals = parts.queues.totals()
         context.log.info(
-            "{sessions} sessions, {retained} retained messages and {messages} queued ones are in Redis",
+            "Redis has {sessions} sessions, {retained} retained messages and {messages} queued messages",
             sessions=parts.sessions.count(),
             retained=parts.retained.count(),
             messages=totals.queued + totals.inflight,
         )
-        self._each(context, "refresh", parts.settings.refresh_s, self._refresh)
+        self._every(context, "refresh", parts.settings.refresh_s, self._resync)
 
     @hookimpl
     def health(self) -> Health:
-        """Whether Redis is there, and keeps what it is given."""
+        """Report whether Redis is up and accepts writes."""
         if self._parts is None or not self._serves:
             return Health(HealthState.HEALTHY)
         link = self._parts.link
@@ -122,14 +123,14 @@ class RedisSession:
 
     @hookimpl
     def reload(self, settings: RedisSessionSettings) -> tuple[str, ...]:
-        """Everything is decided at the start."""
+        """Take no settings: any change needs a restart."""
         if self._parts is None or settings == self._parts.settings:
             return ()
         return ("plugins.redis_session: a change needs a restart",)
 
     @hookimpl
     async def stop(self) -> None:
-        """Send what is still gathered, and close the connections."""
+        """Send the waiting writes and close the connections."""
         for timer in self._timers.values():
             timer.cancel()
         parts = self._parts
@@ -137,39 +138,39 @@ class RedisSession:
             return
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        await parts.ledger.drained()
+        await parts.pipeline.drained()
         with suppress(ServiceUnavailable):
-            await parts.leases.leave(parts.link.ask)
-        await parts.asker.close()
+            await parts.leases.leave(parts.link.execute)
+        await parts.reader.close()
         await parts.link.close()
 
     async def clients(self) -> dict[str, int]:
-        """Everybody of whom anything is held, with their epochs: for copies."""
+        """All clients with stored state, with their epochs; for exports."""
         parts = self._shared
-        return await parts.refresh.epochs(parts.link.ask)
+        return await parts.resync.epochs(parts.link.execute)
 
     @property
     def _shared(self) -> _Parts:
         if self._parts is None:
-            raise RuntimeError("the Redis store was asked for before it was configured")
+            raise RuntimeError("the Redis store was requested before it was configured")
         self._serves = True
         return self._parts
 
     def _spawn(self, answer: Awaitable[Any]) -> None:
-        """See to what nobody waits for."""
-        if self._parts is None or self._parts.ledger.loop is None:
+        """Run a task in the background."""
+        if self._parts is None or self._parts.pipeline.loop is None:
             return
-        task = asyncio.ensure_future(answer, loop=self._parts.ledger.loop)
+        task = asyncio.ensure_future(answer, loop=self._parts.pipeline.loop)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and not isinstance(task.exception(), ServiceUnavailable | None):
-            self._shared.log.error("something went wrong behind the scenes: {error}", error=task.exception())
+            self._shared.log.error("a background task failed: {error}", error=task.exception())
 
-    def _each(self, context: Context, name: str, interval_s: float, work: Callable[[], Awaitable[Any]]) -> None:
-        """Do something at each interval, unless Redis is away or it is still being done."""
+    def _every(self, context: Context, name: str, interval_s: float, work: Callable[[], Awaitable[Any]]) -> None:
+        """Run ``work`` at each interval, unless Redis is away or the last run is not finished."""
 
         async def done() -> None:
             try:
@@ -187,30 +188,30 @@ class RedisSession:
 
     async def _renew(self) -> None:
         parts = self._shared
-        await parts.renew(parts.asked)
+        await parts.renew(parts.execute)
 
-    async def _refresh(self) -> None:
+    async def _resync(self) -> None:
         parts = self._shared
         if self._joins:
-            # First: what is refreshed does not say any more what was lost.
-            await parts.sessions.look_for_taken(parts.asked)
-        await parts.refresh.everything(parts.asked)
+            # Before the resync, because the resynced counters no longer show what Redis has lost.
+            await parts.sessions.check_taken_over(parts.execute)
+        await parts.resync.run(parts.execute)
         if self._joins:
-            # Who took this node for gone for a moment may have swept a mark that was put down since.
-            await parts.sessions.homes.put_down(parts.asked)
-            await parts.sessions.homes.sweep(parts.node)
+            # A node that considered this one gone may have removed new index entries too.
+            await parts.sessions.ownership.restore_index(parts.execute)
+            await parts.sessions.ownership.sweep(parts.node)
 
 
 class _Parts:
-    """What a configured plugin is made of."""
+    """The parts of a configured plugin."""
 
     def __init__(self, context: Context, settings: RedisSessionSettings) -> None:
         self.settings = settings
         self.log = context.log
         self.node = context.node
         keys = Keys(settings.prefix)
-        self.mirror = Mirror()
-        self.refresh = Refresh(keys, self.mirror)
+        self.counters = Counters()
+        self.resync = Resync(keys, self.counters)
         self.link = Link(
             Servers(settings),
             context.log,
@@ -219,101 +220,98 @@ class _Parts:
             pauses_s=(settings.reconnect_min_s, settings.reconnect_max_s),
         )
         now = context.clock.now
-        self.ledger = Ledger(
+        self.pipeline = WritePipeline(
             self.link,
             keys,
-            self.mirror,
+            self.counters,
             context.log,
             now=now,
             remember_s=settings.remember_s,
             max_waiting=settings.max_waiting,
             replicas=settings.wait_replicas if settings.durability == "wait" else 0,
         )
-        self.asker = Asker(self.link, settings.max_in_flight)
-        live = settings.when_away == "live"
-        # A Redis that stands still for less than `timeout_s` is not seen to be away: leases must not end meanwhile.
-        lease_s = max(settings.lease_s, 3 * settings.timeout_s)
-        self.leases = Leases(
-            keys,
-            context.node,
-            context.clock,
-            context.log,
-            lease_s=lease_s,
-            # When Redis is back, others come back this much later at most: after one attempt that has just begun, a
-            # pause, and one that succeeds.
-            grace_s=max(lease_s, settings.reconnect_max_s + ATTEMPT * settings.timeout_s),
-        )
+        self.reader = BatchReader(self.link, settings.max_in_flight)
+        self.leases = _leases(keys, context, settings)
         self.sessions = RedisSessionStore(
-            self.ledger,
-            self.asker,
+            self.pipeline,
+            self.reader,
             self.leases,
             context.log,
             uid=context.node.uid,
             remember_s=settings.remember_s,
-            live=live,
+            live=settings.when_away == "live",
         )
-        self._looks = 0
-        """How often to look again whether others have claimed what was claimed here."""
+        self._checks = 0
+        """How many more renewals check whether others took over sessions."""
         self.link.on_lost.append(lambda error: self.leases.lost())
         self.link.on_back.append(self._back)
-        self.link.on_back.append(lambda: self.sessions.repair(self.link.ask))
-        self.link.on_back.append(lambda: self.refresh.doubtful(self.link.ask))
-        self.queues = RedisQueueStore(self.ledger, self.asker, context.node.uid)
-        self.retained = RedisRetainStore(self.ledger, self.asker, now=now, remember_s=settings.remember_s)
+        self.link.on_back.append(lambda: self.sessions.repair(self.link.execute))
+        self.link.on_back.append(lambda: self.resync.uncertain(self.link.execute))
+        self.queues = RedisQueueStore(self.pipeline, self.reader, context.node.uid)
+        self.retained = RedisRetainStore(self.pipeline, self.reader, now=now, remember_s=settings.remember_s)
 
-    async def asked(self, commands: Sequence[Command]) -> list[Any]:
-        """What Redis answers, while it is there: with all other questions, on as many connections as there are."""
-        return await self.asker.ask(*commands)
+    async def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """Run commands together with other batched reads; raises ServiceUnavailable."""
+        return await self.reader.execute(*commands)
 
-    async def renew(self, ask: Ask) -> None:
+    async def renew(self, execute: Execute) -> None:
         """Renew this node's lease."""
-        renewed = await self.leases.renew(ask)
-        # That was a write: Redis takes them again.
+        renewed = await self.leases.renew(execute)
+        # The renewal was a write, so Redis accepts writes again.
         self.link.refusal = None
         if not renewed:
-            await self._was_gone(ask)
-        elif self._looks:
-            self._looks -= 1
-            await self.sessions.look_for_taken(ask)
+            await self._after_lapse(execute)
+        elif self._checks:
+            self._checks -= 1
+            await self.sessions.check_taken_over(execute)
 
     async def _back(self) -> None:
-        if self.leases.is_held and not await self.leases.back(self.link.ask):
-            await self._was_gone(self.link.ask)
+        if self.leases.is_held and not await self.leases.back(self.link.execute):
+            await self._after_lapse(self.link.execute)
 
-    async def _was_gone(self, ask: Ask) -> None:
-        """This node's lease had ended: others may have taken it for gone, and some may be about to."""
-        self._looks = LOOKS_BACK
-        await self.sessions.look_for_taken(ask)
-        await self.sessions.homes.put_down(ask)
+    async def _after_lapse(self, execute: Execute) -> None:
+        """Check for takeovers after this node's lease had expired: others may have considered it gone."""
+        self._checks = CHECKS_AFTER_LAPSE
+        await self.sessions.check_taken_over(execute)
+        await self.sessions.ownership.restore_index(execute)
 
     def measure(self, context: Context) -> None:
-        """Show what goes on."""
-        metrics, ledger = context.metrics, self.ledger
-        ledger.round_trip = metrics.histogram("redis.round_trip", "seconds", _SECONDS).observe
-        ledger.size = metrics.histogram("redis.batch", "writes", _WRITES).observe
-        metrics.gauge("redis.waiting", "writes", lambda: ledger.waiting)
-        metrics.gauge("redis.refused_epochs", "writes", lambda: ledger.refused)
-        metrics.gauge("redis.skipped_retained", "messages", lambda: ledger.skipped)
+        """Register the metrics."""
+        metrics, pipeline = context.metrics, self.pipeline
+        pipeline.round_trip = metrics.histogram("redis.round_trip", "seconds", _SECONDS).observe
+        pipeline.size = metrics.histogram("redis.batch", "writes", _WRITES).observe
+        metrics.gauge("redis.waiting", "writes", lambda: pipeline.waiting)
+        metrics.gauge("redis.refused_epochs", "writes", lambda: pipeline.refused)
+        metrics.gauge("redis.skipped_retained", "messages", lambda: pipeline.skipped)
         metrics.gauge("redis.local_claims", "clients", lambda: self.sessions.local_claims)
         metrics.gauge("redis.losses", "connections", lambda: self.link.losses)
         metrics.gauge("redis.away", "flag", lambda: int(not self.link.is_up))
 
 
-async def _look_at_durability(parts: _Parts, context: Context) -> None:
-    """Refuse to promise what Redis is not set up for."""
+def _leases(keys: Keys, context: Context, settings: RedisSessionSettings) -> Leases:
+    # A Redis that hangs for less than `timeout_s` does not count as away, so leases must not expire meanwhile.
+    lease_s = max(settings.lease_s, 3 * settings.timeout_s)
+    # The longest time until other nodes reconnect: an attempt that has just begun, a pause, and a successful attempt.
+    reconnect_s = settings.reconnect_max_s + ATTEMPT_TIMEOUTS * settings.timeout_s
+    return Leases(keys, context.node, context.clock, context.log, lease_s=lease_s, grace_s=max(lease_s, reconnect_s))
+
+
+async def _check_durability(parts: _Parts, context: Context) -> None:
+    """Raise AssemblyError if Redis's configuration contradicts the durability setting."""
     if parts.settings.durability != "aof":
         return
     try:
         for each in await parts.link.on_each("INFO", "persistence"):
             if not each.get("aof_enabled"):
                 raise AssemblyError(
-                    'plugins.redis_session.durability is "aof", and Redis has `appendonly no`: set `appendonly yes` '
+                    'plugins.redis_session.durability is "aof", but Redis has `appendonly no`: set `appendonly yes` '
                     'in redis.conf, or durability = "memory"'
                 )
         for each in await parts.link.on_each("CONFIG GET", "appendfsync"):
             if "always" not in (each.values() if isinstance(each, dict) else each):
                 context.log.warn(
-                    "Redis has not `appendfsync always`: what it acknowledges may not be in its append-only file yet"
+                    "Redis is not configured with `appendfsync always`: it may acknowledge writes before its "
+                    "append-only file has them"
                 )
-    except AWAY as error:
-        context.log.warn("whether Redis keeps an append-only file can't be asked: {error}", error=error)
+    except UNAVAILABLE as error:
+        context.log.warn("can't check whether Redis has an append-only file: {error}", error=error)

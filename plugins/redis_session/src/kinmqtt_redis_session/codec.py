@@ -1,6 +1,6 @@
-"""Values as Redis holds them, and back: the SPI's plain forms as JSON, and numbers whose order Lua can tell.
+"""Encodes values for Redis and decodes them: the SPI's plain forms as JSON, and versions that Lua can compare.
 
-What a script must know of a value (its size, when it expires, its version) stands in front of the JSON.
+What a script needs to know about a value (size, expiry, version) precedes its JSON.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from kinmqtt_spi.services.session import Claimant, OpenSession, ResumeSession, S
 from kinmqtt_spi.values import Message, NodeIdentity, Subscription, Will
 
 NEVER: Final = "-"
-"""Where the moment stands at which something expires."""
+"""Replaces the expiry time of a message that never expires."""
 
 _LARGEST: Final = 2**64 - 1
 
 
 dumps: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-"""JSON in ASCII, without blanks."""
+"""Encodes a value as ASCII JSON without spaces."""
 
 
-def moment(at: float | None) -> str:
-    """A moment, exactly; empty for none."""
+def timestamp(at: float | None) -> str:
+    """A time without loss of precision; the empty string for ``None``."""
     return "" if at is None else repr(float(at))
 
 
 def expiry(message: Message) -> str:
-    """When a message expires."""
+    """The expiry time of a message, or ``NEVER``."""
     return NEVER if message.expires_at is None else repr(message.expires_at)
 
 
 class Messages:
-    """The messages of one pipeline, each written once however many queues share it."""
+    """The messages of one pipeline, each encoded once however many queues share it."""
 
     def __init__(self) -> None:
         self._written: dict[int, tuple[Message, int, str]] = {}
 
     def written(self, message: Message) -> tuple[Message, int, str]:
-        """A message, what it counts for, and its JSON."""
+        """A message, its size in bytes, and its JSON."""
         known = self._written.get(id(message))
         if known is None:
-            # The message is held, so that its id names no other meanwhile.
+            # The reference keeps the message alive, so that its id() is not reused.
             known = self._written[id(message)] = (message, message.size_bytes, message_json(message))
         return known
 
 
 def message_json(message: Message) -> str:
-    """The JSON of a message's plain form; for one without properties in a quarter of the time."""
+    """The JSON of a message's plain form. A message without properties takes a fast path, four times as fast."""
     received_at, expires_at = message.received_at, message.expires_at
     if message.properties or not isfinite(received_at) or not (expires_at is None or isfinite(expires_at)):
         return dumps(to_plain(message))
@@ -73,12 +73,12 @@ def message_json(message: Message) -> str:
 
 
 def entry_json(entry: Entry, messages: Messages) -> str:
-    """An entry of a queue, whose message may be written already."""
+    """The JSON of a queue entry."""
     return _entry(entry, messages.written(entry.message)[2])
 
 
 def entry_blob(entry: Entry, messages: Messages) -> str:
-    """The same behind what scripts must know of it (its size and expiry), as a client's hash holds it."""
+    """The JSON of a queue entry, preceded by its size and expiry, as stored in a client's hash."""
     message, message_bytes, json = messages.written(entry.message)
     size_bytes = entry_bytes(message_bytes, entry.identifiers, entry.shared_filter)
     return f"{size_bytes} {expiry(message)} {_entry(entry, json)}"
@@ -93,7 +93,7 @@ def _entry(entry: Entry, message: str) -> str:
 
 
 def entry_of(blob: bytes) -> Entry:
-    """The entry that a client's hash holds behind its size and expiry."""
+    """Decode what :func:`entry_blob` encoded."""
     plain = json.loads(blob.split(b" ", 2)[2])
     qos, retain, identifiers, shared_filter = plain["more"]
     return from_plain(
@@ -110,40 +110,40 @@ def entry_of(blob: bytes) -> Entry:
 
 
 def fixed(session: StoredSession) -> str:
-    """What of a session stays while it is stored."""
+    """The fields of a session that never change while it is stored."""
     return dumps([session.client_id, session.created_at])
 
 
 def changing(session: StoredSession | ResumeSession) -> str:
-    """What of a session a new connection brings."""
+    """The fields of a session that each new connection sets."""
     return dumps([session.expiry_s, session.username, session.protocol_version])
 
 
 def verified(session: StoredSession | ResumeSession) -> str:
-    """The user name once more, where it was verified; empty where it was not."""
+    """The user name again if an authenticator verified it; else the empty string."""
     return "" if session.username_unverified else dumps([session.username])
 
 
 def claimant_json(claimant: Claimant | None) -> str:
-    """For whom a client id is claimed; empty for nobody in particular."""
+    """The user for whom a client id is claimed; the empty string for ``None``."""
     return "" if claimant is None else dumps([claimant.username, claimant.said])
 
 
 def will_json(will: Will | None) -> str:
-    """A will; empty for none."""
+    """The JSON of a will; the empty string for ``None``."""
     return "" if will is None else dumps(to_plain(will))
 
 
 def opened(write: OpenSession) -> list[str | bytes | int]:
-    """The arguments of a session that is opened."""
+    """The arguments of the write that opens a session."""
     session = write.session
     parts: list[str | bytes | int] = [fixed(session), changing(session), verified(session), will_json(session.will)]
-    parts += [moment(session.expires_at), moment(session.will_due_at)]
+    parts += [timestamp(session.expires_at), timestamp(session.will_due_at)]
     return parts + subscriptions(session.subscriptions)
 
 
 def subscriptions(several: Sequence[Subscription]) -> list[str | bytes | int]:
-    """The arguments of subscriptions that are saved: how many, then filter and value of each."""
+    """The arguments of the write that saves subscriptions: their number, then filter and value of each."""
     parts: list[str | bytes | int] = [len(several)]
     for each in several:
         parts += [text(each.full_filter), dumps(to_plain(each))]
@@ -151,28 +151,28 @@ def subscriptions(several: Sequence[Subscription]) -> list[str | bytes | int]:
 
 
 def text(words: str) -> bytes:
-    """A string in UTF-8."""
+    """A string as UTF-8, surrogates included."""
     return words.encode("utf-8", "surrogatepass")
 
 
 def owner_json(node: NodeIdentity) -> str:
-    """A node."""
+    """The JSON of a node."""
     return dumps([node.name, node.uid])
 
 
 def owner_of(blob: bytes | None) -> NodeIdentity | None:
-    """The node that a client's hash names as its owner."""
+    """The owner in a client's hash; ``None`` if it has none."""
     return NodeIdentity(*json.loads(blob)) if blob else None
 
 
 def session_of(head: Sequence[bytes | None], filters: Sequence[bytes]) -> StoredSession | None:
-    """The session that a client's hash holds, without epoch and owner; ``None`` where nothing is stored."""
+    """The session in a client's hash, without epoch and owner; ``None`` if none is stored."""
     base, variable, will, expires_at, will_due_at, named = head
     if base is None or variable is None:
         return None
     client_id, created_at = json.loads(base)
     expiry_s, username, protocol_version = json.loads(variable)
-    # Twelve digits are the subscription's place among them.
+    # The first twelve digits of each value are the subscription's position.
     return StoredSession(
         client_id=client_id,
         expiry_s=expiry_s,
@@ -183,15 +183,15 @@ def session_of(head: Sequence[bytes | None], filters: Sequence[bytes]) -> Stored
         protocol_version=protocol_version,
         expires_at=float(expires_at) if expires_at else None,
         will_due_at=float(will_due_at) if will_due_at else None,
-        # An older version writes the name without this, which then speaks of another one, or of none.
+        # An older version writes the user name without this field, which then names another user or is missing.
         username_unverified=named is None or json.loads(named) != [username],
     )
 
 
 def version_hex(version: RetainVersion) -> str:
-    """A version as 48 hexadecimal digits whose order is that of the version.
+    """A version as 48 hexadecimal digits that sort in version order.
 
-    Lua's numbers are doubles: a node has 64 bits, and scripts compare eight digits at a time.
+    Lua's numbers are doubles and can't hold the 64 bits of a node, so scripts compare eight digits at a time.
     """
     (bits,) = struct.unpack(">Q", struct.pack(">d", version.received_at + 0.0))
     ordered = bits ^ (_LARGEST if bits >> 63 else 1 << 63)
@@ -199,7 +199,7 @@ def version_hex(version: RetainVersion) -> str:
 
 
 def version_of(digits: bytes) -> RetainVersion:
-    """The version of 48 hexadecimal digits."""
+    """Decode what :func:`version_hex` encoded."""
     ordered = int(digits[:16], 16)
     bits = ordered ^ (1 << 63) if ordered >> 63 else ordered ^ _LARGEST
     (received_at,) = struct.unpack(">d", struct.pack(">Q", bits))
@@ -207,7 +207,7 @@ def version_of(digits: bytes) -> RetainVersion:
 
 
 def retained_of(blob: bytes) -> RetainWrite:
-    """The retained message that a shard's hash holds behind its version and size."""
+    """The retained message in a shard's hash, where version and size precede it."""
     version, _, plain = blob.split(b" ", 2)
     message: Mapping[str, Any] = json.loads(plain)
     return RetainWrite(from_plain(Message, message), version_of(version))

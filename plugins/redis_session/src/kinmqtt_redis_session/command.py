@@ -1,4 +1,4 @@
-"""``kinmqtt redis export|import``: what Redis holds as lines of JSON, those of ``kinmqtt store``, and back."""
+"""``kinmqtt redis export|import``: exports Redis's contents in the format of ``kinmqtt store``, and imports them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from kinmqtt_redis_session._plugin import RedisSession
-from kinmqtt_redis_session.moving import MovingError, lines
 from kinmqtt_redis_session.settings import RedisSessionSettings
+from kinmqtt_redis_session.transfer import TransferError, lines
 from kinmqtt_spi.export import Contents, read_export
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.plugin import Timer
@@ -25,14 +25,14 @@ from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.settings import Document, parse
 from kinmqtt_spi.values import NodeIdentity
 
-AT_ONCE: Final = 2000
-"""Writes of one turn of an import."""
+MAX_COMMANDS: Final = 2000
+"""The writes of one commit of an import."""
 
 
 class Redis:
-    """The command."""
+    """The command ``kinmqtt redis``."""
 
-    summary = "exports and imports what the plugin redis_session keeps"
+    summary = "exports and imports what the plugin redis_session stores"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the arguments."""
@@ -42,7 +42,7 @@ class Redis:
         )
 
     def run(self, parsed: Namespace) -> int:
-        """Run it; for an export the brokers should be stopped, or what it says is of several moments."""
+        """Run it. Brokers should be stopped for an export; else it is not a consistent snapshot."""
         settings = parse(RedisSessionSettings, Document.read(parsed.config), ("plugins", "redis_session"))
         if parsed.action == "export":
             asyncio.run(_export(settings))
@@ -57,7 +57,7 @@ class Redis:
 
 
 class _Clock:
-    """The time, as it is."""
+    """The system's clock."""
 
     def now(self) -> float:
         """See :class:`~kinmqtt_spi.services.plugin.Clock`."""
@@ -73,13 +73,13 @@ class _Clock:
 
 
 class _Log:
-    """Says on standard error what somebody should look at."""
+    """Prints warnings and errors to standard error."""
 
     def debug(self, format: str, **values: object) -> None:
-        """Nobody debugs."""
+        """Print nothing."""
 
     def info(self, format: str, **values: object) -> None:
-        """The command says itself what it has done."""
+        """Print nothing: the command reports its result itself."""
 
     def warn(self, format: str, **values: object) -> None:
         """See :class:`~kinmqtt_spi.services.plugin.Log`."""
@@ -89,14 +89,14 @@ class _Log:
 
 
 def _context(settings: RedisSessionSettings) -> BareContext:
-    """What the plugin is handed without a broker: of two copies at once neither takes the other for itself."""
+    """A context without a broker. Its node uid is random, so that two commands at once are different nodes."""
     context: Any = BareContext("redis_session", settings, node=NodeIdentity("copy", secrets.randbits(63) | 1))
     context.clock, context.log = _Clock(), _Log()
     return cast(BareContext, context)
 
 
-class _Opened:
-    """The plugin without a broker."""
+class _OpenStores:
+    """The plugin's stores, opened without a broker."""
 
     def __init__(self, settings: RedisSessionSettings) -> None:
         self._plugin = RedisSession(joins=False)
@@ -106,7 +106,7 @@ class _Opened:
         self.queues: QueueStore = self._plugin.queue_store()
         self.retained: RetainStore = self._plugin.retain_store()
 
-    async def __aenter__(self) -> _Opened:
+    async def __aenter__(self) -> _OpenStores:
         try:
             await self._plugin.start(self._context)
         except BaseException:
@@ -118,62 +118,62 @@ class _Opened:
         await self._plugin.stop()
 
     async def clients(self) -> dict[str, int]:
-        """Everybody of whom anything is held, with their epochs."""
+        """All clients with stored state, with their epochs."""
         return await self._plugin.clients()
 
 
 async def _export(settings: RedisSessionSettings) -> None:
     count = 1
-    async with _Opened(settings) as opened:
+    async with _OpenStores(settings) as opened:
         clients = await opened.clients()
         async for line in lines(opened.sessions, opened.queues, opened.retained, clients):
-            _say(line)
+            _print_line(line)
             count += 1
-    # Without this line an export that was cut short would pass for a smaller one.
-    _say({"kind": "end", "lines": count})
+    # Without this line a truncated export would look complete.
+    _print_line({"kind": "end", "lines": count})
 
 
 async def _import(settings: RedisSessionSettings, contents: Contents) -> None:
-    async with _Opened(settings) as opened:
+    async with _OpenStores(settings) as opened:
         if await opened.clients() or opened.retained.count():
-            raise MovingError(
-                f"Redis holds something below {settings.prefix!r} already: import before a broker has run with that "
-                "prefix, or set another one in [plugins.redis_session]"
+            raise TransferError(
+                f"Redis already holds something below {settings.prefix!r}: import before a broker has run with this "
+                "prefix, or set another prefix in [plugins.redis_session]"
             )
-        for at in range(0, len(contents.sessions), AT_ONCE):
-            opened.sessions.apply(contents.sessions[at : at + AT_ONCE])
-            await _kept(opened.sessions)
-        for some in _bundled(contents.queue_writes()):
+        for at in range(0, len(contents.sessions), MAX_COMMANDS):
+            opened.sessions.apply(contents.sessions[at : at + MAX_COMMANDS])
+            await _commit(opened.sessions)
+        for some in _chunks(contents.queue_writes()):
             opened.queues.apply(some)
-            await _kept(opened.queues)
-        for at in range(0, len(contents.retained), AT_ONCE):
-            opened.retained.put(contents.retained[at : at + AT_ONCE])
-            await _kept(opened.retained)
+            await _commit(opened.queues)
+        for at in range(0, len(contents.retained), MAX_COMMANDS):
+            opened.retained.put(contents.retained[at : at + MAX_COMMANDS])
+            await _commit(opened.retained)
         totals = opened.queues.totals()
         print(
-            f"{opened.sessions.count()} sessions, {opened.retained.count()} retained messages and "
-            f"{totals.queued + totals.inflight} queued ones are in Redis"
+            f"Redis has {opened.sessions.count()} sessions, {opened.retained.count()} retained messages and "
+            f"{totals.queued + totals.inflight} queued messages"
         )
 
 
-def _bundled(clients: Iterable[list[QueueWrite]]) -> Iterable[list[QueueWrite]]:
+def _chunks(clients: Iterable[list[QueueWrite]]) -> Iterable[list[QueueWrite]]:
     some: list[QueueWrite] = []
     for writes in clients:
         some += writes
-        if len(some) >= AT_ONCE:
+        if len(some) >= MAX_COMMANDS:
             yield some
             some = []
     if some:
         yield some
 
 
-async def _kept(store: Store) -> None:
+async def _commit(store: Store) -> None:
     answer = store.commit()
     if answer is not None:
         await answer
 
 
-def _say(line: dict[str, Any]) -> None:
+def _print_line(line: dict[str, Any]) -> None:
     print(json.dumps(line, separators=(",", ":"), allow_nan=False))
 
 

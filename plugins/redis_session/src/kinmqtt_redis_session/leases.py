@@ -1,52 +1,50 @@
-"""Which nodes live: each keeps a lease in Redis, a key that expires unless it is renewed.
+"""Node leases: each node has a key in Redis that expires unless the node renews it.
 
-A node is gone that said so, whose process has ended on this very machine, or whose lease has ended. The last counts
-only for who has seen Redis there, and has kept its own lease, for a while: where Redis itself was away, or everybody
-stood still, all leases end together, and living nodes need a moment to renew theirs.
+A node is gone if it stopped cleanly, if its process on this machine has ended, or if its lease has expired. An
+expired lease counts only if this node has seen Redis and kept its own lease for a while: when Redis was away or all
+nodes stood still, all leases expire together, and living nodes need time to renew theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from attrs import define
 
 from kinmqtt_redis_session.keys import Keys
 from kinmqtt_redis_session.machine import Machine
-from kinmqtt_redis_session.scripts import FORGET, Command
+from kinmqtt_redis_session.scripts import FORGET, Execute
 from kinmqtt_spi.services.plugin import Clock, Log
 from kinmqtt_spi.values import NodeIdentity
 
 NOBODY: Final = 0
-"""The uid of who is home of what no node has ever claimed: what was imported."""
+"""The home uid of sessions that no node has claimed yet: imported ones."""
 
 STOPPED: Final = b"-"
-"""What stands of a node that has stopped in good order, until nothing has its home there."""
+"""The location of a node that has stopped cleanly, until no session has its home there."""
 
 LOOKS: Final = 20
-"""How often in the time of a lease a start looks whether another node renews its own."""
-
-Ask = Callable[[Sequence[Command]], Awaitable[list[Any]]]
+"""How many times per lease duration a starting node checks whether other nodes renew their leases."""
 
 
 @define(slots=True)
 class _Seen:
-    """What was seen of another node's lease."""
+    """The observed state of another node's lease."""
 
     place: bytes | None = None
-    """Where its process is; ``None`` where Redis knows nothing of it."""
+    """The location of its process; ``None`` if Redis has none."""
     lease: bytes | None = None
     since: float = 0.0
-    """When it was last seen to be renewed, or else first looked at."""
+    """When a renewal was last seen; else when the node was first seen."""
     renews: bool = False
     forgotten: bool = False
-    """Whether it is gone, and its index empty: nothing is to be looked for there any more."""
+    """Whether the node is gone and its index empty, so that nothing is left to adopt."""
 
 
 class Leases:
-    """This node's lease, and what is known of the others."""
+    """This node's lease, and the observed leases of other nodes."""
 
     def __init__(
         self,
@@ -59,7 +57,7 @@ class Leases:
         grace_s: float,
         machine: Machine | None = None,
     ) -> None:
-        """``grace_s`` is how long Redis must have been there before a lease that has ended says anything."""
+        """``grace_s`` is how long Redis must have been up before an expired lease counts."""
         self._keys = keys
         self._uid = node.uid
         self._clock = clock
@@ -69,7 +67,7 @@ class Leases:
         self._machine = Machine() if machine is None else machine
         self._renewals = 0
         self._answered: bytes | None = None
-        """The last renewal of which Redis has said that it was made."""
+        """The last renewal that Redis has confirmed."""
         self._up_since: float | None = None
         self._others: dict[int, _Seen] = {}
         self.is_held = False
@@ -77,33 +75,33 @@ class Leases:
 
     @property
     def pause_s(self) -> float:
-        """How long to wait between renewals."""
+        """The pause between renewals."""
         return self._lease_s / 3
 
-    async def join(self, ask: Ask) -> None:
-        """Redis is there for the first time."""
+    async def join(self, execute: Execute) -> None:
+        """Take the first lease."""
         self.is_held = True
-        await self.back(ask)
+        await self.back(execute)
 
-    async def back(self, ask: Ask) -> bool:
-        """Redis is there again: renew the lease at once; answers whether it had not ended meanwhile."""
+    async def back(self, execute: Execute) -> bool:
+        """Renew the lease after a reconnect; returns whether it certainly had not expired."""
         self._up_since = self._clock.monotonic()
-        return await self.renew(ask)
+        return await self.renew(execute)
 
-    async def renew(self, ask: Ask) -> bool:
-        """Renew the lease; answers whether it is certain that it had not ended meanwhile.
+    async def renew(self, execute: Execute) -> bool:
+        """Renew the lease; returns whether it certainly had not expired.
 
-        What is there must be the renewal before. It is another where that one's answer never came: then it may have
-        found that the lease had ended, and nobody knows.
+        The key must hold the last confirmed renewal. It holds another one if the last answer was lost; then that
+        renewal may have found an expired lease.
         """
         self._renewals += 1
         renewal = b"%d" % self._renewals
         place = self._machine.here()
         lease = self._keys.lease(self._uid)
-        _, before, _ = await ask(
+        _, before, _ = await execute(
             [
                 ("HSET", self._keys.nodes(), self._uid, place),
-                # By itself: of what SET answers with GET the client library leaves only whether it is "OK".
+                # A separate GET, because the client library reduces the answer to SET with GET to a boolean.
                 ("GET", lease),
                 ("SET", lease, renewal, "PX", int(self._lease_s * 1000)),
             ]
@@ -115,45 +113,45 @@ class Leases:
         return lasted
 
     def lost(self) -> None:
-        """Redis is away."""
+        """Record that Redis is away."""
         self._up_since = None
 
-    async def leave(self, ask: Ask) -> None:
-        """This node stops; what has its home here is left behind."""
+    async def leave(self, execute: Execute) -> None:
+        """Record that this node stops; other nodes may adopt its sessions."""
         if self.is_held:
             self.is_held = False
-            await self.bury(self._uid, ask)
+            await self.mark_stopped(self._uid, execute)
 
-    async def bury(self, uid: int, ask: Ask) -> None:
-        """Have a node count as gone, at once and for everybody."""
-        await ask([("HSET", self._keys.nodes(), uid, STOPPED), ("DEL", self._keys.lease(uid))])
+    async def mark_stopped(self, uid: int, execute: Execute) -> None:
+        """Mark a node as stopped, so that all nodes treat it as gone at once."""
+        await execute([("HSET", self._keys.nodes(), uid, STOPPED), ("DEL", self._keys.lease(uid))])
 
-    async def forget(self, uid: int, ask: Ask) -> None:
-        """Nothing has its home at a node that is gone."""
+    async def forget(self, uid: int, execute: Execute) -> None:
+        """Forget a node that is gone and home of no session."""
         if uid != NOBODY:
-            await ask([FORGET([self._keys.nodes(), self._keys.lease(uid)], uid)])
+            await execute([FORGET([self._keys.nodes(), self._keys.lease(uid)], uid)])
             seen = self._others.get(uid)
             if seen is not None:
                 seen.forgotten = True
 
-    async def look(self, ask: Ask, more: Iterable[int] = ()) -> None:
-        """Look at the leases of all nodes that Redis knows, and of ``more``."""
-        asked = set(more)
-        known = dict.fromkeys([*self._others, *asked])
+    async def look(self, execute: Execute, more: Iterable[int] = ()) -> None:
+        """Read the leases of all nodes that Redis knows, and of ``more``."""
+        wanted = set(more)
+        known = dict.fromkeys([*self._others, *wanted])
         known.pop(self._uid, None)
         known.pop(NOBODY, None)
-        plain, own, *leases = await ask(
+        plain, own, *leases = await execute(
             [("HGETALL", self._keys.nodes()), *(("GET", self._keys.lease(uid)) for uid in (self._uid, *known))]
         )
         places = {int(uid): place for uid, place in plain.items()}
         found = dict(zip(known, leases, strict=True))
         new = [uid for uid in places if uid not in found and uid != self._uid]
         if new:
-            answers = await ask([("GET", self._keys.lease(uid)) for uid in new])
+            answers = await execute([("GET", self._keys.lease(uid)) for uid in new])
             found.update(zip(new, answers, strict=True))
         now = self._clock.monotonic()
         if own is None:
-            # Whatever has ended this node's may have ended the others'.
+            # This node's lease has expired, so the others' may have expired for the same reason.
             self._up_since = now
         for uid, lease in found.items():
             seen = self._others.get(uid)
@@ -165,15 +163,15 @@ class Leases:
             seen.place = places.get(uid)
             seen.lease = lease
             seen.forgotten = seen.forgotten and seen.place is None and lease is None
-        for uid in [uid for uid, seen in self._others.items() if seen.forgotten and uid not in asked]:
+        for uid in [uid for uid, seen in self._others.items() if seen.forgotten and uid not in wanted]:
             del self._others[uid]
 
     def gone(self) -> list[int]:
-        """The nodes that are gone, as of the last look, and may have left something behind; and nobody."""
+        """The nodes that were gone at the last look and may have orphaned sessions; and ``NOBODY``."""
         return [NOBODY, *(uid for uid, seen in self._others.items() if self.is_gone(uid) and not seen.forgotten)]
 
     def is_gone(self, uid: int) -> bool:
-        """Whether a node is gone, as of the last look; one that was not looked at counts as living."""
+        """Whether a node was gone at the last look; a node that was not looked at counts as alive."""
         if uid == NOBODY:
             return True
         seen = self._others.get(uid)
@@ -190,7 +188,7 @@ class Leases:
         )
 
     def is_known(self, uid: int) -> bool:
-        """Whether it is known of a node that it lives or that it is gone."""
+        """Whether a node is known to be alive or known to be gone."""
         if uid == self._uid or self.is_gone(uid):
             return True
         seen = self._others.get(uid)
@@ -198,23 +196,24 @@ class Leases:
             return False
         return seen.renews or (seen.place is not None and self._machine.is_running(seen.place))
 
-    async def settled(self, ask: Ask, homes: Iterable[int]) -> None:
-        """Wait until of each of these nodes it is known whether it lives.
+    async def wait_until_known(self, execute: Execute, ownership: Iterable[int]) -> None:
+        """Wait until each of these nodes is known to be alive or gone.
 
-        Whoever starts waits for it: what comes for the sessions of a node that is gone would be lost until then.
+        A starting node waits for this, because messages for the sessions of a node that is gone would be lost until
+        they are adopted.
         """
-        several = set(homes)
-        await self.look(ask, several)
+        several = set(ownership)
+        await self.look(execute, several)
         waits = [uid for uid in several if not self.is_known(uid)]
         if waits:
             self._log.info(
-                "waiting for at most {limit:g} s, to see whether {count} other nodes that hold sessions still live",
+                "waiting up to {limit:g} s to see whether {count} other nodes that hold sessions are alive",
                 limit=round(self._grace_s + self._lease_s / LOOKS, 1),
                 count=len(waits),
             )
         while any(not self.is_known(uid) for uid in waits):
             await self._pause(self._lease_s / LOOKS)
-            await self.look(ask, waits)
+            await self.look(execute, waits)
 
     async def _pause(self, seconds: float) -> None:
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Where a process is, so that others on the same machine can tell that it has ended."""
+"""Describes the location of a process, so that brokers on the same machine can see that it has ended."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from pathlib import Path
 from typing import Final
 
 _DEAD: Final = ("Z", "X", "x")
-"""States of a process that has ended, and whose parent has not asked for its status yet."""
+"""States of a process that has ended and whose parent has not collected its status (zombies)."""
 
 
 class Machine:
-    """This machine, as Linux shows it; elsewhere nothing is known of any process."""
+    """This machine's processes, as Linux's ``/proc`` shows them; on other systems nothing is known."""
 
     def __init__(self, proc: Path = Path("/proc"), pid: int | None = None) -> None:
         self._proc = proc
         self._pid = pid
-        self._world = self._read_world()
+        self._namespace = self._read_namespace()
 
     def here(self) -> bytes:
-        """Where this process is, as others may read it; asked anew each time, because a daemon forks."""
+        """This process's location, for others to read. It is not cached, because a daemon forks."""
         pid = os.getpid() if self._pid is None else self._pid
         began, _ = self._stat(pid)
-        return json.dumps([self._world, pid, began], separators=(",", ":")).encode()
+        return json.dumps([self._namespace, pid, began], separators=(",", ":")).encode()
 
     def has_ended(self, place: bytes) -> bool:
-        """Whether a process has certainly ended: it was in this very life of this machine, and is not any more."""
+        """Whether a process has certainly ended: it ran since this machine's last boot, and does not any more."""
         found = self._found(place)
         return found is not None and not found
 
     def is_running(self, place: bytes) -> bool:
-        """Whether a process is certainly there."""
+        """Whether a process certainly runs."""
         return bool(self._found(place))
 
-    def _read_world(self) -> str:
-        """What all have in common who can see each other's process ids: a boot, and a namespace in it."""
+    def _read_namespace(self) -> str:
+        """What processes that see each other's process ids have in common: the boot and the pid namespace."""
         try:
             boot = (self._proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
             return f"{boot} {os.readlink(self._proc / 'self/ns/pid')}"
@@ -44,10 +44,10 @@ class Machine:
 
     def _found(self, place: bytes) -> bool | None:
         try:
-            world, pid, began = json.loads(place)
+            namespace, pid, began = json.loads(place)
         except (ValueError, TypeError):
             return None
-        if not world or world != self._world or not began:
+        if not namespace or namespace != self._namespace or not began:
             return None
         now, state = self._stat(pid)
         if now:
@@ -55,7 +55,7 @@ class Machine:
         return None if self._exists(pid) else False
 
     def _stat(self, pid: int) -> tuple[str, str]:
-        """When a process began, in ticks since the boot, and its state; empty where that can't be read."""
+        """A process's start in ticks since boot, and its state; empty strings if they can't be read."""
         try:
             words = (self._proc / str(pid) / "stat").read_text(encoding="ascii", errors="replace").rpartition(") ")[2]
         except OSError:
@@ -65,7 +65,7 @@ class Machine:
 
     @staticmethod
     def _exists(pid: int) -> bool:
-        """Whether there is such a process, one that is another user's and hidden included."""
+        """Whether the process exists, even if another user owns it and ``/proc`` hides it."""
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

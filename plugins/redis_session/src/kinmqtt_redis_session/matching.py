@@ -1,7 +1,7 @@
-"""Matching a filter against topics that stand in order: what can't match is jumped over.
+"""Matches a filter against sorted topics and skips ranges that can't match.
 
-Topics are bytes, in the order of their bytes. All that begin with ``a/`` stand together, and ``a0`` is behind them,
-because "0" is the byte after "/".
+Topics are sorted by their bytes. All topics that begin with ``a/`` are adjacent, and ``a0`` follows them, because "0"
+is the byte after "/".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 _BEHIND: Final = b"0"
 _BEHIND_DOLLAR: Final = b"%"
 END: Final = b"\xff"
-"""Behind every topic: no UTF-8 has this byte."""
+"""Sorts after every topic: UTF-8 never has this byte."""
 
 
 class Pattern:
@@ -29,12 +29,12 @@ class Pattern:
             fixed.append(level)
         self._is_wild_at_first = not fixed
         self.first_level = fixed[0] if fixed else None
-        """The first level of all that match; ``None`` where it is a wildcard."""
+        """The first level of all matching topics; ``None`` if it is a wildcard."""
         self.start = b"/".join(fixed)
-        """Nothing before it matches."""
+        """No topic before this one matches."""
 
     def look(self, topic: bytes) -> tuple[bool, bytes | None]:
-        """Whether a topic matches, and before what nothing else does; ``None`` where the next one may."""
+        """Whether a topic matches, and the next one that may match; ``None`` if that may be the following topic."""
         if self._is_wild_at_first and topic[:1] == b"$":
             return False, _BEHIND_DOLLAR
         levels = topic.split(b"/")
@@ -46,11 +46,11 @@ class Pattern:
             return False, self._beyond(topic, levels[:number], wanted)
         if len(levels) == len(self._levels) or self._all_below:
             return True, None
-        # It is deeper than the filter, and so is all that stands beside it.
+        # The topic is deeper than the filter, and so are its siblings.
         return False, b"/".join(levels[: len(self._levels)]) + _BEHIND
 
     def is_over(self, topic: bytes) -> bool:
-        """Whether neither this topic nor one behind it can match."""
+        """Whether neither this topic nor a later one can match."""
         return not self._is_wild_at_first and topic > self.start and not topic.startswith(self.start)
 
     @staticmethod

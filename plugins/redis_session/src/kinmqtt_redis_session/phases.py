@@ -1,7 +1,7 @@
-"""In which order a group of turns goes to a Redis Cluster, where it can't be one transaction.
+"""Splits a batch of turns into phases for a Redis Cluster, where it can't be one transaction.
 
-What must not be lost goes first: entries that are appended, and retained messages. Then what says that something was
-taken over or may be forgotten. A broker that dies in between leaves an entry twice at worst, and never loses one.
+Appended entries and retained messages go first, because they must not be lost. Writes that acknowledge or remove
+something follow. A broker that dies between phases may leave an entry twice, but never loses one.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from kinmqtt_redis_session.writes import ClientWrite
 from kinmqtt_spi.services.queue import Append, InboundOpen, Purge, Requeue, Send
 
 Numbered = list[tuple[int, ClientWrite]]
-"""Writes of one client, each with the number of its turn."""
+"""The writes for one client, each with the number of its turn in the batch."""
 
 
 def phases(clients: dict[str, Numbered]) -> list[dict[str, Numbered]]:
-    """The writes of clients in the phases in which they are carried out, none of them empty."""
+    """Split the writes into at most three phases; empty phases are left out."""
     first: dict[str, Numbered] = {}
     second: dict[str, Numbered] = {}
     third: dict[str, Numbered] = {}
     for client_id, writes in clients.items():
-        ahead, rest = _hoisted(writes)
+        ahead, rest = _split_ahead(writes)
         if ahead:
             first[client_id] = ahead
         if any(isinstance(write, Append) for _, write in rest):
@@ -29,31 +29,30 @@ def phases(clients: dict[str, Numbered]) -> list[dict[str, Numbered]]:
     return [each for each in (first, second, third) if each]
 
 
-def _hoisted(writes: Numbered) -> tuple[Numbered, Numbered]:
-    """The appended entries that may go ahead of everything else of their client, and the rest.
+def _split_ahead(writes: Numbered) -> tuple[Numbered, Numbered]:
+    """Split one client's writes into appends that may go ahead of its other writes, and the rest.
 
-    What is sent from the queue goes with them: an entry that is sent as it is appended must stand behind it, for what
-    is in flight is sent again in the order in which it was written.
+    Sends go with the appends: an entry that is appended and sent at once must come after earlier sends, because
+    inflight messages are sent again in the order in which they were written.
     """
     if not any(isinstance(write, Append) for _, write in writes):
         return [], writes
     ahead: Numbered = []
     rest: Numbered = []
-    # Whatever empties or turns a queue stays before what is appended behind it, and so does another epoch.
-    turned = len({write.epoch for _, write in writes}) > 1
+    # Appends after a purge, a requeue or a change of epoch must stay behind it.
+    blocked = len({write.epoch for _, write in writes}) > 1
     for number, write in writes:
-        turned = turned or isinstance(write, Purge | Requeue)
-        (ahead if isinstance(write, Append | Send) and not turned else rest).append((number, write))
+        blocked = blocked or isinstance(write, Purge | Requeue)
+        (ahead if isinstance(write, Append | Send) and not blocked else rest).append((number, write))
     return ahead, rest
 
 
 Targets = dict[tuple[int, str], dict[str, int]]
-"""For a turn and a publisher whose QoS 2 messages were taken over in it: the clients that they are meant for, and the
-epochs under which these are written of."""
+"""By turn and publisher of a QoS 2 message: its target clients, and the epochs of the writes to them."""
 
 
 def targets_of(clients: dict[str, Numbered]) -> Targets:
-    """For whom the messages are of which a turn says that they were taken over."""
+    """The target clients of each QoS 2 message whose packet identifier a turn stores."""
     found: Targets = {}
     for client_id, writes in clients.items():
         for number, write in writes:
@@ -73,9 +72,9 @@ def targets_of(clients: dict[str, Numbered]) -> Targets:
 def without_refused(
     clients: dict[str, Numbered], targets: Targets, refused: dict[int, set[str]]
 ) -> dict[str, Numbered]:
-    """A later phase's writes but for those that say that a message was taken over which a newer owner refused.
+    """Drop packet identifiers of QoS 2 messages that a newer owner has refused in an earlier phase.
 
-    ``refused`` has the clients by turn.
+    ``refused`` has the refusing clients by turn.
     """
     left: dict[str, Numbered] = {}
     for client_id, writes in clients.items():

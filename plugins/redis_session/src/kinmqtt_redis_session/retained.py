@@ -1,4 +1,4 @@
-"""The retain store: topics in order, so that matches and copies go on behind the last one they saw."""
+"""The retain store. Topics are sorted, so that a match or an iteration continues after the last topic it saw."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from contextlib import suppress
 from typing import Any, Final
 
 from kinmqtt_redis_session import codec
-from kinmqtt_redis_session.asking import Asker
-from kinmqtt_redis_session.keys import SHARDS, topic_shard
+from kinmqtt_redis_session.batch_reader import BatchReader
+from kinmqtt_redis_session.keys import RETAIN_PARTS, SHARDS, topic_shard
 from kinmqtt_redis_session.matching import END, Pattern
 from kinmqtt_redis_session.scripts import RETAIN_EXPIRE
-from kinmqtt_redis_session.turn import RETAIN_PARTS, Ledger
+from kinmqtt_redis_session.write_pipeline import WritePipeline
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.retain import RetainContents, RetainPage, RetainStore, RetainWrite
 from kinmqtt_spi.values import Commit, Message
 
 PAGE: Final = 200
-"""Topics fetched in one step."""
+"""Topics read in one step."""
 
 STEPS: Final = 20
-"""Steps that one page of a match takes at most, whatever it finds."""
+"""The most steps for one page of a match, whatever it finds."""
 
 Look = Callable[[bytes], tuple[bool, bytes | None]]
 
@@ -28,22 +28,24 @@ Look = Callable[[bytes], tuple[bool, bytes | None]]
 class RedisRetainStore(RetainStore):
     """Retained messages in Redis."""
 
-    def __init__(self, ledger: Ledger, asker: Asker, *, now: Callable[[], float], remember_s: float) -> None:
-        self._ledger = ledger
-        self._asker = asker
-        self._keys = ledger.keys
+    def __init__(
+        self, pipeline: WritePipeline, reader: BatchReader, *, now: Callable[[], float], remember_s: float
+    ) -> None:
+        self._pipeline = pipeline
+        self._reader = reader
+        self._keys = pipeline.keys
         self._remember_s = remember_s
         self._now = now
 
     @property
     def transaction(self) -> object:
-        return self if self._ledger.link.cluster else self._ledger
+        return self if self._pipeline.link.cluster else self._pipeline
 
     def commit(self) -> Commit:
-        return self._ledger.commit()
+        return self._pipeline.commit()
 
     def put(self, writes: Sequence[RetainWrite]) -> None:
-        self._ledger.gather_retained(writes)
+        self._pipeline.gather_retained(writes)
 
     async def match(self, filter: str, cursor: object = None, limit: int = 100) -> RetainPage:
         wanted = codec.text(filter)
@@ -67,46 +69,46 @@ class RedisRetainStore(RetainStore):
         return RetainContents(tuple(found), left)
 
     def count(self) -> int:
-        """See :meth:`RetainStore.count`; what is on its way counts, or bounds would be overstepped meanwhile."""
-        return self._ledger.mirror.retained_count + self._ledger.coming_retained[0]
+        """See :meth:`RetainStore.count`; writes in flight count, so that limits are not exceeded meanwhile."""
+        return self._pipeline.counters.retained_count + self._pipeline.coming_retained[0]
 
     def size_bytes(self) -> int:
-        return self._ledger.mirror.retained_bytes + self._ledger.coming_retained[1]
+        return self._pipeline.counters.retained_bytes + self._pipeline.coming_retained[1]
 
     def newest(self) -> float:
-        """See :meth:`RetainStore.newest`; a write's answer or a refresh tells of what other brokers keep."""
-        return self._ledger.mirror.newest_retained
+        """See :meth:`RetainStore.newest`; a write's answer or a resync includes other brokers' messages."""
+        return self._pipeline.counters.newest_retained
 
     async def expire(self, now: float, limit: int) -> Sequence[Message]:
         """See :meth:`RetainStore.expire`; while Redis is away nothing expires."""
         removed: list[Message] = []
-        if self._asker.is_up and limit > 0:
+        if self._reader.is_up and limit > 0:
             with suppress(ServiceUnavailable):
                 await self._expire(now, limit, removed)
         return removed
 
     async def _expire(self, now: float, limit: int, removed: list[Message]) -> None:
         forgotten_at = repr(self._now() + self._remember_s)
-        asked = [
+        queries = [
             ("ZRANGE", key, "-inf", repr(now), "BYSCORE", "LIMIT", 0, 1)
             for shard in range(SHARDS)
             for key in self._keys.retained(shard, b"x", b"dx")
         ]
-        due = await self._asker.ask(*asked)
+        due = await self._reader.execute(*queries)
         for shard in range(SHARDS):
             if not (due[2 * shard] or due[2 * shard + 1]) or len(removed) >= limit:
                 continue
             script = RETAIN_EXPIRE(
                 self._keys.retained(shard, *RETAIN_PARTS), repr(now), limit - len(removed), forgotten_at
             )
-            ((blobs, count, size_bytes),) = await self._asker.ask(script)
-            self._ledger.mirror.retained(shard, count, size_bytes)
+            ((blobs, count, size_bytes),) = await self._reader.execute(script)
+            self._pipeline.counters.retained(shard, count, size_bytes)
             removed += [codec.retained_of(blob).message for blob in blobs]
 
     async def _walk(
         self, place: tuple[int, bytes | None], last: int, first: bytes, look: Look, limit: int
     ) -> tuple[list[RetainWrite], tuple[int, bytes | None] | None]:
-        """Look at topics in order until enough is found or looked at; answers where to go on."""
+        """Read topics in order until enough match or were read; returns the matches and the cursor to continue at."""
         shard, start = place
         found: list[RetainWrite] = []
         for _ in range(STEPS):
@@ -116,7 +118,7 @@ class RedisRetainStore(RetainStore):
                 break
             (index,) = self._keys.retained(shard, b"t")
             begin = start or first
-            (topics,) = await self._asker.ask(("ZRANGE", index, begin, "+", "BYLEX", "LIMIT", 0, PAGE))
+            (topics,) = await self._reader.execute(("ZRANGE", index, begin, "+", "BYLEX", "LIMIT", 0, PAGE))
             matching, start = _choose(topics, begin, look, limit - len(found))
             found += await self._held(shard, matching)
             if start is None:
@@ -127,12 +129,12 @@ class RedisRetainStore(RetainStore):
         if not topics:
             return []
         (messages,) = self._keys.retained(shard, b"m")
-        (blobs,) = await self._asker.ask(("HMGET", messages, *topics))
+        (blobs,) = await self._reader.execute(("HMGET", messages, *topics))
         return [codec.retained_of(blob) for blob in blobs if blob]
 
 
 def _choose(topics: Sequence[bytes], begin: bytes, look: Look, limit: int) -> tuple[list[bytes], bytes | None]:
-    """Those of some topics that match, and where to go on; ``None`` where there are no more."""
+    """The matching topics of a page, and where to continue; ``None`` if there are no more."""
     matching: list[bytes] = []
     before = b""
     for topic in topics:
@@ -150,6 +152,6 @@ def _choose(topics: Sequence[bytes], begin: bytes, look: Look, limit: int) -> tu
     return matching, b"[" + before if before > topics[-1] else b"(" + topics[-1]
 
 
-def counters(answers: Sequence[Any]) -> list[tuple[int, int, bytes | None]]:
-    """Counts, bytes and newest versions of all shards, as HMGET answers them."""
+def shard_counters(answers: Sequence[Any]) -> list[tuple[int, int, bytes | None]]:
+    """Counts, bytes and newest versions of all shards from the answers to HMGET."""
     return [(int(count or 0), int(size_bytes or 0), newest) for count, size_bytes, newest in answers]

@@ -1,14 +1,16 @@
-"""The Lua scripts, called by their SHA: each carries out in one step what must not be seen or kept by half."""
+"""The Lua scripts, called by their SHA. Each performs one atomic step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha1
 from importlib.resources import files
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Part: TypeAlias = bytes | str | int
 Command: TypeAlias = tuple[Part, ...]
+Execute: TypeAlias = Callable[[Sequence[Command]], Awaitable[list[Any]]]
+"""Runs commands in order and returns their answers; raises ServiceUnavailable."""
 
 
 class Script:
@@ -16,17 +18,17 @@ class Script:
 
     def __init__(self, name: str) -> None:
         self.source = files("kinmqtt_redis_session").joinpath("lua", f"{name}.lua").read_bytes()
-        # Redis names a script so; nothing is protected by it.
+        # Redis identifies scripts by SHA-1; it is not used for security.
         self.sha = sha1(self.source, usedforsecurity=False).hexdigest()
 
     def __call__(self, keys: Sequence[bytes], *arguments: Part) -> Command:
-        """The command that runs it."""
+        """The command that runs the script."""
         return ("EVALSHA", self.sha, len(keys), *keys, *arguments)
 
 
 CLIENT: Final = Script("client")
 CLAIM: Final = Script("claim")
-UNDO: Final = Script("undo")
+UNDO_CLAIM: Final = Script("undo_claim")
 RELEASE: Final = Script("release")
 SESSION: Final = Script("session")
 SIZES: Final = Script("sizes")
@@ -35,7 +37,21 @@ READ: Final = Script("read")
 EXPIRE: Final = Script("expire")
 RETAIN: Final = Script("retain")
 RETAIN_EXPIRE: Final = Script("retain_expire")
-HAND: Final = Script("hand")
+HAND_OVER: Final = Script("hand_over")
 FORGET: Final = Script("forget")
 
-ALL: Final = (CLIENT, CLAIM, UNDO, RELEASE, SESSION, SIZES, LOAD, READ, EXPIRE, RETAIN, RETAIN_EXPIRE, HAND, FORGET)
+ALL: Final = (
+    CLIENT,
+    CLAIM,
+    UNDO_CLAIM,
+    RELEASE,
+    SESSION,
+    SIZES,
+    LOAD,
+    READ,
+    EXPIRE,
+    RETAIN,
+    RETAIN_EXPIRE,
+    HAND_OVER,
+    FORGET,
+)

@@ -1,4 +1,4 @@
-"""What a turn hands over, as the scripts take it: by client, with what the indexes must know before."""
+"""Encodes writes as arguments of the client script, and derives the index updates that must precede them."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ _PARTS: Final[Mapping[type[ClientWrite], tuple[str, Callable[[Any, Messages], li
     ),
     ClearWill: ("clear will", lambda write, _: []),
     ReleaseSession: (
-        "let go",
-        lambda write, _: [codec.moment(write.expires_at), codec.moment(write.will_due_at)],
+        "release session",
+        lambda write, _: [codec.timestamp(write.expires_at), codec.timestamp(write.will_due_at)],
     ),
     DiscardSession: ("discard", lambda write, _: []),
     Append: ("append", _append),
@@ -69,24 +69,24 @@ _PARTS: Final[Mapping[type[ClientWrite], tuple[str, Callable[[Any, Messages], li
 
 
 Expected = tuple[tuple[bytes, int], ...]
-"""Keys of sessions, and the epochs under which something is written of them."""
+"""Keys of sessions, each with the highest epoch that it may have."""
 
-IN_A_RUN: Final = 1000
-"""Writes of one sort in a row that the script is told of at once: Lua can't put any number of arguments in a call."""
+MAX_RUN: Final = 1000
+"""The most writes in one run: Lua limits the number of arguments of a call."""
 
 
-class Call:
-    """The one call that carries out what is written of one client, as it is put together: in runs of one sort."""
+class ClientCall:
+    """Builds the one script call that carries out the writes for one client, in runs of the same kind."""
 
     def __init__(self, forget: int) -> None:
-        """``forget`` is for how many ms a client of whom nothing is left is remembered."""
+        """``forget`` is how long to remember a client without stored state, in ms."""
         self._arguments: list[Any] = [forget]
         self._run: tuple[str, int] | None = None
         self._count_at = 0
         self._expects: Expected = ()
 
-    def add(self, sort: str, epoch: int, parts: list[Part], expects: Expected = ()) -> None:
-        """Put a write behind those before; it is left out where a session that it ``expects`` has a newer owner."""
+    def add(self, kind: str, epoch: int, parts: list[Part], expects: Expected = ()) -> None:
+        """Append a write; the script skips it if a session in ``expects`` has a higher epoch."""
         arguments = self._arguments
         if expects != self._expects:
             self._expects = expects
@@ -94,37 +94,37 @@ class Call:
             arguments += ("expect", 0, len(expects))
             for each in expects:
                 arguments += each
-        if self._run == (sort, epoch) and arguments[self._count_at] < IN_A_RUN:
+        if self._run == (kind, epoch) and arguments[self._count_at] < MAX_RUN:
             arguments[self._count_at] += 1
         else:
-            self._run = (sort, epoch)
+            self._run = (kind, epoch)
             self._count_at = len(arguments) + 2
-            arguments += (sort, epoch, 1)
+            arguments += (kind, epoch, 1)
         arguments += parts
 
     def command(self, keys: Keys, client_id: str) -> Command:
-        """The call."""
+        """The command that calls the script."""
         its = keys.client(encoded(client_id), b"s", b"f", b"q", b"d", b"i", b"p", b"r", b"x")
         return CLIENT(its, *self._arguments)
 
 
 def parts_of(write: ClientWrite, messages: Messages) -> tuple[str, int, list[Part]]:
-    """A write's sort, epoch and arguments, as the script takes them."""
-    sort, parts = _PARTS[type(write)]
-    return sort, write.epoch, parts(write, messages)
+    """A write's kind, epoch and arguments for the script."""
+    kind, parts = _PARTS[type(write)]
+    return kind, write.epoch, parts(write, messages)
 
 
-class Marks:
-    """What the indexes over clients must know before the clients' own keys say so."""
+class IndexUpdates:
+    """Collects the updates of the indexes over clients, which must precede the writes to the clients' own keys."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._scores: dict[tuple[bytes, bool], dict[bytes, str]] = {}
 
     def note(self, write: ClientWrite, owner: int | None, known: bool) -> None:
-        """Note what a write asks of the indexes; ``owner`` is the uid of the node that claimed the client.
+        """Add the index updates for a write; ``owner`` is the uid of the node that claimed the client.
 
-        ``known`` says that something is held of the client already, so that it stands among all.
+        ``known`` says that the client already has stored state, so that it is in the index of all clients.
         """
         if isinstance(write, Append):
             if write.entry.message.expires_at is not None:
@@ -132,35 +132,35 @@ class Marks:
             if not known:
                 self._mark(write.client_id, b"a", "0")
         elif isinstance(write, Requeue):
-            # What goes back may expire: when, is seen when it is looked at.
+            # A requeued entry may expire; the next check of the queue finds out when.
             self._mark(write.client_id, b"q", "0", lowest=True)
         elif isinstance(write, OpenSession):
             self._mark(write.client_id, b"a", "0")
-            self._moments(write.client_id, write.session.expires_at, write.session.will_due_at)
+            self._mark_times(write.client_id, write.session.expires_at, write.session.will_due_at)
             if owner is not None:
                 self._mark(write.client_id, b"o:%d" % owner, "0")
         elif isinstance(write, ReleaseSession):
-            self._moments(write.client_id, write.expires_at, write.will_due_at)
+            self._mark_times(write.client_id, write.expires_at, write.will_due_at)
         elif isinstance(write, InboundOpen) and not known:
             self._mark(write.client_id, b"a", "0")
 
     def commands(self) -> list[Command]:
-        """The commands that put it down."""
-        made: list[Command] = []
+        """The commands that update the indexes."""
+        commands: list[Command] = []
         for (key, lowest), scores in self._scores.items():
             words: list[Part] = ["ZADD", key]
             if lowest:
                 words.append("LT")
             for name, score in scores.items():
                 words += (score, name)
-            made.append(tuple(words))
-        return made
+            commands.append(tuple(words))
+        return commands
 
-    def _moments(self, client_id: str, expires_at: float | None, will_due_at: float | None) -> None:
+    def _mark_times(self, client_id: str, expires_at: float | None, will_due_at: float | None) -> None:
         if expires_at is not None:
-            self._mark(client_id, b"x", codec.moment(expires_at))
+            self._mark(client_id, b"x", codec.timestamp(expires_at))
         if will_due_at is not None:
-            self._mark(client_id, b"w", codec.moment(will_due_at))
+            self._mark(client_id, b"w", codec.timestamp(will_due_at))
 
     def _mark(self, client_id: str, part: bytes, score: str, *, lowest: bool = False) -> None:
         name = encoded(client_id)

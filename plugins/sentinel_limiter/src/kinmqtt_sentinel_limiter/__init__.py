@@ -1,6 +1,6 @@
 """A limiter after Sentinel's model: flow, degrade, system and hot-parameter rules.
 
-They stand in the settings section, or in a file of their own that is watched and taken anew when it changes.
+The rules are in the settings section, or in a separate file that is watched and reloaded when it changes.
 """
 
 from kinmqtt_sentinel_limiter._plugin import SentinelLimiter

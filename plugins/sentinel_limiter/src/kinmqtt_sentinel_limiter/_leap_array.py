@@ -1,4 +1,4 @@
-"""A sliding window in a ring of buckets, each reset when it is next needed: no timer, no list of times."""
+"""A sliding window as a ring of buckets; a bucket is reset when it is next used, so it needs no timer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from math import floor
 class LeapArray:
     """Sums of a few numbers over the last ``interval_s`` seconds, in ``sample_count`` buckets.
 
-    A bucket covers ``interval_s / sample_count`` seconds and is emptied when its turn comes again, so the window
-    holds what came since the beginning of the oldest of its buckets: between ``interval_s`` less one bucket, and
-    ``interval_s``. ``fields`` is how many numbers are summed side by side. Time never goes back.
+    A bucket covers ``interval_s / sample_count`` seconds and is emptied when it is used again. So the window covers
+    the time since the start of its oldest bucket: between ``interval_s`` minus one bucket and ``interval_s``.
+    ``fields`` is how many numbers are summed side by side. Time never goes back.
     """
 
     __slots__ = ("_bucket_s", "_buckets", "_fields", "_numbers", "sample_count")
@@ -24,7 +24,7 @@ class LeapArray:
         self._fields = fields
         self._buckets = [[0.0] * fields for _ in range(sample_count)]
         self._numbers: list[int | None] = [None] * sample_count
-        """Which bucket, counted from the beginning of time, each place of the ring holds."""
+        """The number of the bucket, counted from time 0, at each place of the ring."""
 
     def add(self, now: float, *amounts: float) -> None:
         """Add one amount to each field, in the bucket of ``now``."""
@@ -37,7 +37,7 @@ class LeapArray:
         return sum(bucket[field] for bucket in self.buckets(now))
 
     def buckets(self, now: float) -> Iterator[list[float]]:
-        """The buckets that are in the window that ends now and that something was added to, in no order."""
+        """The non-empty buckets of the window that ends now, in no particular order."""
         newest = floor(now / self._bucket_s)
         for number, bucket in zip(self._numbers, self._buckets, strict=True):
             if number is not None and newest - self.sample_count < number <= newest:
@@ -49,7 +49,7 @@ class LeapArray:
 
     @property
     def bucket_s(self) -> float:
-        """How long a bucket is."""
+        """The length of a bucket, in seconds."""
         return self._bucket_s
 
     def _current(self, now: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""Rules ready for use: whom they concern, what they count, and what they answer."""
+"""Rules in force: which resources they match, and which cells count their use."""
 
 from __future__ import annotations
 
@@ -8,40 +8,37 @@ from typing import Final
 
 from attrs import frozen
 
+from kinmqtt_sentinel_limiter._base_rule import BaseRule
 from kinmqtt_sentinel_limiter._cells import (
     Cell,
-    ClientCell,
-    ClientsCell,
-    ConcurrencyCell,
     DelayCell,
-    PaceCell,
     RateCell,
     WindowCell,
 )
-from kinmqtt_sentinel_limiter._hot import HotCell, HotValues
+from kinmqtt_sentinel_limiter._concurrency import ClientCell, ClientsCell, ConcurrencyCell
+from kinmqtt_sentinel_limiter._hot_parameters import HotCell, HotValues
+from kinmqtt_sentinel_limiter._key_table import KeyTable, key_of
+from kinmqtt_sentinel_limiter._pacing import PaceCell
 from kinmqtt_sentinel_limiter._settings import (
-    REASONS,
-    AnswerSettings,
     FlowSettings,
     MatchSettings,
     Names,
     ParamSettings,
     names_of,
 )
-from kinmqtt_sentinel_limiter._table import KeyTable, key_of
 from kinmqtt_sentinel_limiter._warm_up import WarmUp, WarmUpCell, WarmUpPaceCell
-from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
+from kinmqtt_spi.services.limiter import Resource, ResourceKind
 from kinmqtt_spi.services.metric import Metrics
 from kinmqtt_spi.topics import matches
 
 WARM_UP_SPAN_S: Final = 1.0
-"""How much unused time ``warm_up`` lends, as Sentinel's window of a second does."""
+"""How much unused time ``warm_up`` lets a burst use, like Sentinel's window of a second."""
 
-SWEPT_AT_ONCE: Final = 2000
-"""How many keys of a rule are looked at in one tick, well below a millisecond."""
+SWEEP_KEYS: Final = 2000
+"""How many keys of a rule are checked in one tick, in well below a millisecond."""
 
 DELAYED_BURST_S: Final = 0.1
-"""How many seconds' worth pass before the verdict ``delay`` makes anybody wait: nothing is lost by being early."""
+"""How many seconds' worth pass before the verdict ``delay`` takes effect: early packets do no harm."""
 
 _ATTRIBUTES: Final = {
     "client": "client_id",
@@ -54,44 +51,31 @@ _ATTRIBUTES: Final = {
 
 @frozen(slots=True)
 class Environment:
-    """What rules are made with."""
+    """What rules are created with."""
 
     metrics: Metrics
     max_keys: int
 
 
-class Rule:
-    """What all rules have that answer limiters' questions."""
-
-    def __init__(self, settings: AnswerSettings, metrics: Metrics) -> None:
-        labels = {"rule": settings.name}
-        self.name = settings.name
-        self.shadow = settings.shadow
-        self.reason = REASONS[settings.reason]
-        verdict = LimitVerdict(settings.verdict)
-        # What delays in the end passes or, where even the wait is too long, is refused.
-        verdict = LimitVerdict.REJECT if verdict is LimitVerdict.DELAY else verdict
-        self.refusal = LimitDecision(verdict, settings.name, reason=self.reason)
-        self.blocked = metrics.counter("limiter.blocked", "requests", labels)
-        self.delayed = metrics.counter("limiter.delayed", "requests", labels)
-        self.shadow_blocked = metrics.counter("limiter.shadow_blocked", "requests", labels)
+class Rule(BaseRule):
+    """A rule that finds the cell which counts a resource's use."""
 
     def cell(self, resource: Resource, now: float) -> Cell | None:
-        """What counts this resource's use; ``None`` where the rule has nothing to say of it."""
+        """The cell that counts this resource's use; ``None`` if the rule does not match."""
         raise NotImplementedError
 
     def sweep(self, now: float) -> None:
-        """Forget some of what is as good as new; asked at each tick."""
+        """Forget some keys without recent use; called at each tick."""
 
     def age(self, now: float) -> None:
-        """Let what was heavy once get lighter; asked now and then."""
+        """Reduce the weights of hot values; called from time to time."""
 
     def retire(self) -> None:
-        """The rule is gone, or another has its name."""
+        """Clean up: the rule was removed or replaced."""
 
 
 class Matcher:
-    """Whom a rule concerns; a resource that lacks what is asked for is nobody."""
+    """Tests whether a rule matches a resource; a resource without a required attribute never matches."""
 
     def __init__(self, settings: MatchSettings) -> None:
         self._kind = settings.kind
@@ -116,7 +100,7 @@ class Matcher:
 
 
 class FlowRule(Rule):
-    """A flow rule: a cell for each of ``per``."""
+    """A flow rule: one cell for each value of ``per``."""
 
     def __init__(self, settings: FlowSettings, environment: Environment) -> None:
         super().__init__(settings, environment.metrics)
@@ -141,19 +125,19 @@ class FlowRule(Rule):
         return cell
 
     def sweep(self, now: float) -> None:
-        self.table.sweep(now, SWEPT_AT_ONCE)
+        self.table.sweep(now, SWEEP_KEYS)
 
 
 def reject_cell(rule: Rule, count: float, burst: float | None, delays: bool) -> Cell:
-    """A cell of the control behaviour ``reject``, which delays where the verdict says so."""
-    # In the shadow nobody waits, so a debt would only grow: what it would delay is counted as refused.
+    """A cell of the control behaviour ``reject``; it delays if the verdict says so."""
+    # In shadow mode no one waits, so a deficit would only grow: count the delays as refusals instead.
     if delays and not rule.shadow:
         return DelayCell(rule, count, max(count * DELAYED_BURST_S, 1.0) if burst is None else burst)
     return WindowCell(rule, count) if burst is None else RateCell(rule, count, burst)
 
 
 def _cell_maker(rule: Rule, settings: FlowSettings) -> Callable[[float], Cell]:
-    """What makes the cells of a flow rule; it is handed the time."""
+    """A factory of a flow rule's cells; it takes the time."""
     count = settings.count
     delays = settings.verdict == "delay"
     if settings.grade == "concurrency":
@@ -171,7 +155,7 @@ def _cell_maker(rule: Rule, settings: FlowSettings) -> Callable[[float], Cell]:
 
 
 class ParamRule(Rule):
-    """A hot-parameter rule: cells for the heaviest values, and for the exceptions."""
+    """A hot-parameter rule: cells for the heaviest values and for the exceptions."""
 
     def __init__(self, settings: ParamSettings, environment: Environment) -> None:
         super().__init__(settings, environment.metrics)
@@ -193,5 +177,5 @@ class ParamRule(Rule):
         delays = settings.verdict == "delay" and not settings.shadow
         if settings.behaviour == "pace":
             return PaceCell(self, count, inf if delays else settings.max_queueing_s)
-        # A burst that is given is meant for the rule's own count; exceptions have none.
+        # A configured burst applies to the rule's own count; exceptions have none.
         return reject_cell(self, count, settings.burst if count == settings.count else None, delays)

@@ -1,4 +1,4 @@
-"""A rules file of its own: looked at in a thread, read again when it has changed and that has settled."""
+"""The rules file: checked in a thread, and read again when a change is complete."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kinmqtt_spi.settings import Document, parse
 
 
 def read_rules(path: Path, taken: Iterable[str] = ()) -> Rules:
-    """The rules in a file; ``SettingsError`` says where in it each mistake is.
+    """Read the rules in a file; raises ``SettingsError`` with the location of each error.
 
-    ``taken`` has the names of the rules in the settings, which those in the file must not have.
+    ``taken`` are the names of the rules in the settings, which the file must not use.
     """
     document = Document.read(path)
     rules = parse(Rules, document, ())
@@ -36,42 +36,42 @@ def read_rules(path: Path, taken: Iterable[str] = ()) -> Rules:
 
 
 @frozen(slots=True)
-class Found:
-    """What a changed file says: rules, or what is wrong with it."""
+class LoadResult:
+    """The result of reading a changed file: rules or problems."""
 
     rules: Rules | None
     problems: tuple[str, ...] = ()
 
 
 class RulesFile:
-    """One file; ``look`` runs in a thread and leaves what it found to be picked up by ``take_found``."""
+    """One rules file; ``look`` runs in a thread and stores its result for ``take_result``."""
 
     def __init__(self, path: Path, taken: Iterable[str]) -> None:
-        """``taken`` has the names of the rules in the settings."""
+        """``taken`` are the names of the rules in the settings."""
         self.path = path
         names = tuple(taken)
         self._watch = FileWatch([path], lambda: read_rules(path, names))
-        self._found: Found | None = None
+        self._result: LoadResult | None = None
         self.looking = False
 
     def read(self) -> Rules:
-        """The rules, whether the file has changed or not; ``SettingsError`` says what is wrong."""
+        """Read the rules, even if the file has not changed; raises ``SettingsError`` if it is invalid."""
         return self._watch.read_now()
 
     def look(self) -> None:
-        """Read the file if it has changed and that has settled. Never raises: nobody waits for the answer."""
+        """Read the file if it has changed and the change is complete. Never raises: no one awaits the result."""
         try:
             rules = self._watch.look()
             if rules is not None:
-                self._found = Found(rules)
+                self._result = LoadResult(rules)
         except SettingsError as error:
-            self._found = Found(None, error.problems)
-        except Exception as error:  # whatever it is, the old rules hold, and somebody must be told
-            self._found = Found(None, (f"{self.path}: {error}",))
+            self._result = LoadResult(None, error.problems)
+        except Exception as error:  # the old rules stay in force, and the error must be reported
+            self._result = LoadResult(None, (f"{self.path}: {error}",))
         finally:
             self.looking = False
 
-    def take_found(self) -> Found | None:
-        """What was found since the last time, once."""
-        found, self._found = self._found, None
+    def take_result(self) -> LoadResult | None:
+        """The result since the last call; each result is returned once."""
+        found, self._result = self._result, None
         return found

@@ -1,22 +1,20 @@
-"""Warming up: a key that was idle is slow at first, and gets faster as it is used."""
+"""Warm up: an idle key starts slowly and gets faster with use."""
 
 from __future__ import annotations
 
 from math import inf, sqrt
-from typing import TYPE_CHECKING
 
-from kinmqtt_sentinel_limiter._cells import REFUSED, SLACK_S, Cell, Queue
-
-if TYPE_CHECKING:
-    from kinmqtt_sentinel_limiter._rules import Rule
+from kinmqtt_sentinel_limiter._base_rule import BaseRule
+from kinmqtt_sentinel_limiter._cells import REFUSED, SLACK_S, Cell
+from kinmqtt_sentinel_limiter._pacing import PacingQueue
 
 
 class WarmUp:
-    """The curve of Guava's and Sentinel's warming up, for a rule: stored tokens slow the rate down.
+    """The warm-up curve of Guava and Sentinel for a rule: stored tokens slow the rate down.
 
-    With ``count`` a second when warm, tokens above ``warning`` make each one cost more, up to ``cold_factor`` times
-    as much at ``most``. A key that is never idle spends the tokens from ``most`` to ``warning`` in ``warm_up_s``; one
-    that is idle gets them back in as long.
+    A warm key has the rate ``count``. Tokens above ``warning`` make each packet cost more, up to ``cold_factor``
+    times as much at ``most``. A busy key spends the tokens from ``most`` to ``warning`` in ``warm_up_s``; an idle key
+    regains them in the same time.
     """
 
     __slots__ = ("cost_s", "most", "refill_per_s", "slope_s", "warning")
@@ -29,11 +27,11 @@ class WarmUp:
         self.refill_per_s = self.most / warm_up_s
 
     def one_s(self, stored: float) -> float:
-        """What the next one costs."""
+        """What the next packet costs, in seconds."""
         return self.cost_s + self.slope_s * max(stored - self.warning, 0.0)
 
     def cost_of(self, stored: float, amount: float) -> float:
-        """What so many cost in seconds: the area under the line from ``stored`` down."""
+        """What an amount costs in seconds: the area under the curve from ``stored`` down."""
         above = stored - self.warning
         if above <= 0:
             return amount * self.cost_s
@@ -41,7 +39,7 @@ class WarmUp:
         return amount * self.cost_s + self.slope_s * slow * (above - slow / 2.0)
 
     def passed_by(self, elapsed_s: float) -> float:
-        """How many have passed so long after a cold start if there were always more: the ideal."""
+        """How many packets ideally pass within a time after a cold start under constant demand."""
         above = self.most - self.warning
         cold_s = self.cost_s + self.slope_s * above
         warm_after_s = self.cost_of(self.most, above)
@@ -53,12 +51,12 @@ class WarmUp:
 class WarmUpCell(Cell):
     """Control behaviour ``warm_up``: as :class:`RateCell`, at a speed that rises from cold to warm.
 
-    Unused time is lent for as long as ``span_s``; what goes beyond cools the key down.
+    Up to ``span_s`` of unused time can be used later; more idle time cools the key down.
     """
 
     __slots__ = ("before", "curve", "due", "span_s", "stored")
 
-    def __init__(self, rule: Rule, curve: WarmUp, span_s: float, now: float) -> None:
+    def __init__(self, rule: BaseRule, curve: WarmUp, span_s: float, now: float) -> None:
         super().__init__(rule)
         self.curve = curve
         self.span_s = span_s
@@ -66,8 +64,8 @@ class WarmUpCell(Cell):
         self.stored = curve.most
         self.before = (now, curve.most)
 
-    def go(self) -> None:
-        super().go()
+    def forget(self) -> None:
+        super().forget()
         self.due = inf
 
     def take(self, amount: int, now: float) -> float:
@@ -86,7 +84,7 @@ class WarmUpCell(Cell):
         return curve.most - self.stored - (now - self.span_s - self.due) * curve.refill_per_s
 
     def _cooled(self, floor: float) -> float:
-        """``due``, not below ``floor``; the time between is idle, and cools."""
+        """``due``, but at least ``floor``; the time between is idle and cools the key."""
         if self.due >= floor:
             return self.due
         curve = self.curve
@@ -103,14 +101,14 @@ class WarmUpPaceCell(WarmUpCell):
 
     __slots__ = ("queue",)
 
-    def __init__(self, rule: Rule, curve: WarmUp, max_queueing_s: float, now: float) -> None:
+    def __init__(self, rule: BaseRule, curve: WarmUp, max_queueing_s: float, now: float) -> None:
         super().__init__(rule, curve, 0.0, now)
-        self.queue = Queue(max_queueing_s, curve.one_s(curve.most))
+        self.queue = PacingQueue(max_queueing_s, curve.one_s(curve.most))
         self.due = now - curve.one_s(curve.most)
 
     def take(self, amount: int, now: float) -> float:
         curve, queue = self.curve, self.queue
-        # What one costs may have passed before it came: only the time beyond is idle, and cools.
+        # The cost of one packet may pass between packets: only the time beyond is idle and cools the key.
         one_s = curve.one_s(self.stored)
         idle_s = now - one_s - self.due
         due, stored = self.due, self.stored

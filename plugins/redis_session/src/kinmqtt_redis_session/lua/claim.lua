@@ -1,13 +1,16 @@
 #!lua
--- Makes a node the owner of a client id, one epoch up. KEYS: s, f, q, i, r. ARGV: the node, its uid, ms as in
--- client.lua, what names this claim, so that it can be undone where its answer was lost; and, where only that is to be
--- claimed which was left behind to this node (hand.lua), its uid once more: nothing is answered where somebody has
--- claimed it since; for whom it is claimed, as JSON, two names of the user: that which was verified, and that which
--- CONNECT gave; and the uid of a node of which it is known that it does not hold what it has claimed any more.
--- Where the client id is another user's nothing is done: it is the user's of whom a session is stored, else the user's
--- for whom it was claimed and not released since. Answers then 'others', and the uid of who holds it without a session.
--- An epoch is Redis's clock in ms, or one more than the one before where that is more: it is above all that an id can
--- have had of which nothing is remembered, and above a claim that a failover has lost, which would be made once more.
+-- Makes a node the owner of a client id under a new, higher epoch.
+-- KEYS: s, f, q, i, r
+-- ARGV: 1 the node; 2 its uid; 3 how long to remember a client without stored state, in ms; 4 the claim's token, with
+--       which undo_claim.lua can undo it; 5 the node's uid again for an adoption, else '': the claim then succeeds
+--       only if hand_over.lua gave the session to this node and no one has claimed it since; 6 the user as JSON: the
+--       verified name and the name in CONNECT, or ''; 7 the uid of a node that is known to have released its claim,
+--       or ''
+-- Answers {epoch, previous epoch, previous owner, session fields, subscriptions}. Answers false if an adoption comes
+-- too late. Answers {'others', holder's uid or ''} without any effect if the client id belongs to another user: the
+-- user of the stored session, else the user for whom it was claimed and not released. The epoch is Redis's clock in
+-- ms, or the previous epoch plus one if that is higher. So it is above any forgotten epoch of this client id, and
+-- above the epoch of a claim that a failover has lost.
 local head = redis.call('HMGET', KEYS[1], 'e', 'o', 'j', 'u', 'h', 'a', 'cu')
 if ARGV[5] ~= '' and head[5] ~= ARGV[5] then return false end
 local user = ''

@@ -1,11 +1,12 @@
 #!lua
--- Carries out the writes of one client, in order. Each carries its epoch, and one below the client's is refused.
+-- Carries out the writes for one client, in order. Each has an epoch; a write with a lower epoch than the client's is
+-- refused.
 -- KEYS: s (session and counters), f (subscriptions), q (queued), d (entries), i (in flight, by order of sending),
 --       p (packet ids in flight), r (inbound packet ids), x (queued entries that expire)
--- ARGV: for how many ms a client of whom nothing is left is remembered; then the writes, in runs of one sort: its name,
---       the epoch, how many there are, and the arguments of each. Before a run of `inbound open` may stand `expect`, an
---       epoch that does not count, a number, and as many keys of sessions, each with the epoch that it must not exceed:
---       where one does nothing of the run is done. These lie in other slots, and so it is for one server alone.
+-- ARGV: how long to remember a client without stored state, in ms; then the writes, in runs of the same kind: the
+--       kind, the epoch, the number of writes, and the arguments of each. A run of `inbound open` may be preceded by
+--       `expect`, an unused epoch, a number, and that many session keys, each with its highest allowed epoch: if one
+--       is higher, the run has no effect. These keys are in other slots, so `expect` works on a single server only.
 -- Answers: the numbers of the refused writes, whether a session is stored, and the sizes of the queue.
 local s, f, q, d, i, p, r, x = unpack(KEYS)
 local call = redis.call
@@ -27,7 +28,7 @@ local function weigh(blob)
   return tonumber(size), expires
 end
 
--- Whether the session that a message is meant for has a newer owner: then nothing may say that it was taken over.
+-- Whether a target session of the message has a newer owner: then its packet identifier must not be stored.
 local held_back = false
 local function expect(count)
   held_back = false
@@ -123,7 +124,7 @@ does['clear will'] = function(good)
   if good then call('HDEL', s, 'w', 'wd') end
 end
 
-does['let go'] = function(good)
+does['release session'] = function(good)
   local expires, due = take(), take()
   if good then
     call('HDEL', s, 'o')
@@ -181,7 +182,7 @@ function does.purge(good)
   end
 end
 
--- What a whole run of one sort does with one call of each command.
+-- Kinds whose whole run takes one call of each command.
 local runs = {}
 
 function runs.append(good, count)
@@ -221,7 +222,7 @@ function runs.remove(good, count)
   for each = 1, count do sequences[each] = take() end
   if not good then return end
   if call('HDEL', p, unpack(sequences)) < count then
-    -- Others wait, or are not there. What is in flight does not wait.
+    -- The others are queued or do not exist; an inflight entry is never queued.
     for _, sequence in ipairs(sequences) do unqueue(sequence) end
   end
   call('ZREM', i, unpack(sequences))
@@ -230,10 +231,10 @@ end
 
 local refused, number, total = {}, 0, #ARGV
 while at < total do
-  local sort, its, count = take(), take(), tonumber(take())
-  if sort == 'expect' then
+  local kind, its, count = take(), take(), tonumber(take())
+  if kind == 'expect' then
     expect(count)
-    sort, its, count = take(), take(), tonumber(take())
+    kind, its, count = take(), take(), tonumber(take())
   end
   local height = tonumber(its)
   local good = height >= epoch
@@ -243,10 +244,10 @@ while at < total do
     epoch = height
     call('HSET', s, 'e', its)
   end
-  if runs[sort] then
-    runs[sort](good, count)
+  if runs[kind] then
+    runs[kind](good, count)
   else
-    for _ = 1, count do does[sort](good) end
+    for _ = 1, count do does[kind](good) end
   end
   number = number + count
 end

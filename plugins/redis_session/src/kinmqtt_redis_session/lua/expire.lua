@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Removes queued entries of one client that have expired. KEYS: s, q, d, i, r, x. ARGV: now, how many, this node's uid.
--- Another node's queue is left alone: its owner counts what is in it.
+-- Removes expired entries from one client's queue. KEYS: s, q, d, i, r, x. ARGV: now, the limit, this node's uid.
+-- Leaves the queues of other nodes' clients alone, because their owners count the entries.
 local s, q, d, i, r, x = unpack(KEYS)
 local call = redis.call
 local removed = {}

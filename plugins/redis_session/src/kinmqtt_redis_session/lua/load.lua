@@ -1,4 +1,4 @@
--- What a new owner needs of a queue. KEYS: s, q, d, i, p, r.
+-- Reads what a new owner needs to know of a queue. KEYS: s, q, d, i, p, r.
 local head = redis.call('HMGET', KEYS[1], 'l', 'b')
 local flying = {}
 for number, sequence in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Nobody uses a client id any more of which nothing is stored. KEYS: s. ARGV: the epoch of the claim.
+-- Releases the claim on a client id without a stored session. KEYS: s. ARGV: the epoch of the claim.
 local head = redis.call('HMGET', KEYS[1], 'e', 'j')
 if head[1] == ARGV[1] and not head[2] then
   return redis.call('HDEL', KEYS[1], 'o')

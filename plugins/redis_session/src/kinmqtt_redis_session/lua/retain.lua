@@ -1,10 +1,12 @@
 #!lua
--- Keeps retained messages of one shard, each unless the topic holds a newer version.
+-- Stores retained messages of one shard; skips a message if its topic has a newer version.
 -- KEYS: m (messages), t (topics in order), x (those that expire), d (deletions), dx (when they are forgotten),
 --       c (counters)
--- ARGV: when a deletion of now is forgotten, and when one of what was not there; then of each write topic, version, size, expiry and message ('' deletes).
--- Answers the counters, the newest version of all, and how many writes were skipped. Versions are 48 hexadecimal digits; Lua's numbers hold 8 of them exactly, and its order of
--- strings would be the locale's.
+-- ARGV: when to forget a deletion made now, and one for a topic without a message; then for each write its topic,
+--       version, size, expiry and message ('' deletes)
+-- Answers the counters, the newest version of the shard, and how many writes were skipped.
+-- Versions are 48 hexadecimal digits. They are compared 8 at a time, which a Lua number holds exactly; comparing them
+-- as strings would depend on the locale.
 local m, t, x, d, dx, c = unpack(KEYS)
 local call = redis.call
 
@@ -36,7 +38,7 @@ for at = 3, #ARGV, 5 do
       call('ZREM', t, topic)
       call('ZREM', x, topic)
       call('HSET', d, topic, version)
-      -- Where there was nothing, only what is on its way at this moment could still come.
+      -- For a topic without a message, only writes in flight right now could be older.
       call('ZADD', dx, known and ARGV[1] or ARGV[2], topic)
     else
       call('HSET', m, topic, version .. ' ' .. size .. ' ' .. json)

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
--- Removes retained messages of one shard that have expired, and remembers them as deletions; forgets old deletions.
--- KEYS: as retain.lua. ARGV: now, how many, when a deletion of now is forgotten. Answers what was removed, and counters.
+-- Removes expired retained messages of one shard and remembers them as deletions; forgets old deletions.
+-- KEYS: as retain.lua. ARGV: now, the limit, when to forget a deletion made now.
+-- Answers the removed messages and the counters.
 local m, t, x, d, dx, c = unpack(KEYS)
 local call = redis.call
 for _, topic in ipairs(call('ZRANGE', dx, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, 1000)) do

@@ -1,4 +1,4 @@
--- What is held of one client, when the first of it that waits expires, and where it has its home. KEYS: s, q, i, r, x.
+-- Reads one client's counters, the first expiry in its queue, and the uid of its home. KEYS: s, q, i, r, x.
 local head = redis.call('HMGET', KEYS[1], 'j', 'b', 'u')
 local first = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')
 return {head[1] and 1 or 0, redis.call('ZCARD', KEYS[2]), head[2] or '0', redis.call('ZCARD', KEYS[3]),

@@ -1,0 +1,67 @@
+"""What the stores hold as lines: the format of ``kinmqtt store export`` (docs/store.md)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from kinmqtt_spi.errors import SpiError
+from kinmqtt_spi.export import FORMAT, HEADER
+from kinmqtt_spi.plain import to_plain
+from kinmqtt_spi.services.queue import QueueStore
+from kinmqtt_spi.services.retain import RetainStore
+from kinmqtt_spi.services.session import SessionStore
+
+_PAGE: Final = 500
+
+
+class TransferError(SpiError):
+    """What was to be moved can't be; the text says why."""
+
+
+async def lines(
+    sessions: SessionStore, queues: QueueStore, retained: RetainStore, clients: Mapping[str, int]
+) -> AsyncIterator[dict[str, Any]]:
+    """All lines but the last; ``clients`` are those of whom anything is held, with their epochs."""
+    yield {HEADER: FORMAT}
+    yield {"kind": "epochs", "floor": max(clients.values(), default=0)}
+    cursor: object = None
+    while True:
+        page: Any = sessions.iterate(cursor, _PAGE)
+        page = await page
+        for epoch, session in page.sessions:
+            yield {"kind": "session", "epoch": epoch, "session": to_plain(session)}
+        cursor = page.cursor
+        if cursor is None:
+            break
+    for client_id, epoch in clients.items():
+        async for line in _queue_lines(queues, client_id, epoch):
+            yield line
+    while True:
+        contents: Any = retained.iterate(cursor, _PAGE)
+        contents = await contents
+        for write in contents.writes:
+            yield {"kind": "retained", **to_plain(write)}
+        cursor = contents.cursor
+        if cursor is None:
+            return
+
+
+async def _queue_lines(queues: QueueStore, client_id: str, epoch: int) -> AsyncIterator[dict[str, Any]]:
+    state: Any = queues.load(client_id)
+    state = await state
+    if not (state.last_sequence or state.inbound):
+        return
+    last, inbound = state.last_sequence, sorted(state.inbound)
+    yield {"kind": "queue", "client_id": client_id, "epoch": epoch, "last_sequence": last, "inbound": inbound}
+    for held in state.inflight:
+        yield {"kind": "inflight", "client_id": client_id, **to_plain(held)}
+    after = 0
+    while True:
+        page: Any = queues.read(client_id, after, _PAGE)
+        page = await page
+        if not page:
+            return
+        for entry in page:
+            yield {"kind": "queued", "client_id": client_id, **to_plain(entry)}
+        after = page[-1].sequence
