@@ -47,7 +47,7 @@ SOURCES: Final = Path(__file__).resolve().parents[1] / "core" / "src" / "kinmqtt
 
 FILES: Final = (
     "mqtt/framing.py",
-    "mqtt/connection.py",
+    "mqtt/connection_state.py",
     "mqtt/codec/__init__.py",
     "mqtt/codec/flags.py",
     "mqtt/codec/primitives.py",
@@ -56,14 +56,15 @@ FILES: Final = (
     "mqtt/characters.py",
     "mqtt/codec/connect.py",
     "mqtt/codec/publish.py",
-    "mqtt/session.py",
+    "mqtt/qos_state.py",
     "mqtt/codec/acks.py",
     "mqtt/codec/subscribe.py",
     "mqtt/topics.py",
     "mqtt/codec/plain.py",
-    "broker/connecting.py",
-    "broker/inbound.py",
-    "broker/subscribing.py",
+    "broker/handlers/connect.py",
+    "broker/handlers/authenticate.py",
+    "broker/handlers/publish.py",
+    "broker/handlers/subscribe.py",
 )
 """The files that find a peer's mistake, in the order of the table; a test looks whether there are others."""
 
@@ -160,7 +161,7 @@ class Close:
 
 def closes() -> Iterator[Close]:
     """Every such place of the broker."""
-    for path in sorted((SOURCES / "broker").glob("*.py")):
+    for path in sorted((SOURCES / "broker").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
             texts = _assigned(function)
@@ -187,14 +188,14 @@ UNREACHED: Final = {
     ("mqtt/topics.py", "a ShareName must not contain U+0000"): "the decoder refuses it before",
     ("mqtt/topics.py", "a Topic Name or Topic Filter takes at most … bytes"): "no string is longer",
     ("mqtt/topics.py", "a Topic Name or Topic Filter has at most … levels here"): "the broker counts them itself",
-    ("broker/connecting.py", "not a CONNECT"): "a guard for the type checker",
-    ("broker/connecting.py", "not an AUTH"): "a guard for the type checker",
-    ("broker/subscribing.py", "not a SUBSCRIBE"): "a guard for the type checker",
-    ("broker/subscribing.py", "not an UNSUBSCRIBE"): "a guard for the type checker",
-    ("broker/inbound.py", "not a DISCONNECT"): "a guard for the type checker",
-    ("broker/inbound.py", "no session"): "a guard for the type checker",
-    ("broker/subscribing.py", "…"): "a plugin says it",
-    ("broker/subscribing.py", "limited by …"): "a limiter says it",
+    ("broker/handlers/connect.py", "not a CONNECT"): "a guard for the type checker",
+    ("broker/handlers/authenticate.py", "not an AUTH"): "a guard for the type checker",
+    ("broker/handlers/subscribe.py", "not a SUBSCRIBE"): "a guard for the type checker",
+    ("broker/handlers/subscribe.py", "not an UNSUBSCRIBE"): "a guard for the type checker",
+    ("broker/handlers/publish.py", "not a DISCONNECT"): "a guard for the type checker",
+    ("broker/handlers/publish.py", "no session"): "a guard for the type checker",
+    ("broker/handlers/subscribe.py", "…"): "a plugin says it",
+    ("broker/handlers/subscribe.py", "limited by …"): "a limiter says it",
 }
 """Places where no mistake of a client's leads, by file and text, and why."""
 

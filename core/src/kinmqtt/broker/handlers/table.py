@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.connection.handler_table import Handler, HandlerTable, Row
+from kinmqtt.broker.handlers import authenticate as authenticating
 from kinmqtt.broker.handlers import connect as connecting
 from kinmqtt.broker.handlers import publish as inbound
 from kinmqtt.broker.handlers import subscribe as subscribing
@@ -39,8 +40,8 @@ def _over_limit(handlers: Row, limit: LimitDecision) -> Row:
 
 _CARRY_OUT: Final[Mapping[Action, Handler]] = {
     Action.CONNECT: connecting.connect,
-    Action.AUTHENTICATE: connecting.authenticate,
-    Action.REAUTHENTICATE: connecting.reauthenticate,
+    Action.AUTHENTICATE: authenticating.authenticate,
+    Action.REAUTHENTICATE: authenticating.reauthenticate,
     Action.PUBLISH: inbound.publish,
     Action.PUBACK: inbound.puback,
     Action.PUBREC: inbound.pubrec,
