@@ -164,7 +164,7 @@ class Close:
 
 def closes() -> Iterator[Close]:
     """Every such place of the broker."""
-    for path in sorted((SOURCES / "broker").glob("*.py")):
+    for path in sorted((SOURCES / "broker").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
             texts = _assigned(function)

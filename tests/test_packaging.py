@@ -309,16 +309,18 @@ def test_the_wheel_has_the_package_and_nothing_else(folder: Path, wheels: dict[s
 
 THROWS = """
 from twisted.internet.defer import Deferred
-from twisted.logger import globalLogPublisher
-from kinmqtt.broker.broker import _attempted
+from kinmqtt.testing import BrokerHarness
+from kinmqtt_spi import hookimpl
 
-def told(event):
-    if "log_failure" in event:
-        print(event["log_failure"].value)
-
-globalLogPublisher.addObserver(told)
 waits = Deferred()
-Deferred.fromCoroutine(_attempted("it", lambda: waits))
+
+class Failing:
+    @hookimpl
+    def start(self, context):
+        return waits
+
+broker = BrokerHarness(plugins={"failing": Failing()}, start=False).broker
+Deferred.fromCoroutine(broker.start()).addErrback(lambda failure: print(failure.value.__cause__))
 waits.errback(ValueError("no cheese"))
 """
 """Has an error come to a coroutine that is compiled, through one that is not, and prints what arrives."""

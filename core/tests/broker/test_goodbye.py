@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness import House
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.broker import FAREWELL_LIMIT_S
+from kinmqtt.broker.lifecycle import FAREWELL_LIMIT_S
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Publish, Suback, Subscribe, SubscribeRequest, Will
 from kinmqtt_spi import NO_PROPERTIES

@@ -16,7 +16,8 @@ from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
 from kinmqtt.broker.assembly import Assembly
-from kinmqtt.broker.broker import STOP_LIMIT_S, Broker
+from kinmqtt.broker.broker import Broker
+from kinmqtt.broker.lifecycle import STOP_LIMIT_S
 from kinmqtt.broker.overload import Level
 from kinmqtt.hooks.awaitables import limited
 from kinmqtt.net.collector import Collector

@@ -1,8 +1,7 @@
 """Defaults of limits that follow from the machine: shares of its memory, and of the files that may be open.
 
-A limit that is left out of the settings holds such a default. :meth:`LimitSettings.resolved` puts a plain number in
-its place, so that whoever looks at a limit sees an ``int``. Until then it is a number too: what holds where nothing
-is known of the machine.
+A limit that the settings leave out has such a default. :meth:`LimitSettings.resolved` replaces it by a plain ``int``.
+Before that it is a number too: the limit on a machine of which nothing is known.
 """
 
 from __future__ import annotations
@@ -12,33 +11,35 @@ from typing import Final
 from kinmqtt.settings.machine import Machine
 
 RESERVED_FILES: Final = 256
-"""Files that are no client's: the stores' segments, listeners, logs, plugins' connections, and clients that are
-closed as soon as they have come. A quarter of the limit where that is less."""
+"""Files reserved for other uses than accepted clients; a quarter of the limit where that is less.
+
+The stores' segments, listeners, logs, plugins' connections, and clients that are closed as soon as they connect.
+"""
 
 
 class MachineDefault(int):
     """A default that follows from the machine."""
 
     words: str = ""
-    """What it is, for documentation."""
+    """How the default is computed, for documentation."""
 
     def on(self, machine: Machine) -> int:
-        """The plain number that holds there."""
+        """Returns the limit on this machine as a plain number."""
         return int(self)
 
 
 LEAST_BYTES: Final = 1 << 20
-"""A bound that follows from memory is no lower, however small the machine."""
+"""The least bound in bytes that is computed from memory, however small the machine."""
 
 
 class MemoryShare(MachineDefault):
-    """A share of the memory limit; at most a cap, where there is one, and then a mebibyte at least."""
+    """A share of the memory limit; with a cap it is at most the cap and at least one mebibyte."""
 
     share: float
     cap: int | None
 
     def __new__(cls, share: float, cap: int | None = None) -> MemoryShare:
-        """``cap`` in bytes is what holds where the memory is not known; 0 without one."""
+        """``cap`` in bytes is also the value where the memory is not known; without a cap that is 0."""
         made = super().__new__(cls, cap or 0)
         made.share = share
         made.cap = cap
@@ -55,10 +56,10 @@ class MemoryShare(MachineDefault):
 
 
 class FileShare(MachineDefault):
-    """Nearly all files that may be open; 0, for no limit, where any number may."""
+    """The limit of open files, less those reserved; 0 (no limit) where the system sets none."""
 
     def __new__(cls) -> FileShare:
-        """There is one sort of it."""
+        """Takes no parameters."""
         made = super().__new__(cls, 0)
         made.words = f"the limit of open files, less {RESERVED_FILES}"
         return made
@@ -72,7 +73,7 @@ class FileShare(MachineDefault):
 
 
 def size_in_words(size_bytes: int) -> str:
-    """A size as the settings file may have it, cut to a tenth of its unit."""
+    """Returns a size in bytes in the notation of the settings file, cut to a tenth of its unit."""
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size_bytes >> shift:
             tenths = size_bytes * 10 >> shift

@@ -1,4 +1,4 @@
-"""A whole broker in memory: real plugins and services, links without sockets, and a clock that the test turns.
+"""A whole broker in memory: real plugins and services, links without sockets, and a clock that the test advances.
 
     broker = BrokerHarness(plugins={"guard": Guard()}, config='plugins.guard.deny = ["secret/#"]')
     subscriber = broker.connect("subscriber")
@@ -6,7 +6,7 @@
     broker.connect("publisher").publish("a/b", b"x", qos=1)
     assert subscriber.messages == [("a/b", b"x", 1)]
 
-Everything runs at once: a call returns when the reactor turns it led to are over. What waits for time waits for
+Everything runs at once: a call returns when the reactor turns that it caused are over. Timers wait for
 :meth:`BrokerHarness.advance`. The tests of a plugin get the class from the fixture ``kinmqtt_broker``, and need not
 import the core.
 """
@@ -76,11 +76,11 @@ class MemoryLink:
         self.reading = True
         self.closed = False
         self.lingered = False
-        """Whether the broker wants its last words to be read before the connection ends."""
+        """Whether the broker lets the client read the last packets before the connection ends."""
         self.lingers = False
-        """Set by a test: once closed, the connection is not gone until the test says so."""
+        """Set by a test: a close does not end the connection; the test does."""
         self.blocked = False
-        """Set by a test: the socket takes nothing until :meth:`HarnessClient.unblock`."""
+        """Set by a test: the socket accepts no bytes until :meth:`HarnessClient.unblock`."""
 
     def write(self, data: bytes) -> None:
         if self.closed:
@@ -104,7 +104,7 @@ class MemoryLink:
 
 
 class HarnessClient:
-    """The client's end of a connection. It acknowledges what it gets, unless ``silent``."""
+    """The client's end of a connection. It acknowledges what it receives, unless ``silent``."""
 
     def __init__(self, harness: BrokerHarness, link: MemoryLink, connection: Connection, version: int) -> None:
         self.harness = harness
@@ -161,7 +161,7 @@ class HarnessClient:
         return self
 
     def unblock(self) -> HarnessClient:
-        """Let the socket take what waits."""
+        """Let the socket accept what the broker has buffered."""
         self.link.blocked = False
         self.link.ready = True
         self.connection.drained()
@@ -171,7 +171,7 @@ class HarnessClient:
     # Receiving
 
     def collect(self) -> bool:
-        """Take in what the broker has written; whether there was anything to answer."""
+        """Read what the broker has written and acknowledge it; returns whether there was anything to acknowledge."""
         answers: list[Packet] = []
         data = bytes(self.link.written)
         self.link.written.clear()
@@ -249,62 +249,47 @@ class BrokerHarness:
         machine: Machine = Machine(),  # noqa: B008 - it never changes
         **limits: Any,
     ) -> None:
-        """``plugins`` by name stand before the built-ins; ``limits`` are fields of :class:`LimitSettings`.
+        """``plugins`` by name come before the built-ins; ``limits`` are fields of :class:`LimitSettings`.
 
         A plugin's settings are an instance of its settings class in ``plugin_settings``, or a section of
         ``config``, which is TOML as in a settings file and holds ``[plugins.NAME]`` only. ``$SYS`` topics and
-        snapshots of the metrics come every ``sys_interval_s`` seconds; with 0 never. Limits that follow from the
-        ``machine`` are those of an unknown one, by itself. Raises what assembling a broker raises.
+        snapshots of the metrics come every ``sys_interval_s`` seconds; with 0 never. By default nothing is known
+        of the ``machine`` that limits follow from. Raises what assembling a broker raises.
         """
         self.clock = clock or TurnableClock()
         self.memory_bytes: int | None = 0
-        """What the broker is told of its memory."""
+        """The memory that the broker measures."""
         self.trims = 0
-        """How often the broker has given free memory back to the system."""
+        """How often the broker has released free memory to the system."""
         self.machine = machine
-        """What the broker is told of the machine, at the start and at a reload."""
+        """The machine that the broker sees, at the start and at a reload."""
         self.peers: list[HarnessClient] = []
         self._soon: deque[Callable[[], object]] = deque()
         self._hex = count(1)
-        handed_in = [Candidate(name, "test", name, False, plugin) for name, plugin in (plugins or {}).items()]
-        selection = Selection(order=order, services=dict(services or {}))
-        choices = choose([*handed_in, *builtin_candidates()], selection)
-        manager = PluginManager(choices, selection, reactor)
-        named = listeners or {"tcp:1883": ListenerSettings(endpoint="127.0.0.1:1883")}
-        plans = [ListenerPlan(name, True, plan) for name, plan in named.items()]
-        environment = Environment(
+        manager = _manager(plugins or {}, Selection(order=order, services=dict(services or {})), reactor)
+        sections = _PluginSections(plugin_settings or {}, config)
+        self.assembly: Assembly = assemble(
+            settings or BrokerSettings(sys_interval_s=sys_interval_s),
+            _limits(limits),
+            sections.of,
+            manager,
+            self._surroundings(listeners or {"tcp:1883": ListenerSettings(endpoint="127.0.0.1:1883")}),
+        )
+        sections.check_all_read()
+        self.broker = Broker(self.assembly, self._soon.append, lambda n: f"{next(self._hex):0{2 * n}x}", "test")
+        if start:
+            self.result(self.broker.start())
+
+    def _surroundings(self, listeners: Mapping[str, ListenerSettings]) -> Environment:
+        return Environment(
             NodeIdentity("test", 7),
             self.clock,
             lambda call: succeed(call()),
-            plans,
+            [ListenerPlan(name, True, plan) for name, plan in listeners.items()],
             lambda: self.memory_bytes,
             lambda: self.machine,
             lambda: setattr(self, "trims", self.trims + 1),
         )
-        parsed = dict(plugin_settings or {})
-        document = Document.parse(config, "the harness's config")
-        _check_config(document)
-
-        unread = set(document.data.get("plugins", {}))
-
-        def settings_of(name: str, settings_class: type[Any] | None) -> Any:
-            unread.discard(name)
-            if name in parsed or settings_class is None:
-                return parsed.get(name)
-            return parse(settings_class, document, ("plugins", name))
-
-        self.assembly: Assembly = assemble(
-            settings or BrokerSettings(sys_interval_s=sys_interval_s),
-            _limits(limits),
-            settings_of,
-            manager,
-            environment,
-        )
-        if unread:
-            raise SettingsError([f"the harness's config: nobody reads plugins.{name}" for name in sorted(unread)])
-        self.broker = Broker(self.assembly, self._soon.append, lambda n: f"{next(self._hex):0{2 * n}x}", "test")
-        if start:
-            self.result(self.broker.start())
 
     def result(self, coroutine: Any) -> Any:
         """The result of a coroutine that can end without time passing."""
@@ -380,6 +365,35 @@ class BrokerHarness:
                 **fields,
             )
         )
+
+
+class _PluginSections:
+    """The settings of plugins: instances that a test gives, and sections of its ``config``."""
+
+    def __init__(self, parsed: Mapping[str, Any], config: str) -> None:
+        self._parsed = parsed
+        self._document = Document.parse(config, "the harness's config")
+        _check_config(self._document)
+        self._unread = set(self._document.data.get("plugins", {}))
+
+    def of(self, name: str, settings_class: type[Any] | None) -> Any:
+        """Returns a plugin's settings; ``None`` where it has none."""
+        self._unread.discard(name)
+        if name in self._parsed or settings_class is None:
+            return self._parsed.get(name)
+        return parse(settings_class, self._document, ("plugins", name))
+
+    def check_all_read(self) -> None:
+        """Raise :class:`SettingsError` for sections of plugins that are not there."""
+        if self._unread:
+            unread = sorted(self._unread)
+            raise SettingsError([f"the harness's config: nobody reads plugins.{name}" for name in unread])
+
+
+def _manager(plugins: Mapping[str, Any], selection: Selection, reactor: str) -> PluginManager:
+    """Returns a manager of a test's plugins and of the built-in ones."""
+    candidates = [Candidate(name, "test", name, False, plugin) for name, plugin in plugins.items()]
+    return PluginManager(choose([*candidates, *builtin_candidates()], selection), selection, reactor)
 
 
 def _check_config(document: Document) -> None:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 
-from kinmqtt.broker.broker import FAREWELL_LIMIT_S, STOP_LIMIT_S
 from kinmqtt.broker.connection.route import Route
 from kinmqtt.broker.handlers.incoming_publish import CACHED_ROUTES
+from kinmqtt.broker.lifecycle import FAREWELL_LIMIT_S, STOP_LIMIT_S
 from kinmqtt.broker.routing import traffic as traffic_module
 from kinmqtt.broker.routing.traffic import AT_ONCE, TrafficLedger, TrafficSampling
 from kinmqtt.hooks.dispatch import HookVerdict
@@ -476,7 +476,7 @@ def test_a_broker_that_stops_while_it_counts_tells_all(monkeypatch: pytest.Monke
         client.link.lingers = True
         for number in range(20):
             client.publish(f"t/{number}", b"x")
-    house.broker._sample()
+    house.broker.sampler.sample()
     stopping = ensureDeferred(house.broker.stop())
     house.advance(FAREWELL_LIMIT_S + 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.connection.handler_table import Handler, HandlerTable, Row
-from kinmqtt.broker.handlers import acknowledge, connect, disconnect, publish, subscribe
+from kinmqtt.broker.handlers import acknowledge, authenticate, connect, disconnect, publish, subscribe
 from kinmqtt.mqtt.connection_state import TABLE, Action, State, violation
 from kinmqtt.mqtt.packets import PacketType
 
@@ -39,8 +39,8 @@ def _over_limit(handlers: Row, limit: LimitDecision) -> Row:
 
 _CARRY_OUT: Final[Mapping[Action, Handler]] = {
     Action.CONNECT: connect.connect,
-    Action.AUTHENTICATE: connect.authenticate,
-    Action.REAUTHENTICATE: connect.reauthenticate,
+    Action.AUTHENTICATE: authenticate.authenticate,
+    Action.REAUTHENTICATE: authenticate.reauthenticate,
     Action.PUBLISH: publish.publish,
     Action.PUBACK: acknowledge.puback,
     Action.PUBREC: acknowledge.pubrec,

@@ -1,0 +1,32 @@
+"""Waiting for plugins' answers about a client that may go meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from kinmqtt.hooks.awaitables import as_deferred
+from kinmqtt_spi.values import Maybe
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.connection.connection import Connection
+
+T = TypeVar("T")
+
+
+async def while_connected(connection: Connection, answer: Maybe[T]) -> T:
+    """Wait for plugins' answer about a client; the end of its connection cancels the wait.
+
+    The connection cancels what it holds in ``asked``, and the cancellation is raised here.
+    """
+    if not isinstance(answer, Awaitable):
+        return answer
+    asked: Deferred[T] = as_deferred(answer)
+    connection.asked = asked
+    try:
+        result: T = await asked
+        return result
+    finally:
+        connection.asked = None
