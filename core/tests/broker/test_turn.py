@@ -984,7 +984,7 @@ def test_who_is_shut_out_late_is_told_under_the_epoch_of_then() -> None:
     sessions = FailingSessions()
     desk = Desk(Failing(), sessions)
     fenced: list[tuple[str, int]] = []
-    desk.turn.when_fenced(lambda client_id, epoch: fenced.append((client_id, epoch)))
+    desk.turn.recovery.when_fenced(lambda client_id, epoch: fenced.append((client_id, epoch)))
     sessions.refuses = lambda write: True
     desk.turn.batch.sessions.append(ReleaseSession("c", 1, None))
     desk.gather("first")

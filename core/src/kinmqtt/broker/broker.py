@@ -98,9 +98,9 @@ class Broker:
         """Measure commits, and have the sessions notified of failed commits and of lost ownership."""
         turn, clock = self.runtime.turn, self.assembly.clock
         turn.measure(clock.monotonic, self.assembly.statistics.commits.observe)
-        turn.when_fenced(self.sessions.fenced)
+        turn.recovery.when_fenced(self.sessions.fenced)
         self.assembly.stores.session.on_taken_over(self._taken)
-        turn.when_commit_failed(self.sessions.on_commit_failed, self.sessions.unopened)
+        turn.recovery.when_commit_failed(self.sessions.on_commit_failed, self.sessions.unopened)
 
     def _make_overload(self, call_soon: CallSoon) -> Overload:
         assembly = self.assembly

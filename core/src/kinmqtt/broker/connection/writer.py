@@ -47,10 +47,7 @@ class Writer(Reader):
 
     def send(self, packet: bytes) -> None:
         """Send a packet with everything else of this turn."""
-        outbox = self.outbox
-        if not outbox.packets:
-            self.runtime.turn.dirty.append(outbox)
-        outbox.packets.append(packet)
+        self.runtime.turn.packets_for(self.outbox).append(packet)
         self.runtime.statistics.packets_sent.value += 1
 
     def send_packet(self, packet: Packet) -> bool:

@@ -15,7 +15,7 @@ from kinmqtt.broker.handlers.subscribe import subscribe_initially
 from kinmqtt.broker.ownership.capacity import CapacityExceeded, MemoryShort
 from kinmqtt.broker.ownership.client_id_reuse import SessionOfAnotherUser
 from kinmqtt.broker.ownership.opening import Opening
-from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.builtins import ANONYMOUS
 from kinmqtt.hooks.dispatch import FailedClosed, HookVerdict
 from kinmqtt.mqtt.connection_state import State

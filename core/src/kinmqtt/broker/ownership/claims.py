@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kinmqtt.broker.ownership.capacity import Capacity
 from kinmqtt.broker.ownership.client_id_reuse import ClientIdReuse, SessionOfAnotherUser
 from kinmqtt.broker.session.session import expiry_moment
-from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import settle
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.session import Claim, ReleaseSession, StoredSession
@@ -65,7 +65,7 @@ class Claims:
           user, who is not disturbed;
         - :class:`~kinmqtt.broker.ownership.capacity.CapacityExceeded` and
           :class:`~kinmqtt.broker.ownership.capacity.MemoryShort`: the session is refused;
-        - :class:`~kinmqtt.broker.turn.turn.CommitFailed`: what the earlier session left could not be committed.
+        - :class:`~kinmqtt.broker.turn.recovery.CommitFailed`: what the earlier session left could not be committed.
         """
         async with self._registry.locks.of(opening.client.client_id):
             return await self._open(opening)
@@ -83,11 +83,11 @@ class Claims:
             await runtime.turn.drained()
         await self._wills.attempted(client.client_id)
         await self._removal.finished(client.client_id)
-        if runtime.turn.owes(client.client_id):
+        if runtime.turn.recovery.awaits_retry(client.client_id):
             # A session that has ended must not come back because its end could not be committed.
             runtime.turn.retry(client.client_id)
             await runtime.turn.drained()
-            if runtime.turn.owes(client.client_id):
+            if runtime.turn.recovery.awaits_retry(client.client_id):
                 raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
         claim = await self._claim(opening)
         try:

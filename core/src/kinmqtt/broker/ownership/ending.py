@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kinmqtt.broker.ownership.subscription_removal import needs_slices
-from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt_spi.services.queue import Purge
 from kinmqtt_spi.services.session import DiscardSession
 
@@ -56,7 +56,7 @@ class Ending:
     async def end_persistent(self, session: Session, expired: bool = False) -> None:
         """End a persistent session: its shared subscriptions' messages go to others, its will is published.
 
-        The caller holds the lock of the client id. Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` where a
+        The caller holds the lock of the client id. Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` where a
         store fails; the session then continues as before.
         """
         session.ending = True

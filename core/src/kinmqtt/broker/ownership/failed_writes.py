@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.turn.turn import ELSEWHERE
+from kinmqtt.broker.turn.recovery import ELSEWHERE
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import Append, QueueWrite
 

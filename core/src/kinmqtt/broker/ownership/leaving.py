@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kinmqtt.broker.ownership.background import in_background
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.session.session import expiry_moment
-from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import pause
 from kinmqtt_spi.services.session import ClearWill, ReleaseSession
 

@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker.ownership.claims import release_of
 from kinmqtt.broker.ownership.registry import SESSIONS_AT_ONCE
-from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import run, settle
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.session import Claim

@@ -15,7 +15,7 @@ from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.session.memory_queue import WaitingHere
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.session.stored_queue import READ_AT_ONCE, WaitingInStore
-from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import run, settle
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -130,7 +130,8 @@ class Redistribution:
         """Redistribute what waits in the queue store; stops where the client comes back in the meantime.
 
         The caller holds the lock of the client id: two readers of one queue would give its messages away twice.
-        Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` where a store fails; the queue is then to be reloaded.
+        Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` where a store fails; the queue must then be
+        reloaded.
         """
         waiting = session.waiting
         if not isinstance(waiting, WaitingInStore) or not any(s.share_group for s in session.subscriptions.values()):

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.ownership.background import in_background
 from kinmqtt.broker.session.queue import RETRY_S
-from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import pause, settle
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
@@ -43,7 +43,7 @@ class Reload:
     async def complete(self, session: Session) -> None:
         """Restore a session now if :meth:`start` has not done so yet; the caller holds the lock of the client id.
 
-        Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` while writes of the client wait for a retry.
+        Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` while writes of the client wait for a retry.
         """
         client_id = session.client_id
         if client_id in self._pending:
@@ -54,8 +54,8 @@ class Reload:
         """The state of a queue in the store, and of the appends that ``epoch``'s owner has not committed yet.
 
         The client's writes are held back while the store is asked: nobody could say whether the answer includes
-        them. Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` while writes of the client wait for a retry, and
-        :class:`~kinmqtt_spi.errors.ServiceUnavailable` from the store; a ``patient`` caller waits instead.
+        them. Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` while writes of the client wait for a retry,
+        and :class:`~kinmqtt_spi.errors.ServiceUnavailable` from the store; a ``patient`` caller waits instead.
         """
         turn = self._runtime.turn
         while True:
@@ -75,7 +75,7 @@ class Reload:
         turn = self._runtime.turn
         try:
             await turn.hold(client_id)
-            if turn.owes(client_id, queue_only=True):
+            if turn.recovery.awaits_retry(client_id, queue_only=True):
                 raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
             return await settle(self._runtime.stores.queue.load(client_id))
         finally:

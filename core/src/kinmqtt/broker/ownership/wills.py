@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker.message.names import check_made_names
 from kinmqtt.broker.session.queue import RETRY_S
-from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import pause, run, settle
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action

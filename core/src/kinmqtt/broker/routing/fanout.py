@@ -12,6 +12,7 @@ from kinmqtt.broker.routing.groups import Group
 from kinmqtt.broker.routing.target import Sorted, Target
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session.receive_rights import known_right
+from kinmqtt.broker.session.session import Session
 
 HEAVY: Final = 64
 """Deliveries beyond which one message is much more work than most packets are."""
@@ -87,21 +88,26 @@ class Fanout:
     def forward(self, packet: bytes) -> None:
         """Send a QoS 0 packet as it came to everybody; only where :attr:`is_simple`."""
         sessions = self._shared[0][1]
-        dirty = self._runtime.turn.dirty
+        self._send(sessions, packet)
+        if len(sessions) > HEAVY:
+            self._runtime.slices.is_heavy = True
+        if self._denied:
+            self._count_denied()
+
+    def _send(self, sessions: list[Session], packet: bytes) -> None:
+        """Send the same packet to several sessions."""
+        turn = self._runtime.turn
+        dirty = turn.dirty
         for session in sessions:
+            # As Turn.packets_for does it, without a call for each of very many.
             outbox = session.outbox
             packets = outbox.packets
             if not packets:
                 dirty.append(outbox)
             packets.append(packet)
         if len(packet) >= SHARED_BYTES:
-            self._runtime.turn.has_large = True
-        count = len(sessions)
-        self._runtime.statistics.messages_sent.value += count
-        if count > HEAVY:
-            self._runtime.slices.is_heavy = True
-        if self._denied:
-            self._count_denied()
+            turn.has_large = True
+        self._runtime.statistics.messages_sent.value += len(sessions)
 
     def _count_denied(self) -> None:
         self._runtime.statistics.dropped["not_authorized"].value += self._denied
@@ -122,17 +128,7 @@ class Fanout:
             self._count_denied()
         for version, sessions in self._shared:
             head, tail = publication.parts(version, 0, False)
-            packet = head + tail
-            if len(packet) >= SHARED_BYTES:
-                self._runtime.turn.has_large = True
-            dirty = self._runtime.turn.dirty
-            for session in sessions:
-                outbox = session.outbox
-                packets = outbox.packets
-                if not packets:
-                    dirty.append(outbox)
-                packets.append(packet)
-            self._runtime.statistics.messages_sent.value += len(sessions)
+            self._send(sessions, head + tail)
 
     def begin(self, publication: Publication) -> Sequence[Target]:
         """Begin to deliver a message in slices; answers those whom :meth:`bring` is to bring it to."""

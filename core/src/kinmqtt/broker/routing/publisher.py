@@ -13,7 +13,7 @@ from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.router import Routed
 from kinmqtt.broker.routing.target import target_of
 from kinmqtt.broker.session.queue import RETRY_S
-from kinmqtt.broker.turn.turn import CommitFailed
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import as_deferred, pause, run, settle
 from kinmqtt.hooks.messages import check_message
 from kinmqtt_spi.values import Maybe, Message, Subscription
@@ -78,7 +78,7 @@ class Publishing:
     async def publish_with(self, message: Message, along: Callable[[], None]) -> None:
         """Publish in one transaction with what ``along`` writes: nobody gets it where that is not kept.
 
-        Raises :class:`~kinmqtt.broker.turn.turn.CommitFailed` then, and ``ValueError`` for a message that no
+        Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` then, and ``ValueError`` for a message that no
         PUBLISH can carry.
         """
         check_message(message)

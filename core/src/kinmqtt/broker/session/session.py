@@ -7,30 +7,24 @@ goes to its client goes after the commit. Both send through the same window.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from kinmqtt.broker.buffers import SHARED_BYTES
 from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session import overflow as full_queue
 from kinmqtt.broker.session.memory_queue import WaitingHere
-from kinmqtt.broker.session.owner import QueueOwner
 from kinmqtt.broker.session.queue import Ended
 from kinmqtt.broker.session.receive_rights import may_receive
+from kinmqtt.broker.session.sender import PacketSender
 from kinmqtt.broker.session.stored_queue import WaitingInStore
-from kinmqtt.broker.turn.outbox import Outbox
 from kinmqtt.broker.turn.ports import Peer
 from kinmqtt.mqtt.aliases import OutgoingAliases
-from kinmqtt.mqtt.packets import V5
 from kinmqtt.mqtt.qos_state import Incoming, Stage, written_id
 from kinmqtt.settings import NEVER_EXPIRES
-from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState, Remove, make_write
 from kinmqtt_spi.values import Client, Message, Publisher
-
-DUP: Final = 0x08
 
 _RELEASED: Final = Message("released")
 """Stands for a message of which only the packet identifier is left; it is never sent."""
@@ -50,24 +44,19 @@ INBOUND_BYTES: Final = 150
 """What the identifier of a QoS 2 message takes that its client has not released, here and in the store."""
 
 
-class Session(QueueOwner):
+class Session(PacketSender):
     """The state of one client id, with or without a connection."""
 
     __slots__ = (
-        "_aliases",
         "_owed",
         "_paying",
         "_publisher",
-        "_resumed",
         "created_at",
         "ending",
         "expiry_s",
         "incoming",
-        "max_packet_bytes",
-        "outbox",
         "sorted_by",
         "username_unverified",
-        "version",
         "waiting",
     )
 
@@ -82,15 +71,11 @@ class Session(QueueOwner):
         )
         self.created_at = runtime.clock.now()
         self.incoming = Incoming()
-        self.outbox: Outbox = runtime.offline
         self.sorted_by = -1
         """The sort key by which fan-outs hold the session."""
-        self._resumed = False
         self._paying = False
         self._owed: dict[Delivery, int] | None = None
         """In flight before the connection, and not sent again yet: its window is narrower than the one before."""
-        self.max_packet_bytes: int | None = None
-        self._aliases: OutgoingAliases | None = None
         self.identify(client)
 
     def identify(self, client: Client) -> None:
@@ -126,16 +111,6 @@ class Session(QueueOwner):
         self.outgoing.attach(min(receive_maximum, limits.max_inflight), limits.max_queued_bytes)
         self.max_packet_bytes = max_packet_bytes
         self._aliases = OutgoingAliases(topic_aliases) if topic_aliases else None
-
-    @property
-    def sort_key(self) -> int:
-        """What fan-outs sort the session by: the version of its packets, and whether they are made for it alone."""
-        return (self.version == V5) << 1 | self.has_packets_of_its_own
-
-    @property
-    def has_packets_of_its_own(self) -> bool:
-        """Whether the bytes sent to this client are not those sent to others."""
-        return self.max_packet_bytes is not None or self._aliases is not None
 
     def detach(self) -> None:
         """The connection is gone: what is in flight stays so until it is sent again."""
@@ -278,59 +253,6 @@ class Session(QueueOwner):
         batch.sends.append((self, packet_id, delivery))
         return True
 
-    def deliver_particular(self, publication: Publication, retain: bool, identifiers: tuple[int, ...]) -> None:
-        """Send a QoS 0 message whose bytes this client does not share with others."""
-        if not self._resumed:
-            self._runtime.drop(self.client_id, publication.message, "offline")
-            return
-        if self.connection is not None and self.connection.congested:
-            self._runtime.drop(self.client_id, publication.message, "outbound_buffer_full")
-            return
-        head, tail, payload = self._encode(publication, 0, retain, identifiers)
-        if not self._fits(publication, len(head) + len(tail) + len(payload)):
-            self._runtime.drop(self.client_id, publication.message, "packet_too_large")
-            return
-        if payload:
-            self._send_now(head + tail, payload)
-        else:
-            self._send_now(head, tail)
-        self._runtime.statistics.messages_sent.value += 1
-        self._tell_delivered(publication)
-
-    def transmit(self, packet_id: int, delivery: Delivery) -> None:
-        """Send a delivery that has its packet identifier; nothing happens while there is no connection."""
-        delivery.committed = True
-        if self._resumed and self.outgoing.flights.get(packet_id) is delivery:
-            self._transmit(packet_id, delivery)
-
-    def _transmit(self, packet_id: int, delivery: Delivery) -> None:
-        """The same for one that is in flight, to a client that is there."""
-        connection = self.connection
-        if connection is None:
-            return
-        publication = delivery.publication
-        head, tail, payload = self._encode(publication, delivery.qos, delivery.retain, delivery.identifiers)
-        if self.max_packet_bytes is not None:
-            size = len(head) + len(tail) + len(payload) + 2
-            if not self._fits(publication, size):
-                self._too_large(packet_id, delivery)
-                return
-        if delivery.sent:
-            head = bytes((head[0] | DUP,)) + head[1:]
-        delivery.sent = True
-        outbox = connection.outbox
-        packets = outbox.packets
-        if not packets:
-            self._runtime.turn.dirty.append(outbox)
-        packets += (head, written_id(packet_id), tail)
-        if len(tail) >= SHARED_BYTES:
-            self._runtime.turn.has_large = True
-        if payload:
-            packets.append(payload)
-            self._runtime.turn.has_large = True
-        self._runtime.statistics.messages_sent.value += 1
-        self._tell_delivered(publication)
-
     def forget(self, write: Append) -> None:
         """A new message was not kept: it is not this session's."""
         if write.packet_id is None:
@@ -439,53 +361,6 @@ class Session(QueueOwner):
         """Whether the next message of QoS 1 or 2 finds the queue full."""
         waiting = self.waiting
         return waiting.is_full and (bool(waiting.count) or not self.can_send)
-
-    def _encode(
-        self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
-    ) -> tuple[bytes, bytes, bytes]:
-        """What stands before the packet identifier, what behind it, and a payload that is not copied for a client."""
-        aliases = self._aliases
-        if aliases is None and (self.version != V5 or (not identifiers and publication.expires_at is None)):
-            head, tail = publication.parts(self.version, qos, retain)
-            return head, tail, b""
-        extra: dict[str, Any] = {"subscription_identifier": identifiers} if identifiers else {}
-        topic = None
-        used = None if aliases is None else aliases.use(publication.publish.topic)
-        if used is not None:
-            topic, extra["topic_alias"] = used
-        properties = Properties(**extra) if extra else NO_PROPERTIES
-        head, tail = publication.encode_start(self.version, qos, retain, properties, self._runtime.clock.now(), topic)
-        payload = publication.payload
-        return (head, tail, payload) if len(payload) >= SHARED_BYTES else (head, tail + payload, b"")
-
-    def _fits(self, publication: Publication, size_bytes: int) -> bool:
-        fits = self.max_packet_bytes is None or size_bytes <= self.max_packet_bytes
-        if not fits and self._aliases is not None:
-            self._aliases.forget(publication.publish.topic)
-        return fits
-
-    def _too_large(self, packet_id: int, delivery: Delivery) -> None:
-        """Behave as if the message had been sent and acknowledged (MQTT-3.1.2-25)."""
-        self.outgoing.forget(packet_id)
-        self._runtime.drop(self.client_id, delivery.publication.message, "packet_too_large")
-        self.settled(delivery)
-
-    def _send_now(self, start: bytes, end: bytes) -> None:
-        """Send a packet; where its end is large it may be in many outboxes, and is not copied for this one."""
-        outbox = self.outbox
-        packets = outbox.packets
-        if not packets:
-            self._runtime.turn.dirty.append(outbox)
-        if len(end) >= SHARED_BYTES:
-            self._runtime.turn.has_large = True
-            packets.append(start)
-            packets.append(end)
-        else:
-            packets.append(start + end)
-
-    def _tell_delivered(self, publication: Publication) -> None:
-        if self._runtime.tells_delivered:
-            self._runtime.hooks.delivered.about(publication.publish.topic, self.client, publication.message)
 
 
 def expiry_moment(expiry_s: int, now: float) -> float | None:

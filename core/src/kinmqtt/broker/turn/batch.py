@@ -30,8 +30,8 @@ class Stores:
         self.event = event
 
 
-class Owed:
-    """What is to be handed over again of one client."""
+class RetryWrites:
+    """Writes of one client that await a retry."""
 
     __slots__ = ("queue", "sessions")
 

@@ -9,29 +9,20 @@ for the commits; batches are released in the order in which they were made, so a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kinmqtt.broker.turn.batch import Batch, Owed, Stores
+from kinmqtt.broker.turn.batch import Batch, Stores
 from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.broker.turn.recovery import CommitFailed, Recovery, attempt
 from kinmqtt.broker.turn.slices import Slices
 from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
-from kinmqtt_spi.reasons import ReasonCode
-from kinmqtt_spi.services.queue import Append, InboundClose, InboundOpen, Purge, QueueWrite
-from kinmqtt_spi.services.session import (
-    ClearWill,
-    DiscardSession,
-    OpenSession,
-    ReleaseSession,
-    RemoveSubscriptions,
-)
+from kinmqtt_spi.services.queue import QueueWrite
 from kinmqtt_spi.services.store import Store
 from kinmqtt_spi.values import Commit
 
@@ -40,30 +31,11 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.turn")
 
-STANDING: Final = (ClearWill, DiscardSession, ReleaseSession, RemoveSubscriptions, Purge)
-"""Writes of what has happened whether it was kept or not: they are handed over again until they are kept."""
-
-ELSEWHERE: Final = ReasonCode.USE_ANOTHER_SERVER
-"""Why a publisher is sent away whose message was meant for a session that another broker owns by now."""
-
-OWED_AT_ONCE: Final = 1000
-"""Clients of whom something is handed over again in one turn, besides those of whom the turn writes anyway."""
-
 FLUSHED_AT_ONCE: Final = 16
 """Connections that are sent little before the clock is looked at; it is after each that is sent much."""
 
 LITTLE_TURNS: Final = 8
 """Turns in which little is done, before what is done between turns is."""
-
-CommitFailedHandler = Callable[[str, Sequence[QueueWrite], ReasonCode, bool], None]
-
-
-class CommitFailed(Exception):
-    """A store did not keep what a turn wanted kept."""
-
-    def __init__(self, reason: ReasonCode) -> None:
-        super().__init__("a store did not keep it")
-        self.reason = reason
 
 
 class Turn:
@@ -79,10 +51,6 @@ class Turn:
         "_loses_events",
         "_monotonic",
         "_observe",
-        "_on_commit_failed",
-        "_on_fenced",
-        "_on_unopened",
-        "_owed",
         "_retries",
         "_scheduled",
         "_slices",
@@ -94,6 +62,7 @@ class Turn:
         "dirty",
         "has_large",
         "pump",
+        "recovery",
     )
 
     def __init__(
@@ -114,14 +83,9 @@ class Turn:
         """Whether the last that was to be kept was not."""
         self._loses_events = False
         self._under_way: deque[Batch] = deque()
-        self._on_fenced: Callable[[str, int], None] = lambda client_id, epoch: None
-        self._on_unopened: Callable[[str, int, ReasonCode], None] = lambda client_id, epoch, reason: None
-        self._on_commit_failed: CommitFailedHandler = lambda client_id, writes, reason, certain: None
         self._monotonic: Callable[[], float] | None = None
         self._observe: Callable[[float], object] = lambda seconds: None
-        self._owed: dict[str, Owed] = {}
-        """What must still be kept of turns that were not, by client id; it goes with later turns' writes, before
-        them."""
+        self.recovery = Recovery(stores)
         self._held: set[str] = set()
         """Clients who are being claimed, or whose queue is being loaded: whether a write of theirs comes before that
         or behind, nobody knows."""
@@ -139,19 +103,6 @@ class Turn:
         self.pump: list[Recipient] = []
         """Sessions that may have room for what waits in their queue."""
 
-    def when_fenced(self, call: Callable[[str, int], None]) -> None:
-        """Have ``call`` told the client id of each session that a newer owner holds than that of the epoch told."""
-        self._on_fenced = call
-
-    def when_commit_failed(self, call: CommitFailedHandler, unopened: Callable[[str, int, ReasonCode], None]) -> None:
-        """Have ``call`` told each client id of whose queue a turn had something to keep, that, why it was not, and
-        whether that is certain: a store that answers late may have kept it all the same.
-
-        ``unopened`` is told of each session that was to begin: its client id and epoch.
-        """
-        self._on_commit_failed = call
-        self._on_unopened = unopened
-
     def when_ended(self, call: Callable[[], object]) -> None:
         """Have a call made between turns: after each that is long, and after some of the others."""
         self._when_ended = call
@@ -160,11 +111,6 @@ class Turn:
         """Have ``observe`` told how many seconds each turn waits until what it wants kept is kept, by this clock."""
         self._monotonic = monotonic
         self._observe = observe
-
-    def owes(self, client_id: str, *, queue_only: bool = False) -> bool:
-        """Whether something of a client must be handed over again, to the queue store or to any."""
-        owed = self._owed.get(client_id)
-        return owed is not None and (bool(owed.queue) or not queue_only)
 
     async def hold(self, client_id: str) -> None:
         """What is written of a client from now on waits, until :meth:`go_on`; what is on its way is waited for."""
@@ -202,7 +148,7 @@ class Turn:
 
     def retry(self, client_id: str | None = None) -> None:
         """Hand over again what earlier turns could not have kept, of one client or of as many as go in one turn."""
-        if self._owed and not self._under_way:
+        if not self.recovery.is_empty and not self._under_way:
             self._retries = client_id or True
             self.touch()
 
@@ -213,6 +159,17 @@ class Turn:
             if self._slices is not None:
                 self._slices.begin()
             self._call_soon(self.end)
+
+    def packets_for(self, outbox: Outbox) -> list[bytes]:
+        """What goes out by an outbox when this turn ends; whoever asks adds to it.
+
+        An outbox is among :attr:`dirty` exactly while its list is not empty. This is the one place that sees to it;
+        :meth:`kinmqtt.broker.routing.fanout.Fanout` does the same in its loop over many.
+        """
+        packets = outbox.packets
+        if not packets:
+            self.dirty.append(outbox)
+        return packets
 
     def acknowledge(self, connection: Peer, packet: bytes) -> None:
         """Send an acknowledgement when everything this turn wants kept is kept."""
@@ -243,7 +200,7 @@ class Turn:
             )
             self._ends += 1
             if self._when_ended is not None and (had_slice or not self._ends % LITTLE_TURNS):
-                _attempt(self._when_ended)
+                attempt(self._when_ended)
             if self._late or self._late_small:
                 self.touch()
         if self.dirty or ((self.pump or not self.batch.is_empty) and not self._waits()):
@@ -278,7 +235,7 @@ class Turn:
     def _pump(self) -> None:
         pumped, self.pump = self.pump, []
         for session in pumped:
-            _attempt(session.pump)
+            attempt(session.pump)
 
     def _commit(self) -> None:
         batch = self.batch
@@ -289,8 +246,8 @@ class Turn:
             batch.unfinished.clear()  # Of what they have sent nothing is to be kept.
             return
         batch.promises = bool(batch.queue or batch.sessions or batch.retain)
-        if self._owed:
-            self._take_up_owed(retries if isinstance(retries, str) else None)
+        if not self.recovery.is_empty:
+            self.recovery.add_retries(batch, retries if isinstance(retries, str) else None)
         self.batch = Batch()
         self._under_way.append(batch)
         batch.waiting = 1
@@ -326,20 +283,6 @@ class Turn:
             if not taken and store.transaction is stores.queue.transaction:
                 batch.refused = True
         self._kept(batch)
-
-    def _take_up_owed(self, client_id: str | None) -> None:
-        """Have what is owed go before this turn's writes: of one client, or of those written of and of others."""
-        batch = self.batch
-        if client_id is None:
-            clients = {write.client_id for write in (*batch.queue, *batch.sessions)}
-            clients.update(islice(self._owed, OWED_AT_ONCE))
-        else:
-            clients = {client_id, *(write.client_id for write in (*batch.queue, *batch.sessions))}
-        clients &= self._owed.keys()
-        taken = [self._owed.pop(client_id) for client_id in clients]
-        batch.again |= clients
-        batch.queue[:0] = [write for owed in taken for write in owed.queue]
-        batch.sessions[:0] = [write for owed in taken for write in owed.sessions]
 
     def _write(self, batch: Batch, store: Store, write: Callable[[], Commit]) -> bool:
         """Hand something over; ``False`` where the store refused it there and then."""
@@ -388,7 +331,7 @@ class Turn:
         elif not batch.given_back:
             batch.given_back = True
             # Events, and what is handed over again, are no promise to anybody here: what is alive goes on without.
-            self._owe(batch)
+            self.recovery.await_retry(batch)
 
     def _kept(self, batch: Batch) -> None:
         batch.waiting -= 1
@@ -401,12 +344,12 @@ class Turn:
 
     def _release(self, batch: Batch) -> None:
         if batch.fenced:
-            self._tell_fenced(batch)
+            self.recovery.notify_fenced(batch)
         if batch.failure is not None:
             if batch.ahead is None and not self.batch.is_empty:
                 # Gathered in this turn already, by those who are about to be told.
                 self.batch.ahead = batch.failure
-            self._give_up(batch, batch.failure)
+            self.recovery.give_up(batch, batch.failure)
             return
         if batch.promises and self._monotonic is not None:
             self._observe(self._monotonic() - batch.began_at)
@@ -414,7 +357,7 @@ class Turn:
             self._failing = False
         if batch.events and not batch.lost_events:
             self._loses_events = False
-        if self._owed and not self._under_way and not self._failing:
+        if not self._failing and not self._under_way and not self.recovery.is_empty:
             self.retry()
         for session, packet_id, delivery in batch.sends:
             try:
@@ -430,84 +373,7 @@ class Turn:
             except Exception:
                 log.failure("an acknowledgement could not be sent")
         for call in batch.afterwards:
-            _attempt(call)
-
-    def _tell_fenced(self, batch: Batch) -> None:
-        """Tell of the sessions that a newer owner holds, and have what was meant for them be sent again.
-
-        Whoever published it is not acknowledged: it comes back, and where it does so the newer owner may be.
-        """
-        for client_id in batch.fenced:
-            epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
-            # Which write was refused is not told. Of one that was handed over again the client may have been claimed
-            # here since, under a later epoch: that nobody has taken away.
-            epoch = min(epochs, default=0) if client_id in batch.again else max(epochs, default=0)
-            _attempt(partial(self._on_fenced, client_id, epoch))
-        if batch.failure is not None:
-            return  # Nobody is acknowledged anyway.
-        publishers = self._forget_refused(batch)
-        if not publishers:
-            return
-        for connection in batch.unfinished:
-            if connection.is_of(publishers):
-                _attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
-        acknowledgements, batch.acknowledgements = batch.acknowledgements, []
-        for connection, packet in acknowledgements:
-            if connection.is_of(publishers):
-                _attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
-            else:
-                batch.acknowledgements.append((connection, packet))
-        taken_over: dict[str, list[QueueWrite]] = {}
-        for write in batch.queue:
-            if isinstance(write, InboundOpen) and write.client_id in publishers:
-                # What says that it was taken over must go, or the message that is sent again counts as a repetition.
-                taken_over.setdefault(write.client_id, []).append(write)
-                if write.client_id not in batch.fenced:
-                    self._owed.setdefault(write.client_id, Owed()).queue.append(InboundClose(*write))
-        for client_id, writes in taken_over.items():
-            _attempt(partial(self._on_commit_failed, client_id, writes, ELSEWHERE, False))
-
-    def _forget_refused(self, batch: Batch) -> set[str]:
-        """Have the messages for sessions that a newer owner holds count as dropped; answers who published them."""
-        refused: dict[str, list[QueueWrite]] = {}
-        publishers: set[str] = set()
-        for write in batch.queue:
-            if isinstance(write, Append) and write.client_id in batch.fenced:
-                refused.setdefault(write.client_id, []).append(write)
-                publishers.add(write.entry.message.publisher.client_id)
-        for client_id, writes in refused.items():
-            _attempt(partial(self._on_commit_failed, client_id, writes, ELSEWHERE, True))
-        return publishers
-
-    def _give_up(self, batch: Batch, error: BaseException) -> None:
-        reason = getattr(error, "reason", None)
-        if not isinstance(reason, ReasonCode):  # errors of other libraries have one too
-            reason = ReasonCode.SERVER_UNAVAILABLE
-        self._owe(batch)
-        for connection in (*batch.unfinished, *(connection for connection, _ in batch.acknowledgements)):
-            _attempt(partial(connection.withhold_acknowledgement, reason))
-        failed: dict[str, list[QueueWrite]] = {}
-        for write in batch.queue:
-            failed.setdefault(write.client_id, []).append(write)
-        for opened in batch.sessions:
-            if isinstance(opened, OpenSession):
-                _attempt(partial(self._on_unopened, opened.client_id, opened.epoch, reason))
-        for client_id, writes in failed.items():
-            _attempt(partial(self._on_commit_failed, client_id, writes, reason, batch.refused))
-        for call in batch.otherwise:
-            _attempt(partial(call, reason))
-
-    def _owe(self, batch: Batch) -> None:
-        tied = batch.tied
-        queue: list[QueueWrite] = [w for w in batch.queue if isinstance(w, STANDING) and w not in tied]
-        if not batch.refused and self._stores.queue.transaction not in batch.failed:
-            # It has kept that they were taken over, and another store has not kept the rest: better twice than never.
-            queue += [InboundClose(*write) for write in batch.queue if isinstance(write, InboundOpen)]
-        for write in queue:
-            self._owed.setdefault(write.client_id, Owed()).queue.append(write)
-        for change in batch.sessions:
-            if isinstance(change, STANDING) and change not in tied:
-                self._owed.setdefault(change.client_id, Owed()).sessions.append(change)
+            attempt(call)
 
     def _flush(self) -> None:
         """Send, as far as there is time; the rest goes out in later turns."""
@@ -535,11 +401,3 @@ class Turn:
             if not sent % asks_after and slices is not None and slices.is_over():
                 return outboxes[sent:]
         return []
-
-
-def _attempt(call: Callable[[], object]) -> None:
-    """Make a call whose failure must not keep others from theirs."""
-    try:
-        call()
-    except Exception:
-        log.failure("{call} failed at the end of a turn", call=call)

@@ -1,0 +1,146 @@
+"""The packets that a session sends: how they are encoded for its client, and what is too large for it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kinmqtt.broker.buffers import SHARED_BYTES
+from kinmqtt.broker.message.delivery import Delivery
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.session.owner import QueueOwner
+from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.mqtt.aliases import OutgoingAliases
+from kinmqtt.mqtt.packets import V5
+from kinmqtt.mqtt.qos_state import written_id
+from kinmqtt_spi.properties import NO_PROPERTIES, Properties
+from kinmqtt_spi.values import Client
+
+DUP: Final = 0x08
+
+
+class PacketSender(QueueOwner):
+    """Native base class of :class:`~kinmqtt.broker.session.session.Session`."""
+
+    __slots__ = ("_aliases", "_resumed", "max_packet_bytes", "outbox", "version")
+
+    def __init__(self, runtime: Runtime, client: Client, epoch: int, kept: bool) -> None:
+        super().__init__(runtime, client, epoch, kept)
+        self.outbox: Outbox = runtime.offline
+        """Where QoS 0 packets gather: the connection's, or one that counts them as dropped."""
+        self.version = client.protocol_version
+        self.max_packet_bytes: int | None = None
+        """The largest packet that the client takes."""
+        self._aliases: OutgoingAliases | None = None
+        self._resumed = False
+        """Whether the client has its CONNACK: nothing goes to it before (MQTT-3.2.0-1)."""
+
+    def settled(self, delivery: Delivery) -> None:
+        """A delivery is over."""
+        raise NotImplementedError
+
+    @property
+    def sort_key(self) -> int:
+        """What fan-outs sort the session by: the version of its packets, and whether they are made for it alone."""
+        return (self.version == V5) << 1 | self.has_packets_of_its_own
+
+    @property
+    def has_packets_of_its_own(self) -> bool:
+        """Whether the bytes sent to this client are not those sent to others."""
+        return self.max_packet_bytes is not None or self._aliases is not None
+
+    def deliver_particular(self, publication: Publication, retain: bool, identifiers: tuple[int, ...]) -> None:
+        """Send a QoS 0 message whose bytes this client does not share with others."""
+        if not self._resumed:
+            self._runtime.drop(self.client_id, publication.message, "offline")
+            return
+        if self.connection is not None and self.connection.congested:
+            self._runtime.drop(self.client_id, publication.message, "outbound_buffer_full")
+            return
+        head, tail, payload = self._encode(publication, 0, retain, identifiers)
+        if not self._fits(publication, len(head) + len(tail) + len(payload)):
+            self._runtime.drop(self.client_id, publication.message, "packet_too_large")
+            return
+        if payload:
+            self._send_now(head + tail, payload)
+        else:
+            self._send_now(head, tail)
+        self._runtime.statistics.messages_sent.value += 1
+        self._tell_delivered(publication)
+
+    def transmit(self, packet_id: int, delivery: Delivery) -> None:
+        """Send a delivery that has its packet identifier; nothing happens while there is no connection."""
+        delivery.committed = True
+        if self._resumed and self.outgoing.flights.get(packet_id) is delivery:
+            self._transmit(packet_id, delivery)
+
+    # Within
+
+    def _transmit(self, packet_id: int, delivery: Delivery) -> None:
+        """The same for one that is in flight, to a client that is there."""
+        connection = self.connection
+        if connection is None:
+            return
+        publication = delivery.publication
+        head, tail, payload = self._encode(publication, delivery.qos, delivery.retain, delivery.identifiers)
+        if self.max_packet_bytes is not None:
+            size = len(head) + len(tail) + len(payload) + 2
+            if not self._fits(publication, size):
+                self._too_large(packet_id, delivery)
+                return
+        if delivery.sent:
+            head = bytes((head[0] | DUP,)) + head[1:]
+        delivery.sent = True
+        packets = self._runtime.turn.packets_for(connection.outbox)
+        packets += (head, written_id(packet_id), tail)
+        if len(tail) >= SHARED_BYTES:
+            self._runtime.turn.has_large = True
+        if payload:
+            packets.append(payload)
+            self._runtime.turn.has_large = True
+        self._runtime.statistics.messages_sent.value += 1
+        self._tell_delivered(publication)
+
+    def _encode(
+        self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> tuple[bytes, bytes, bytes]:
+        """What stands before the packet identifier, what behind it, and a payload that is not copied for a client."""
+        aliases = self._aliases
+        if aliases is None and (self.version != V5 or (not identifiers and publication.expires_at is None)):
+            head, tail = publication.parts(self.version, qos, retain)
+            return head, tail, b""
+        extra: dict[str, Any] = {"subscription_identifier": identifiers} if identifiers else {}
+        topic = None
+        used = None if aliases is None else aliases.use(publication.publish.topic)
+        if used is not None:
+            topic, extra["topic_alias"] = used
+        properties = Properties(**extra) if extra else NO_PROPERTIES
+        head, tail = publication.encode_start(self.version, qos, retain, properties, self._runtime.clock.now(), topic)
+        payload = publication.payload
+        return (head, tail, payload) if len(payload) >= SHARED_BYTES else (head, tail + payload, b"")
+
+    def _fits(self, publication: Publication, size_bytes: int) -> bool:
+        fits = self.max_packet_bytes is None or size_bytes <= self.max_packet_bytes
+        if not fits and self._aliases is not None:
+            self._aliases.forget(publication.publish.topic)
+        return fits
+
+    def _too_large(self, packet_id: int, delivery: Delivery) -> None:
+        """Behave as if the message had been sent and acknowledged (MQTT-3.1.2-25)."""
+        self.outgoing.forget(packet_id)
+        self._runtime.drop(self.client_id, delivery.publication.message, "packet_too_large")
+        self.settled(delivery)
+
+    def _send_now(self, start: bytes, end: bytes) -> None:
+        """Send a packet; where its end is large it may be in many outboxes, and is not copied for this one."""
+        packets = self._runtime.turn.packets_for(self.outbox)
+        if len(end) >= SHARED_BYTES:
+            self._runtime.turn.has_large = True
+            packets.append(start)
+            packets.append(end)
+        else:
+            packets.append(start + end)
+
+    def _tell_delivered(self, publication: Publication) -> None:
+        if self._runtime.tells_delivered:
+            self._runtime.hooks.delivered.about(publication.publish.topic, self.client, publication.message)
