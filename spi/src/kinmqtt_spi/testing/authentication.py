@@ -149,7 +149,7 @@ class AuthenticatorContract(Contract):
     ) -> None:
         """An unknown user gets the same answer as a wrong password: the same verdict, reason and text."""
         if not self.passwords:
-            pytest.skip("the plugin looks at no passwords")
+            pytest.skip("the plugin checks no passwords")
         for request in _some(authentication.accepted, "accepted"):
             wrong = _ask(authentication, evolve(request, password=b"certainly wrong"), drive)
             unknown = _ask(authentication, evolve(request, username=STRANGER, password=b"certainly wrong"), drive)
@@ -173,7 +173,7 @@ class AuthenticatorContract(Contract):
     ) -> None:
         """No password is logged."""
         if authentication.context is None:
-            pytest.skip("the plugin was given no context, and has no log")
+            pytest.skip("the case has no context, and so no log")
         log = authentication.context.log
         for request, right in _secrets(authentication):
             _ask(authentication, request, drive)
@@ -348,7 +348,7 @@ class AuthenticatorContract(Contract):
         Names in another case, with blanks around, with one character more or less, or with similar characters.
         """
         if not self.passwords:
-            pytest.skip("the plugin looks at no passwords")
+            pytest.skip("the plugin checks no passwords")
         accepted = _some(authentication.accepted, "accepted")
         for _ in range(2):
             for request in accepted:
@@ -468,7 +468,7 @@ def _talk(case: AuthenticationCase, exchange: Exchange, reauthentication: bool =
         if not isinstance(answer, Continue):
             return answer
         data, state = exchange.next(answer.data), answer.state
-    raise AssertionError(f"the exchange by {exchange.method} had no end after {STEPS} steps")
+    raise AssertionError(f"the exchange by {exchange.method} did not end after {STEPS} steps")
 
 
 def _run(case: AuthenticationCase, exchange: Exchange, drive: Driver, reauthentication: bool = False) -> Any:
@@ -519,7 +519,7 @@ def _check_identity(answer: Any) -> None:
 
 def _near(request: ConnectRequest) -> list[bytes]:
     right = request.password
-    assert right, "who is accepted by a password has one"
+    assert right, "an accepted request must have a password"
     near = [
         right + b"x",
         right + b"\0",

@@ -199,7 +199,7 @@ class AuthorizerContract(Contract):
     def test_authorization_12_a_change_is_told(self, authorization: AuthorizationCase, drive: Driver) -> None:
         """After a change of rules the new ones apply, and the broker is notified of stale answers."""
         context = authorization.context
-        assert context is not None, "the case needs the plugin's context to see what it is told"
+        assert context is not None, "the case needs the plugin's context to see its notifications"
         passing = [*authorization.allowed, *authorization.foreign]
         answers = [_ask(authorization, request, drive) for request in passing]
         request = self.change_rules(authorization)

@@ -42,7 +42,7 @@ def behaviour(number: str, *, needs: str | None = None) -> Callable[[F], F]:
         def kept(suite: Any, *arguments: Any, **fixtures: Any) -> Any:
             __tracebackhide__ = True
             if needs is not None and not getattr(suite, needs):
-                pytest.skip(f"{number} is not asked for: {type(suite).__name__}.{needs} is False ({promise})")
+                pytest.skip(f"{number} is skipped: {type(suite).__name__}.{needs} is False ({promise})")
             try:
                 return test(suite, *arguments, **fixtures)
             except pytest.skip.Exception:
@@ -64,7 +64,7 @@ def behaviours_of(suite: type[Any]) -> Iterator[Behaviour]:
         its: Behaviour | None = getattr(getattr(suite, name), "kinmqtt_behaviour", None)
         if its is not None:
             if its.number in found:
-                raise ValueError(f"{suite.__name__} gives the number {its.number} to two promises")
+                raise ValueError(f"{suite.__name__} gives the number {its.number} to two behaviours")
             found[its.number] = its
     yield from (found[number] for number in sorted(found))
 

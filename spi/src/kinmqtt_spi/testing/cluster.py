@@ -426,7 +426,7 @@ class ClusterBackendContract(Contract):
         Messages with and without acknowledgement do not overtake each other.
         """
         if Guarantee.ORDER_PER_PUBLISHER not in cluster_backend.guarantees:
-            pytest.skip("the backend does not promise ORDER_PER_PUBLISHER")
+            pytest.skip("the backend does not guarantee ORDER_PER_PUBLISHER")
         pair = self._pair(cluster_backend, drive, clock)
         answers: list[Commit] = []
         for number in range(1, 9, 2):

@@ -636,7 +636,7 @@ class EventLogContract(StoreContract):
         """Let time pass until a condition holds."""
         passed, limit = 0.0, monotonic() + (0 if self.reactor is None else LIMIT_S)
         while not condition():
-            assert passed < _PATIENCE_S or monotonic() < limit, "what is waited for does not come about"
+            assert passed < _PATIENCE_S or monotonic() < limit, "the condition is not reached"
             self.pass_time(clock, drive, _STEP_S if passed else 0.0)
             passed += _STEP_S
 

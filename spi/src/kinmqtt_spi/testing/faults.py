@@ -138,7 +138,7 @@ class Faults:
             self._held = None
             return
         if calls > len(held):
-            raise ValueError(f"{calls} calls can't be let go: {len(held)} are held")
+            raise ValueError(f"{calls} calls can't be released: {len(held)} are held")
         for _ in range(calls):
             held.popleft().go()
 
@@ -180,7 +180,7 @@ def faulty(service: S, interface: type[S], faults: Faults, *methods: str) -> S:
         raise ValueError(f"{interface.__name__} has no method {', '.join(sorted(unknown))}")
     concerned = set(methods) or waits & _abstract(interface)
     if not concerned:
-        raise ValueError(f"nothing of {interface.__name__} is waited for: name the methods that are to go wrong")
+        raise ValueError(f"no method of {interface.__name__} may be awaited: name the methods to fault")
 
     def method(name: str) -> Callable[..., Any]:
         def call(self: Any, *arguments: Any, **more: Any) -> Any:
