@@ -1,4 +1,4 @@
-"""The plugin itself."""
+"""The plugin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kinmqtt_spi.services.plugin import Context, Requirements
 from kinmqtt_spi.settings import setting
 
 DEVICE = "device"
-"""The user name by which a client says that it has a token."""
+"""The user name of clients that authenticate with a token."""
 
 
 @attrs.frozen(slots=True)
@@ -24,40 +24,40 @@ class DeviceTokenSettings:
 
 
 class DeviceToken:
-    """Lets devices in whose password is the HMAC of their client id: no list of devices has to be kept."""
+    """Accepts devices whose password is the HMAC of their client id, so it needs no list of devices."""
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Written for version 1 of the SPI."""
+        """Return the requirements: SPI version 1."""
         return Requirements(spi_version=1)
 
     @hookimpl
     def settings_class(self) -> type[DeviceTokenSettings]:
-        """What the section is parsed into."""
+        """Return the class that the settings section is parsed into."""
         return DeviceTokenSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the settings; abstain from everything where there is no key."""
+        """Apply the settings; without a key the plugin is inactive."""
         self._take(context.settings)
-        self._let_in = context.metrics.counter("let_in", "clients")
+        self._accepted = context.metrics.counter("accepted", "clients")
 
     @hookimpl
     def reload(self, settings: DeviceTokenSettings) -> Sequence[str]:
-        """Take a new key; where this raises the old one goes on."""
+        """Apply a new key; if this raises, the old one stays."""
         self._take(settings)
         return ()
 
     @hookimpl
     def authenticate(self, request: ConnectRequest) -> Decision:
-        """Whether the client may come in: ALLOW, DENY, or ABSTAIN for whom others should be asked."""
+        """Accept or deny a client, or abstain: then other plugins are asked."""
         if request.username != DEVICE:
             return ABSTAIN
         expected = token(self._key, request.client_id).encode()
-        # In constant time: how long an answer takes must not tell how much of a guess was right.
+        # In constant time: the time of an answer must not reveal how much of a guess was right.
         if not hmac.compare_digest(expected, request.password or b""):
             return deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the token is not of this client id")
-        self._let_in.value += 1
+        self._accepted.value += 1
         return allow_as(Identity(attributes={"kind": "device"}))
 
     def _take(self, settings: DeviceTokenSettings) -> None:
@@ -69,5 +69,5 @@ class DeviceToken:
 
 
 def token(key: str, client_id: str) -> str:
-    """The token of a client id."""
+    """Return the token of a client id."""
     return hmac.digest(key.encode(), client_id.encode("utf-8", "surrogatepass"), "sha256").hex()

@@ -1,4 +1,4 @@
-"""The promises of every authenticator."""
+"""The contract of every authenticator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "a key of thirty-two characters!!"
 
 
 def device(client_id: str, password: str) -> ConnectRequest:
-    """A device that says who it is."""
+    """A device with that token."""
     return connect_request(client_id, username="device", password=password.encode())
 
 
@@ -23,7 +23,7 @@ class TestAuthenticator(AuthenticatorContract):
     """With the tokens of one key."""
 
     knows_every_name = False
-    """It knows devices, and leaves everybody else to other plugins."""
+    """It accepts devices, and abstains for other clients."""
 
     @pytest.fixture
     def authentication(self) -> AuthenticationCase:

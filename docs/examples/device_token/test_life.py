@@ -1,4 +1,4 @@
-"""What every plugin promises, whatever it does."""
+"""The contract of every plugin, whatever its family."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kinmqtt_device_token import DeviceToken
 
 
 class TestLife(PluginContract):
-    """From its settings to its end."""
+    """From settings to stop."""
 
     reloads = True
     refuses_settings = True

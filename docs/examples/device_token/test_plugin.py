@@ -13,8 +13,8 @@ from kinmqtt_device_token._plugin import token
 KEY = "a key of thirty-two characters!!"
 
 
-def test_a_device_comes_in_with_its_own_token(kinmqtt_broker: Any) -> None:
-    """Its own, and no other's."""
+def test_a_device_is_accepted_with_its_own_token(kinmqtt_broker: Any) -> None:
+    """With its own token, and no other."""
     broker = kinmqtt_broker(plugins={"device_token": DeviceToken()}, config=f'plugins.device_token.key = "{KEY}"')
 
     right = broker.connect("pump-1", 5, username="device", password=token(KEY, "pump-1").encode())

@@ -50,7 +50,7 @@ def test_what_is_not_asked_for_is_skipped() -> None:
     with pytest.raises(pytest.skip.Exception) as skipped:
         Suite().test_suite_02_does_more()
 
-    assert str(skipped.value) == "SUITE-02 is not asked for: Suite.can_more is False (It does more, on two lines.)"
+    assert str(skipped.value) == "SUITE-02 is skipped: Suite.can_more is False (It does more, on two lines.)"
 
 
 def test_what_is_asked_for_runs() -> None:
@@ -128,5 +128,5 @@ def test_a_number_is_given_once() -> None:
         def test_twice_01_another(self) -> None:
             """Another."""
 
-    with pytest.raises(ValueError, match="Twice gives the number TWICE-01 to two promises"):
+    with pytest.raises(ValueError, match="Twice gives the number TWICE-01 to two behaviours"):
         list(behaviours_of(Twice))

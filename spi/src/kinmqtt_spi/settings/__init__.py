@@ -1,7 +1,7 @@
-"""Settings: a TOML file's tables, parsed strictly into attrs classes, with every mistake located.
+"""Settings: a TOML file's tables, parsed strictly into attrs classes, with every error located.
 
 A settings class is an attrs class whose fields are made with :func:`setting`; :func:`parse` fills it from a
-:class:`Document` and the environment, or raises one ``SettingsError`` that holds all the problems.
+:class:`Document` and the environment, or raises one ``SettingsError`` with all problems.
 """
 
 from kinmqtt_spi.settings._document import Document

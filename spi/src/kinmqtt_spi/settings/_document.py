@@ -1,4 +1,4 @@
-"""A parsed TOML file that remembers where each key stands."""
+"""A parsed TOML file with the position of each key."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _AT_END: Final = re.compile(r" \(at end of document\)$")
 
 
 class Document:
-    """A TOML document: what it says (``data``, plain dicts and lists) and where it says it.
+    """A TOML document: its contents (``data``, plain dicts and lists) and the positions of keys and values.
 
-    ``name`` stands at the beginning of every message about it. The representation shows nothing of the
-    content, which may hold secrets.
+    Every message about the document begins with ``name``. The representation shows none of the content, which may
+    have secrets.
     """
 
     def __init__(self, data: dict[str, Any], name: str, text: str, scanner: KeyScanner) -> None:
@@ -40,9 +40,10 @@ class Document:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Document:
-        """The document in a file, UTF-8 with or without a byte order mark.
+        """Read a document from a file, UTF-8 with or without a byte order mark.
 
-        Raises ``SettingsError`` with one problem if it is no regular file or can't be read, is not UTF-8 or not TOML.
+        Raises ``SettingsError`` with one problem if it is not a regular file, can't be read, is not UTF-8 or not
+        TOML.
         """
         name = os.fspath(path)
         content = read_file(path)
@@ -54,7 +55,7 @@ class Document:
 
     @classmethod
     def parse(cls, text: str, name: str = "<settings>") -> Document:
-        """The document in a string; raises ``SettingsError`` with one problem if it is not TOML."""
+        """Parse a document from a string; raises ``SettingsError`` with one problem if it is not TOML."""
         text = text.replace("\r\n", "\n")  # as tomllib does, so that offsets mean the same to both
         try:
             return cls(tomllib.loads(text), name, text, KeyScanner(text))
@@ -68,20 +69,19 @@ class Document:
 
     @classmethod
     def empty(cls) -> Document:
-        """A document that says nothing: all settings have their defaults."""
+        """Return an empty document: all settings have their defaults."""
         return cls.parse("")
 
     def line(self, path: KeyPath) -> tuple[int, int] | None:
-        """Line and column of a key or of an array's element; ``None`` if there is no such path.
+        """Return line and column of a key or of an array's element; ``None`` if there is no such path.
 
-        Both count from 1, the column in characters. A table stands where its header names it, or where its
-        name first occurs if it has no header of its own; an element of an array of tables where its header
-        names the array.
+        Both count from 1, the column in characters. The position of a table is that of its header, or of the first
+        mention of its name if it has no header; that of an element of an array of tables is its header.
         """
         return self._position(self._keys.get(path))
 
     def value_line(self, path: KeyPath) -> tuple[int, int] | None:
-        """Line and column of a value; that of the key where the value is a table with a header."""
+        """Return line and column of a value; those of the key if the value is a table with a header."""
         return self._position(self._values.get(path, self._keys.get(path)))
 
     def _position(self, offset: int | None) -> tuple[int, int] | None:
@@ -101,7 +101,7 @@ def _position(starts: list[int], offset: int) -> tuple[int, int]:
 
 
 def _located(name: str, text: str, message: str) -> str:
-    """tomllib's message with the position in front; older versions tell it in the message only."""
+    """Return tomllib's message with the position in front; older versions have it only in the message."""
     if match := _AT_LINE.search(message):
         line, column = int(match[1]), int(match[2])
     else:
@@ -111,7 +111,7 @@ def _located(name: str, text: str, message: str) -> str:
 
 
 def _quotes_missing(lines: list[str]) -> str:
-    """The end of a message about a line whose value may be strings that were written without quotes."""
+    """Return the end of a message about a line with strings that lack quotes."""
     line = lines[0] if lines else ""
     if match := _BARE_VALUE.fullmatch(line):
         meant = _quoted(match["value"])

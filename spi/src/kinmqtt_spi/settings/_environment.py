@@ -16,7 +16,7 @@ _SEPARATOR = "__"
 
 
 class Overrides:
-    """The variables for one section, each resolved to the path of the setting it sets."""
+    """The variables of one section, each with the path of its setting."""
 
     def __init__(self, section: Section, path: KeyPath, data: Any, environ: Mapping[str, str], prefix: str) -> None:
         self.variables: dict[KeyPath, Variable] = {}
@@ -36,7 +36,7 @@ class Overrides:
             self.variables[path] = variable
 
     def apply(self, path: KeyPath, data: Any) -> Any:
-        """The table with the variables' values put in, outer tables before what is within them."""
+        """Return the table with the variables' values, outer tables before inner ones."""
         table: Any = data
         for target in sorted(self.variables, key=len):
             table = _with(table, target[len(path) :], self.variables[target].value)
@@ -46,9 +46,9 @@ class Overrides:
 def unknown_environment(
     environ: Mapping[str, str], sections: Iterable[tuple[KeyPath, type[Any]]], *, prefix: str = "KINMQTT"
 ) -> list[str]:
-    """One problem for each variable that has the prefix and sets nothing in any of the sections.
+    """Return one problem for each variable with the prefix that sets nothing in any of the sections.
 
-    ``sections`` has the path and the settings class of everything that is going to be parsed.
+    ``sections`` has the path and the settings class of everything that will be parsed.
     """
     shapes = [(path, section_of(cls)) for path, cls in sections]
     known = [_SEPARATOR.join([*map(str, path), *keys]) for path, section in shapes for keys in _settable(section)]
@@ -68,7 +68,7 @@ def _variable(prefix: str, keys: str) -> str:
 
 
 def _with(table: Any, path: KeyPath, value: Any) -> Any:
-    """A copy of the table with the value at the path, and tables on the way to it."""
+    """Return a copy of the table with the value at the path, and tables on the way to it."""
     if not path:
         return value
     if not isinstance(table, dict):
@@ -77,7 +77,7 @@ def _with(table: Any, path: KeyPath, value: Any) -> Any:
 
 
 def _named(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, list[str]]]:
-    """The variables with the prefix, by name, and the parts of their names behind it."""
+    """Return the variables with the prefix, by name, and the parts of their names after it."""
     start = folded(prefix + _SEPARATOR)
     for name in sorted(environ):
         if folded(name).startswith(start):
@@ -85,13 +85,13 @@ def _named(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, list[
 
 
 def _within(segments: list[str], path: KeyPath) -> list[str]:
-    """What is left of the segments behind the path; nothing if they lead elsewhere."""
+    """Return the segments after the path; nothing if they lead elsewhere."""
     here = [folded(str(part)) for part in path]
     return segments[len(here) :] if segments[: len(here)] == here else []
 
 
 def _target(shape: Shape, segments: list[str], data: Any) -> KeyPath | None:
-    """The path of the setting that the segments name; ``None`` if there is none."""
+    """Return the path of the setting that the segments name; ``None`` if there is none."""
     if not segments:
         return ()
     first, *rest = segments
@@ -116,7 +116,7 @@ def _tables_in(shape: Shape) -> Iterator[Table]:
 
 
 def _settable(section: Section) -> Iterator[list[str]]:
-    """The keys that lead to each field, for suggestions."""
+    """Return the keys that lead to each field, for suggestions."""
     for field in section.fields:
         yield [field.key]
         for inner in sections_in(field.shape):

@@ -1,4 +1,4 @@
-"""What documentation shows of a settings class: a table of its keys, and an example section."""
+"""Documentation of a settings class: a table of its keys, and an example section."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Row(NamedTuple):
 
 
 def describe(cls: type[Any]) -> list[Row]:
-    """One row for each key of the class and of the classes within it, in the order of declaration."""
+    """Return one row for each key of the class and of inner classes, in the order of declaration."""
     return list(_rows(section_of(cls), "", None))
 
 
 def as_toml(cls: type[Any], path: KeyPath = ()) -> str:
-    """An example section: every key commented out, with its default and above it what it means.
+    """Return an example section: every key commented out, with its default, below its meaning.
 
-    With the ``#`` in front of keys and inner sections taken away it says what the defaults say; keys without
-    a default have their type in angle brackets instead of a value.
+    Without the ``#`` in front of keys and inner sections it has the defaults; keys without a default have their type
+    in angle brackets.
     """
     return "\n\n".join(_blocks(section_of(cls), path, None)) + "\n"
 
@@ -58,7 +58,7 @@ def _row(field: Field, prefix: str, default: str) -> Row:
 
 
 def _inner(shape: Shape) -> tuple[Section | None, str]:
-    """The settings class within a shape, if any, and how the way to it is written."""
+    """Return the settings class within a shape, if any, and how the path to it is written."""
     if isinstance(shape, Items | Table):
         inner, suffix = _inner(shape.item)
         return inner, ("[]" if isinstance(shape, Items) else ".<name>") + suffix
@@ -66,12 +66,12 @@ def _inner(shape: Shape) -> tuple[Section | None, str]:
 
 
 def _is_table(field: Field) -> bool:
-    """Whether the field is nothing but an inner section, whose keys speak for themselves."""
+    """Tell whether the field is only an inner section, whose keys are described themselves."""
     return isinstance(field.shape, Section)
 
 
 def _default(field: Field, instance: Any) -> Any:
-    """The default: what the outer class's default instance has, else what the field declares."""
+    """Return the default: that of the outer class's default instance, else that of the field."""
     if attrs.has(type(instance)):
         return getattr(instance, field.attribute.name)
     return default_of(field.attribute)
@@ -86,7 +86,7 @@ def _shown(field: Field, value: Any) -> str:
 
 
 def _blocks(section: Section, path: KeyPath, default: Any) -> Iterator[str]:
-    """The keys of a section, below its header, and then the sections within it."""
+    """Return the keys of a section, below its header, and then its inner sections."""
     values = [(field, _default(field, default)) for field in section.fields]
     header = [f"[{dotted(path)}]"] if path else []
     yield "\n".join(header + [_example(field, value) for field, value in values if not _is_table(field)])

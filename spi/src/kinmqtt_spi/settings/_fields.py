@@ -1,4 +1,4 @@
-"""How a settings class declares a field: attrs.field, and what messages and documentation say of it."""
+"""Declares fields of settings classes: attrs.field with texts for messages and documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _METADATA: Final = "kinmqtt_setting"
 
 @frozen(slots=True)
 class Rule:
-    """What is known of a field beyond its type; see :func:`setting`."""
+    """The properties of a field beyond its type; see :func:`setting`."""
 
     help: str = ""
     unit: str | None = None
@@ -93,16 +93,16 @@ def setting(
     Fields are keyword-only, so that required ones may follow those with defaults.
 
     :param help: one sentence for the documentation and the example section.
-    :param unit: ``"bytes"`` lets sizes such as ``"8 MiB"`` in, ``"s"`` durations such as ``"5 min"``, and the
-        field then holds bytes or seconds; any other unit is only shown.
-    :param minimum: the least number allowed, of each element where the field is a list; in the base unit.
-    :param maximum: the greatest number allowed, likewise.
+    :param unit: ``"bytes"`` accepts sizes such as ``"8 MiB"``, ``"s"`` durations such as ``"5 min"``; the field is
+        then in bytes or seconds. Any other unit is only shown.
+    :param minimum: the minimum, of each element if the field is a list; in the base unit.
+    :param maximum: the maximum, likewise.
     :param secret: never show the value, in messages, representations or documentation.
-    :param one_of: the only values allowed, of each element where the field is a list.
+    :param one_of: the allowed values, of each element if the field is a list.
     :param finite: refuse ``nan`` and ``inf``.
-    :param path: ``"file"`` for one that must be there and be read, ``"folder"`` for one that is written to, and made
-        where it is not there; see ``check_paths`` of :func:`parse`.
-    :param validator: an attrs validator; the text of its ``ValueError`` becomes the problem's.
+    :param path: ``"file"`` for a readable file, ``"folder"`` for a writable folder, which is made if it is missing;
+        see ``check_paths`` of :func:`parse`.
+    :param validator: an attrs validator; the text of its ``ValueError`` is the problem.
     """
     rule = Rule(help, unit, minimum, maximum, secret, None if one_of is None else tuple(one_of), finite, path)
     return attrs.field(
@@ -115,7 +115,7 @@ def setting(
 
 
 def rule_of(attribute: attrs.Attribute[Any]) -> Rule:
-    """What :func:`setting` recorded for the field; an empty rule for a plain attrs field."""
+    """Return the rule that :func:`setting` stored in the field; an empty rule for a plain attrs field."""
     rule: Rule = attribute.metadata.get(_METADATA, _NO_RULE)
     return rule
 

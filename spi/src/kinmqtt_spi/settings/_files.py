@@ -1,4 +1,4 @@
-"""Reading small files that anybody may have put in place: nothing waits, and what is read has a bound."""
+"""Reads small files from untrusted places: without blocking, and up to a maximum size."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SORTS: Final = {
 def read_file(
     path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES, missing: str = "there is no such file"
 ) -> bytes:
-    """The content of a regular file; raises ``SettingsError`` with one problem where there is none.
+    """Return the content of a regular file; raises ``SettingsError`` with one problem if it can't be read.
 
-    It never waits, as the opening of a FIFO that nobody writes to would: what is no regular file is refused, and so
-    is one of more than ``max_bytes``. ``missing`` is what to say where there is no file.
+    It never blocks, unlike opening a FIFO without a writer: a file that is not regular is refused, and so is one of
+    more than ``max_bytes``. ``missing`` is the text for a missing file.
     """
     name = os.fspath(path)
     try:
@@ -46,7 +46,7 @@ def read_file(
 
 
 def check_regular(descriptor: int, name: str) -> None:
-    """Raise ``SettingsError`` where what is open is no regular file."""
+    """Raise ``SettingsError`` if the open file is not a regular one."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         raise SettingsError([f"{name}: can't be read: Is a directory"])

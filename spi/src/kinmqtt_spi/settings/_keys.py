@@ -1,7 +1,7 @@
-"""Where each key of a TOML document stands.
+"""Finds the position of each key of a TOML document.
 
-tomllib says what a document means, not where. This scanner says where, and judges nothing: it is only ever
-shown documents that tomllib has accepted, so it may take every shortcut that is safe in a valid one.
+tomllib returns the values of a document, not their positions. This scanner finds the positions and checks nothing: it
+runs only on documents that tomllib has accepted.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ _SCALAR: Final = re.compile(
 
 
 class KeyScanner:
-    """Walks over a valid document once; then ``keys`` and ``values`` map paths to offsets in the text.
+    """Scans a valid document once; then ``keys`` and ``values`` map paths to offsets in the text.
 
-    ``keys`` has every path there is: for a table its own header or else its first mention, for an element of
-    an array the element, for an element of an array of tables its header. ``values`` has what stands after an
-    equals sign or within an array.
+    ``keys`` has every path: for a table its header or else its first mention, for an element of an array the element,
+    for an element of an array of tables its header. ``values`` has what follows an equals sign or is within an array.
     """
 
     def __init__(self, text: str) -> None:
@@ -77,7 +76,7 @@ class KeyScanner:
         return table
 
     def _descend(self, table: KeyPath, names: list[tuple[str, int]]) -> KeyPath:
-        """The table that ``names`` leads to; on the way an array of tables stands for its last element."""
+        """Return the table that ``names`` leads to; an array of tables on the way stands for its last element."""
         for name, offset in names:
             table += (name,)
             self.keys.setdefault(table, offset)
@@ -93,7 +92,7 @@ class KeyScanner:
         self._value(path)
 
     def _key(self) -> list[tuple[str, int]]:
-        """The parts of a dotted key, each with its offset."""
+        """Return the parts of a dotted key, each with its offset."""
         parts = []
         self._skip(_BEFORE_KEY)
         while True:
@@ -135,12 +134,12 @@ class KeyScanner:
             self._next()
 
     def _next(self) -> None:
-        """Step over one character and the blanks behind it."""
+        """Skip one character and the blanks after it."""
         self._position += 1
         self._skip(_BLANK)
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
-        """Step over what the pattern matches here, if it does, and return it."""
+        """Skip what the pattern matches here, if it does, and return it."""
         match = pattern.match(self._text, self._position)
         if match is None:
             return ""
@@ -149,7 +148,7 @@ class KeyScanner:
 
 
 def _plain(written: str) -> str:
-    """The key behind a bare or quoted key; tomllib itself undoes the escapes, so that both agree."""
+    """Return the key of a bare or quoted key; tomllib itself decodes the escapes, so that both agree."""
     if written[0] not in "\"'":
         return written
     key: str = tomllib.loads(f"key = {written}")["key"]

@@ -1,4 +1,4 @@
-"""From a document and the environment to an instance of a settings class."""
+"""Parses a document and the environment into an instance of a settings class."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def parse(
     check_paths: bool = False,
     elsewhere: Callable[[str], str | None] | None = None,
 ) -> T:
-    """The table at ``path`` as an instance of the attrs class ``cls``; an absent table means all defaults.
+    """Parse the table at ``path`` into the attrs class ``cls``; an absent table means all defaults.
 
-    Variables of ``environ`` such as ``KINMQTT__BROKER__MAX_INFLIGHT`` override single settings. Their text
-    is read as a TOML value if it is one that the setting takes, else as a string. A variable that sets
-    nothing is left for :func:`unknown_environment` to find.
+    Variables of ``environ`` such as ``KINMQTT__BROKER__MAX_INFLIGHT`` override single settings. Their text is read as
+    a TOML value if the setting accepts that, else as a string. :func:`unknown_environment` finds variables that set
+    nothing.
 
-    With ``check_paths`` it is looked whether files and folders that settings name can be used. ``elsewhere`` is asked
-    about a key that is not known here: in which table it is, or ``None``.
+    With ``check_paths`` it checks whether files and folders in the settings can be used. ``elsewhere`` returns the
+    table that an unknown key belongs to, or ``None``.
 
-    Raises ``SettingsError`` with all the problems there are, in the order of the file, and ``TypeError`` if
-    the class has a field that settings can't express.
+    Raises ``SettingsError`` with all problems, in the order of the file, and ``TypeError`` if the class has a field
+    of an unsupported type.
     """
     section = section_of(cls)
     reader = Reader(document, {}, [])
@@ -63,9 +63,9 @@ def unknown_tables(
     *,
     elsewhere: Callable[[str], str | None] | None = None,
 ) -> list[str]:
-    """One problem for each key of the table at ``path`` that is not ``known``, in the order of the file.
+    """Return one problem for each key of the table at ``path`` that is not ``known``, in the order of the file.
 
-    ``elsewhere`` is asked where a key that is no table belongs; ``None`` where it does not know.
+    ``elsewhere`` returns the table that a key which is no table belongs to, or ``None``.
     """
     names = list(known)
     reader = Reader(document, {}, [])
@@ -84,7 +84,7 @@ def unknown_tables(
 
 
 def _value_at(path: KeyPath, reader: Reader) -> Any:
-    """What the document has at the path, an empty table if nothing; ``REFUSED`` if no tables lead there."""
+    """Return the value at the path, an empty table if there is none; ``REFUSED`` if the path is no table."""
     value: Any = reader.document.data
     for depth, key in enumerate(path):
         if isinstance(key, int):

@@ -1,4 +1,4 @@
-"""Whether files that settings name can be read, and folders written to; nothing is left behind."""
+"""Checks whether files in settings can be read, and folders written to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _O_TMPFILE = getattr(os, "O_TMPFILE", 0)
 
 
 def path_problems(instance: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Key path and text for each file or folder of a settings instance that can't be used as its setting says."""
+    """Return key path and text for each file or folder of a settings instance that can't be used."""
     for attribute in attrs.fields(type(instance)):
         key = (*path, attribute.alias or attribute.name)
         value = getattr(instance, attribute.name)
@@ -34,7 +34,7 @@ def path_problems(instance: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]
 
 
 def problem_with_file(path: Path) -> str | None:
-    """Why a file can't be read, in words that begin with its name; ``None`` where it can."""
+    """Return why a file can't be read, in words that begin with its name; ``None`` if it can."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def problem_with_file(path: Path) -> str | None:
 
 
 def problem_with_folder(path: Path) -> str | None:
-    """Why nothing can be written to a folder, or why it can't be made; ``None`` where it can."""
+    """Return why a folder can't be written to or made; ``None`` if it can."""
     if path.exists() and not path.is_dir():
         return f"{path}: is a file, not a folder"
     nearest = path
@@ -68,7 +68,7 @@ def problem_with_folder(path: Path) -> str | None:
 
 
 def _try_to_write(folder: Path) -> None:
-    """Raise ``OSError`` where nothing can be made in a folder; what is made to find out is gone at once."""
+    """Raise ``OSError`` if no file can be made in a folder; the test file is removed at once."""
     if _O_TMPFILE:
         try:
             os.close(os.open(folder, _O_TMPFILE | os.O_RDWR, 0o600))

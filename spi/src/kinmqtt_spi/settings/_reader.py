@@ -1,4 +1,4 @@
-"""Where values come from, and the problems found with them."""
+"""Reads values with their places, and collects problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Place:
     secret: bool = False
 
     def child(self, key: str | int, secret: bool = False) -> Place:
-        """A place within this one; what is within a secret is secret."""
+        """Return a place within this one; everything within a secret is secret."""
         return Place((*self.path, key), self.secret or secret)
 
 
@@ -38,7 +38,7 @@ class Variable:
 
     @property
     def value(self) -> Any:
-        """The TOML value that the text is, or else the text."""
+        """Return the TOML value of the text, or else the text."""
         try:
             document = tomllib.loads(f"value = {self.text}")
         except (ValueError, RecursionError):
@@ -48,9 +48,9 @@ class Variable:
 
 @frozen(slots=True, order=True)
 class Problem:
-    """One line for the operator; the file's problems sort by position, the environment's come last.
+    """A problem, as one line for the operator; those of the file sort by position, before the environment's.
 
-    A line or column of 0 is not known.
+    A line or column of 0 is unknown.
     """
 
     in_environment: bool
@@ -60,15 +60,15 @@ class Problem:
 
 
 class Readable(Protocol):
-    """What the reader needs to know of a type."""
+    """The part of a type that the reader needs."""
 
     def read(self, value: Any, place: Place, reader: Reader) -> Any:
-        """The value as the type has it, or ``REFUSED`` after reporting why not."""
+        """Return the value for the field, or ``REFUSED`` after reporting the problem."""
 
 
 @define
 class Reader:
-    """Reads values and collects what is wrong with them."""
+    """Reads values and collects the problems."""
 
     document: Document
     variables: Mapping[KeyPath, Variable]
@@ -77,9 +77,9 @@ class Reader:
     """Answers where a key is known that is not known where it stands."""
 
     def read(self, shape: Readable, value: Any, place: Place) -> Any:
-        """Read a value; a variable's text counts as a string where its TOML value does not fit.
+        """Read a value; a variable's text counts as a string if its TOML value does not fit.
 
-        Nobody quotes a password of digits twice, once for the shell and once for TOML.
+        So a password of digits need not be quoted twice, for the shell and for TOML.
         """
         result, problems = self.attempt(shape, value, place)
         variable = self.variables.get(place.path)
@@ -96,7 +96,7 @@ class Reader:
         return shape.read(value, place, trial), trial.problems
 
     def refuse(self, place: Place, expected: str, value: Any, more: str = "") -> Any:
-        """Report that the value at a place is not what was expected."""
+        """Report that a value is not the expected one."""
         self.at_value(place.path, f"expected {expected}, got {got(value, place.secret)}{more}")
         return REFUSED
 
@@ -109,7 +109,7 @@ class Reader:
         self._report(path, self.document.value_line(path), text)
 
     def finish(self) -> None:
-        """Raise what was found, if anything."""
+        """Raise the problems, if any."""
         if self.problems:
             raise SettingsError(problem.text for problem in sorted(self.problems))
 
@@ -124,6 +124,6 @@ class Reader:
         self.problems.append(Problem(False, line, column, f"{where}: {subject}"))
 
     def _header(self, path: KeyPath) -> tuple[int, int]:
-        """Where a key that is not there would be: the line of its table, if there is one, and no column."""
+        """Return where a missing key would be: the line of its table, if there is one, and no column."""
         position = self.document.line(path[:-1])
         return (0, 0) if position is None else (position[0], 0)

@@ -1,4 +1,4 @@
-"""Settings classes: their fields' shapes, and how a table becomes an instance."""
+"""Settings classes: the shapes of their fields, and building an instance from a table."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Field:
 
     @property
     def required(self) -> bool:
-        """Whether the key must be there."""
+        """Tell whether the key is required."""
         return self.attribute.default is attrs.NOTHING
 
     def words(self) -> str:
-        """What the field holds; a unit that the type does not tell already comes last."""
+        """Describe the field's values; a unit that the type does not imply comes last."""
         unit = self.rule.unit
         return self.shape.words() + (f", {unit}" if unit and unit not in UNITS else "")
 
@@ -64,7 +64,7 @@ class Section(Shape):
         return self._build(results, place, reader, sound=len(reader.problems) == before)
 
     def _report_keys(self, table: Mapping[str, Any], place: Place, reader: Reader) -> None:
-        """Report the keys that are not known and those that are required and not there."""
+        """Report unknown keys and missing required keys."""
         known = [field.key for field in self.fields]
         for key in table:
             if key not in known:
@@ -76,7 +76,7 @@ class Section(Shape):
                 reader.at_key((*place.path, field.key), f"required key is missing ({field.words()})")
 
     def _build(self, values: dict[str, Any], place: Place, reader: Reader, *, sound: bool) -> Any:
-        """The instance; if that fails, every field's validator is asked, to tell all that is wrong."""
+        """Build the instance; if that fails, run every field's validator, to report all errors."""
         text = None
         if sound:
             try:
@@ -92,10 +92,10 @@ class Section(Shape):
         return REFUSED
 
     def _complaints(self, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Key and text for each validator that refuses its field.
+        """Return key and text for each validator that rejects its field.
 
-        Validators are shown a stand-in that has the sound fields only. One that looks at a field which is not
-        sound has nothing to say: that field has its own problem already.
+        Validators get a stand-in with the valid fields only. A validator that reads an invalid field reports nothing:
+        that field has its own problem already.
         """
         instance = object.__new__(self.cls)
         for field in self.fields:
@@ -114,14 +114,14 @@ class Section(Shape):
 
 
 def sections_in(shape: Shape) -> Iterator[Section]:
-    """The settings classes that a value of this shape may be."""
+    """Return the settings classes that a value of this shape may have."""
     for member in shape.members if isinstance(shape, Either) else (shape,):
         if isinstance(member, Section):
             yield member
 
 
 def default_of(attribute: attrs.Attribute[Any]) -> Any:
-    """The default; ``NOTHING`` where there is none or where it depends on the instance."""
+    """Return the default; ``NOTHING`` if there is none or if it depends on the instance."""
     default = cast(Any, attribute.default)
     if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class, typed as a function
         return attrs.NOTHING if default.takes_self else default.factory()
@@ -129,7 +129,7 @@ def default_of(attribute: attrs.Attribute[Any]) -> Any:
 
 
 def _text(error: ValueError) -> str:
-    """The message alone: attrs' own validators pass the field and the value along as further arguments."""
+    """Return the message alone: attrs' own validators pass the field and the value as further arguments."""
     return str(error.args[0]) if error.args else "not valid"
 
 
@@ -142,7 +142,7 @@ def _one_line(text: str, secrets: Iterable[str]) -> str:
 
 
 def _hidden(value: Any, secret: bool) -> Iterator[str]:
-    """The texts that must not appear in a message, as ``str`` and ``repr`` would show them."""
+    """Return the texts that must not appear in a message, as ``str`` and ``repr`` would show them."""
     if isinstance(value, Mapping):
         for element in value.values():
             yield from _hidden(element, secret)
@@ -158,7 +158,7 @@ def _hidden(value: Any, secret: bool) -> Iterator[str]:
 
 
 def fields_of(cls: type[Any]) -> tuple[attrs.Attribute[Any], ...]:
-    """The fields that a settings section may set, with their types resolved."""
+    """Return the fields that a settings section may set, with their types resolved."""
     if not attrs.has(cls):
         raise TypeError(f"{cls.__name__} is not an attrs class")
     attrs.resolve_types(cls)
@@ -166,5 +166,5 @@ def fields_of(cls: type[Any]) -> tuple[attrs.Attribute[Any], ...]:
 
 
 def field_of(attribute: attrs.Attribute[Any], shape: Shape) -> Field:
-    """The field for an attribute, under the name that the class's constructor has for it."""
+    """Return the field for an attribute, under the name of the constructor's argument."""
     return Field(attribute.alias or attribute.name, shape, rule_of(attribute), attribute)

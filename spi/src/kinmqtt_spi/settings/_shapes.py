@@ -1,6 +1,6 @@
-"""What a settings field may hold: for each kind of type how it is called, recognised and read.
+"""The types of settings fields: how each is described, recognised and read.
 
-Nothing is ever coerced. A TOML value has exactly one Python type, and that type is what is compared.
+Values are never coerced: a TOML value has exactly one Python type, which is compared.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from kinmqtt_spi.settings._words import did_you_mean, toml_value
 
 
 class Shape:
-    """The kind of value that a field, or an element of one, may hold."""
+    """The type of value of a field, or of an element of one."""
 
     has_parts: ClassVar[bool] = False
     """Whether a value consists of others, so that a problem may be with one of those."""
 
     def words(self) -> str:
-        """What is expected, to stand after "expected" and in the documentation."""
+        """Describe the expected value, for "expected …" and the documentation."""
         raise NotImplementedError
 
     def takes(self, value: Any) -> bool:
-        """Whether a TOML value is of the right type; ``read`` finds out about everything else."""
+        """Tell whether a TOML value has the right type; ``read`` checks everything else."""
         raise NotImplementedError
 
     def read(self, value: Any, place: Place, reader: Reader) -> Any:
-        """The value as the field has it, or ``REFUSED`` after reporting why not."""
+        """Return the value for the field, or ``REFUSED`` after reporting the problem."""
         raise NotImplementedError
 
 
 @frozen(slots=True)
 class Plain(Shape):
-    """``bool`` and ``str``: as they are."""
+    """``bool`` and ``str``."""
 
     type: type[Any]
     noun: str
@@ -73,7 +73,7 @@ class FilePath(Shape):
 
 @frozen(slots=True)
 class Number(Shape):
-    """``int`` and ``float``, perhaps limited, perhaps also written with a suffix such as ``"8 MiB"``."""
+    """``int`` and ``float``, with optional limits and suffixes such as ``"8 MiB"``."""
 
     whole: bool
     minimum: float | None = None
@@ -123,7 +123,7 @@ class Number(Shape):
         return number
 
     def _converted(self, value: int | float | Fraction) -> int | float | None:
-        """The number within its limits; ``None`` if it is outside them or not representable."""
+        """Return the number if it is within its limits; ``None`` if it is not, or not representable."""
         if self.whole:
             if value != int(value):
                 return None
@@ -144,7 +144,7 @@ class Number(Shape):
 
 @frozen(slots=True)
 class Choice(Shape):
-    """One of a few values: an ``enum.Enum`` (by value), a ``Literal``, or what ``one_of`` names."""
+    """One of a few values: an ``enum.Enum`` (by value), a ``Literal``, or those of ``one_of``."""
 
     options: tuple[tuple[Any, Any], ...]
     """What TOML says and what the field then holds."""
@@ -168,7 +168,7 @@ class Choice(Shape):
 
 @frozen(slots=True)
 class Items(Shape):
-    """``list``, ``tuple`` and ``frozenset``: a TOML array, all of whose elements have one shape."""
+    """``list``, ``tuple`` and ``frozenset``: a TOML array whose elements have one shape."""
 
     has_parts = True
 
@@ -190,7 +190,7 @@ class Items(Shape):
 
 @frozen(slots=True)
 class Table(Shape):
-    """``dict[str, T]``: a table whose keys are free."""
+    """``dict[str, T]``: a table with arbitrary keys."""
 
     has_parts = True
 
@@ -211,7 +211,7 @@ class Table(Shape):
 
 @frozen(slots=True)
 class Either(Shape):
-    """A union: the first member that takes the value and finds nothing wrong with it."""
+    """A union: the first member that accepts the value and finds no problem in it."""
 
     members: tuple[Shape, ...]
 

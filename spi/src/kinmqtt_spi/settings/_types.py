@@ -1,4 +1,4 @@
-"""From a field's annotation to its shape; what is not supported is the author's mistake: ``TypeError``."""
+"""Converts a field's annotation to its shape; raises ``TypeError`` for an unsupported type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = {bool: "true or false", str: "a string"}
 
 
 def section_of(cls: type[Any], within: tuple[type[Any], ...] = ()) -> Section:
-    """The shape of a settings class; ``TypeError`` names the field whose type is not supported."""
+    """Return the shape of a settings class; ``TypeError`` names a field of an unsupported type."""
     if cls in within:
         raise TypeError(f"{cls.__name__} contains itself, which settings can't")
     fields = []
@@ -32,7 +32,7 @@ def section_of(cls: type[Any], within: tuple[type[Any], ...] = ()) -> Section:
 
 
 class _Unsupported(Exception):
-    """The type of a field, or what is declared about it, makes no sense for a setting."""
+    """The type of a field, or its declaration, makes no sense for a setting."""
 
 
 def _shape_of_field(attribute: attrs.Attribute[Any], within: tuple[type[Any], ...]) -> Shape:
@@ -58,7 +58,7 @@ def _leaves(shape: Shape) -> list[Shape]:
 
 
 class _Compiler:
-    """Turns the annotation of one field into a shape."""
+    """Converts the annotation of one field to a shape."""
 
     def __init__(self, rule: Rule, within: tuple[type[Any], ...]) -> None:
         self._rule = rule

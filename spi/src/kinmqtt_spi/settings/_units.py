@@ -1,4 +1,4 @@
-"""Sizes and durations: strings that mean a number of bytes or of seconds."""
+"""Sizes and durations: strings for a number of bytes or seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Unit:
     factors: Mapping[str, Fraction]
 
     def amount(self, text: str) -> Fraction | None:
-        """How many base units a string such as ``"8 MiB"`` means; ``None`` if it means nothing here."""
+        """Return the base units in a string such as ``"8 MiB"``; ``None`` if it is malformed."""
         match = _AMOUNT.fullmatch(text)
         if match is None or match[2] not in self.factors:
             return None
@@ -31,7 +31,7 @@ class Unit:
 
     @property
     def suffixes(self) -> str:
-        """The suffixes in words."""
+        """Return the suffixes in words."""
         *others, last = self.factors
         return f"{', '.join(others)} and {last}"
 

@@ -1,4 +1,4 @@
-"""How keys and values are written in messages and examples."""
+"""Formats keys and values for messages and examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\
 
 
 def quoted(text: str) -> str:
-    """A TOML basic string; nothing in it can break a line or steer a terminal."""
+    """Return a TOML basic string, which can't break a line or control a terminal."""
     return '"' + "".join(map(_escaped, text)) + '"'
 
 
@@ -35,12 +35,12 @@ def _escaped(character: str) -> str:
 
 
 def bare_or_quoted(key: str) -> str:
-    """A key as TOML wants it written."""
+    """Return a key as TOML requires it."""
     return key if _BARE_KEY.fullmatch(key) else quoted(key)
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as messages show it: ``listeners[0].port``."""
+    """Return a path as messages show it: ``listeners[0].port``."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -51,7 +51,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def got(value: Any, secret: bool = False) -> str:
-    """A TOML value in words, shortened if long; of a secret only what kind of value it is."""
+    """Describe a TOML value, shortened if long; for a secret only its type."""
     match value:
         case str():
             shown = value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
@@ -67,7 +67,7 @@ def got(value: Any, secret: bool = False) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value written as TOML; sets are sorted, what is ``None`` within a table is left out."""
+    """Return a value as TOML; sets are sorted, and ``None`` within a table is omitted."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -96,18 +96,18 @@ def _as_table(instance: Any) -> dict[str, Any]:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known word that ``word`` is most likely meant to be, if one is as similar as ``cutoff``, 0 to 1."""
+    """Return the most similar known word, if its similarity is at least ``cutoff``, 0 to 1."""
     by_folded = {folded(name): name for name in known}
     close = get_close_matches(folded(word), by_folded, n=1, cutoff=cutoff)
     return by_folded[close[0]] if close else None
 
 
 def folded(name: str) -> str:
-    """The form in which names are compared where case and dashes do not count."""
+    """Return the form in which names are compared, without case and dashes."""
     return name.casefold().replace("-", "_")
 
 
 def did_you_mean(word: str, known: Iterable[str], quote: str = "'") -> str:
-    """The end of a message about an unknown word: empty if nothing is near."""
+    """Return the end of a message about an unknown word; empty if no known one is similar."""
     near = nearest(word, known)
     return "" if near is None else f"; did you mean {quote}{near}{quote}?"

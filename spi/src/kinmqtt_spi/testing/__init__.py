@@ -1,6 +1,6 @@
 """The kit for plugin authors: contract suites, builders, faults, and a pytest plugin with fixtures.
 
-Subclass the suite of a family, override one fixture, and pytest says whether an implementation keeps the promises::
+Subclass the suite of a family and override one fixture; pytest then checks an implementation::
 
     from kinmqtt_spi.testing.session import SessionStoreContract
 
@@ -9,8 +9,8 @@ Subclass the suite of a family, override one fixture, and pytest says whether an
         def session_store(self):
             return MyStore()
 
-What each suite asks for stands in docs/testing.md under the numbers of its behaviours. The kit needs pytest and
-hypothesis: ``pip install "kinmqtt-spi[testing]"``.
+docs/testing.md lists the behaviours of each suite by number. The kit needs pytest and hypothesis:
+ ``pip install "kinmqtt-spi[testing]"``.
 """
 
 from __future__ import annotations

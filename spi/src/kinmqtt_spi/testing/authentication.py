@@ -1,4 +1,4 @@
-"""The contract of an authenticator: who comes in, who does not, and of whom it does not speak."""
+"""The contract of an authenticator: which clients it accepts and refuses, and when it abstains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNUSUAL_PASSWORDS: Final = (b"", b"\0", b"\xff\xfe", b"*", b"x" * 65_535)
 
 @frozen(slots=True)
 class Exchange:
-    """One client's part in an enhanced authentication."""
+    """The client side of an enhanced authentication."""
 
     method: str
     """The authentication method that it names."""
@@ -45,7 +45,7 @@ class Exchange:
 
 @frozen(slots=True)
 class AuthenticationCase:
-    """An authenticator, and whom it is to answer what."""
+    """An authenticator, and the answers that are expected of it."""
 
     plugin: Any
     """Configured, and started where it must be."""
@@ -64,11 +64,11 @@ class AuthenticationCase:
 
 
 class AuthenticatorContract(Contract):
-    """Override the fixture ``authentication``, which answers an :class:`AuthenticationCase`.
+    """Override the fixture ``authentication``, which returns an :class:`AuthenticationCase`.
 
-    What a case has no example of is skipped. A plugin that lets an address wait after wrong passwords needs a
-    ``drive`` under which time goes (``TurningDriver(clock, lambda: clock.advance(0.1))``), and a case whose clients
-    have addresses of their own.
+    Behaviours without an example in the case are skipped. A plugin that delays an address after wrong passwords needs
+    a ``drive`` that advances the time (``TurningDriver(clock, lambda: clock.advance(0.1))``), and a case whose
+    clients have different addresses.
     """
 
     passwords = True
@@ -88,32 +88,32 @@ class AuthenticatorContract(Contract):
         raise NotImplementedError(f"{type(self).__name__} does not override the fixture authentication")
 
     def failing(self, case: AuthenticationCase) -> None:
-        """Make whatever is behind the plugin fail from now on."""
+        """Make the plugin's backend fail from now on."""
         raise NotImplementedError(f"{type(self).__name__} sets can_fail, and does not override failing")
 
     # Verdicts
 
     @behaviour("AUTHENTICATION-01")
     def test_authentication_01_the_accepted_come_in(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Whoever is to be let in is answered ALLOW."""
+        """An accepted client gets ALLOW."""
         for request in _some(authentication.accepted, "accepted"):
             assert _verdict(_ask(authentication, request, drive)) is Verdict.ALLOW
 
     @behaviour("AUTHENTICATION-02")
     def test_authentication_02_the_refused_stay_out(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Whoever is to be refused is answered DENY, with the reason code of a failure."""
+        """A refused client gets DENY, with the reason code of a failure."""
         for request in _some(authentication.refused, "refused"):
             _check_refusal(_ask(authentication, request, drive))
 
     @behaviour("AUTHENTICATION-03")
     def test_authentication_03_it_leaves_others(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Of clients that are not its own the plugin says nothing, so that another may speak for them."""
+        """For other clients the plugin abstains, so that another plugin can decide."""
         for request in _some(authentication.foreign, "foreign"):
             assert _verdict(_ask(authentication, request, drive)) is Verdict.ABSTAIN
 
     @behaviour("AUTHENTICATION-04")
     def test_authentication_04_answers_are_decisions(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """An answer is a ``Decision``, or ``None`` to abstain; never a bare boolean."""
+        """An answer is a ``Decision``, or ``None`` to abstain; never a boolean."""
         for request in _some(_everybody(authentication), "clients"):
             answer = _ask(authentication, request, drive)
             assert answer is None or isinstance(answer, Decision)
@@ -122,7 +122,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_05_an_identity_is_well_formed(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """The identity of who is let in has names that MQTT can carry, text attributes and a finite expiry."""
+        """The identity of an accepted client has valid MQTT names, text attributes and a finite expiry."""
         for request in _some(authentication.accepted, "accepted"):
             _check_identity(_ask(authentication, request, drive))
 
@@ -138,7 +138,7 @@ class AuthenticatorContract(Contract):
 
     @behaviour("AUTHENTICATION-07", needs="passwords")
     def test_authentication_07_nearly_right_is_wrong(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """A known user's password with a byte more, less or changed, in another case, or empty, is refused."""
+        """A known user's password with one byte added, removed or changed, in another case, or empty, is refused."""
         for request in _some(authentication.accepted, "accepted"):
             for password in _near(request):
                 _check_refusal(_ask(authentication, evolve(request, password=password), drive))
@@ -147,9 +147,9 @@ class AuthenticatorContract(Contract):
     def test_authentication_08_nobody_learns_who_is_known(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """An unknown user is answered as one whose password is wrong: the same verdict, reason and text."""
+        """An unknown user gets the same answer as a wrong password: the same verdict, reason and text."""
         if not self.passwords:
-            pytest.skip("the plugin looks at no passwords")
+            pytest.skip("the plugin checks no passwords")
         for request in _some(authentication.accepted, "accepted"):
             wrong = _ask(authentication, evolve(request, password=b"certainly wrong"), drive)
             unknown = _ask(authentication, evolve(request, username=STRANGER, password=b"certainly wrong"), drive)
@@ -162,7 +162,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_09_no_answer_tells_a_password(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """Neither the password of who asks nor the right one is in an answer."""
+        """Neither the given password nor the right one is in an answer."""
         for request, right in _secrets(authentication):
             shown = repr(_ask(authentication, request, drive))
             assert not _told([shown], request.password, right)
@@ -171,9 +171,9 @@ class AuthenticatorContract(Contract):
     def test_authentication_10_no_log_tells_a_password(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """No password goes into the log."""
+        """No password is logged."""
         if authentication.context is None:
-            pytest.skip("the plugin was given no context, and has no log")
+            pytest.skip("the case has no context, and so no log")
         log = authentication.context.log
         for request, right in _secrets(authentication):
             _ask(authentication, request, drive)
@@ -181,9 +181,9 @@ class AuthenticatorContract(Contract):
 
     @behaviour("AUTHENTICATION-11")
     def test_authentication_11_odd_names_are_met(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Long names and passwords, and signs that mean something elsewhere, are answered without an error.
+        """Long names and passwords, and special characters, are answered without an error.
 
-        Where passwords decide, none of them opens the door.
+        If passwords decide, none of them is accepted.
         """
         request = _some(authentication.accepted, "accepted")[0]
         odd = [evolve(request, username=name) for name in UNUSUAL_NAMES]
@@ -197,7 +197,7 @@ class AuthenticatorContract(Contract):
 
     @behaviour("AUTHENTICATION-12")
     def test_authentication_12_the_answer_stays(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Who asks again is answered as it should, whoever was refused or let in between."""
+        """A repeated request gets the same verdict, whatever was refused or accepted in between."""
         declared = _some(_declared(authentication), "clients")
         for order in (declared, declared[::-1], declared):
             for request, verdict in order:
@@ -211,7 +211,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_13_each_gets_its_own_answer(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """Of many that are asked for before the first is answered each gets its own answer, in any order."""
+        """Of many concurrent requests each gets its own answer, in any order."""
         asked = [each for each in _some(_declared(authentication), "clients") for _ in range(5)]
         hooks = Hooks(authentication.plugin)
         for order in (asked, asked[::-1]):
@@ -226,7 +226,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_14_a_broken_guard_lets_nobody_in(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """While what is behind the plugin fails nobody is let in: it raises, or refuses."""
+        """While the plugin's backend fails no client is accepted: the plugin raises, or refuses."""
         self.failing(authentication)
 
         for request in [*authentication.accepted, *authentication.refused]:
@@ -242,7 +242,7 @@ class AuthenticatorContract(Contract):
 
     @behaviour("AUTHENTICATION-15", needs="exchanges")
     def test_authentication_15_an_exchange_lets_in(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Who knows the method's secret is let in at the end of the exchange, with a well-formed identity."""
+        """A client with the method's secret is accepted at the end of the exchange, with a valid identity."""
         for exchange in _some(authentication.exchanged, "exchanged"):
             answer = _run(authentication, exchange, drive)
             assert _verdict(answer) is Verdict.ALLOW
@@ -250,7 +250,7 @@ class AuthenticatorContract(Contract):
 
     @behaviour("AUTHENTICATION-16", needs="exchanges")
     def test_authentication_16_an_exchange_refuses(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Who does not know the secret is refused, with the reason code of a failure."""
+        """A client without the secret is refused, with the reason code of a failure."""
         for exchange in _some(authentication.exchanged_in_vain, "exchanged_in_vain"):
             _check_refusal(_run(authentication, exchange, drive))
 
@@ -258,7 +258,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_17_it_abstains_from_methods(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """From methods that are not its own the plugin abstains."""
+        """The plugin abstains from other methods."""
         for exchange in _some(authentication.exchanged, "exchanged"):
             for method in ("", "X-UNKNOWN", f"{exchange.method}-X"):
                 step = ExchangeStep(method, exchange.first, None, exchange.request)
@@ -266,7 +266,7 @@ class AuthenticatorContract(Contract):
 
     @behaviour("AUTHENTICATION-18", needs="exchanges")
     def test_authentication_18_exchanges_do_not_mix(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Exchanges that go on at one time do not disturb each other: what one needs is in its own state."""
+        """Concurrent exchanges are independent: each has its own state."""
         wanted = [(exchange, Verdict.ALLOW) for exchange in authentication.exchanged]
         wanted += [(exchange, Verdict.DENY) for exchange in authentication.exchanged_in_vain]
         _some(wanted, "exchanged")
@@ -286,7 +286,7 @@ class AuthenticatorContract(Contract):
 
     @behaviour("AUTHENTICATION-19", needs="exchanges")
     def test_authentication_19_no_step_opens_alone(self, authentication: AuthenticationCase, drive: Driver) -> None:
-        """Missing, empty, broken or late data in a step lets nobody in."""
+        """Missing, empty, malformed or late data in a step accepts no client."""
         for exchange in _some(authentication.exchanged, "exchanged"):
             said: list[bytes | None] = [exchange.first]
             _run(authentication, evolve(exchange, next=_noting(said, exchange)), drive)
@@ -305,7 +305,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_20_clients_may_come_again(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """A client that is in may authenticate again as who it is (section 4.12.1)."""
+        """An accepted client may authenticate again as the same user (section 4.12.1)."""
         for exchange in _some(authentication.exchanged, "exchanged"):
             first = _run(authentication, exchange, drive)
             name = first.identity.username if isinstance(first, Authenticated) else None
@@ -319,7 +319,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_21_no_other_password_is_right_then(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """Once a user was let in every other password, and none, is refused as before; the right one stays right."""
+        """After a user was accepted, other passwords, and none, are refused as before; the right one is accepted."""
         for request in _some(authentication.accepted, "accepted"):
             for password in [*_near(request), b"certainly wrong", None]:
                 assert _verdict(_ask(authentication, request, drive)) is Verdict.ALLOW
@@ -330,7 +330,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_22_a_password_is_one_users(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """Once a user was let in its password lets in nobody else: no stranger, and no other user."""
+        """After a user was accepted, its password accepts no one else: no unknown user, and no other user."""
         for request in _some(authentication.accepted, "accepted"):
             others = [each for each in authentication.accepted if each.password != request.password]
             for other in [evolve(request, username=STRANGER), *others]:
@@ -343,12 +343,12 @@ class AuthenticatorContract(Contract):
     def test_authentication_23_a_near_name_is_anothers(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """A user's password does not let in whoever has nearly its name, before it was let in and after.
+        """A user's password accepts no client with a similar name, before and after that user was accepted.
 
-        In another case, with blanks around it, a sign more or less, or signs that look the same.
+        Names in another case, with blanks around, with one character more or less, or with similar characters.
         """
         if not self.passwords:
-            pytest.skip("the plugin looks at no passwords")
+            pytest.skip("the plugin checks no passwords")
         accepted = _some(authentication.accepted, "accepted")
         for _ in range(2):
             for request in accepted:
@@ -363,7 +363,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_24_name_and_password_are_two(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """Once a user was let in its name and password, parted at another place, let nobody in."""
+        """After a user was accepted, its name and password, split at another place, are refused."""
         for request in _some(authentication.accepted, "accepted"):
             assert _verdict(_ask(authentication, request, drive)) is Verdict.ALLOW
             for name, password in _parted(request):
@@ -375,7 +375,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_25_no_exchange_opens_for_another(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """Once an exchange has let a client in, who does not know the secret is refused in another all the same."""
+        """After an exchange has accepted a client, a client without the secret is refused in another exchange."""
         for exchange in _some(authentication.exchanged, "exchanged"):
             for other in _some(authentication.exchanged_in_vain, "exchanged_in_vain"):
                 assert _verdict(_run(authentication, exchange, drive)) is Verdict.ALLOW
@@ -388,7 +388,7 @@ class AuthenticatorContract(Contract):
     def test_authentication_26_an_unverified_name_is_dropped(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """Who is let in under a user name that the plugin has not verified does not have that name afterwards."""
+        """A client that is accepted without a verified user name does not get that user name."""
         for request in _some(authentication.accepted, "accepted"):
             for password in (request.password, None, b"certainly wrong"):
                 claimed = evolve(request, username=STRANGER, username_verified=False, password=password)
@@ -402,9 +402,9 @@ class AuthenticatorContract(Contract):
     def test_authentication_27_who_goes_holds_up_nobody(
         self, authentication: AuthenticationCase, drive: Driver
     ) -> None:
-        """Where the answer to somebody who has gone is cancelled it ends, and others are answered as they should.
+        """A cancelled request ends, and other requests are answered correctly.
 
-        The broker cancels what it waits for when the client's connection is gone.
+        The broker cancels a request when the client's connection is closed.
         """
         hooks = Hooks(authentication.plugin)
         for gone, _ in _some(_declared(authentication), "clients"):
@@ -415,7 +415,7 @@ class AuthenticatorContract(Contract):
 
 
 def near_names(name: str) -> list[str]:
-    """Names that are nearly this one, and another's."""
+    """Similar names, and another user's name."""
     wide = "".join(chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else sign for sign in name)
     near = [
         *(name.upper(), name.lower(), name.swapcase(), name.capitalize()),
@@ -438,7 +438,7 @@ def _everybody(case: AuthenticationCase) -> list[ConnectRequest]:
 
 
 def _declared(case: AuthenticationCase) -> list[tuple[ConnectRequest, Verdict]]:
-    """Everybody, with the verdict that the case declares."""
+    """All requests, with the verdict that the case declares."""
     return [
         *((request, Verdict.ALLOW) for request in case.accepted),
         *((request, Verdict.DENY) for request in case.refused),
@@ -447,7 +447,7 @@ def _declared(case: AuthenticationCase) -> list[tuple[ConnectRequest, Verdict]]:
 
 
 def _is_accepted(case: AuthenticationCase, request: ConnectRequest) -> bool:
-    """Whether the case says that this name and password come in, whatever else is said."""
+    """Tell whether the case accepts this name and password, whatever the other fields."""
     return (request.username, request.password) in [(each.username, each.password) for each in case.accepted]
 
 
@@ -460,7 +460,7 @@ def _step(case: AuthenticationCase, step: ExchangeStep, drive: Driver) -> Any:
 
 
 def _talk(case: AuthenticationCase, exchange: Exchange, reauthentication: bool = False) -> Generator[Any, Any, Any]:
-    """Yields what the plugin answers, to be waited for and sent back; returns the first that is no ``Continue``."""
+    """Yield the plugin's answers, to be awaited and sent back; return the first that is no ``Continue``."""
     data, state = exchange.first, None
     for _ in range(STEPS):
         step = ExchangeStep(exchange.method, data, state, exchange.request, reauthentication)
@@ -468,7 +468,7 @@ def _talk(case: AuthenticationCase, exchange: Exchange, reauthentication: bool =
         if not isinstance(answer, Continue):
             return answer
         data, state = exchange.next(answer.data), answer.state
-    raise AssertionError(f"the exchange by {exchange.method} had no end after {STEPS} steps")
+    raise AssertionError(f"the exchange by {exchange.method} did not end after {STEPS} steps")
 
 
 def _run(case: AuthenticationCase, exchange: Exchange, drive: Driver, reauthentication: bool = False) -> Any:
@@ -519,7 +519,7 @@ def _check_identity(answer: Any) -> None:
 
 def _near(request: ConnectRequest) -> list[bytes]:
     right = request.password
-    assert right, "who is accepted by a password has one"
+    assert right, "an accepted request must have a password"
     near = [
         right + b"x",
         right + b"\0",
@@ -536,7 +536,7 @@ def _near(request: ConnectRequest) -> list[bytes]:
 
 
 def _parted(request: ConnectRequest) -> Iterator[tuple[str, bytes]]:
-    """What the name and the password are together, one behind the other, parted at other places."""
+    """The concatenation of name and password, split at other places."""
     name, password = (request.username or "").encode(), request.password or b""
     pairs = [((name + password)[:place], (name + password)[place:]) for place in range(len(name + password) + 1)]
     pairs += [((password + name)[place:], (password + name)[:place]) for place in range(len(name + password) + 1)]
@@ -551,7 +551,7 @@ def _parted(request: ConnectRequest) -> Iterator[tuple[str, bytes]]:
 
 
 def _secrets(case: AuthenticationCase) -> Iterator[tuple[ConnectRequest, bytes | None]]:
-    """Requests, each with the right password of its user."""
+    """Requests with the right password of their user."""
     for request in [*case.accepted, *case.foreign]:
         yield request, None
     for request in case.refused:

@@ -1,4 +1,4 @@
-"""The contract of an authorizer: what a client may do with which topic."""
+"""The contract of an authorizer: what a client may do with a topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNUSUAL_TOPICS: Final = ("/", "a//b", "$", "$SYS", "\U0001f600/ä", "a b", "%u/%
 
 @frozen(slots=True)
 class AuthorizationCase:
-    """An authorizer, and what it is to be asked."""
+    """An authorizer, and the answers that are expected of it."""
 
     plugin: Any
     """Configured, and started where it must be."""
@@ -40,9 +40,9 @@ class AuthorizationCase:
 
 
 class AuthorizerContract(Contract):
-    """Override the fixture ``authorization``, which answers an :class:`AuthorizationCase`.
+    """Override the fixture ``authorization``, which returns an :class:`AuthorizationCase`.
 
-    What a case has no example of is skipped.
+    Behaviours without an example in the case are skipped.
     """
 
     guards_subscriptions = True
@@ -61,28 +61,28 @@ class AuthorizerContract(Contract):
 
     @pytest.fixture
     def authorization(self) -> AuthorizationCase:
-        """The plugin under test, and what it is asked."""
+        """The plugin under test, and its requests."""
         raise NotImplementedError(f"{type(self).__name__} does not override the fixture authorization")
 
     def change_rules(self, case: AuthorizationCase) -> AuthorizationRequest:
-        """Change the rules, and answer one of the case's allowed or foreign questions that is now denied."""
+        """Change the rules, and return one of the case's allowed or foreign requests that is now denied."""
         raise NotImplementedError(f"{type(self).__name__} sets changes_rules, and does not override change_rules")
 
     def failing(self, case: AuthorizationCase) -> None:
-        """Make whatever is behind the plugin fail from now on."""
+        """Make the plugin's backend fail from now on."""
         raise NotImplementedError(f"{type(self).__name__} sets can_fail, and does not override failing")
 
     # Verdicts
 
     @behaviour("AUTHORIZATION-01")
     def test_authorization_01_the_allowed_may(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """What a client may do is answered ALLOW."""
+        """An allowed request gets ALLOW."""
         for request in _some(authorization.allowed, "allowed"):
             assert _verdict(_ask(authorization, request, drive)) is Verdict.ALLOW
 
     @behaviour("AUTHORIZATION-02")
     def test_authorization_02_the_denied_may_not(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """What a client may not do is answered DENY, with the reason code of a failure."""
+        """A denied request gets DENY, with the reason code of a failure."""
         for request in _some(authorization.denied, "denied"):
             answer = _ask(authorization, request, drive)
             assert _verdict(answer) is Verdict.DENY
@@ -90,13 +90,13 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-03")
     def test_authorization_03_it_abstains_from_others(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """Of what is not its own the plugin says nothing, so that another may speak."""
+        """For other requests the plugin abstains, so that another plugin can decide."""
         for request in _some(authorization.foreign, "foreign"):
             assert _verdict(_ask(authorization, request, drive)) is Verdict.ABSTAIN
 
     @behaviour("AUTHORIZATION-04")
     def test_authorization_04_answers_are_decisions(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """An answer is a ``Decision``, or ``None`` to abstain; one that says how long it holds says it soundly."""
+        """An answer is a ``Decision``, or ``None`` to abstain; an ``Authorization`` has a valid lifetime."""
         for request in _some(_all(authorization), "questions"):
             answer = _ask(authorization, request, drive)
             assert answer is None or isinstance(answer, Decision)
@@ -106,7 +106,7 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-05")
     def test_authorization_05_the_answer_stays(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """The same question is answered as it should, whatever was asked between."""
+        """A repeated request gets the same answer, whatever was asked in between."""
         declared = _declared(authorization)
         _some(declared, "questions")
         for order in (declared, declared[::-1], declared, declared[::2] + declared[1::2]):
@@ -115,7 +115,7 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-06")
     def test_authorization_06_each_gets_its_own_answer(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """Of many questions that are put before the first is answered each gets its own answer, in any order."""
+        """Of many concurrent requests each gets its own answer, in any order."""
         asked = [each for each in _declared(authorization) if each[0].action is not Action.RECEIVE for _ in range(5)]
         hooks = Hooks(authorization.plugin)
         for order in (_some(asked, "questions"), asked[::-1]):
@@ -130,7 +130,7 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-07", needs="guards_subscriptions")
     def test_authorization_07_no_filter_leads_around(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """A filter that reaches further than one that is denied is denied, too: ``#`` is no way around."""
+        """A filter that is wider than a denied one is denied, too: ``#`` does not bypass a rule."""
         denied = [each for each in authorization.denied if each.action is Action.SUBSCRIBE]
         for request in _some(denied, "denied SUBSCRIBE"):
             for filter in _wider(request.topic):
@@ -139,9 +139,9 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-08")
     def test_authorization_08_a_name_gains_nothing(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """A client whose name has ``+``, ``#`` or ``/`` in it may do no more than any stranger.
+        """A client whose name contains ``+``, ``#`` or ``/`` has no more rights than an unknown client.
 
-        Neither with what is denied, nor with topics in which others' names stand.
+        Neither for denied topics, nor for topics that contain the names of others.
         """
         tried = 0
         for request in [*authorization.denied, *authorization.allowed]:
@@ -162,7 +162,7 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-09")
     def test_authorization_09_odd_topics_are_answered(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """Long and deep topics, and signs that mean something elsewhere, are answered without an error."""
+        """Long and deep topics, and special characters, are answered without an error."""
         for request in _some(_all(authorization), "questions"):
             for topic in UNUSUAL_TOPICS:
                 _ask(authorization, evolve(request, topic=topic), drive)
@@ -171,7 +171,7 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-10", needs="receives")
     def test_authorization_10_deliveries_are_answered_at_once(self, authorization: AuthorizationCase) -> None:
-        """``authorize_receive`` answers at once, and as it should."""
+        """``authorize_receive`` answers correctly, and without waiting."""
         hooks = Hooks(authorization.plugin)
         for verdict, questions in (
             (Verdict.ALLOW, authorization.allowed),
@@ -186,7 +186,7 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-11", needs="receives")
     def test_authorization_11_each_delivery_is_answered(self, authorization: AuthorizationCase) -> None:
-        """Asked for each of many deliveries ``authorize_receive`` goes on answering as it should."""
+        """``authorize_receive`` answers many deliveries correctly."""
         hooks = Hooks(authorization.plugin)
         declared = [each for each in _declared(authorization) if each[0].action is Action.RECEIVE]
         for request, verdict in _some(declared, "questions of RECEIVE"):
@@ -197,9 +197,9 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-12", needs="changes_rules")
     def test_authorization_12_a_change_is_told(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """When rules change the new ones hold, and the broker is told whose cached answers are stale."""
+        """After a change of rules the new ones apply, and the broker is notified of stale answers."""
         context = authorization.context
-        assert context is not None, "the case needs the plugin's context to see what it is told"
+        assert context is not None, "the case needs the plugin's context to see its notifications"
         passing = [*authorization.allowed, *authorization.foreign]
         answers = [_ask(authorization, request, drive) for request in passing]
         request = self.change_rules(authorization)
@@ -215,7 +215,7 @@ class AuthorizerContract(Contract):
     def test_authorization_13_a_broken_guard_allows_nothing(
         self, authorization: AuthorizationCase, drive: Driver
     ) -> None:
-        """While what is behind the plugin fails nothing is allowed: it raises, or denies."""
+        """While the plugin's backend fails nothing is allowed: the plugin raises, or denies."""
         self.failing(authorization)
 
         for request in [*authorization.allowed, *authorization.denied]:
@@ -231,7 +231,7 @@ class AuthorizerContract(Contract):
     def test_authorization_14_what_holds_for_a_topic_is_about_it_alone(
         self, authorization: AuthorizationCase, drive: Driver
     ) -> None:
-        """An answer to RECEIVE that is to be reused (``Cache.TOPIC``) is the same for every QoS and RETAIN."""
+        """An answer to RECEIVE with ``Cache.TOPIC`` is the same for every QoS and RETAIN."""
         everything = [*authorization.allowed, *authorization.denied, *authorization.foreign]
         for request in everything:
             if request.action is not Action.RECEIVE:
@@ -247,26 +247,26 @@ class AuthorizerContract(Contract):
 
     @behaviour("AUTHORIZATION-15")
     def test_authorization_15_actions_are_told_apart(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """Questions that differ in the action alone are told apart, whichever of them is asked first."""
+        """Requests that differ only in the action are told apart, whichever comes first."""
         _told_apart(authorization, "action", drive)
 
     @behaviour("AUTHORIZATION-16")
     def test_authorization_16_clients_are_told_apart(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """Questions that differ in the client alone are told apart, whichever of them is asked first."""
+        """Requests that differ only in the client are told apart, whichever comes first."""
         _told_apart(authorization, "client", drive)
 
     @behaviour("AUTHORIZATION-17")
     def test_authorization_17_topics_are_told_apart(self, authorization: AuthorizationCase, drive: Driver) -> None:
-        """Questions that differ in the topic alone are told apart, whichever of them is asked first."""
+        """Requests that differ only in the topic are told apart, whichever comes first."""
         _told_apart(authorization, "topic", drive)
 
     @behaviour("AUTHORIZATION-18", needs="exact_names")
     def test_authorization_18_a_near_name_gains_nothing(
         self, authorization: AuthorizationCase, drive: Driver
     ) -> None:
-        """Where a client was allowed something, one of nearly its name may do no more than any stranger.
+        """After a client was allowed something, a client with a similar name has no more rights than an unknown one.
 
-        In another case, with blanks around it, a sign more or less, or signs that look the same.
+        Names in another case, with blanks around, with one character more or less, or with similar characters.
         """
         for request in _some(authorization.allowed, "allowed"):
             for name in ("client_id", "username"):
@@ -282,9 +282,9 @@ class AuthorizerContract(Contract):
     def test_authorization_19_names_and_topics_are_apart(
         self, authorization: AuthorizationCase, drive: Driver
     ) -> None:
-        """Names and topic of an allowed question, parted at other places, gain no more than a stranger does.
+        """The names and the topic of an allowed request, split at other places, give no more rights.
 
-        Client id, user name and topic are three, however they are put together to remember an answer.
+        Client id, user name and topic are three values, however they are combined to cache an answer.
         """
         for request in _some(authorization.allowed, "allowed"):
             client = request.client
@@ -322,7 +322,7 @@ def _all(case: AuthorizationCase) -> list[AuthorizationRequest]:
 
 
 def _declared(case: AuthorizationCase) -> list[tuple[AuthorizationRequest, Verdict]]:
-    """All questions, with the verdict that the case declares."""
+    """All requests, with the verdict that the case declares."""
     return [
         *((request, Verdict.ALLOW) for request in case.allowed),
         *((request, Verdict.DENY) for request in case.denied),
@@ -331,7 +331,7 @@ def _declared(case: AuthorizationCase) -> list[tuple[AuthorizationRequest, Verdi
 
 
 def _told_apart(case: AuthorizationCase, field: str, drive: Driver) -> None:
-    """Ask each pair of questions that differ in one field and in the verdict, in both orders."""
+    """Make each pair of requests that differ in one field and in the verdict, in both orders."""
     declared = _declared(case)
     pairs = [
         (one, other)
@@ -356,7 +356,7 @@ def _gain_nothing(
     others: Iterator[tuple[Client, str]],
     drive: Driver,
 ) -> None:
-    """Check that none of the others is allowed what a stranger is not; ``request`` is allowed before each."""
+    """Check that no other client is allowed what an unknown one is not; ``request`` is allowed before each."""
     hooks = Hooks(case.plugin)
     known = [(each.client, each.topic) for each in case.allowed]
     for client, topic in others:
@@ -370,7 +370,7 @@ def _gain_nothing(
 
 
 def _parted(first: str, second: str) -> Iterator[tuple[str, str]]:
-    """What two texts are together, one behind the other or with a ``/`` between, parted at other places."""
+    """The concatenation of two texts, with or without a ``/`` between, split at other places."""
     together = first + second
     for place in range(1, len(together)):
         if place != len(first):
@@ -402,13 +402,13 @@ def _verdict(answer: Any) -> Verdict:
 
 
 def _named(request: AuthorizationRequest, name: str, topic: str) -> AuthorizationRequest:
-    """The question of a client of that name, its user name too where the asking client has one."""
+    """The request of a client with that name, and that user name if the original client has one."""
     username = None if request.client.username is None else name
     return evolve(request, client=evolve(request.client, client_id=name, username=username), topic=topic)
 
 
 def _sound(topic: str) -> bool:
-    """Whether a client can subscribe to it."""
+    """Tell whether a client can subscribe to it."""
     levels = topic.split("/")
     return (
         bool(topic)

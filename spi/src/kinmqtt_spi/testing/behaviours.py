@@ -1,4 +1,4 @@
-"""Numbered behaviours: what a test of a contract suite promises, under a number that outlives its wording."""
+"""Numbered behaviours of contract suites. The number of a behaviour stays if its wording changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBER: Final = re.compile(r"[A-Z]+-\d{2}")
 
 @frozen(slots=True)
 class Behaviour:
-    """One promise of a family."""
+    """One behaviour that a family's contract requires."""
 
     number: str
     """The family and a number of its own, as ``SESSION-03``; never given to another promise."""
@@ -28,10 +28,10 @@ class Behaviour:
 
 
 def behaviour(number: str, *, needs: str | None = None) -> Callable[[F], F]:
-    """Mark a test of a suite as that of one behaviour; its docstring is the promise.
+    """Mark a suite's test as that of one behaviour; its docstring describes the behaviour.
 
-    The test's name begins with the number, and what fails in it says the number and the promise. Where the suite's
-    flag ``needs`` is ``False`` the test is skipped, and the skip says so.
+    The test's name begins with the number, and a failure shows the number and the description. If the suite's flag
+    ``needs`` is ``False``, the test is skipped, and the skip says so.
     """
 
     def mark(test: F) -> F:
@@ -42,7 +42,7 @@ def behaviour(number: str, *, needs: str | None = None) -> Callable[[F], F]:
         def kept(suite: Any, *arguments: Any, **fixtures: Any) -> Any:
             __tracebackhide__ = True
             if needs is not None and not getattr(suite, needs):
-                pytest.skip(f"{number} is not asked for: {type(suite).__name__}.{needs} is False ({promise})")
+                pytest.skip(f"{number} is skipped: {type(suite).__name__}.{needs} is False ({promise})")
             try:
                 return test(suite, *arguments, **fixtures)
             except pytest.skip.Exception:
@@ -58,26 +58,26 @@ def behaviour(number: str, *, needs: str | None = None) -> Callable[[F], F]:
 
 
 def behaviours_of(suite: type[Any]) -> Iterator[Behaviour]:
-    """The behaviours that a suite asks for, in the order of their numbers; ``ValueError`` for one given twice."""
+    """Return the behaviours of a suite, in the order of their numbers; raises ``ValueError`` for a duplicate."""
     found: dict[str, Behaviour] = {}
     for name in dir(suite):
         its: Behaviour | None = getattr(getattr(suite, name), "kinmqtt_behaviour", None)
         if its is not None:
             if its.number in found:
-                raise ValueError(f"{suite.__name__} gives the number {its.number} to two promises")
+                raise ValueError(f"{suite.__name__} gives the number {its.number} to two behaviours")
             found[its.number] = its
     yield from (found[number] for number in sorted(found))
 
 
 def _promise(test: Callable[..., Any]) -> str:
     if not test.__doc__:
-        raise TypeError(f"{test.__qualname__} has no docstring to say what it promises")
+        raise TypeError(f"{test.__qualname__} has no docstring that describes the behaviour")
     return " ".join(test.__doc__.split())
 
 
 def _check(number: str, test: Callable[..., Any]) -> None:
     if not _NUMBER.fullmatch(number):
-        raise ValueError(f"{number!r} is no number of a behaviour: write FAMILY-NN")
+        raise ValueError(f"{number!r} is not the number of a behaviour: write FAMILY-NN")
     start = f"test_{number.lower().replace('-', '_')}_"
     if not test.__name__.startswith(start):
         raise ValueError(f"{test.__qualname__} is the test of {number}: its name must begin with {start}")

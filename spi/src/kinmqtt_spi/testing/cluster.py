@@ -1,4 +1,4 @@
-"""The contract of a cluster backend: alone, and with a second node."""
+"""The contract of a cluster backend: alone and with a second node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIMIT_S: Final = 2.0
 
 
 class News:
-    """A listener that keeps what it is told, in order."""
+    """A listener that collects reports, in order."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[NodeIdentity, Message]] = []
@@ -65,7 +65,7 @@ class News:
         return self.release()
 
     def routes_of(self, node: NodeIdentity) -> set[RouteChange]:
-        """What that node wants, by all that was told."""
+        """The routes of that node, after all reports."""
         wanted: set[RouteChange] = set()
         for _, _, added, removed in (told for told in self.routes if told[0] == node):
             wanted = (wanted | set(added)) - set(removed)
@@ -73,7 +73,7 @@ class News:
 
 
 class Late(Awaitable[None]):
-    """An answer that is there when it was looked at some times; says so in ``events``."""
+    """An answer that is available after a number of looks, and then appends to ``events``."""
 
     def __init__(self, events: list[str], error: Exception | None = None, looks: int = 100) -> None:
         self._events = events
@@ -90,7 +90,7 @@ class Late(Awaitable[None]):
 
 @frozen(slots=True)
 class Pair:
-    """Two backends that know each other, this node's and a peer's."""
+    """Two connected backends: this node's and a peer's."""
 
     here: ClusterBackend
     there: ClusterBackend
@@ -121,7 +121,7 @@ class ClusterBackendContract(Contract):
 
     @pytest.fixture
     def drive(self, clock: TurnableClock) -> Iterator[Driver]:
-        """Waits for what the backend answers, while the clock goes."""
+        """Waits for the backend's answers, and advances the clock meanwhile."""
         if self.reactor is None:
             yield TurningDriver(clock, lambda: clock.advance(self.pace_s))
             return
@@ -130,26 +130,26 @@ class ClusterBackendContract(Contract):
         driver.close()
 
     def peer(self, cluster_backend: ClusterBackend) -> ClusterBackend:
-        """A second backend, not started, that finds the first when both are."""
+        """A second backend, not started, which finds the first when both are started."""
         raise NotImplementedError(f"{type(self).__name__} sets has_peers, and does not override peer")
 
     def stall(self, cluster_backend: ClusterBackend) -> Callable[[], object]:
-        """Let nothing arrive at that node from now on, without its being missed yet; answers what lets it go on."""
+        """Block all traffic to that node, undetected for now; return a call that unblocks it."""
         raise NotImplementedError(f"{type(self).__name__} sets can_stall, and does not override stall")
 
     def handed_off(self, cluster_backend: ClusterBackend) -> Mapping[str, bytes]:
-        """By client id the states that were handed whole to that node."""
+        """The states that were completely handed off to that node, by client id."""
         raise NotImplementedError(f"{type(self).__name__} sets hands_off, and does not override handed_off")
 
     def answering(self, cluster_backend: ClusterBackend, answer: Callable[[str, bytes], bytes]) -> None:
-        """Let that node's core answer questions, of a method and with data, by ``answer``."""
+        """Let that node's core answer requests with ``answer(method, data)``."""
         raise NotImplementedError(f"{type(self).__name__} sets asks, and does not override answering")
 
     # Alone
 
     @behaviour("CLUSTER-01")
     def test_cluster_01_it_is_told_when_it_is_up(self, cluster_backend: ClusterBackend, drive: Driver) -> None:
-        """When ``start`` is done this node is UP, and the listener was told so."""
+        """When ``start`` completes, this node is UP, and the listener was notified."""
         news = News()
         drive(cluster_backend.start(HERE, news))
 
@@ -166,7 +166,7 @@ class ClusterBackendContract(Contract):
 
     @behaviour("CLUSTER-03")
     def test_cluster_03_alone_no_route_is_waited_for(self, cluster_backend: ClusterBackend, drive: Driver) -> None:
-        """With nobody else a barrier has no laggards, and routes can be told."""
+        """Without other nodes a barrier has no laggards, and routes can be announced."""
         drive(cluster_backend.start(HERE, News()))
         cluster_backend.routes_update(1, [RouteChange("a/#"), RouteChange("b", "group")], [])
         cluster_backend.routes_update(2, [], [RouteChange("a/#")])
@@ -176,7 +176,7 @@ class ClusterBackendContract(Contract):
 
     @behaviour("CLUSTER-04")
     def test_cluster_04_nobody_has_to_let_go(self, cluster_backend: ClusterBackend, drive: Driver) -> None:
-        """A claim of a client id that nobody owned, or an earlier process of this node, answers; so does its end."""
+        """A claim of a client id without an owner, or owned by an earlier process of this node, completes."""
         drive(cluster_backend.start(HERE, News()))
         for epoch, owner in enumerate((None, HERE, NodeIdentity(HERE.name, 0x01D)), 1):
             drive(cluster_backend.claim("client", epoch, owner))
@@ -185,7 +185,7 @@ class ClusterBackendContract(Contract):
 
     @behaviour("CLUSTER-05")
     def test_cluster_05_an_unknown_node_is_named(self, cluster_backend: ClusterBackend, drive: Driver) -> None:
-        """What is meant for a node that is no member raises ServiceUnavailable, which names that node."""
+        """Calls for a node that is no member raise ServiceUnavailable, which names that node."""
         drive(cluster_backend.start(HERE, News()))
         calls: list[Callable[[], object]] = [
             lambda: cluster_backend.forward(NOWHERE, [message()]),
@@ -202,7 +202,7 @@ class ClusterBackendContract(Contract):
 
     @behaviour("CLUSTER-06")
     def test_cluster_06_leaving_is_told(self, cluster_backend: ClusterBackend, drive: Driver) -> None:
-        """``leave`` tells the listener that this node is LEAVING, and has an end."""
+        """``leave`` notifies the listener that this node is LEAVING, and completes."""
         news = News()
         drive(cluster_backend.start(HERE, news))
         drive(cluster_backend.leave(LIMIT_S))
@@ -212,7 +212,7 @@ class ClusterBackendContract(Contract):
 
     @behaviour("CLUSTER-07")
     def test_cluster_07_it_stops_again(self, cluster_backend: ClusterBackend, drive: Driver) -> None:
-        """To stop a backend again, or without leaving, raises nothing, and nobody is told anything any more."""
+        """A second stop, or a stop without leaving, raises nothing, and nothing is reported any more."""
         news = News()
         drive(cluster_backend.start(HERE, news))
         drive(cluster_backend.stop())
@@ -223,7 +223,7 @@ class ClusterBackendContract(Contract):
 
     @behaviour("CLUSTER-08")
     def test_cluster_08_it_says_what_it_promises(self, cluster_backend: ClusterBackend) -> None:
-        """``guarantees`` says what the backend promises, before it is started."""
+        """``guarantees`` has the backend's guarantees before it is started."""
         assert isinstance(cluster_backend.guarantees, Guarantee)
 
     # Two nodes
@@ -232,7 +232,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_09_both_know_both(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """Each node has both among its members, once, and was told that the other is UP."""
+        """Each node has both among its members, once, and was notified that the other is UP."""
         pair = self._pair(cluster_backend, drive, clock)
 
         for backend in (pair.here, pair.there):
@@ -245,7 +245,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_10_messages_come_whole(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A message that is forwarded arrives as it was, with the node that it comes from."""
+        """A forwarded message arrives unchanged, with the node that it comes from."""
         pair = self._pair(cluster_backend, drive, clock)
         sent = [
             message("ä/b", b"\0\xff", retain=True, properties=Properties(user_property=(("k", "v"), ("k", "w")))),
@@ -263,7 +263,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_11_acknowledged_means_committed(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """``forward_acked`` answers only when the other node has committed the messages."""
+        """``forward_acked`` completes only after the other node has committed the messages."""
         pair = self._pair(cluster_backend, drive, clock)
         events: list[str] = []
         pair.others.commit = lambda: Late(events)
@@ -278,7 +278,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_12_a_failed_commit_is_told(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """Where the other node can't commit ``forward_acked`` fails, and the next messages are taken again."""
+        """If the other node can't commit, ``forward_acked`` fails, and later messages are accepted again."""
         pair = self._pair(cluster_backend, drive, clock)
         pair.others.commit = lambda: Late([], ServiceUnavailable("the disk is full"))
         with pytest.raises(SpiError):
@@ -292,7 +292,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_13_routes_are_told_with_versions(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """The other node is told this node's routes, in the order of their versions."""
+        """The other node gets this node's routes, in the order of their versions."""
         pair = self._pair(cluster_backend, drive, clock)
         kept, gone = RouteChange("a/#", "group"), RouteChange("b")
         pair.here.routes_update(1, [kept, gone], [])
@@ -309,7 +309,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_14_who_comes_later_learns_routes(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A node that comes later is told the routes that hold, and none that does not."""
+        """A node that joins later gets the current routes, and no others."""
         news, others = News(), News()
         drive(cluster_backend.start(HERE, news))
         cluster_backend.routes_update(1, [RouteChange("a"), RouteChange("b")], [])
@@ -326,7 +326,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_15_behind_a_barrier_all_know(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A barrier that names no laggards answers when the other node has the routes of that version."""
+        """A barrier that returns no laggards completes when the other node has the routes of that version."""
         pair = self._pair(cluster_backend, drive, clock)
         pair.here.routes_update(1, [RouteChange("a")], [])
 
@@ -338,7 +338,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_16_a_barrier_names_laggards(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A barrier waits no longer than its limit, and answers the nodes that do not know the routes by then."""
+        """A barrier waits no longer than its limit, and returns the nodes that do not have the routes by then."""
         pair = self._pair(cluster_backend, drive, clock)
         go_on = self.stall(pair.there)
         pair.here.routes_update(1, [RouteChange("a")], [])
@@ -352,7 +352,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_17_the_owner_before_lets_go_first(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A claim is told to the owner before, and answers only when that one has let go."""
+        """A claim notifies the previous owner, and completes only when that one has released the client id."""
         pair = self._pair(cluster_backend, drive, clock)
         events: list[str] = []
         pair.others.release = lambda: Late(events)
@@ -369,7 +369,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_18_who_is_gone_holds_nothing(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A claim whose owner before has left answers."""
+        """A claim completes if the previous owner has left."""
         pair = self._pair(cluster_backend, drive, clock)
         self._gone(pair, drive)
 
@@ -380,7 +380,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_19_a_link_tells_how_it_does(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """The link to a reachable node has credit, and sound numbers."""
+        """The link to a reachable node has credit, and valid numbers."""
         pair = self._pair(cluster_backend, drive, clock)
         link = pair.here.link(THERE)
 
@@ -395,9 +395,9 @@ class ClusterBackendContract(Contract):
     def test_cluster_20_a_full_link_takes_no_more(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A link that is full has no credit, drops what is forwarded without an error, and comes back.
+        """A full link has no credit, drops forwarded messages without an error, and recovers.
 
-        What it did take arrives in order.
+        The messages that it accepted arrive in order.
         """
         pair = self._pair(cluster_backend, drive, clock)
         go_on = self.stall(pair.there)
@@ -421,12 +421,12 @@ class ClusterBackendContract(Contract):
     def test_cluster_21_a_publisher_is_heard_in_order(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """Where ORDER_PER_PUBLISHER is promised, a publisher's messages of a topic arrive in order.
+        """With ORDER_PER_PUBLISHER, a publisher's messages of a topic arrive in order.
 
-        Those that are acknowledged and those that are not do not overtake each other.
+        Messages with and without acknowledgement do not overtake each other.
         """
         if Guarantee.ORDER_PER_PUBLISHER not in cluster_backend.guarantees:
-            pytest.skip("the backend does not promise ORDER_PER_PUBLISHER")
+            pytest.skip("the backend does not guarantee ORDER_PER_PUBLISHER")
         pair = self._pair(cluster_backend, drive, clock)
         answers: list[Commit] = []
         for number in range(1, 9, 2):
@@ -442,7 +442,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_22_who_leaves_is_missed(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """When a node leaves the other is told, and does not have it among those who are up and reachable."""
+        """When a node leaves, the other is notified, and does not have it among the reachable members that are UP."""
         pair = self._pair(cluster_backend, drive, clock)
         told = len(pair.news.members)
         self._gone(pair, drive)
@@ -455,7 +455,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_23_nothing_goes_to_who_is_gone(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """What must be kept by a node that is gone fails, and no barrier waits for it."""
+        """Messages for a dead node that must be acknowledged fail, and no barrier waits for it."""
         pair = self._pair(cluster_backend, drive, clock)
         self._gone(pair, drive)
         pair.here.routes_update(1, [RouteChange("a")], [])
@@ -469,7 +469,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_24_a_session_moves_whole(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A hand-off brings its chunks in order, when it is committed; one that is aborted brings nothing."""
+        """A hand-off delivers its chunks in order when it is committed; an aborted one delivers nothing."""
         pair = self._pair(cluster_backend, drive, clock)
         moving = drive(pair.here.hand_off("moving", 3, THERE))
         staying = drive(pair.here.hand_off("staying", 4, THERE))
@@ -488,7 +488,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_25_a_question_is_answered(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A question brings the other core's answer to that method and data."""
+        """A request returns the other core's answer to that method and data."""
         pair = self._pair(cluster_backend, drive, clock)
         self.answering(pair.there, lambda method, data: method.encode() + b":" + data)
 
@@ -501,7 +501,7 @@ class ClusterBackendContract(Contract):
     def test_cluster_26_a_question_has_an_end(
         self, cluster_backend: ClusterBackend, drive: Driver, clock: TurnableClock
     ) -> None:
-        """A question that nobody answers fails when its limit is over."""
+        """A request without an answer fails after its limit."""
         pair = self._pair(cluster_backend, drive, clock)
         go_on = self.stall(pair.there)
         begun = clock.monotonic()
@@ -524,7 +524,7 @@ class ClusterBackendContract(Contract):
         return pair
 
     def _gone(self, pair: Pair, drive: Driver) -> None:
-        """The peer leaves and stops, and this node has noticed."""
+        """The peer leaves and stops, and this node has noticed it."""
         drive(pair.there.leave(LIMIT_S))
         drive(pair.there.stop())
         _wait(lambda: not _up(pair.here, THERE), drive)

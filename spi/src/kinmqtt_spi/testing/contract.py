@@ -1,4 +1,4 @@
-"""What all suites share."""
+"""The common base of all suites."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ X = TypeVar("X")
 
 
 def many(steps: st.SearchStrategy[X]) -> st.SearchStrategy[list[X]]:
-    """Lists of steps that are long as a rule: those of hypothesis have some five items, however many are allowed."""
+    """Lists of steps that are usually long: those of hypothesis have about five items, however many are allowed."""
     return st.lists(st.lists(steps, max_size=10), max_size=10).map(lambda runs: list(chain.from_iterable(runs)))
 
 
 class Contract:
-    """A suite: override the fixture that its docstring names, and the flags of what the implementation can do."""
+    """A suite. Override the fixture that its docstring names, and its flags."""
 
     reactor: Literal["asyncio"] | None = None
     """``"asyncio"`` where the implementation uses asyncio's libraries: an event loop runs while it is waited for."""
 
     @pytest.fixture
     def clock(self) -> TurnableClock:
-        """The clock that the implementation is handed; it stands still unless a test turns it."""
+        """The clock for the implementation. It stands still unless a test advances it."""
         return TurnableClock()
 
     @pytest.fixture
     def drive(self, clock: TurnableClock) -> Iterator[Driver]:
-        """Waits for what the implementation answers. A fixture that opens it asks for this, too."""
+        """Waits for the implementation's answers. A fixture that opens the implementation requests it, too."""
         if self.reactor is None:
             yield TurningDriver(clock)
             return
@@ -46,7 +46,7 @@ class Contract:
 
 
 class StoreContract(Contract):
-    """What the suites of the stores and of the event log share."""
+    """The common base of the suites for stores and the event log."""
 
     survives_restart = False
     """Whether what was kept is there again in another life of the store: override :meth:`reopened`."""
@@ -54,17 +54,17 @@ class StoreContract(Contract):
     """Whether the suite may make what is behind the store fail: override :meth:`failing`."""
 
     def reopened(self, store: Store, drive: Driver) -> Store:
-        """The store's next life over the same state; the one handed in is not used any more."""
+        """Reopen the store over the same state; the old object is not used any more."""
         raise NotImplementedError(f"{type(self).__name__} sets survives_restart, and does not override reopened")
 
     def failing(self, store: Store) -> Callable[[], object]:
-        """Make whatever is behind the store fail from now on; answers a call that mends it."""
+        """Make the store's backend fail from now on; return a call that repairs it."""
         raise NotImplementedError(f"{type(self).__name__} sets can_fail, and does not override failing")
 
     def persist(self, store: Store, write: Callable[[], Maybe[None]], drive: Driver) -> None:
-        """Hand a store one turn's writes as the broker does, and wait until they are kept.
+        """Pass a store one turn's writes as the broker does, and wait until they are committed.
 
-        Raises what the store answers; both of its answers are waited for.
+        Raises the store's errors; both of its answers are awaited.
         """
         errors: list[SpiError] = []
         answers: list[Maybe[None]] = []

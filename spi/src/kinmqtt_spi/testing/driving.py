@@ -1,4 +1,4 @@
-"""Waiting for what a service answers, in tests that are no coroutines: values, Deferreds, coroutines and futures."""
+"""Waits for a service's answers in synchronous tests: values, Deferreds, coroutines and futures."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _TURNS: Final = 10_000
 
 
 class NoAnswer(AssertionError):
-    """A service answered something to wait for, and it never came."""
+    """A service returned an awaitable that never completed."""
 
 
 class Driver(Protocol):
-    """Waits for an answer: ``drive(store.load("c"))`` is what the store answers, sooner or later."""
+    """Waits for an answer: ``drive(store.load("c"))`` returns the store's answer, now or later."""
 
     def __call__(self, answer: Maybe[T]) -> T:
-        """The value of an answer; raises what it fails with, and :class:`NoAnswer` where it never comes."""
+        """Return the result of an answer; raises its error, or :class:`NoAnswer` if it never completes."""
 
     def together(self, answers: Iterable[Maybe[T]]) -> list[T]:
-        """The values of several answers that go on side by side, coroutines too; when all are there.
+        """Return the results of several concurrent answers, including coroutines, when all are available.
 
-        Raises what the first of them fails with that fails, when all others have their end.
+        Raises the first error, after all others have completed.
         """
 
     def abandon(self, answer: Maybe[Any]) -> None:
-        """Wait no more, as the broker where a client has gone: what is awaited is cancelled, and may clean up."""
+        """Stop waiting, as the broker does for a closed connection: the awaited call is cancelled."""
 
 
 class TurningDriver:
-    """Turns a clock until the answer is there: for services that answer at once, or with Twisted's Deferreds.
+    """Advances a clock until the answer is available: for services that answer at once, or with Deferreds.
 
-    ``turn`` is called between looks; without one the clock is advanced by nothing, so that what was put off to a
-    later turn happens.
+    ``turn`` is called between checks. Without one the clock is advanced by zero seconds, so that calls in a later
+    turn are made.
     """
 
     def __init__(self, clock: TurnableClock | None = None, turn: Callable[[], object] | None = None) -> None:
@@ -54,7 +54,7 @@ class TurningDriver:
         return result
 
     def together(self, answers: Iterable[Maybe[T]]) -> list[T]:
-        """See :meth:`Driver.together`: each coroutine goes on to where it waits, then the next one, and so on."""
+        """See :meth:`Driver.together`: each coroutine runs until it waits, then the next one, and so on."""
         waited = list(answers)
         results: dict[int, T] = {}
         errors: dict[int, Exception] = {}
@@ -82,7 +82,7 @@ class TurningDriver:
         raise NoAnswer(f"{waited[min(pending)]!r} had no result after {_TURNS} turns of the clock")
 
     def abandon(self, answer: Maybe[Any]) -> None:
-        """See :meth:`Driver.abandon`; as with Twisted, what a coroutine awaits is cancelled."""
+        """See :meth:`Driver.abandon`: as with Twisted, the call that a coroutine awaits is cancelled."""
         if not isinstance(answer, Awaitable):
             return
         coroutine = _await(answer)
@@ -101,7 +101,7 @@ class TurningDriver:
 
 
 class AsyncioDriver:
-    """Runs an event loop of its own: for services that use asyncio's libraries. Close it when the test is over."""
+    """Runs its own event loop: for services that use asyncio libraries. Close it at the end of the test."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
         self.loop = asyncio.new_event_loop()
@@ -194,7 +194,7 @@ def _await(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
 
 
 class _Patient(Awaitable[T]):
-    """An awaitable that may be looked at again and again before it has its result."""
+    """An awaitable that may be checked repeatedly before it has its result."""
 
     def __init__(self, awaitable: Awaitable[T]) -> None:
         self._awaitable = awaitable

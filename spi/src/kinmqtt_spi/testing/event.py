@@ -1,4 +1,4 @@
-"""The contract of an event log: what happened to clients, and the consumers that follow it."""
+"""The contract of an event log and its consumers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MANY: Final = 1_000_000
 
 
 class EventLogContract(StoreContract):
-    """Override the fixture ``event_log``: an empty log, opened with ``drive`` where it must be waited for.
+    """Override the fixture ``event_log``: an empty log, opened with ``drive`` if it must be awaited.
 
-    Its consumers run while time passes: on ``clock``, which the fixture may ask for, or in the event loop of
-    ``drive``. Where they need more than that override :meth:`pass_time`.
+    Its consumers run while time passes: on ``clock``, which the fixture may request, or in the event loop of
+    ``drive``. Override :meth:`pass_time` if they need more.
     """
 
     forgets = False
@@ -47,18 +47,18 @@ class EventLogContract(StoreContract):
         raise NotImplementedError(f"{type(self).__name__} does not override the fixture event_log")
 
     def forgetting(self, log: EventLog, drive: Driver) -> None:
-        """Have all events go that are in the log now, by age or by number; there may be newer ones then."""
+        """Make all current events expire, by age or by number; there may be newer ones then."""
         raise NotImplementedError(f"{type(self).__name__} sets forgets, and does not override forgetting")
 
     def held(self, drive: Driver) -> tuple[Awaitable[None], Callable[[], object]]:
-        """Something that a handler can await, and a call that ends the wait: an asyncio future unless overridden."""
+        """Return an awaitable for a handler, and a call that ends the wait: an asyncio future by default."""
         if not isinstance(drive, AsyncioDriver):
             raise NotImplementedError(f"{type(self).__name__} sets takes_awaitables, and does not override held")
         future: asyncio.Future[None] = drive.loop.create_future()
         return future, lambda: future.set_result(None)
 
     def pass_time(self, clock: TurnableClock, drive: Driver, seconds: float) -> None:
-        """Let consumers run: turn the clock on, and run the event loop for a moment where there is one."""
+        """Let consumers run: advance the clock, and run the event loop for a moment if there is one."""
         clock.advance(seconds)
         if self.reactor is not None:
             moment: Maybe[None] = asyncio.sleep(0.01)
@@ -68,13 +68,13 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-01")
     def test_event_01_an_empty_log_has_nothing(self, event_log: EventLog, drive: Driver) -> None:
-        """An empty log answers no events, and -1 for what a group has committed of which it never heard."""
+        """An empty log returns no events, and -1 as the committed offset of an unknown group."""
         assert not drive(event_log.read(-1, 10))
         assert drive(event_log.committed("nobody")) == -1
 
     @behaviour("EVENT-02")
     def test_event_02_events_are_in_order(self, event_log: EventLog, drive: Driver) -> None:
-        """A client's events are read in the order in which they were appended, and offsets only go up."""
+        """A client's events are read in the order in which they were appended, and offsets increase."""
         batches = [[event(name, 2 * number), event(name, 2 * number + 1)] for number in range(6) for name in "ab"]
         for batch in batches:
             self._append(event_log, drive, *batch)
@@ -89,7 +89,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-03")
     def test_event_03_reading_goes_on_after_an_offset(self, event_log: EventLog, drive: Driver) -> None:
-        """``read`` answers what is above the offset it is given: after -1 everything, after the last one nothing."""
+        """``read`` returns events above the given offset: after -1 all of them, after the last one none."""
         self._append(event_log, drive, *(event("a", number) for number in range(5)))
         found = self._read(event_log, drive)
 
@@ -99,7 +99,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-04")
     def test_event_04_pages_leave_nothing_out(self, event_log: EventLog, drive: Driver) -> None:
-        """``read`` answers at most as many as asked for; page by page it gives each event once while more come."""
+        """``read`` returns at most the limit; pages return each event once while events are appended."""
         self._append(event_log, drive, *(event("a", number) for number in range(20)))
 
         seen: list[Recorded] = []
@@ -116,7 +116,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-05")
     def test_event_05_everything_comes_back(self, event_log: EventLog, drive: Driver) -> None:
-        """An event comes back as it was: its kind, version, moment and schema version, and plain values as data."""
+        """An event is returned unchanged: kind, version, time, schema version, and plain values as data."""
         data = {"text": "ü \U0001f600", "count": 2**40, "ratio": 0.1, "yes": True, "none": None, "": ""}
         events = [
             Event(kind, f"ä/{kind.value}+#", EventVersion(2**40, 2**50 + number), NOW + 0.123456, data, 1 + number)
@@ -131,7 +131,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-06")
     def test_event_06_offsets_stay(self, event_log: EventLog, drive: Driver) -> None:
-        """An event keeps its offset, however often it is read, and what is appended later stands above it."""
+        """An event keeps its offset, however often it is read, and later events have higher offsets."""
         self._append(event_log, drive, event("a", 1), event("b", 1))
         before = self._read(event_log, drive)
         assert self._read(event_log, drive) == before
@@ -144,7 +144,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-07", needs="forgets")
     def test_event_07_what_is_gone_is_told(self, event_log: EventLog, drive: Driver) -> None:
-        """Reading where the next event is gone raises OffsetOutOfRange, which names the first offset there is."""
+        """A read after which the next event was deleted raises OffsetOutOfRange with the first available offset."""
         self._append(event_log, drive, *(event("a", number) for number in range(3)))
         first, *_, last = self._read(event_log, drive)
         self.forgetting(event_log, drive)
@@ -159,7 +159,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-08")
     def test_event_08_batches_are_kept_in_order(self, event_log: EventLog, drive: Driver) -> None:
-        """Batches that are handed over one behind the other, before the first is kept, are kept in that order."""
+        """Batches that are appended before the first is committed are committed in that order."""
         answers = []
         for number in range(3):
             answers.append(event_log.append([event("a", 2 * number), event("a", 2 * number + 1)]))
@@ -172,7 +172,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-09")
     def test_event_09_a_repeated_batch_loses_nothing(self, event_log: EventLog, drive: Driver) -> None:
-        """A batch that is handed over again is there once or twice: nothing of it or of others is lost or moved."""
+        """A batch that is appended twice is there once or twice; no event is lost or moved."""
         batch = [event("a", 1), event("a", 2)]
         self._append(event_log, drive, *batch)
         before = self._read(event_log, drive)
@@ -186,9 +186,9 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-10", needs="can_fail")
     def test_event_10_a_failure_is_told(self, event_log: EventLog, drive: Driver) -> None:
-        """While what is behind the log fails, appending raises ServiceUnavailable; then all goes on.
+        """While the log's backend fails, appending raises ServiceUnavailable; afterwards it works again.
 
-        What was kept before is there, and what was told as kept afterwards is.
+        Events that were committed before, and those that were reported as committed later, are there.
         """
         self._append(event_log, drive, event("a", 1))
         mend = self.failing(event_log)
@@ -202,7 +202,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-11", needs="survives_restart")
     def test_event_11_events_outlive_the_log(self, event_log: EventLog, drive: Driver) -> None:
-        """What was kept is there in the log's next life, under the same offsets, and new events stand above."""
+        """After a restart the committed events are there, with the same offsets, and new events have higher ones."""
         self._append(event_log, drive, *(event("ä", number) for number in range(3)))
         before = self._read(event_log, drive)
 
@@ -221,7 +221,7 @@ class EventLogContract(StoreContract):
     def test_event_12_a_group_of_one_gets_everything(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """A group of one gets what is there and then what comes, as the log has it, and never an empty batch."""
+        """A group with one consumer gets the present and the later events, in order, and never an empty batch."""
         self._append(event_log, drive, *(event("a", number) for number in range(3)))
         handler = _Collector()
         event_log.consume("g", handler)
@@ -250,7 +250,7 @@ class EventLogContract(StoreContract):
     def test_event_14_a_group_begins_where_it_is_told(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """A group without a committed offset begins with the oldest event, or with what comes after it joined."""
+        """A group without a committed offset begins with the oldest event, or with those after it joined."""
         self._append(event_log, drive, event("a", 1))
         old, new = _Collector(), _Collector()
         event_log.consume("old", old, Start.OLDEST)
@@ -264,7 +264,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-15")
     def test_event_15_a_return_commits(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
-        """When the handler has returned, its batch is committed: nothing of it lies after the committed offset."""
+        """When the handler has returned, its batch is committed: no event of it is above the committed offset."""
         handler = _Collector()
         event_log.consume("g", handler)
         for number in range(3):
@@ -279,7 +279,7 @@ class EventLogContract(StoreContract):
     def test_event_16_a_failure_commits_nothing(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """While a handler raises, its batch is not committed, nor what lies behind it."""
+        """While a handler raises, neither its batch nor later ones are committed."""
         self._append(event_log, drive, event("a", 1))
         handler = _Collector(failures=_MANY)
         event_log.consume("g", handler)
@@ -295,7 +295,7 @@ class EventLogContract(StoreContract):
     def test_event_17_a_failed_batch_comes_again(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """A batch whose handler raised comes again as it was, sooner or later, until it is handled."""
+        """A batch whose handler raised is delivered again, unchanged, until it is handled."""
         self._append(event_log, drive, *(event("a", number) for number in range(4)))
         handler = _Collector(failures=3)
         event_log.consume("g", handler)
@@ -309,7 +309,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-18")
     def test_event_18_a_known_group_goes_on(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
-        """A group with a committed offset goes on after it, wherever a new one would begin."""
+        """A group with a committed offset continues after it, wherever a new one would begin."""
         handler = _Collector()
         consumer = event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1))
@@ -332,7 +332,7 @@ class EventLogContract(StoreContract):
     def test_event_19_what_is_not_committed_comes_again(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """What a consumer could not handle before it was stopped comes to the next one of its group."""
+        """Events that a consumer has not handled when it is stopped go to the next consumer of its group."""
         self._append(event_log, drive, event("a", 1), event("b", 1))
         stuck = _Collector(failures=_MANY)
         consumer = event_log.consume("g", stuck)
@@ -347,7 +347,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-20")
     def test_event_20_groups_are_apart(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
-        """Each group gets every event, at its own pace: one that is stuck does not hold up another."""
+        """Each group gets every event, at its own pace: a group that hangs does not delay another."""
         self._append(event_log, drive, *(event("a", number) for number in range(3)))
         stuck, one, two = _Collector(failures=_MANY), _Collector(), _Collector()
         for group, handler in (("stuck", stuck), ("one", one), ("two", two)):
@@ -364,7 +364,7 @@ class EventLogContract(StoreContract):
     def test_event_21_members_divide_the_clients(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """Members of a group divide the client ids: each gets some of many, and one gets all events of a client."""
+        """Client ids are divided among a group's members: each gets some, and one gets all events of a client."""
         one, two = _Collector(), _Collector()
         event_log.consume("g", one)
         event_log.consume("g", two)
@@ -388,7 +388,7 @@ class EventLogContract(StoreContract):
     def test_event_22_nothing_unhandled_is_committed(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """What one member of a group has not handled is not committed by another that is further."""
+        """Events that one member has not handled are not committed by another member that is further."""
         stuck, fine = _Collector(failures=_MANY), _Collector()
         event_log.consume("g", stuck)
         event_log.consume("g", fine)
@@ -405,7 +405,7 @@ class EventLogContract(StoreContract):
     def test_event_23_a_newcomer_loses_nothing(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """While a consumer joins, every event is handled, each client's in order; some may come twice."""
+        """While a consumer joins, every event is handled, in order for each client; some may be delivered twice."""
         handled: list[Recorded] = []
         event_log.consume("g", _Collector(failures=2, also=handled))
         for number in range(6):
@@ -424,7 +424,7 @@ class EventLogContract(StoreContract):
     def test_event_24_who_leaves_takes_nothing_along(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """When a consumer leaves, the others of its group take over its clients, and what it had not handled."""
+        """When a consumer leaves, the others of its group take over its clients and its unhandled events."""
         handled: list[Recorded] = []
         leaving = event_log.consume("g", _Collector(failures=_MANY))
         event_log.consume("g", _Collector(also=handled))
@@ -444,7 +444,7 @@ class EventLogContract(StoreContract):
     def test_event_25_a_stopped_consumer_gets_nothing(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """A consumer that was stopped gets no further batch; to stop it again is harmless."""
+        """A stopped consumer gets no further batch; a second stop does nothing."""
         handler = _Collector()
         consumer = event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1))
@@ -462,7 +462,7 @@ class EventLogContract(StoreContract):
     def test_event_26_the_oldest_is_what_is_there(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """Where the oldest events are gone a new group begins with the oldest that is left."""
+        """If the oldest events were deleted, a new group begins with the oldest available one."""
         self._append(event_log, drive, event("a", 1))
         last = self._read(event_log, drive)[-1].offset
         self.forgetting(event_log, drive)
@@ -480,7 +480,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-27", needs="takes_awaitables")
     def test_event_27_a_result_commits(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
-        """Where a handler answers an awaitable its batch is committed when that has its result, and not before."""
+        """If a handler returns an awaitable, its batch is committed when that completes, and not before."""
         handler = _Waiting(self, drive)
         event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1))
@@ -497,7 +497,7 @@ class EventLogContract(StoreContract):
     def test_event_28_an_error_brings_the_batch_again(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """Where the awaitable that a handler answered raises, the same batch comes again."""
+        """If the awaitable of a handler raises, the same batch is delivered again."""
         self._append(event_log, drive, event("a", 1), event("a", 2))
         handler = _Waiting(self, drive, failures=2)
         event_log.consume("g", handler)
@@ -514,7 +514,7 @@ class EventLogContract(StoreContract):
     def test_event_29_stopping_waits_for_the_last_call(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """``stop`` is done when the handler's last call is, whose batch is committed; none follows."""
+        """``stop`` completes with the handler's last call, whose batch is committed; no other call follows."""
         handler = _Waiting(self, drive)
         consumer = event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1))
@@ -533,7 +533,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-30", needs="takes_awaitables")
     def test_event_30_a_client_is_in_one_hand(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
-        """While a handler works on events of a client, no other call of its group gets that client's events.
+        """While a handler has events of a client, no other call of its group gets events of that client.
 
         That holds while consumers join.
         """
@@ -561,7 +561,7 @@ class EventLogContract(StoreContract):
 
     @behaviour("EVENT-31", needs="survives_restart")
     def test_event_31_groups_outlive_the_log(self, event_log: EventLog, clock: TurnableClock, drive: Driver) -> None:
-        """In the log's next life a group goes on after what it has committed, and misses nothing."""
+        """After a restart a group continues after its committed offset, and misses no event."""
         handler = _Collector()
         consumer = event_log.consume("g", handler)
         self._append(event_log, drive, event("a", 1), event("a", 2))
@@ -582,7 +582,7 @@ class EventLogContract(StoreContract):
     def test_event_32_nothing_is_lost_by_chance(
         self, event_log: EventLog, clock: TurnableClock, drive: Driver
     ) -> None:
-        """Whoever joins, leaves and fails at random: every event is handled, each client's in order."""
+        """With random joins, leaves and failures every event is handled, in order for each client."""
         examples = iter(range(1_000_000))
 
         @settings(
@@ -636,23 +636,23 @@ class EventLogContract(StoreContract):
         """Let time pass until a condition holds."""
         passed, limit = 0.0, monotonic() + (0 if self.reactor is None else LIMIT_S)
         while not condition():
-            assert passed < _PATIENCE_S or monotonic() < limit, "what is waited for does not come about"
+            assert passed < _PATIENCE_S or monotonic() < limit, "the condition is not reached"
             self.pass_time(clock, drive, _STEP_S if passed else 0.0)
             passed += _STEP_S
 
     def _quiet(self, clock: TurnableClock, drive: Driver) -> None:
-        """Let time pass for things that must not come about."""
+        """Let time pass, to check that nothing happens."""
         for _ in range(int(_QUIET_S / _STEP_S)):
             self.pass_time(clock, drive, _STEP_S)
 
     def _committed(self, log: EventLog, clock: TurnableClock, drive: Driver, group: str) -> None:
-        """Wait until a group has committed all there is."""
+        """Wait until a group has committed all events."""
         last = self._read(log, drive)[-1].offset
         self._until(clock, drive, lambda: drive(log.committed(group)) >= last)
 
 
 class _Collector:
-    """A handler that remembers what it got, and raises as often as it is told."""
+    """A handler that collects its events, and raises a number of times."""
 
     def __init__(self, failures: int = 0, also: list[Recorded] | None = None) -> None:
         self.batches: list[list[Recorded]] = []
@@ -670,7 +670,7 @@ class _Collector:
             self._also += batch
 
     def first(self) -> list[Recorded]:
-        """What was handled, as it came for the first time."""
+        """The handled events, without redelivered ones."""
         return _first(self.handled)
 
 
@@ -696,19 +696,19 @@ class _Waiting:
         self.ended += batch
 
     def go(self) -> None:
-        """End what was begun."""
+        """End the call that was begun."""
         going, self._going = self._going, []
         for go in going:
             go()
 
 
 def _reaches(items: Callable[[], Sized], count: int) -> Callable[[], bool]:
-    """Whether there are so many of them, when it is asked."""
+    """Tell whether there are that many of them."""
     return lambda: len(items()) >= count
 
 
 def _first(handled: Iterable[Recorded]) -> list[Recorded]:
-    """Without what came again."""
+    """The events without redelivered ones."""
     first: dict[int, Recorded] = {}
     for recorded in handled:
         first.setdefault(recorded.offset, recorded)
@@ -728,5 +728,5 @@ def _by_client(its: Event) -> str:
 
 
 def _steps() -> st.SearchStrategy[list[tuple[str, int]]]:
-    """What happens, and to whom, how often or for how long."""
+    """An action, its client, and how often or for how long."""
     return many(st.tuples(st.sampled_from(("append", "append", "join", "leave", "turn")), st.integers(0, 5)))

@@ -1,15 +1,15 @@
-"""Faults in the calls of a service: slow, failing, half-done and repeated ones, when a test says so.
+"""Fault injection for services: slow, failing, half-done and repeated calls, as a test requests.
 
-``faulty(store, SessionStore, faults)`` is the store with ``faults`` in front of it: hand it to whatever uses the
-store, and say what is to go wrong::
+``faulty(store, SessionStore, faults)`` is the store with ``faults`` in front of it. Pass it to the code under test,
+and set the faults::
 
     faults.fail()                     # the next call is not made, and fails
     faults.fail(done=True)            # the next call is made, and its answer is lost
-    faults.halve()                    # of the next batch one half is done, and the call fails
+    faults.halve()                    # half of the next batch is done, and the call fails
     faults.repeat()                   # the next call is made twice
-    faults.hold(); ...; faults.go()   # calls answer when they are let go, in their order
+    faults.hold(); ...; faults.go()   # calls answer when they are released, in order
 
-What waits for a held call in Twisted's way needs Deferreds to wait for: see :class:`Faults`.
+Twisted code needs Deferreds to wait for held calls: see :class:`Faults`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Fault = Callable[[Callable[..., Any], str, tuple[Any, ...], dict[str, Any]], An
 
 
 class Held(Awaitable[Any]):
-    """The answer of a call that was held: nothing until it is let go, then what the call answered."""
+    """The answer of a held call: pending until it is released, then the call's answer."""
 
     def __init__(self, call: Callable[[], Any], wait: Wait | None = None) -> None:
         self._call = call
@@ -47,7 +47,7 @@ class Held(Awaitable[Any]):
             self._gate, self._open = wait()
 
     def done(self) -> bool:
-        """Whether it was let go."""
+        """Tell whether the call was released."""
         return self._went
 
     def go(self) -> None:
@@ -72,16 +72,12 @@ class Held(Awaitable[Any]):
 
 
 class Faults:
-    """What is to go wrong, in order; a call for which nothing is said goes through."""
+    """The faults of the next calls, in order; a call without a fault is made as usual."""
 
     def __init__(self, wait: Wait | None = None) -> None:
-        """``wait`` makes what a held call is waited for with, and the call that ends the wait.
+        """``wait`` makes the awaitable of a held call, and a call that ends the wait.
 
-        Nothing is needed where asyncio or a driver of the kit waits. A Twisted program can wait for Deferreds only::
-
-            def wait():
-                deferred = Deferred()
-                return deferred, lambda: deferred.callback(None)
+        It is not needed with asyncio or a driver of the kit. A Twisted program can wait only for Deferreds::
         """
         self.calls: list[str] = []
         """The names of the methods called, in order."""
@@ -90,7 +86,7 @@ class Faults:
         self._wait = wait
 
     def fail(self, times: int = 1, error: Exception | None = None, *, done: bool = False) -> None:
-        """Fail the next calls with ``error``, or ServiceUnavailable; ``done`` makes them, and loses the answer."""
+        """Fail the next calls with ``error``, or ServiceUnavailable; with ``done`` they are made all the same."""
         raised = ServiceUnavailable("a fault was injected") if error is None else error
 
         def fault(call: Callable[..., Any], name: str, arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:
@@ -114,7 +110,7 @@ class Faults:
         self._next.append(fault)
 
     def repeat(self) -> None:
-        """Make the next call twice; what it answers is the second's answer, whatever becomes of the first."""
+        """Make the next call twice; its answer is that of the second, whatever the result of the first."""
 
         def fault(call: Callable[..., Any], name: str, arguments: tuple[Any, ...], more: dict[str, Any]) -> Any:
             first = None
@@ -126,14 +122,14 @@ class Faults:
         self._next.append(fault)
 
     def hold(self) -> None:
-        """From now on calls are made, and answer, when they are let go."""
+        """From now on calls are made, and answer, when they are released."""
         if self._held is None:
             self._held = deque()
 
     def go(self, calls: int | None = None) -> None:
-        """Let the oldest calls go; without a number all, and those to come are not held any more.
+        """Release the oldest calls; without a number release all, and hold no further ones.
 
-        Raises ``ValueError`` where fewer are held.
+        Raises ``ValueError`` if fewer are held.
         """
         held = deque() if self._held is None else self._held
         if calls is None:
@@ -142,7 +138,7 @@ class Faults:
             self._held = None
             return
         if calls > len(held):
-            raise ValueError(f"{calls} calls can't be let go: {len(held)} are held")
+            raise ValueError(f"{calls} calls can't be released: {len(held)} are held")
         for _ in range(calls):
             held.popleft().go()
 
@@ -155,7 +151,7 @@ class Faults:
         *,
         waits: bool = True,
     ) -> Any:
-        """Make one call, with what is to go wrong; it is held only where its answer may be waited for."""
+        """Make one call, with its fault; it is held only if its answer may be awaited."""
         self.calls.append(name)
         fault = self._next.popleft() if self._next else None
 
@@ -170,11 +166,11 @@ class Faults:
 
 
 def faulty(service: S, interface: type[S], faults: Faults, *methods: str) -> S:
-    """The service with faults in front of ``methods``, or of all it must implement that may be waited for.
+    """Return the service with faults in front of ``methods``, or of all abstract methods that may be awaited.
 
-    What must answer without waiting (``count``, ``sizes`` and their like) is never held, and goes through as it is
-    unless it is named; so does ``commit``. Raises ``ValueError`` for a method that the interface does not have, and
-    where none is named of an interface that is never waited for.
+    Methods that answer without waiting (``count``, ``sizes``) and ``commit`` are never held, and are passed through
+    unless they are named. Raises ``ValueError`` for a method that the interface does not have, and if none is named
+    for an interface without awaitable answers.
     """
     names = {name for name in dir(interface) if not name.startswith("_")}
     calls = {name for name in names if callable(getattr(interface, name))}
@@ -184,7 +180,7 @@ def faulty(service: S, interface: type[S], faults: Faults, *methods: str) -> S:
         raise ValueError(f"{interface.__name__} has no method {', '.join(sorted(unknown))}")
     concerned = set(methods) or waits & _abstract(interface)
     if not concerned:
-        raise ValueError(f"nothing of {interface.__name__} is waited for: name the methods that are to go wrong")
+        raise ValueError(f"no method of {interface.__name__} may be awaited: name the methods to fault")
 
     def method(name: str) -> Callable[..., Any]:
         def call(self: Any, *arguments: Any, **more: Any) -> Any:
@@ -204,7 +200,7 @@ def faulty(service: S, interface: type[S], faults: Faults, *methods: str) -> S:
 
 
 def _failed(answer: Any, error: Exception) -> Any:
-    """Raise the error, once what was done is done."""
+    """Raise the error after the call is done."""
     if not isinstance(answer, Awaitable):
         raise error
 

@@ -1,4 +1,4 @@
-"""A plugin's hooks, called by themselves as the broker calls them."""
+"""Calls a plugin's hooks as the broker does."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kinmqtt_spi.markers import PROJECT, HookTraits, traits_of
 
 
 class Hooks:
-    """What a plugin implements: an object or a module, whose functions take the arguments they want."""
+    """The hooks of a plugin: an object or a module, whose functions take the arguments they need."""
 
     def __init__(self, plugin: Any) -> None:
-        """Raises pluggy's ``PluginValidationError`` where an implementation does not fit its hook."""
+        """Raises pluggy's ``PluginValidationError`` if an implementation does not match its hook."""
         manager = pluggy.PluginManager(PROJECT)
         for module in HOOKSPEC_MODULES:
             manager.add_hookspecs(module)
@@ -29,15 +29,15 @@ class Hooks:
             self._specs[caller.name] = caller.spec.function
 
     def has(self, hook: str) -> bool:
-        """Whether the plugin implements the hook."""
+        """Tell whether the plugin implements the hook."""
         return hook in self.implementations
 
     def traits(self, hook: str) -> HookTraits:
-        """How a hook that it implements was declared."""
+        """Return the traits of a hook that it implements."""
         return traits_of(self._specs[hook])
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """What the plugin answers; ``arguments`` are all that the hook has."""
+        """Call a hook and return the answer; ``arguments`` are all arguments of the hook."""
         assert hook in self.implementations, f"the plugin does not implement {hook}"
         implementation = self.implementations[hook]
         return implementation.function(*(arguments[name] for name in implementation.argnames))

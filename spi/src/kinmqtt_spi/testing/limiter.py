@@ -1,4 +1,4 @@
-"""The contract of a limiter: how much of what, and what becomes of the rest."""
+"""The contract of a limiter: what passes, and what happens to the excess."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHERS: Final = 20
 
 @frozen(slots=True)
 class LimiterCase:
-    """A limiter, and what it limits."""
+    """A limiter, and its limit."""
 
     plugin: Any
     """Configured with the fixture ``clock``."""
@@ -45,7 +45,7 @@ class LimiterCase:
 
 
 class LimiterContract(Contract):
-    """Override the fixture ``limiter``, which answers a :class:`LimiterCase`; hand its plugin the ``clock``."""
+    """Override the fixture ``limiter``, which returns a :class:`LimiterCase`; pass its plugin the ``clock``."""
 
     limits_rate = True
     """Whether the limited resource has a rate."""
@@ -64,22 +64,22 @@ class LimiterContract(Contract):
 
     @pytest.fixture
     def limiter(self, clock: TurnableClock) -> LimiterCase:
-        """The plugin under test, and what it limits."""
+        """The plugin under test, and its limit."""
         raise NotImplementedError(f"{type(self).__name__} does not override the fixture limiter")
 
     def size(self, case: LimiterCase) -> int:
-        """How many clients the plugin remembers now."""
+        """Return the number of clients that the plugin remembers."""
         raise NotImplementedError(f"{type(self).__name__} sets bounded, and does not override size")
 
     def reload(self, case: LimiterCase, drive: Driver) -> None:
-        """Make the plugin take the settings that it has once more."""
+        """Reload the plugin with its present settings."""
         raise NotImplementedError(f"{type(self).__name__} sets reloads, and does not override reload")
 
     # Answers
 
     @behaviour("LIMITER-01")
     def test_limiter_01_it_answers_at_once(self, limiter: LimiterCase) -> None:
-        """``acquire`` answers at once, with a ``LimitDecision`` or ``None`` to abstain."""
+        """``acquire`` returns a ``LimitDecision``, or ``None`` to abstain, without waiting."""
         hooks = Hooks(limiter.plugin)
         for resource in (limiter.unlimited, *[limiter.limited] * (limiter.passes + 1)):
             answer = hooks.call("acquire", resource=resource, amount=1)
@@ -88,7 +88,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-02")
     def test_limiter_02_what_is_not_limited_passes(self, limiter: LimiterCase) -> None:
-        """What no rule is about passes, however much of it, and while what is limited does not."""
+        """A resource without a rule passes, however much of it, also while the limited resource does not."""
         hooks = Hooks(limiter.plugin)
         for _ in range(1000):
             _acquire(hooks, limiter.limited)
@@ -97,7 +97,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-03")
     def test_limiter_03_the_excess_does_not_pass(self, limiter: LimiterCase) -> None:
-        """As much as may pass at once passes, and the next does not."""
+        """The burst passes, and the next one does not."""
         hooks = Hooks(limiter.plugin)
 
         answers = [_allowed(_acquire(hooks, limiter.limited)) for _ in range(limiter.passes + 1)]
@@ -106,7 +106,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-04")
     def test_limiter_04_an_amount_counts_as_much(self, limiter: LimiterCase) -> None:
-        """An amount counts as that many: asked for at once it leaves as much as asked for one by one."""
+        """An amount counts in full: requested at once it leaves as much as requested one by one."""
         hooks = Hooks(limiter.plugin)
 
         assert _allowed(_acquire(hooks, limiter.limited, limiter.passes))
@@ -114,13 +114,13 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-05")
     def test_limiter_05_an_excess_names_its_rule(self, limiter: LimiterCase) -> None:
-        """An answer other than ALLOW names the rule that spoke."""
+        """An answer other than ALLOW names its rule."""
         for decision in _excess(limiter):
             assert decision.rule
 
     @behaviour("LIMITER-06")
     def test_limiter_06_a_delay_is_a_time(self, limiter: LimiterCase) -> None:
-        """A delay is finite and not negative, and one that is the answer is longer than nothing."""
+        """A delay is finite and not negative, and that of a DELAY is positive."""
         for decision in _excess(limiter):
             assert isfinite(decision.delay_s)
             assert decision.delay_s >= 0
@@ -128,13 +128,13 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-07")
     def test_limiter_07_a_refusal_has_a_reason(self, limiter: LimiterCase) -> None:
-        """What is refused is refused with the reason code of a failure."""
+        """A refusal has the reason code of a failure."""
         for decision in _excess(limiter):
             assert decision.reason >= 0x80
 
     @behaviour("LIMITER-08")
     def test_limiter_08_what_is_not_known_is_met(self, limiter: LimiterCase) -> None:
-        """Every kind is answered without an error where client id, user name and topic are not known."""
+        """Every kind is answered without an error if client id, user name and topic are unknown."""
         hooks = Hooks(limiter.plugin)
         for kind in ResourceKind:
             for address in ("192.0.2.1", "2001:db8::1", ""):
@@ -143,9 +143,9 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-09")
     def test_limiter_09_it_says_what_it_needs(self, limiter: LimiterCase) -> None:
-        """``limiter_needs``, where it is there, names the kind that is limited, and topics where rules look at them.
+        """``limiter_needs``, if implemented, names the limited kind, and topics if rules depend on them.
 
-        What is limited by how much there is at once is among ``releases``.
+        A kind with a limit on concurrency is among ``releases``.
         """
         hooks = Hooks(limiter.plugin)
         needs = hooks.call("limiter_needs") if hooks.has("limiter_needs") else LimiterNeeds()
@@ -175,9 +175,9 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-11", needs="limits_rate")
     def test_limiter_11_the_rate_is_kept(self, limiter: LimiterCase, clock: TurnableClock) -> None:
-        """Over a minute about as much passes as the rate says, and no more than that and what passes at once.
+        """Over a minute about as much passes as the rate allows, and no more than that and the burst.
 
-        The client that is watched obeys a delay, and asks at once when it is over.
+        The client obeys delays, and requests again when they are over.
         """
         hooks = Hooks(limiter.plugin)
         asked = min(ceil(limiter.rate_per_s * SPAN_S * 4), 6000)
@@ -198,7 +198,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-12", needs="limits_rate")
     def test_limiter_12_no_time_brings_nothing(self, limiter: LimiterCase, clock: TurnableClock) -> None:
-        """While the clock stands nothing comes back, and when it has gone long enough everything."""
+        """While the clock stands still no tokens are added; after long enough the whole burst is available."""
         hooks = Hooks(limiter.plugin)
         used = [_allowed(_acquire(hooks, limiter.limited)) for _ in range(limiter.passes * 10)]
         clock.advance(10 * limiter.passes / limiter.rate_per_s + 1)
@@ -209,9 +209,9 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-24", needs="limits_rate")
     def test_limiter_24_a_large_amount_is_owed(self, limiter: LimiterCase, clock: TurnableClock) -> None:
-        """An amount larger than what may pass at once passes where one would, and what it takes beyond is owed.
+        """An amount above the burst passes if one would, and the excess is taken on credit.
 
-        A read may hold more packets than any limit allows: it is not refused for ever, and the rate is kept.
+        A read may have more packets than any limit: it is not refused for ever, and the rate holds.
         """
         hooks = Hooks(limiter.plugin)
         for _ in range(limiter.passes - 1):
@@ -230,7 +230,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-13", needs="bounded")
     def test_limiter_13_its_memory_is_bounded(self, limiter: LimiterCase) -> None:
-        """However many clients come, no more are remembered than the bound, and the last of them is limited, too."""
+        """However many clients there are, no more are remembered than the limit, and the last one is limited, too."""
         hooks = Hooks(limiter.plugin)
         clients = max(CLIENTS, self.bound + self.bound // 10)
         for number in range(clients):
@@ -245,7 +245,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-14", needs="limits_concurrency")
     def test_limiter_14_what_is_released_can_be_used(self, limiter: LimiterCase, clock: TurnableClock) -> None:
-        """What was granted and is released can be granted again, and time alone brings nothing back."""
+        """A released grant can be granted again, and time alone adds nothing."""
         hooks = Hooks(limiter.plugin)
         for _ in range(limiter.passes):
             assert _allowed(_acquire(hooks, limiter.limited))
@@ -259,7 +259,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-15", needs="limits_concurrency")
     def test_limiter_15_what_was_refused_is_not_held(self, limiter: LimiterCase) -> None:
-        """What the limiter refused it does not count, and will not be told of its release."""
+        """A refusal by the limiter is not counted, and not released."""
         hooks = Hooks(limiter.plugin)
         for _ in range(3):
             granted = [_allowed(_acquire(hooks, limiter.limited)) for _ in range(limiter.passes * 2)]
@@ -269,7 +269,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-16", needs="limits_concurrency")
     def test_limiter_16_amounts_are_released_as_granted(self, limiter: LimiterCase) -> None:
-        """An amount is released as it was granted; over many rounds nothing is lost and nothing is won."""
+        """An amount is released as it was granted; over many rounds nothing is lost or gained."""
         hooks = Hooks(limiter.plugin)
         for _ in range(1000):
             assert _allowed(_acquire(hooks, limiter.limited, limiter.passes))
@@ -280,7 +280,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-17")
     def test_limiter_17_one_share_is_taken_together(self, limiter: LimiterCase) -> None:
-        """What is used by others of the same share is taken from it: nobody gains by another name."""
+        """Usage by others with the same share is taken from it: another name gives nothing more."""
         hooks = Hooks(limiter.plugin)
         others = _some(limiter.same_share, "others of the same share")
         _spend(hooks, limiter)
@@ -289,7 +289,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-18")
     def test_limiter_18_much_in_common_is_not_the_same(self, limiter: LimiterCase) -> None:
-        """Who has a share of its own has all of it, whatever is in common with a client whose share is used up."""
+        """A client with its own share has all of it, whatever it shares with one whose share is used up."""
         hooks = Hooks(limiter.plugin)
         others = _some(limiter.own_share, "others with shares of their own")
         _spend(hooks, limiter)
@@ -299,7 +299,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-19", needs="per_client")
     def test_limiter_19_others_bring_nothing_back(self, limiter: LimiterCase) -> None:
-        """Whose share is used up gains nothing by others that come, use theirs, and are refused."""
+        """A client whose share is used up gains nothing from others that use theirs and are refused."""
         hooks = Hooks(limiter.plugin)
         _spend(hooks, limiter)
         for number in range(OTHERS):
@@ -310,7 +310,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-20", needs="limits_concurrency")
     def test_limiter_20_a_release_is_its_clients(self, limiter: LimiterCase) -> None:
-        """What another client releases leaves a client's share used up, and can be used by that other."""
+        """A release by another client leaves a used-up share used up, and that other can use it."""
         if not self.per_client:
             pytest.skip("the limiter has one share for all clients")
         hooks = Hooks(limiter.plugin)
@@ -328,7 +328,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-21", needs="reloads")
     def test_limiter_21_it_limits_after_a_reload(self, limiter: LimiterCase, drive: Driver) -> None:
-        """After a reload with the same settings as much passes at once as before, at the most."""
+        """After a reload with the same settings no more passes at once than before."""
         for _ in range(3):
             self.reload(limiter, drive)
         hooks = Hooks(limiter.plugin)
@@ -339,7 +339,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-22", needs="keeps_use")
     def test_limiter_22_a_reload_brings_nothing_back(self, limiter: LimiterCase, drive: Driver) -> None:
-        """What was used up before a reload with the same settings is used up after it."""
+        """A share that was used up before a reload with the same settings is used up after it."""
         _spend(Hooks(limiter.plugin), limiter)
         for _ in range(3):
             self.reload(limiter, drive)
@@ -349,7 +349,7 @@ class LimiterContract(Contract):
 
     @behaviour("LIMITER-23", needs="limits_rate")
     def test_limiter_23_a_refusal_is_not_for_ever(self, limiter: LimiterCase, clock: TurnableClock) -> None:
-        """Who was refused or delayed is let through again when time has gone, however often that happened."""
+        """A refused or delayed client passes again after a while, however often it was refused."""
         hooks = Hooks(limiter.plugin)
         for _ in range(20):
             _spend(hooks, limiter)
@@ -370,7 +370,7 @@ def _some(examples: Sequence[Any], what: str) -> Sequence[Any]:
 
 
 def _spend(hooks: Hooks, case: LimiterCase) -> None:
-    """Use the whole share of what is limited."""
+    """Use the whole share of the limited resource."""
     for _ in range(case.passes):
         _acquire(hooks, case.limited)
     assert not _allowed(_acquire(hooks, case.limited))
@@ -381,7 +381,7 @@ def _allowed(decision: Any) -> bool:
 
 
 def _excess(case: LimiterCase) -> Iterator[LimitDecision]:
-    """Answers that are not ALLOW, each later in debt than the one before."""
+    """Answers that are not ALLOW, each with more debt than the one before."""
     hooks = Hooks(case.plugin)
     for _ in range(case.passes):
         _acquire(hooks, case.limited)
@@ -392,7 +392,7 @@ def _excess(case: LimiterCase) -> Iterator[LimitDecision]:
 
 
 def _another(resource: Resource, number: int) -> Resource:
-    """The same, used by another client from another address."""
+    """The same resource, used by another client from another address."""
     return evolve(
         resource,
         address=f"2001:db8::{number >> 16:x}:{number & 0xFFFF:x}",

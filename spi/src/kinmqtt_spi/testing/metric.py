@@ -58,7 +58,7 @@ TRAFFIC: Final = TrafficSnapshot(
 
 
 class MetricsContract(Contract):
-    """Override the fixture ``metrics``: a registry, or a face to one, in which nothing was made yet."""
+    """Override the fixture ``metrics``: an empty registry, or a view of one."""
 
     @pytest.fixture
     def metrics(self) -> Metrics:
@@ -67,7 +67,7 @@ class MetricsContract(Contract):
 
     @behaviour("METRIC-01")
     def test_metric_01_a_counter_begins_at_nothing(self, metrics: Metrics) -> None:
-        """A counter begins at 0, counts by its ``value``, and has the name, unit and labels it was asked for."""
+        """A counter starts at 0, counts by its ``value``, and has the given name, unit and labels."""
         counter = metrics.counter("queue.dropped", "messages", LABELS)
         first = counter.value
         counter.value += 3
@@ -78,7 +78,7 @@ class MetricsContract(Contract):
 
     @behaviour("METRIC-02")
     def test_metric_02_asking_again_gives_the_same(self, metrics: Metrics) -> None:
-        """Asking again for the same name and labels, in whatever order, gives the same object."""
+        """The same name and labels, in any order, return the same object."""
         turned = dict(reversed(list(LABELS.items())))
 
         assert metrics.counter("a", "messages", LABELS) is metrics.counter("a", "messages", turned)
@@ -87,7 +87,7 @@ class MetricsContract(Contract):
 
     @behaviour("METRIC-03")
     def test_metric_03_other_labels_are_another(self, metrics: Metrics) -> None:
-        """Metrics of one name with other labels are others."""
+        """Metrics with the same name and other labels are different ones."""
         found = [metrics.counter("a", "messages", labels) for labels in ({}, {"k": "a"}, {"k": "b"}, LABELS)]
         found[1].value += 1
 
@@ -95,7 +95,7 @@ class MetricsContract(Contract):
 
     @behaviour("METRIC-04")
     def test_metric_04_a_gauge_is_read_when_looked_at(self, metrics: Metrics) -> None:
-        """A gauge is not read when it is made, and tells what is true whenever it is read."""
+        """A gauge is not read when it is made, and returns the current value whenever it is read."""
         numbers = iter((1.5, 2.5))
         gauge = metrics.gauge("queue.size", "bytes", lambda: next(numbers), LABELS)
 
@@ -105,7 +105,7 @@ class MetricsContract(Contract):
 
     @behaviour("METRIC-05")
     def test_metric_05_a_histogram_counts_by_bounds(self, metrics: Metrics) -> None:
-        """A histogram counts each value under the first bound that is not below it; the last bucket has none."""
+        """A histogram counts each value under the first bound that is not below it; the last bucket has no bound."""
         histogram = metrics.histogram("turn.duration", "seconds", (1, 2.5), LABELS)
         for value in (0, 1, 1.5, 2.5, 2.6, 100):
             histogram.observe(value)
@@ -117,14 +117,14 @@ class MetricsContract(Contract):
 
     @behaviour("METRIC-06")
     def test_metric_06_bounds_rise(self, metrics: Metrics) -> None:
-        """A histogram without bounds, or whose bounds do not rise, raises ``ValueError``."""
+        """A histogram without bounds, or whose bounds do not increase, raises ``ValueError``."""
         for number, bounds in enumerate(((), (2, 1), (1, 1))):
             with pytest.raises(ValueError):
                 metrics.histogram(f"turn.duration{number}", "seconds", bounds)
 
     @behaviour("METRIC-07")
     def test_metric_07_a_name_has_one_unit(self, metrics: Metrics) -> None:
-        """A name that exists with another unit raises ``ValueError``, under other labels too; what is there stays."""
+        """An existing name with another unit raises ``ValueError``, also with other labels; the metric stays."""
         counter = metrics.counter("a", "messages")
         metrics.gauge("b", "messages", lambda: 1.0)
         metrics.histogram("c", "seconds", (1,))
@@ -141,7 +141,7 @@ class MetricsContract(Contract):
 
     @behaviour("METRIC-08")
     def test_metric_08_a_name_has_one_sort(self, metrics: Metrics) -> None:
-        """A name that exists as another sort of metric raises ``ValueError``; what is there stays."""
+        """An existing name with another type of metric raises ``ValueError``; the metric stays."""
         counter = metrics.counter("a", "messages")
         metrics.gauge("b", "messages", lambda: 1.0)
 
@@ -156,7 +156,7 @@ class MetricsContract(Contract):
 
     @behaviour("METRIC-15")
     def test_metric_15_labels_are_told_apart(self, metrics: Metrics) -> None:
-        """Labels are told apart whatever stands in them, by case too, and names by every sign of them."""
+        """Labels differ by every character, and by case; so do names."""
         labels = [
             *({"a": "b", "c": "d"}, {"a": "b,c=d"}, {"a": "b", "cd": ""}, {"a": "bcd"}, {"ab": "cd"}),
             *(
@@ -177,7 +177,7 @@ class MetricsContract(Contract):
 
     @behaviour("METRIC-16")
     def test_metric_16_each_has_its_own_numbers(self, metrics: Metrics) -> None:
-        """Gauges and histograms of one name with other labels are others: each has its own reading and counts."""
+        """Gauges and histograms with the same name and other labels have their own values."""
         gauges = [
             metrics.gauge("b", "bytes", lambda: 1.0, {"k": "a"}),
             metrics.gauge("b", "bytes", lambda: 2.0, {"k": "b"}),
@@ -193,7 +193,7 @@ class MetricsContract(Contract):
 class MetricPluginContract(Contract):
     """Override the fixture ``metric_plugin``: a plugin that publishes below ``$SYS/``, or takes snapshots.
 
-    It is configured, and started where it must be.
+    It is configured, and started if it must be.
     """
 
     publishes = True
@@ -211,12 +211,12 @@ class MetricPluginContract(Contract):
         raise NotImplementedError(f"{type(self).__name__} does not override the fixture metric_plugin")
 
     def failing(self, plugin: Any) -> None:
-        """Let nothing get through any more to where snapshots go."""
+        """Make the destination of snapshots unreachable."""
         raise NotImplementedError(f"{type(self).__name__} sets can_fail, and does not override failing")
 
     @behaviour("METRIC-09", needs="publishes")
     def test_metric_09_topics_are_below_sys(self, metric_plugin: Any) -> None:
-        """Every topic is below ``$SYS/`` and one that a message can be published to."""
+        """Every topic is below ``$SYS/``, and is a valid topic name."""
         for each in _topics(metric_plugin):
             assert each.topic.startswith("$SYS/")
             assert len(each.topic) > len("$SYS/")
@@ -232,7 +232,7 @@ class MetricPluginContract(Contract):
 
     @behaviour("METRIC-11", needs="publishes")
     def test_metric_11_each_can_be_read(self, metric_plugin: Any) -> None:
-        """Each topic can be read, again and again, and is text each time."""
+        """Each topic can be read repeatedly, and its value is text."""
         for each in _topics(metric_plugin):
             for _ in range(3):
                 text = each.read()
@@ -241,14 +241,14 @@ class MetricPluginContract(Contract):
 
     @behaviour("METRIC-12", needs="samples")
     def test_metric_12_every_snapshot_is_taken(self, metric_plugin: Any, drive: Driver) -> None:
-        """Every snapshot is taken without an error: an empty one, and numbers and labels of any sort."""
+        """Every snapshot is accepted without an error: an empty one, and all kinds of numbers and labels."""
         hooks = Hooks(metric_plugin)
         for snapshot in (EMPTY, FULL, FULL, EMPTY):
             drive(hooks.call("sampled", snapshot=snapshot))
 
     @behaviour("METRIC-13", needs="samples")
     def test_metric_13_a_snapshot_is_left_as_it_is(self, metric_plugin: Any, drive: Driver) -> None:
-        """A snapshot is handed to several plugins, and none changes it."""
+        """The plugin does not change a snapshot, which goes to several plugins."""
         snapshot = deepcopy(FULL)
         drive(Hooks(metric_plugin).call("sampled", snapshot=snapshot))
 
@@ -256,7 +256,7 @@ class MetricPluginContract(Contract):
 
     @behaviour("METRIC-14", needs="can_fail")
     def test_metric_14_a_failure_has_an_end(self, metric_plugin: Any, drive: Driver, clock: TurnableClock) -> None:
-        """Where nothing gets through the plugin raises within the time of a notice, rather than waiting for ever."""
+        """If the destination is unreachable, the plugin raises within the time limit of a notice."""
         self.failing(metric_plugin)
         begun = clock.monotonic()
 
@@ -268,7 +268,7 @@ class MetricPluginContract(Contract):
 
     @behaviour("METRIC-17", needs="takes_traffic")
     def test_metric_17_traffic_is_taken(self, metric_plugin: Any, drive: Driver) -> None:
-        """Every snapshot of traffic is taken without an error, an empty one too, and left as it is."""
+        """Every traffic snapshot is accepted without an error, also an empty one, and is not changed."""
         hooks = Hooks(metric_plugin)
         for snapshot in (NO_TRAFFIC, TRAFFIC, TRAFFIC, NO_TRAFFIC):
             before = repr(snapshot)
@@ -284,5 +284,5 @@ def _topics(plugin: Any) -> Sequence[SysTopic]:
 
 
 def _within(drive: Driver, clock: TurnableClock) -> Driver:
-    """Waits while the clock goes, where it is the clock that the plugin is handed."""
+    """Waits, and advances the clock meanwhile, if it is the plugin's clock."""
     return TurningDriver(clock, lambda: clock.advance(0.1)) if isinstance(drive, TurningDriver) else drive

@@ -1,4 +1,4 @@
-"""The contract of any plugin's own life: declared, configured, started, reloaded, drained and stopped."""
+"""The contract of every plugin's life cycle: configured, started, reloaded, drained and stopped."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PluginCase:
 
 @frozen(slots=True)
 class _Life:
-    """One plugin object with its context, driven through its life."""
+    """A plugin object with its context, through its life cycle."""
 
     plugin: Any
     context: BareContext
@@ -68,7 +68,7 @@ class _Life:
     """The gauges that raised when they were read."""
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """What the plugin answers; ``None`` where it has no such hook."""
+        """Return the plugin's answer; ``None`` if it does not implement the hook."""
         return self.drive(self.hooks.call(hook, **arguments)) if self.hooks.has(hook) else None
 
     def begin(self) -> None:
@@ -90,7 +90,7 @@ class _Life:
 
 
 class PluginContract(Contract):
-    """Override the fixture ``plugin``, which answers a :class:`PluginCase`."""
+    """Override the fixture ``plugin``, which returns a :class:`PluginCase`."""
 
     reloads = False
     """Whether it implements ``reload``: give the case another section, ``changed``."""
@@ -105,14 +105,14 @@ class PluginContract(Contract):
         raise NotImplementedError(f"{type(self).__name__} does not override the fixture plugin")
 
     def context(self, case: PluginCase, settings: Any, **more: Any) -> BareContext:
-        """The context that a plugin is configured with; override it to put sessions or clients in."""
+        """Return the plugin's context; override it to add sessions or clients."""
         return BareContext(case.name, settings, **more)
 
     def probe(self, plugin: Any) -> object:
-        """What shows which settings a plugin goes by: override it with something that they decide.
+        """Return what reveals the plugin's current settings: override it with something that depends on them.
 
-        By itself it looks at ``health``, ``limiter_needs`` and the ``$SYS`` topics. Whoever tells there that a reload
-        was refused needs another.
+        The default uses ``health``, ``limiter_needs`` and the ``$SYS`` topics. A plugin that reports a refused reload
+        there needs another.
         """
         hooks = Hooks(plugin)
         shown: list[object] = [hooks.call(hook) for hook in ("health", "limiter_needs") if hooks.has(hook)]
@@ -121,16 +121,16 @@ class PluginContract(Contract):
         return shown
 
     def failing(self, plugin: Any, context: BareContext) -> None:
-        """Let ``start`` fail half-way."""
+        """Make ``start`` fail half-way."""
         raise NotImplementedError(f"{type(self).__name__} sets can_fail, and does not override failing")
 
     # What it declares
 
     @behaviour("PLUGIN-01")
     def test_plugin_01_it_says_for_which_version_it_is(self, plugin: PluginCase) -> None:
-        """``requirements`` names this version of the SPI as a number of the plugin's own.
+        """``requirements`` has this version of the SPI, as a literal number.
 
-        ``SPI_VERSION`` is whichever is installed, and would hide that the plugin was written for another.
+        ``SPI_VERSION`` is the installed version, and would hide that the plugin was written for another.
         """
         hooks = Hooks(plugin.make())
         if not hooks.has("requirements"):
@@ -147,16 +147,16 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-02")
     def test_plugin_02_every_hook_is_one(self, plugin: PluginCase) -> None:
-        """Every function marked as a hook has the name of one, and takes no argument that the hook does not have."""
+        """Every function marked as a hook has the name of a hook, and only arguments of that hook."""
         hooks = Hooks(plugin.make())
 
         assert hooks.implementations, "nothing is marked with @hookimpl"
 
     @behaviour("PLUGIN-03")
     def test_plugin_03_hooks_are_as_declared(self, plugin: PluginCase) -> None:
-        """No hook that must answer at once is a coroutine, none is a wrapper, and no order is asked for.
+        """No synchronous hook is a coroutine, no hook is a wrapper, and none sets an order.
 
-        Only hooks that know topics are limited to topics.
+        Only hooks by topic are limited to topics.
         """
         hooks = Hooks(plugin.make())
         for name, implementation in hooks.implementations.items():
@@ -168,7 +168,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-21")
     def test_plugin_21_marks_mean_something(self, plugin: PluginCase) -> None:
-        """Only hooks whose failures let something through are marked ``fails_closed``."""
+        """Only hooks that fail open are marked ``fails_closed``."""
         hooks = Hooks(plugin.make())
         for name, implementation in hooks.implementations.items():
             assert hooks.traits(name).fails_open or not is_closed(implementation.function), name
@@ -177,7 +177,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-04")
     def test_plugin_04_its_section_is_parsed(self, plugin: PluginCase) -> None:
-        """Its section is parsed into its settings class; an empty one, too, or its mistakes are told."""
+        """Its section is parsed into its settings class; an empty section, too, or its errors are reported."""
         hooks = Hooks(plugin.make())
 
         _parsed(hooks, plugin.section)
@@ -188,7 +188,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-05")
     def test_plugin_05_it_is_configured_or_says_why_not(self, plugin: PluginCase, clock: TurnableClock) -> None:
-        """``configure`` takes the section, and raises for an empty one nothing but NotConfigured or SettingsError."""
+        """``configure`` accepts the section; for an empty one it raises only NotConfigured or SettingsError."""
         for section in (plugin.section, ""):
             hooks = Hooks(plugin.make())
             try:
@@ -202,7 +202,7 @@ class PluginContract(Contract):
     def test_plugin_06_two_do_not_know_each_other(
         self, plugin: PluginCase, drive: Driver, clock: TurnableClock
     ) -> None:
-        """Two plugin objects with contexts of their own do not disturb each other: no state is the module's."""
+        """Two plugin objects with their own contexts are independent: the module has no state."""
         one = self._configured(plugin, drive, clock)
         before = self.probe(one.plugin)
         section = plugin.section if plugin.changed is None else plugin.changed
@@ -215,7 +215,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-07", needs="reloads")
     def test_plugin_07_new_settings_hold(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """``reload`` answers a sentence for each thing that can't change; without one the new settings hold."""
+        """``reload`` returns a sentence for each setting that needs a restart; otherwise the new settings apply."""
         assert plugin.changed is not None, "the case has no other section"
         life = self._configured(plugin, drive, clock)
         life.begin()
@@ -233,7 +233,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-08", needs="refuses_settings")
     def test_plugin_08_the_old_settings_go_on(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """Where ``reload`` raises the plugin goes on with its old settings, all of them."""
+        """If ``reload`` raises, all old settings of the plugin stay."""
         assert plugin.refused is not None, "the case has no section that is refused"
         life = self._configured(plugin, drive, clock)
         life.begin()
@@ -251,12 +251,12 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-09")
     def test_plugin_09_it_lives_and_ends(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """``start``, ``ready``, ``drain`` and ``stop``, one after the other, raise nothing."""
+        """``start``, ``ready``, ``drain`` and ``stop``, in this order, raise nothing."""
         self._configured(plugin, drive, clock).whole()
 
     @behaviour("PLUGIN-10")
     def test_plugin_10_it_stops_unstarted(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """A plugin that was configured and never started can be stopped, and leaves nothing."""
+        """A plugin that was configured and not started can be stopped, and leaves nothing."""
         life = self._configured(plugin, drive, clock)
         life.call("stop")
 
@@ -264,7 +264,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-11")
     def test_plugin_11_it_stops_twice(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """To stop a plugin that is stopped already does nothing."""
+        """A second stop does nothing."""
         life = self._configured(plugin, drive, clock)
         life.whole()
         life.call("stop")
@@ -273,7 +273,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-12")
     def test_plugin_12_no_timer_outlives_it(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """A plugin that is stopped has no timer left, and does nothing any more."""
+        """A stopped plugin has no timers, and does nothing any more."""
         life = self._configured(plugin, drive, clock)
         life.whole()
         left = clock.pending()
@@ -300,7 +300,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-14")
     def test_plugin_14_it_drains_in_time(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """``drain`` is done within its deadline."""
+        """``drain`` completes within its deadline."""
         life = self._configured(plugin, drive, clock)
         life.begin()
         begun = clock.monotonic()
@@ -315,7 +315,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-15")
     def test_plugin_15_it_tells_its_health(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """``health`` answers a ``Health`` with a state, whenever it is asked, and one line of text."""
+        """``health`` returns a ``Health`` with a state at any time, and one line of text."""
         life = self._configured(plugin, drive, clock)
         told = [life.call("health")]
         life.begin()
@@ -334,7 +334,7 @@ class PluginContract(Contract):
     def test_plugin_16_it_writes_to_its_log_alone(
         self, plugin: PluginCase, drive: Driver, clock: TurnableClock, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """Nothing is written to the standard output or error: what a plugin has to say goes into its log."""
+        """Nothing is written to standard output or error: the plugin uses its log."""
         capfd.readouterr()
         self._configured(plugin, drive, clock).whole()
         written = capfd.readouterr()
@@ -343,7 +343,7 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-17")
     def test_plugin_17_its_lines_can_be_read(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """Every line of its log has the values that its format names."""
+        """Every log line has the values that its format names."""
         life = self._configured(plugin, drive, clock)
         life.begin()
         for section in (plugin.changed, plugin.section):
@@ -359,7 +359,7 @@ class PluginContract(Contract):
     def test_plugin_18_its_metrics_are_well_named(
         self, plugin: PluginCase, drive: Driver, clock: TurnableClock
     ) -> None:
-        """Its metrics have names in lower case with dots and words for units, and its gauges can be read."""
+        """Its metric names are lower case with dots, its units are words, and its gauges can be read."""
         life = self._configured(plugin, drive, clock)
         life.begin()
         life.run()
@@ -375,7 +375,7 @@ class PluginContract(Contract):
     def test_plugin_19_its_files_are_in_their_place(
         self, plugin: PluginCase, drive: Driver, clock: TurnableClock, tmp_path: Path
     ) -> None:
-        """In a data directory its files are below ``plugins/`` and its name, and nowhere else."""
+        """Its files in the data directory are below ``plugins/`` and its name."""
         life = self._configured(plugin, drive, clock, data=tmp_path)
         life.whole()
 
@@ -385,9 +385,9 @@ class PluginContract(Contract):
 
     @behaviour("PLUGIN-20")
     def test_plugin_20_it_takes_what_it_claims(self, plugin: PluginCase, drive: Driver, clock: TurnableClock) -> None:
-        """Every message that clients may send to topics that it claims is taken or refused; none passes as it came.
+        """Every client message to a claimed topic is handled or refused; none passes unchanged.
 
-        One that passed would go to whoever has subscribed there, and be retained.
+        A message that passes would go to subscribers, and be retained.
         """
         life = self._configured(plugin, drive, clock)
         life.begin()
@@ -436,7 +436,7 @@ def _parsed(hooks: Hooks, section: str) -> Any:
 
 
 def _passes(life: _Life, hook: str, message: Message) -> bool:
-    """Whether a plugin lets a message of a client's through as it came."""
+    """Tell whether a plugin passes a client's message unchanged."""
     if not life.hooks.has(hook):
         return True
     filters = topics_of(life.hooks.implementations[hook].function)
@@ -447,7 +447,7 @@ def _passes(life: _Life, hook: str, message: Message) -> bool:
 
 
 def _traces(context: BareContext) -> list[object]:
-    """What a plugin has done with its context so far."""
+    """The calls that a plugin has made on its context so far."""
     return [
         context.clock.pending(),
         list(context.log.lines),
@@ -460,5 +460,5 @@ def _traces(context: BareContext) -> list[object]:
 
 
 def _within(drive: Driver, clock: TurnableClock) -> Driver:
-    """Waits while the clock goes, where it is the clock that the plugin is handed."""
+    """Waits, and advances the clock meanwhile, if it is the plugin's clock."""
     return TurningDriver(clock, lambda: clock.advance(0.1)) if isinstance(drive, TurningDriver) else drive

@@ -1,6 +1,6 @@
-"""The fixtures of the kit, for every test of an environment in which kinmqtt-spi is installed.
+"""The fixtures of the kit, for every test where kinmqtt-spi is installed.
 
-It imports nothing until a fixture is asked for, so that a run that uses none pays nothing.
+It imports nothing until a fixture is requested, so that other runs cost nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HARNESS_GROUP = "kinmqtt.testing"
 
 @pytest.fixture
 def kinmqtt_clock() -> TurnableClock:
-    """A clock that stands still until the test turns it with ``advance``."""
+    """A clock that stands still until the test calls ``advance``."""
     from kinmqtt_spi.memory.plugin import TurnableClock
 
     return TurnableClock()
@@ -28,7 +28,7 @@ def kinmqtt_clock() -> TurnableClock:
 
 @pytest.fixture
 def kinmqtt_context(kinmqtt_clock: TurnableClock) -> Callable[..., BareContext]:
-    """Makes contexts without a broker: ``kinmqtt_context("my_plugin", settings)`` records what a plugin asks."""
+    """Makes contexts without a broker: ``kinmqtt_context("my_plugin", settings)`` records the plugin's calls."""
     from kinmqtt_spi.memory.plugin import BareContext
 
     def make(name: str = "plugin", settings: Any = None, **more: Any) -> BareContext:
@@ -41,8 +41,8 @@ def kinmqtt_context(kinmqtt_clock: TurnableClock) -> Callable[..., BareContext]:
 def kinmqtt_broker() -> Any:
     """Makes whole brokers in memory: ``kinmqtt_broker(plugins={"guard": Guard()})``; needs kinmqtt-core.
 
-    Each is a ``kinmqtt.testing.BrokerHarness``; its docstring says what can be done with it. Where the core is not
-    installed, as in a run of one distribution alone, the test is skipped and says so.
+    Each is a ``kinmqtt.testing.BrokerHarness``, see its docstring. If the core is not installed, as in a run of one
+    distribution alone, the test is skipped and says so.
     """
     found = [point for point in entry_points(group=HARNESS_GROUP) if point.name == "broker"]
     if not found:

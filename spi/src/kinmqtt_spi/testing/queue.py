@@ -1,4 +1,4 @@
-"""The contract of a queue store: what waits for a client, what is in flight to it, and its QoS 2 ids."""
+"""The contract of a queue store: queued entries, entries in flight, and inbound identifiers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from kinmqtt_spi.values import MessageId, Publisher
 
 
 class QueueStoreContract(StoreContract):
-    """Override the fixture ``queue_store``: an empty store, opened with ``drive`` where it must be waited for."""
+    """Override the fixture ``queue_store``: an empty store, opened with ``drive`` if it must be awaited."""
 
     @pytest.fixture
     def queue_store(self) -> QueueStore:
@@ -47,7 +47,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-01")
     def test_queue_01_an_unknown_queue_is_empty(self, queue_store: QueueStore, drive: Driver) -> None:
-        """The queue of a client id that was never written to is empty in every respect."""
+        """The queue of an unknown client id is empty in every respect."""
         self._apply(queue_store, drive, Append("b", 1, entry(1)), InboundOpen("b", 1, 1))
 
         assert drive(queue_store.load("a")) == QueueState()
@@ -56,7 +56,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-02")
     def test_queue_02_entries_are_in_order(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Entries are read in the order of their sequence numbers, which are numbers and may have gaps."""
+        """Entries are read in the order of their sequence numbers, compared as numbers, which may have gaps."""
         sequences = [2, 9, 10, 11, 100, 10**12]
         self._apply(queue_store, drive, *(Append("a", 1, entry(each)) for each in sequences))
 
@@ -64,7 +64,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-03")
     def test_queue_03_reading_goes_on_after_a_number(self, queue_store: QueueStore, drive: Driver) -> None:
-        """``read`` answers entries above the number it is given, whether or not one of that number is there."""
+        """``read`` returns entries above the given number, whether or not there is one with that number."""
         self._apply(queue_store, drive, *(Append("a", 1, entry(each)) for each in (1, 2, 5, 9)))
 
         for after, expected in ((0, [1, 2, 5, 9]), (1, [2, 5, 9]), (3, [5, 9]), (5, [9]), (9, []), (10, [])):
@@ -72,7 +72,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-04")
     def test_queue_04_no_more_than_the_limit(self, queue_store: QueueStore, drive: Driver) -> None:
-        """``read`` answers at most as many entries as it is asked for: the first of them."""
+        """``read`` returns at most the limit, from the first entry on."""
         self._apply(queue_store, drive, *(Append("a", 1, entry(each)) for each in range(1, 8)))
 
         assert _numbers(drive(queue_store.read("a", 0, 3))) == [1, 2, 3]
@@ -81,7 +81,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-05")
     def test_queue_05_pages_show_each_entry_once(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Who reads on after the last number seen sees each entry that stays exactly once, whatever changes."""
+        """Reads after the last number seen return each entry that stays exactly once, whatever changes."""
         going, staying = range(1, 30, 3), [each for each in range(1, 31) if each % 3 != 1]
         self._apply(queue_store, drive, *(Append("a", 1, entry(each)) for each in range(1, 31)))
 
@@ -105,7 +105,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-06")
     def test_queue_06_reading_leaves_what_it_reads(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Reading and loading change nothing: an entry is there until a write, or its expiry, takes it out."""
+        """Reading and loading change nothing: an entry stays until a write or its expiry removes it."""
         self._apply(queue_store, drive, Append("a", 1, entry(1)), Append("a", 1, entry(2), 7), InboundOpen("a", 1, 3))
         before = drive(queue_store.load("a"))
 
@@ -114,7 +114,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-07")
     def test_queue_07_everything_comes_back(self, queue_store: QueueStore, drive: Driver) -> None:
-        """An entry comes back as it was: its message with every field, and what this delivery adds."""
+        """An entry is returned unchanged: its message with every field, and the properties of this delivery."""
         name = "ä/client+#"
         stored = whole_entry(1)
         plain = Entry(2, message("", b"", publisher=Publisher(""), expires_at=None), 0)
@@ -130,7 +130,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-08")
     def test_queue_08_an_entry_may_go_in_flight_at_once(self, queue_store: QueueStore, drive: Driver) -> None:
-        """An entry that is appended with a packet identifier is in flight, and not among those that wait."""
+        """An entry that is appended with a packet identifier is in flight, and not queued."""
         self._apply(queue_store, drive, Append("a", 1, entry(1), 7), Append("a", 1, entry(2)))
 
         assert drive(queue_store.load("a")).inflight == (InflightEntry(1, 7, Stage.SENT, entry(1)),)
@@ -138,7 +138,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-09")
     def test_queue_09_sending_moves_an_entry(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Send moves the entry of that number in flight, under its packet identifier, and no other."""
+        """Send moves the entry with that number in flight, under its packet identifier, and no other."""
         self._apply(queue_store, drive, *(Append("a", 1, entry(each)) for each in (1, 2, 3)))
 
         self._apply(queue_store, drive, Send("a", 1, 2, 1))
@@ -148,9 +148,9 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-10")
     def test_queue_10_in_flight_in_the_order_of_sending(self, queue_store: QueueStore, drive: Driver) -> None:
-        """What is in flight is loaded in the order in which it was sent (MQTT-4.6.0-1).
+        """Entries in flight are loaded in the order in which they were sent (MQTT-4.6.0-1).
 
-        Neither sequence numbers nor packet identifiers say that order; releasing one does not change its place.
+        That order does not follow from sequence numbers or packet identifiers; a release does not change it.
         """
         self._apply(queue_store, drive, *(Append("a", 1, entry(each)) for each in (1, 2, 3)))
         self._apply(queue_store, drive, Append("a", 1, entry(4), 9), Send("a", 1, 2, 30), Send("a", 1, 1, 100))
@@ -162,7 +162,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-11")
     def test_queue_11_releasing_forgets_the_message(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Release forgets the message, and keeps its sequence number and packet identifier."""
+        """Release deletes the message, and keeps its sequence number and packet identifier."""
         self._apply(queue_store, drive, Append("a", 1, entry(1), 7), Append("a", 1, entry(2), 8))
 
         self._apply(queue_store, drive, Release("a", 1, 1))
@@ -174,7 +174,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-12")
     def test_queue_12_removing_works_in_every_stage(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Remove forgets the entry of that number whether it waits, is sent or is released, and no other."""
+        """Remove deletes the entry with that number, whether queued, sent or released, and no other."""
         self._apply(
             queue_store,
             drive,
@@ -193,7 +193,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-13")
     def test_queue_13_a_packet_identifier_is_used_anew(self, queue_store: QueueStore, drive: Driver) -> None:
-        """A packet identifier serves another entry once the first is removed, and a repeated removal spares it."""
+        """A packet identifier is free again after the removal of its entry, and a repeated removal has no effect."""
         self._apply(queue_store, drive, Append("a", 1, entry(1), 7), Append("a", 1, entry(2)))
 
         self._apply(queue_store, drive, Remove("a", 1, 1), Send("a", 1, 2, 7), Remove("a", 1, 1))
@@ -202,7 +202,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-14")
     def test_queue_14_requeued_entries_take_their_old_place(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Requeue puts what is sent back among what waits, in its old place; what is released stays in flight."""
+        """Requeue moves sent entries back to their old place in the queue; released ones stay in flight."""
         self._apply(queue_store, drive, *(Append("a", 1, entry(each)) for each in range(1, 6)))
         self._apply(queue_store, drive, *(Send("a", 1, each, 10 - each) for each in (4, 2, 1)))
         self._apply(queue_store, drive, Release("a", 1, 2))
@@ -214,7 +214,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-15")
     def test_queue_15_inbound_identifiers_stand_until_closed(self, queue_store: QueueStore, drive: Driver) -> None:
-        """An inbound packet identifier is known from InboundOpen to InboundClose, however often either comes."""
+        """An inbound packet identifier is open from InboundOpen to InboundClose, however often either is repeated."""
         opened = [InboundOpen("a", 1, each) for each in (1, 0xFFFF, 7, 1)]
         self._apply(queue_store, drive, *opened)
         assert drive(queue_store.load("a")).inbound == {1, 7, 0xFFFF}
@@ -225,7 +225,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-16")
     def test_queue_16_identifiers_belong_to_one_client(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Sequence numbers and packet identifiers are each client's own, and those in and out do not meet."""
+        """Sequence numbers and packet identifiers are separate for each client, and for each direction."""
         for name in ("a", "b"):
             self._apply(queue_store, drive, Append(name, 1, entry(1, name), 7), InboundOpen(name, 1, 7))
 
@@ -237,7 +237,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-17")
     def test_queue_17_purging_forgets_everything(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Purge forgets a client's entries, what is in flight and its inbound identifiers; others keep theirs."""
+        """Purge deletes a client's entries, those in flight and its inbound identifiers; others keep theirs."""
         for name in ("a", "b"):
             self._apply(queue_store, drive, *_some_of_each(name))
         others = drive(queue_store.load("b"))
@@ -252,7 +252,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-18")
     def test_queue_18_who_begins_anew_may_count_anew(self, queue_store: QueueStore, drive: Driver) -> None:
-        """After Purge numbers may begin at one again: what is appended under them is new."""
+        """After Purge numbers may start at one again: entries appended under them are new."""
         self._apply(queue_store, drive, Append("a", 1, entry(1, "old")), Append("a", 1, entry(7, "old")))
 
         self._apply(queue_store, drive, Purge("a", 2), Append("a", 2, entry(1, "new")))
@@ -261,7 +261,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-19")
     def test_queue_19_the_last_number_is_known(self, queue_store: QueueStore, drive: Driver) -> None:
-        """``last_sequence`` is the highest number that was ever appended, whatever became of the entry."""
+        """``last_sequence`` is the highest number that was ever appended, whatever happened to the entry."""
         last = []
         for write in (
             Append("a", 1, entry(9)),
@@ -279,7 +279,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-20")
     def test_queue_20_an_older_epoch_is_refused(self, queue_store: QueueStore, drive: Driver) -> None:
-        """A write under an older epoch than the last one's raises Fenced that names it, and changes nothing."""
+        """A write with an older epoch than the last one's raises Fenced with its client id, and changes nothing."""
         self._apply(queue_store, drive, *_some_of_each("a", 10))
         before = (drive(queue_store.load("a")), self._read(queue_store, drive, "a"))
 
@@ -292,7 +292,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-21")
     def test_queue_21_any_write_raises_the_epoch(self, queue_store: QueueStore, drive: Driver) -> None:
-        """The first write fixes a client id's epoch and every later one under a higher epoch raises it."""
+        """The first write sets a client id's epoch, and every later one with a higher epoch raises it."""
         for number, write in enumerate(_every_write("a", 10)):
             name = f"a{number}"
             self._apply(queue_store, drive, *_some_of_each(name, 9))
@@ -307,9 +307,9 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-22")
     def test_queue_22_others_of_the_batch_are_kept(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Where some writes of a batch are refused all others are kept, and Fenced names all that were refused.
+        """If some writes of a batch are refused, all others are committed, and Fenced names all refused ones.
 
-        A client id that is named may have written under its newer epoch in the same batch.
+        A client id that is named may have other writes with its newer epoch in the same batch.
         """
         for name in "abc":
             self._apply(queue_store, drive, Append(name, 2, entry(1)))
@@ -327,7 +327,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-23")
     def test_queue_23_purging_leaves_the_epoch(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Purge does not forget the height of the epoch: who owned the queue before is refused all the same."""
+        """Purge does not delete the epoch: a former owner of the queue is still refused."""
         self._apply(queue_store, drive, Append("a", 2, entry(1)), Purge("a", 3))
 
         with pytest.raises(Fenced):
@@ -339,7 +339,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-24")
     def test_queue_24_writes_to_what_is_not_there(self, queue_store: QueueStore, drive: Driver) -> None:
-        """A write to a sequence number or packet identifier that is not there changes nothing."""
+        """A write to an unknown sequence number or packet identifier changes nothing."""
         self._apply(queue_store, drive, *_some_of_each("a"))
         before = (drive(queue_store.load("a")), self._read(queue_store, drive, "a"))
 
@@ -364,7 +364,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-25")
     def test_queue_25_writes_of_a_batch_are_in_order(self, queue_store: QueueStore, drive: Driver) -> None:
-        """The writes of a batch are carried out in their order, whatever their sort, client by client mixed."""
+        """The writes of a batch are applied in order, whatever their type, with clients mixed."""
         writes: list[QueueWrite] = []
         for name in ("a", "b"):
             writes += [InboundOpen(name, 1, 1), Append(name, 1, entry(1)), Append(name, 1, entry(2))]
@@ -383,7 +383,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-26")
     def test_queue_26_a_repeated_batch_changes_nothing(self, queue_store: QueueStore, drive: Driver) -> None:
-        """A batch that is handed over again leaves what it left before: nothing is doubled, and none comes back."""
+        """A batch that is applied twice has the effect of one: nothing is doubled, and nothing comes back."""
         batch: list[QueueWrite] = [
             *(Append("a", 1, entry(each)) for each in (1, 2, 3, 4)),
             Append("a", 1, entry(5), 50),
@@ -407,7 +407,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-27")
     def test_queue_27_a_half_done_batch_can_be_done_whole(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Of a batch that was done by half the whole can be handed over: what results is as if it had been once."""
+        """After half of a batch was applied, applying the whole batch has the same effect as once."""
         batch: list[QueueWrite] = [
             InboundOpen("a", 1, 1),
             Append("a", 1, entry(1), 10),
@@ -432,7 +432,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-28")
     def test_queue_28_batches_are_kept_in_order(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Batches that are handed over one behind the other, before the first is kept, are kept in that order."""
+        """Batches that are passed before the first is committed are committed in that order."""
         batches: list[list[QueueWrite]] = [
             [Append("a", 1, entry(1)), Append("a", 1, entry(2))],
             [Send("a", 1, 2, 20), Send("a", 1, 1, 10)],
@@ -455,9 +455,9 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-29")
     def test_queue_29_sizes_are_right_after_each_write(self, queue_store: QueueStore, drive: Driver) -> None:
-        """``sizes`` says what a queue holds as soon as a write of any sort is kept; so does ``load``.
+        """``sizes`` has the sizes of a queue as soon as a write of any type is committed; so has ``load``.
 
-        What is released is in flight still.
+        A released entry is still in flight.
         """
         size = entry(1).size_bytes
         steps: list[tuple[QueueWrite, QueueSizes]] = [
@@ -484,7 +484,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-30")
     def test_queue_30_totals_are_of_all_queues(self, queue_store: QueueStore, drive: Driver) -> None:
-        """``totals`` is the sum of all queues; a message that several of them share counts in each."""
+        """``totals`` is the sum of all queues; a shared message counts in each."""
         shared = entry(1)
         for name in ("a", "b", "c"):
             self._apply(queue_store, drive, Append(name, 1, shared), InboundOpen(name, 1, 1))
@@ -512,9 +512,9 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-32")
     def test_queue_32_expired_entries_are_removed(self, queue_store: QueueStore, drive: Driver) -> None:
-        """``expire`` removes what waits and has expired at that moment, and answers it with its client ids.
+        """``expire`` removes queued entries that have expired, and returns them with their client ids.
 
-        What has time left, or never expires, stays.
+        Entries that have not expired, or never expire, stay.
         """
         early, late, never = entry(1, expires_at=NOW + 10.5), entry(2, expires_at=NOW + 20), entry(3)
         for name in ("a", "b"):
@@ -532,7 +532,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-33")
     def test_queue_33_what_is_in_flight_does_not_expire(self, queue_store: QueueStore, drive: Driver) -> None:
-        """``expire`` leaves what is in flight alone (MQTT-4.3.3-7); what has gone back among what waits expires."""
+        """``expire`` does not remove entries in flight (MQTT-4.3.3-7); requeued ones expire."""
         expiring = [entry(each, expires_at=NOW + each) for each in (1, 2, 3)]
         self._apply(queue_store, drive, *(Append("a", 1, each) for each in expiring[:2]))
         self._apply(queue_store, drive, Append("a", 1, expiring[2], 30), Send("a", 1, 1, 10), Send("a", 1, 2, 20))
@@ -549,7 +549,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-34")
     def test_queue_34_expiring_has_a_limit(self, queue_store: QueueStore, drive: Driver) -> None:
-        """``expire`` removes at most as many as asked for; asked again and again it removes each of them once."""
+        """``expire`` removes at most the limit; repeated calls remove each entry once."""
         expected = {(f"c{number % 3}", number) for number in range(1, 11)}
         for name, sequence in sorted(expected, key=lambda each: each[1]):
             self._apply(queue_store, drive, Append(name, 1, entry(sequence, expires_at=NOW + sequence)))
@@ -566,7 +566,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-35")
     def test_queue_35_only_what_is_there_expires(self, queue_store: QueueStore, drive: Driver) -> None:
-        """What was removed or purged does not expire, nor does another entry under its number before its time."""
+        """A removed or purged entry does not expire, nor does a new entry with its number before its time."""
         old, new = entry(1, expires_at=NOW + 10), entry(1, "new", expires_at=NOW + 20)
         self._apply(queue_store, drive, Append("a", 1, old), Remove("a", 1, 1))
         self._apply(queue_store, drive, Append("b", 1, old), Purge("b", 1), Append("b", 1, new))
@@ -578,9 +578,9 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-36", needs="can_fail")
     def test_queue_36_a_failure_is_told(self, queue_store: QueueStore, drive: Driver) -> None:
-        """While what is behind the store fails, writes raise ServiceUnavailable; then all goes on.
+        """While the store's backend fails, writes raise ServiceUnavailable; afterwards they work again.
 
-        What was kept before is there, and what was told as kept afterwards is.
+        Entries that were committed before, and those that were reported as committed later, are there.
         """
         self._apply(queue_store, drive, Append("a", 1, entry(1)))
         mend = self.failing(queue_store)
@@ -595,7 +595,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-37", needs="can_fail")
     def test_queue_37_a_failed_batch_is_whole_or_not_there(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Of a batch that failed either everything is kept or nothing: an inbound id never without its entries."""
+        """Of a failed batch either all or nothing is committed: an inbound identifier never without its entries."""
         self._apply(queue_store, drive, Append("a", 1, entry(1)), Append("b", 1, entry(1)))
         mend = self.failing(queue_store)
         batch: list[QueueWrite] = [InboundOpen("a", 1, 7), Append("a", 1, entry(2))]
@@ -614,7 +614,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-38", needs="survives_restart")
     def test_queue_38_queues_outlive_the_store(self, queue_store: QueueStore, drive: Driver) -> None:
-        """What was kept is there in the store's next life: entries, what is in flight, inbound ids, last number."""
+        """After a restart committed data is there: entries, also in flight, inbound identifiers, last number."""
         self._apply(
             queue_store,
             drive,
@@ -642,7 +642,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-39", needs="survives_restart")
     def test_queue_39_the_order_of_sending_outlives_the_store(self, queue_store: QueueStore, drive: Driver) -> None:
-        """In the store's next life what is in flight is loaded in the order in which it was sent."""
+        """After a restart entries in flight are loaded in the order in which they were sent."""
         self._apply(queue_store, drive, *(Append("a", 1, entry(each)) for each in (1, 2, 3, 4)))
         self._apply(queue_store, drive, Send("a", 1, 3, 9), Send("a", 1, 1, 5), Send("a", 1, 4, 7))
         self._apply(queue_store, drive, Release("a", 1, 1), Append("a", 1, entry(5), 1))
@@ -653,7 +653,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-40", needs="survives_restart")
     def test_queue_40_epochs_outlive_the_store(self, queue_store: QueueStore, drive: Driver) -> None:
-        """In the store's next life a queue with entries has its epoch: who owned it before is refused."""
+        """After a restart a queue with entries has its epoch: a former owner is refused."""
         self._apply(queue_store, drive, Append("a", 9, entry(1)), InboundOpen("a", 10, 1))
 
         again = self._reopened(queue_store, drive)
@@ -665,7 +665,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-41", needs="survives_restart")
     def test_queue_41_expiry_outlives_the_store(self, queue_store: QueueStore, drive: Driver) -> None:
-        """In the store's next life what waits expires as it would have, and what is in flight does not."""
+        """After a restart queued entries expire as before, and entries in flight do not."""
         self._apply(queue_store, drive, *(Append("a", 1, entry(each, expires_at=NOW + each)) for each in (1, 2, 3)))
         self._apply(queue_store, drive, Send("a", 1, 1, 1))
 
@@ -676,7 +676,7 @@ class QueueStoreContract(StoreContract):
 
     @behaviour("QUEUE-42")
     def test_queue_42_as_a_plain_model_does(self, queue_store: QueueStore, drive: Driver) -> None:
-        """Through random writes and expiries of three clients the store holds what a plain model of it holds."""
+        """With random writes and expiries of three clients the store holds what a simple model holds."""
         examples = iter(range(1_000_000))
 
         @settings(
@@ -705,7 +705,7 @@ class QueueStoreContract(StoreContract):
         self.persist(store, lambda: store.apply(writes), drive)
 
     def _read(self, store: QueueStore, drive: Driver, client_id: str) -> list[Entry]:
-        """Everything that waits."""
+        """All queued entries."""
         return list(drive(store.read(client_id, 0, 1_000_000)))
 
     def _reopened(self, store: QueueStore, drive: Driver) -> QueueStore:
@@ -743,7 +743,7 @@ def _numbers(entries: Iterable[Entry]) -> list[int]:
 
 
 def _some_of_each(client_id: str, epoch: int = 1) -> list[QueueWrite]:
-    """Writes that leave something of every sort: two entries that wait, one sent, one released, an inbound id."""
+    """Writes that leave everything: two queued entries, one sent, one released, an inbound identifier."""
     return [
         *(Append(client_id, epoch, entry(each)) for each in (1, 2, 3)),
         Append(client_id, epoch, entry(4), 40),
@@ -769,7 +769,7 @@ def _every_write(client_id: str, epoch: int) -> list[QueueWrite]:
 
 
 class _Model:
-    """What a store of these clients must hold, in dicts."""
+    """The expected contents of a store of these clients, in dicts."""
 
     def __init__(self, prefix: str) -> None:
         self.names = [prefix + name for name in "abc"]
@@ -780,13 +780,13 @@ class _Model:
         self._inbound: dict[str, set[int]] = {name: set() for name in self.names}
 
     def write(self, type_: str, client: int, number: int, more: int | None) -> list[QueueWrite]:
-        """Carry a step out; answers the writes that do the same in a store."""
+        """Apply a step; return the writes that do the same in a store."""
         name = self.names[client]
         make = cast(Callable[[str, int, int | None], list[QueueWrite]], getattr(self, f"_{type_}"))
         return make(name, number, more)
 
     def expired(self, now: float, removed: Sequence[tuple[str, Entry]]) -> None:
-        """Compare what was removed, and remove it here."""
+        """Compare the removed entries, and remove them here."""
         expected = {}
         for name, queued in self._queued.items():
             for number, each in list(queued.items()):
@@ -796,13 +796,13 @@ class _Model:
         assert {(name, each.sequence): each for name, each in removed} == expected
 
     def sizes(self, name: str) -> QueueSizes:
-        """What a queue's sizes must be."""
+        """The expected sizes of a queue."""
         queued = self._queued[name].values()
         its_bytes = sum(each.size_bytes for each in queued)
         return QueueSizes(len(queued), its_bytes, len(self._inflight[name]), len(self._inbound[name]))
 
     def compare(self, name: str, state: QueueState, waiting: Sequence[Entry]) -> None:
-        """Compare what a store says of a client."""
+        """Compare the store's state of a client."""
         assert list(waiting) == [each for _, each in sorted(self._queued[name].items())]
         assert list(state.inflight) == [
             InflightEntry(number, packet_id, Stage.RELEASED if each is None else Stage.SENT, each)
@@ -863,7 +863,7 @@ class _Model:
         return [InboundClose(name, self.epochs[name], number)]
 
     def _free(self, name: str) -> int:
-        """The lowest packet identifier that is free."""
+        """The lowest free packet identifier."""
         used = {packet_id for packet_id, _ in self._inflight[name].values()}
         return next(each for each in range(1, 0xFFFF) if each not in used)
 
@@ -872,7 +872,7 @@ class _Model:
 
 
 def _steps() -> st.SearchStrategy[list[tuple[Any, ...]]]:
-    """Of each step the sort with the client, a number and perhaps another; or when to expire what."""
+    """For each step the type with the client, a number and perhaps another; or when to expire what."""
     sorts = ("append", "append", "append", "send", "send", "release", "remove", "requeue")
     writes = st.tuples(
         st.sampled_from((*sorts, "inbound_open", "inbound_close")),

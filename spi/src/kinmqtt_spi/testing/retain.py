@@ -1,4 +1,4 @@
-"""The contract of a retain store: the last message of each topic that asked to be kept."""
+"""The contract of a retain store."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ FILTERS = (
 
 
 class RetainStoreContract(StoreContract):
-    """Override the fixture ``retain_store``: an empty store, opened with ``drive`` where it must be waited for."""
+    """Override the fixture ``retain_store``: an empty store, opened with ``drive`` if it must be awaited."""
 
     @pytest.fixture
     def retain_store(self) -> RetainStore:
@@ -105,7 +105,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-01")
     def test_retain_01_an_empty_store_has_nothing(self, retain_store: RetainStore, drive: Driver) -> None:
-        """Of a store to which nothing was written nothing matches, and it counts nothing."""
+        """In an empty store nothing matches, and all counts are zero."""
         for filter in ("a", "a/b", "#", "$SYS/#"):
             assert not self._match(retain_store, drive, filter)
         assert not self._everything(retain_store, drive)
@@ -125,7 +125,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-03")
     def test_retain_03_a_newer_message_replaces(self, retain_store: RetainStore, drive: Driver) -> None:
-        """A topic has one retained message: a newer write replaces it (MQTT-3.3.1-5), in wildcard matches too."""
+        """A topic has one retained message: a newer write replaces it (MQTT-3.3.1-5), also in wildcard matches."""
         self._put(retain_store, drive, _write("a/b", 1, b"old"), _write("a/c", 1, b"other"))
 
         self._put(retain_store, drive, _write("a/b", 2, b"new"))
@@ -136,7 +136,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-04")
     def test_retain_04_an_empty_payload_deletes(self, retain_store: RetainStore, drive: Driver) -> None:
-        """A message with an empty payload deletes what its topic holds and is not kept itself (MQTT-3.3.1-6)."""
+        """A message with an empty payload deletes the topic's message and is not retained (MQTT-3.3.1-6)."""
         self._put(retain_store, drive, _write("a/b"), _write("a"), _write("a/b/c"))
 
         self._put(retain_store, drive, _write("a/b", 2, b""), _write("never/there", 1, b""))
@@ -149,7 +149,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-05")
     def test_retain_05_an_older_write_is_skipped(self, retain_store: RetainStore, drive: Driver) -> None:
-        """A write or a deletion that is older than what the topic holds changes nothing, and is no error."""
+        """A write or deletion with an older version than the topic's changes nothing, and is no error."""
         self._put(retain_store, drive, _write("a", 5, b"five"))
 
         self._put(retain_store, drive, _write("a", 4, b"four"), _write("a", 3, b""), _write("b", 1, b"b"))
@@ -159,7 +159,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-06")
     def test_retain_06_versions_are_numbers(self, retain_store: RetainStore, drive: Driver) -> None:
-        """Later time wins, then the higher node, then the higher count: compared as numbers, never as text."""
+        """A later time wins, then a higher node, then a higher counter: compared as numbers, never as text."""
         rising = [
             RetainVersion(9.5, 2**64 - 1, 10**12),
             RetainVersion(10.25, 9, 10),
@@ -181,9 +181,9 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-07")
     def test_retain_07_a_deletion_is_remembered(self, retain_store: RetainStore, drive: Driver) -> None:
-        """A deletion wins over an older write that arrives after it, also where there was nothing to delete.
+        """A deletion wins over an older write that arrives later, even if there was nothing to delete.
 
-        A newer write goes in.
+        A newer write is accepted.
         """
         self._put(retain_store, drive, _write("a", 5, b"x"), _write("a", 10, b""), _write("b", 10, b""))
 
@@ -205,7 +205,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-09")
     def test_retain_09_writes_of_a_batch_are_in_order(self, retain_store: RetainStore, drive: Driver) -> None:
-        """The writes of a batch are carried out in their order: of several to a topic the last one stands."""
+        """The writes of a batch are applied in order: of several to a topic the last one counts."""
         self._put(
             retain_store,
             drive,
@@ -225,7 +225,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-10")
     def test_retain_10_everything_comes_back(self, retain_store: RetainStore, drive: Driver) -> None:
-        """A message comes back as it was, with every field, from ``match``, ``iterate`` and ``expire``."""
+        """A message is returned unchanged, with every field, by ``match``, ``iterate`` and ``expire``."""
         whole = message(
             "tö/pic \U0001f600",
             bytes(range(256)),
@@ -256,7 +256,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-11")
     def test_retain_11_wildcards_match(self, retain_store: RetainStore, drive: Driver) -> None:
-        """``+`` stands for one level, an empty one too, and ``#`` for the parent and all below it (section 4.7.1)."""
+        """``+`` matches one level, also an empty one; ``#`` the parent and all below it (section 4.7.1)."""
         topics = [topic for topic in TOPICS if not topic.startswith("$")]
         self._put(retain_store, drive, *(_write(topic) for topic in topics))
 
@@ -266,7 +266,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-12")
     def test_retain_12_dollar_topics_are_asked_for_by_name(self, retain_store: RetainStore, drive: Driver) -> None:
-        """A wildcard in the first place matches no topic that begins with ``$`` (MQTT-4.7.2-1)."""
+        """A wildcard in the first level matches no topic that begins with ``$`` (MQTT-4.7.2-1)."""
         self._put(retain_store, drive, *(_write(topic) for topic in TOPICS))
 
         for filter in FILTERS:
@@ -275,7 +275,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-13")
     def test_retain_13_what_was_deleted_matches_nothing(self, retain_store: RetainStore, drive: Driver) -> None:
-        """After a deletion wildcards find neither the topic nor its empty levels, and what is below it still."""
+        """After a deletion wildcards match neither the topic nor its empty levels, but still topics below it."""
         self._put(retain_store, drive, _write("a/b"), _write("a/b/c/d"), _write("x/y/z"))
 
         self._put(retain_store, drive, _write("a/b", 2, b""), _write("x/y/z", 2, b""))
@@ -285,7 +285,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-14")
     def test_retain_14_pages_show_each_message_once(self, retain_store: RetainStore, drive: Driver) -> None:
-        """All pages of a match together hold each message exactly once; none holds more than the limit."""
+        """All pages of a match together have each message exactly once; none has more than the limit."""
         topics = [f"t/{number % 5}/{number}" for number in range(23)]
         self._put(retain_store, drive, *(_write(topic) for topic in topics), _write("other"))
 
@@ -295,9 +295,9 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-15")
     def test_retain_15_a_match_goes_on_while_all_changes(self, retain_store: RetainStore, drive: Driver) -> None:
-        """A message that stays is seen exactly once however many are put and deleted between the pages.
+        """A message that stays is seen exactly once, however many are put and deleted between pages.
 
-        What is put, replaced or deleted meanwhile may be seen or not.
+        Messages that are put, replaced or deleted meanwhile may be seen or not.
         """
         staying, going = self._fill(retain_store, drive)
 
@@ -310,7 +310,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-16")
     def test_retain_16_several_walks_at_once(self, retain_store: RetainStore, drive: Driver) -> None:
-        """Several matches and copies may be under way at once: each has its own cursor, and sees everything."""
+        """Concurrent matches and iterations each have their own cursor, and see everything."""
         topics = sorted(f"t/{number}" for number in range(12))
         self._put(retain_store, drive, *(_write(topic) for topic in topics))
         walks: dict[str, tuple[list[str], object]] = {name: ([], None) for name in ("t/#", "t/+", "copy")}
@@ -336,9 +336,9 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-17")
     def test_retain_17_everything_can_be_copied(self, retain_store: RetainStore, drive: Driver) -> None:
-        """``iterate`` shows everything once, what is under ``$`` included, as the writes that bring it about.
+        """``iterate`` returns everything once, also below ``$``, as writes that restore it.
 
-        A page holds no more than the limit.
+        A page has no more than the limit.
         """
         writes = [_write(topic, number) for number, topic in enumerate(TOPICS, 1)]
         self._put(retain_store, drive, *writes, _write("deleted"), _write("deleted", 2, b""))
@@ -349,7 +349,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-18")
     def test_retain_18_a_copy_goes_on_while_all_changes(self, retain_store: RetainStore, drive: Driver) -> None:
-        """``iterate`` shows what stays exactly once however many messages are put and deleted between the pages."""
+        """``iterate`` returns messages that stay exactly once, however many are put and deleted between pages."""
         staying, going = self._fill(retain_store, drive)
 
         def page(cursor: object) -> tuple[list[str], object]:
@@ -361,7 +361,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-19")
     def test_retain_19_counts_topics(self, retain_store: RetainStore, drive: Driver) -> None:
-        """``count`` is the number of topics that hold a message, as soon as a write of any sort is kept."""
+        """``count`` is the number of topics with a message, as soon as a write of any type is committed."""
         counts = []
         for write in (
             _write("a", 1),
@@ -381,7 +381,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-20")
     def test_retain_20_bytes_are_those_of_the_messages(self, retain_store: RetainStore, drive: Driver) -> None:
-        """``size_bytes`` is the sum of what the retained messages count for: ``retained_bytes`` of each."""
+        """``size_bytes`` is the sum of ``retained_bytes`` of all retained messages."""
         heavy = message(
             "é/\U0001f600", b"12345", properties=Properties(content_type="t", user_property=(("k", "v"),))
         )
@@ -401,9 +401,9 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-21")
     def test_retain_21_expired_messages_are_removed(self, retain_store: RetainStore, drive: Driver) -> None:
-        """``expire`` removes the messages that have expired at that moment, and answers them.
+        """``expire`` removes the messages that have expired, and returns them.
 
-        What has time left, or never expires, stays.
+        Messages that have not expired, or never expire, stay.
         """
         early, late = _write("a/early", expires_at=NOW + 10.5), _write("a/late", expires_at=NOW + 20)
         self._put(retain_store, drive, early, late, _write("a/never"))
@@ -419,7 +419,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-22")
     def test_retain_22_expiring_has_a_limit(self, retain_store: RetainStore, drive: Driver) -> None:
-        """``expire`` removes at most as many as asked for; asked again and again it removes each of them once."""
+        """``expire`` removes at most the limit; repeated calls remove each message once."""
         topics = [f"t/{number}" for number in range(10)]
         self._put(retain_store, drive, *(_write(topic, expires_at=NOW + 1) for topic in topics))
 
@@ -446,7 +446,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-24")
     def test_retain_24_a_repeated_batch_changes_nothing(self, retain_store: RetainStore, drive: Driver) -> None:
-        """A batch that is handed over again leaves what it left before: what was deleted in it does not come back."""
+        """A batch that is put twice has the effect of one: deleted messages do not come back."""
         batch = [_write("a", 1), _write("b", 1), _write("a", 2, b""), _write("b", 2, b"two"), _write("c", 3)]
         self._put(retain_store, drive, *batch)
         before = self._everything(retain_store, drive)
@@ -459,7 +459,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-25")
     def test_retain_25_a_half_done_batch_can_be_done_whole(self, retain_store: RetainStore, drive: Driver) -> None:
-        """Of a batch that was done by half the whole can be handed over: what results is as if it had been once."""
+        """After half of a batch was put, putting the whole batch has the same effect as once."""
         for number in range(1, 4):
             a, b = f"a{number}", f"b{number}"
             batch = [_write(a, 1), _write(b, 1, b"old"), _write(a, 2, b""), _write(b, 2, b"new")]
@@ -473,7 +473,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-26")
     def test_retain_26_batches_may_follow_at_once(self, retain_store: RetainStore, drive: Driver) -> None:
-        """Batches that are handed over one behind the other, before the first is kept, are all kept."""
+        """Batches that are put before the first is committed are all committed."""
         answers = []
         for number in range(1, 4):
             answers.append(
@@ -494,9 +494,9 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-27", needs="can_fail")
     def test_retain_27_a_failure_is_told(self, retain_store: RetainStore, drive: Driver) -> None:
-        """While what is behind the store fails, writes raise ServiceUnavailable; then all goes on.
+        """While the store's backend fails, writes raise ServiceUnavailable; afterwards they work again.
 
-        What was kept before is there, and what was told as kept afterwards is.
+        Messages that were committed before, and those that were reported as committed later, are there.
         """
         self._put(retain_store, drive, _write("before"))
         mend = self.failing(retain_store)
@@ -512,7 +512,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-28", needs="survives_restart")
     def test_retain_28_messages_outlive_the_store(self, retain_store: RetainStore, drive: Driver) -> None:
-        """What was kept is there in the store's next life, with versions and expiries, and all counts are right."""
+        """After a restart committed messages are there, with versions and expiries, and all counts are right."""
         writes = [
             _write("a/b", 5),
             _write("tö/pic", 7, bytes(range(256)), expires_at=NOW + 10.5),
@@ -533,7 +533,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-29")
     def test_retain_29_as_a_plain_model_does(self, retain_store: RetainStore, drive: Driver) -> None:
-        """Through random writes and expiries the store holds what a dict of topics holds, and matches as 4.7 says."""
+        """With random writes and expiries the store equals a dict of topics, and matches as in section 4.7."""
         examples = iter(range(1_000_000))
 
         @settings(
@@ -582,7 +582,7 @@ class RetainStoreContract(StoreContract):
 
     @behaviour("RETAIN-30")
     def test_retain_30_the_newest_is_known(self, retain_store: RetainStore, drive: Driver) -> None:
-        """``newest`` is not below the time of any version that was written, deletions too, or always 0."""
+        """``newest`` is not below the time of any written version, also of deletions, or always 0."""
         known = [retain_store.newest()]
         for write in (_write("a", 5), _write("b", 4), _write("a", 7, b""), _write("a", 6), _write("c", 9, b"")):
             self._put(retain_store, drive, write)
@@ -595,7 +595,7 @@ class RetainStoreContract(StoreContract):
     def test_retain_31_what_a_user_holds_is_right(self, retain_store: RetainStore, drive: Driver) -> None:
         """``held_by`` is right for each user after every write and expiry, or always ``None``.
 
-        A message belongs to the user who published it; one without a user name, to nobody.
+        A message belongs to the user who published it; without a user name, to nobody.
         """
         held: dict[str, Message] = {}
         steps = [
@@ -633,7 +633,7 @@ class RetainStoreContract(StoreContract):
 
     @staticmethod
     def _holds(store: RetainStore, held: Mapping[str, Message]) -> None:
-        """Compare what a store says of users with what is retained."""
+        """Compare the store's counts by user with its retained messages."""
         for user in ("one", "other", "nobody"):
             theirs = [retained_bytes(each) for each in held.values() if each.publisher.username == user]
             assert store.held_by(user) in (None, (len(theirs), sum(theirs)))
@@ -642,7 +642,7 @@ class RetainStoreContract(StoreContract):
         self.persist(store, lambda: store.put(writes), drive)
 
     def _match(self, store: RetainStore, drive: Driver, filter: str, limit: int = 100) -> list[Message]:
-        """What all pages of a match hold."""
+        """All pages of a match."""
         found: list[Message] = []
         cursor: object = None
         while True:
@@ -668,7 +668,7 @@ class RetainStoreContract(StoreContract):
                 return found
 
     def _fill(self, store: RetainStore, drive: Driver) -> tuple[list[str], list[str]]:
-        """Retain many messages; answers topics that stay (of which a walk replaces the first), and those that go."""
+        """Retain many messages; return topics that stay (a walk replaces the first), and those that are deleted."""
         staying = sorted(f"t/{number % 3}/s{number}" for number in range(25))
         going = [f"t/{number % 3}/g{number}" for number in range(16)]
         self._put(store, drive, *(_write(topic) for topic in [*going[:8], *staying, *going[8:]]))
@@ -707,7 +707,7 @@ class RetainStoreContract(StoreContract):
 
 
 def _write(topic: str, at: int = 1, payload: bytes = b"payload", **fields: Any) -> RetainWrite:
-    """A write of that many seconds' version; ``fields`` are those of its message."""
+    """A write with a version at that second; ``fields`` are those of its message."""
     its = message(topic, payload, retain=True, number=at, **fields)
     return RetainWrite(its, RetainVersion(NOW + at, 1, at))
 
@@ -721,7 +721,7 @@ def _sorted(writes: Iterable[RetainWrite]) -> list[RetainWrite]:
 
 
 def _steps() -> st.SearchStrategy[list[tuple[Any, ...]]]:
-    """Of each write the topic, version, payload and expiry; or when to expire what."""
+    """For each write the topic, version, payload and expiry; or when to expire what."""
     writes = st.tuples(
         st.just("put"),
         st.sampled_from(("a", "b", "a/b", "/", "a/")),

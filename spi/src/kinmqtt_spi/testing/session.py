@@ -1,4 +1,4 @@
-"""The contract of a session store: who owns a client id, and what is stored under it."""
+"""The contract of a session store: owners of client ids, and persistent sessions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAR = NodeIdentity("far", 3)
 
 
 class SessionStoreContract(StoreContract):
-    """Override the fixture ``session_store``: an empty store, opened with ``drive`` where it must be waited for.
+    """Override the fixture ``session_store``: an empty store, opened with ``drive`` if it must be awaited.
 
     It is the store of the node ``HERE``.
     """
@@ -46,11 +46,11 @@ class SessionStoreContract(StoreContract):
     """Whether nodes share what is behind the store, so that it knows which of them live: override :meth:`lost`."""
 
     def lost(self, store: SessionStore, node: NodeIdentity, drive: Driver) -> None:
-        """Have another node be gone."""
+        """Make another node die."""
         raise NotImplementedError(f"{type(self).__name__} sets can_lose_nodes, and does not override lost")
 
     def look(self, store: SessionStore, drive: Driver) -> None:
-        """Have the store look whether others have claimed what this node held; nothing where it tells at once."""
+        """Make the store check for claims by other nodes; nothing to do if it notifies at once."""
 
     @pytest.fixture
     def session_store(self) -> SessionStore:
@@ -61,7 +61,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-01")
     def test_session_01_the_first_claim_finds_nothing(self, session_store: SessionStore, drive: Driver) -> None:
-        """The first claim of a client id has an epoch of one at least, no previous owner and no session."""
+        """The first claim of a client id has an epoch of at least one, no previous owner and no session."""
         claim = drive(session_store.claim("a", HERE))
 
         assert claim.epoch >= 1
@@ -70,21 +70,21 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-02")
     def test_session_02_epochs_only_rise(self, session_store: SessionStore, drive: Driver) -> None:
-        """Each claim's epoch is above that of every claim of this client id before, whoever claims."""
+        """Each claim's epoch is above all earlier ones of this client id, whichever node claims."""
         epochs = [drive(session_store.claim("a", node)).epoch for node in (HERE, HERE, THERE, HERE)]
 
         assert epochs == sorted(set(epochs))
 
     @behaviour("SESSION-03")
     def test_session_03_a_claim_names_the_owner_before(self, session_store: SessionStore, drive: Driver) -> None:
-        """A claim says who held the client id until now, the claiming node itself included."""
+        """A claim returns the previous owner of the client id, possibly the claiming node itself."""
         owners = [drive(session_store.claim("a", node)).previous_owner for node in (HERE, HERE, THERE, HERE)]
 
         assert owners == [None, HERE, HERE, THERE]
 
     @behaviour("SESSION-04")
     def test_session_04_a_claim_finds_the_session(self, session_store: SessionStore, drive: Driver) -> None:
-        """A claim answers the session that is stored, of this client id and no other."""
+        """A claim returns the stored session of this client id."""
         ours = session("a", subscriptions=(subscription("x/#", qos=1),))
         self._opened(session_store, drive, ours, session("b"))
 
@@ -92,7 +92,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-05")
     def test_session_05_an_older_epoch_is_refused(self, session_store: SessionStore, drive: Driver) -> None:
-        """A write under an older epoch than the last claim's raises Fenced that names it, and changes nothing."""
+        """A write with an older epoch than the last claim's raises Fenced with its client id, and changes nothing."""
         stored = session("a", subscriptions=(subscription("x"),), will=will())
         old = self._opened(session_store, drive, stored)["a"]
         drive(session_store.claim("a", THERE))
@@ -107,7 +107,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-06")
     def test_session_06_others_of_the_batch_are_kept(self, session_store: SessionStore, drive: Driver) -> None:
-        """Where some writes of a batch are refused all others are kept, and Fenced names all that were refused."""
+        """If some writes of a batch are refused, all others are committed, and Fenced names all refused ones."""
         epochs = self._opened(session_store, drive, *(session(name) for name in "abc"))
         for name in "ac":
             drive(session_store.claim(name, THERE))
@@ -125,9 +125,9 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-07")
     def test_session_07_a_released_claim_leaves_no_owner(self, session_store: SessionStore, drive: Driver) -> None:
-        """A claim of which nothing is stored can be given back: nobody owned the id before the next claim.
+        """A claim without a stored session can be released: the next claim has no previous owner.
 
-        Its epoch is above all the same. Giving back under an older epoch does nothing.
+        Its epoch is still higher. A release with an older epoch does nothing.
         """
         first = drive(session_store.claim("a", HERE)).epoch
         session_store.release("a", first)
@@ -144,7 +144,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-08")
     def test_session_08_everything_comes_back(self, session_store: SessionStore, drive: Driver) -> None:
-        """A stored session comes back as it was: subscriptions with all options, the will, times, names, version."""
+        """A stored session is returned unchanged: subscriptions with all options, will, times, names, version."""
         stored = StoredSession(
             "ä/client+#",
             0xFFFFFFFF,
@@ -170,7 +170,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-09")
     def test_session_09_opening_forgets_what_was(self, session_store: SessionStore, drive: Driver) -> None:
-        """OpenSession forgets whatever was stored under the client id."""
+        """OpenSession replaces everything that was stored under the client id."""
         self._opened(session_store, drive, session("a", subscriptions=(subscription("x"),), will=will()))
         fresh = session("a", expiry_s=1, created_at=NOW + 1)
         self._opened(session_store, drive, fresh)
@@ -195,7 +195,7 @@ class SessionStoreContract(StoreContract):
     def test_session_11_subscriptions_are_added_and_replaced(
         self, session_store: SessionStore, drive: Driver
     ) -> None:
-        """SaveSubscriptions adds, and replaces those of the same full filter: shared and plain ones are two."""
+        """SaveSubscriptions adds, and replaces those with the same full filter: shared and plain ones differ."""
         epoch = self._opened(session_store, drive, session("a", subscriptions=(subscription("x"),)))["a"]
         new = (subscription("x", qos=2), subscription("x", share_group="g"), subscription("y"))
 
@@ -205,7 +205,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-12")
     def test_session_12_subscriptions_are_removed(self, session_store: SessionStore, drive: Driver) -> None:
-        """RemoveSubscriptions takes out the full filters it names; one that is not there changes nothing."""
+        """RemoveSubscriptions removes the named full filters; an unknown one changes nothing."""
         plain, shared = subscription("x"), subscription("x", share_group="g")
         epoch = self._opened(session_store, drive, session("a", subscriptions=(plain, shared)))["a"]
 
@@ -215,7 +215,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-13")
     def test_session_13_a_will_is_cleared(self, session_store: SessionStore, drive: Driver) -> None:
-        """ClearWill forgets the will and when it was due, and nothing else."""
+        """ClearWill deletes the will and its due time, and nothing else."""
         stored = session("a", subscriptions=(subscription("x"),), will=will())
         epoch = self._opened(session_store, drive, stored)["a"]
         self._apply(session_store, drive, ReleaseSession("a", epoch, NOW + 10, NOW + 5), ClearWill("a", epoch))
@@ -225,7 +225,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-14")
     def test_session_14_releasing_leaves_the_session(self, session_store: SessionStore, drive: Driver) -> None:
-        """ReleaseSession leaves a session without owner, with the moments of its expiry and its will."""
+        """ReleaseSession leaves a session without owner, with its expiry time and the due time of its will."""
         stored = session("a", will=will())
         epoch = self._opened(session_store, drive, stored)["a"]
 
@@ -237,7 +237,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-15")
     def test_session_15_discarding_leaves_the_epoch(self, session_store: SessionStore, drive: Driver) -> None:
-        """DiscardSession forgets everything but the height of the epoch."""
+        """DiscardSession deletes everything but the epoch."""
         epoch = self._opened(session_store, drive, session("a", subscriptions=(subscription("x"),)))["a"]
 
         self._apply(session_store, drive, DiscardSession("a", epoch))
@@ -249,7 +249,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-16")
     def test_session_16_writes_of_a_batch_are_in_order(self, session_store: SessionStore, drive: Driver) -> None:
-        """The writes of a batch are carried out in their order, those of several clients among each other too."""
+        """The writes of a batch are applied in order, also across clients."""
         epochs = {name: drive(session_store.claim(name, HERE)).epoch for name in "ab"}
         writes: list[SessionWrite] = []
         for name, epoch in epochs.items():
@@ -269,9 +269,9 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-17")
     def test_session_17_expired_sessions_are_found(self, session_store: SessionStore, drive: Driver) -> None:
-        """``expired`` finds the released sessions whose time is over at that moment, with their epochs.
+        """``expired`` returns the released sessions that have expired, with their epochs.
 
-        Those in use, those without an end and those with time left are not found; nothing is removed.
+        Sessions in use, without expiry, or not yet expired are not returned; nothing is removed.
         """
         epochs = self._opened(session_store, drive, *(session(name) for name in "abcd"))
         self._release(session_store, drive, epochs, a=NOW + 10, b=NOW + 20, c=None)
@@ -284,7 +284,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-18")
     def test_session_18_due_wills_are_found(self, session_store: SessionStore, drive: Driver) -> None:
-        """``due_wills`` finds the released sessions whose will is due at that moment, with their epochs."""
+        """``due_wills`` returns the released sessions whose will is due, with their epochs."""
         epochs = self._opened(session_store, drive, *(session(name, will=will(name)) for name in "abc"))
         for name, due in (("a", NOW + 10), ("b", NOW + 20)):
             self._apply(session_store, drive, ReleaseSession(name, epochs[name], None, due))
@@ -296,7 +296,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-19")
     def test_session_19_no_more_than_the_limit(self, session_store: SessionStore, drive: Driver) -> None:
-        """``expired``, ``due_wills`` and ``owned_by`` answer at most as many as asked for, and in the end all."""
+        """``expired``, ``due_wills`` and ``owned_by`` return at most the limit, and in the end all."""
         names = {f"c{number}" for number in range(7)}
         epochs = self._opened(session_store, drive, *(session(name, will=will()) for name in names))
         assert len(drive(session_store.owned_by(HERE, 3))) == 3
@@ -308,7 +308,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-20")
     def test_session_20_who_is_back_does_not_expire(self, session_store: SessionStore, drive: Driver) -> None:
-        """A session that was claimed again and resumed is neither expired nor is its old will due."""
+        """After a session was claimed and resumed, it is not expired and its old will is not due."""
         epoch = self._opened(session_store, drive, session("a", will=will()))["a"]
         self._apply(session_store, drive, ReleaseSession("a", epoch, NOW, NOW))
         epoch = drive(session_store.claim("a", HERE)).epoch
@@ -319,7 +319,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-21")
     def test_session_21_pages_show_each_session_once(self, session_store: SessionStore, drive: Driver) -> None:
-        """``iterate`` shows each session that stays exactly once in pages of at most the limit, whatever changes."""
+        """``iterate`` returns each session that stays exactly once, in pages up to the limit, whatever changes."""
         staying = {f"s{number}" for number in range(25)}
         going = [f"g{number}" for number in range(5)]
         epochs = self._opened(session_store, drive, *(session(name) for name in [*going, *staying]))
@@ -342,7 +342,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-22")
     def test_session_22_orphans_are_those_of_that_node(self, session_store: SessionStore, drive: Driver) -> None:
-        """``owned_by`` names the client ids whose stored sessions that node owns; a claim by another adopts one."""
+        """``owned_by`` returns the client ids whose stored sessions that node owns; another claim moves one."""
         self._opened(session_store, drive, session("a"), session("b"))
         self._opened(session_store, drive, session("c"), node=THERE)
         drive(session_store.claim("nothing stored", HERE))
@@ -354,7 +354,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-23")
     def test_session_23_counts_what_is_stored(self, session_store: SessionStore, drive: Driver) -> None:
-        """``count`` is the number of stored sessions; claims of which nothing is stored do not count."""
+        """``count`` is the number of stored sessions; claims without a stored session do not count."""
         drive(session_store.claim("x", HERE))
         epochs = self._opened(session_store, drive, session("a"), session("b"))
         assert session_store.count() == 2
@@ -367,7 +367,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-24")
     def test_session_24_a_repeated_batch_changes_nothing(self, session_store: SessionStore, drive: Driver) -> None:
-        """A batch that is handed over again under its epoch leaves what it left before."""
+        """A batch that is applied twice under its epoch has the effect of one."""
         epoch = drive(session_store.claim("a", HERE)).epoch
         batch: list[SessionWrite] = [
             OpenSession(epoch, session("a", will=will())),
@@ -385,7 +385,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-25")
     def test_session_25_a_half_done_batch_can_be_done_whole(self, session_store: SessionStore, drive: Driver) -> None:
-        """Of a batch that was done by half the whole can be handed over: what results is as if it had been once."""
+        """After half of a batch was applied, applying the whole batch has the same effect as once."""
         epoch = drive(session_store.claim("a", HERE)).epoch
         batch: list[SessionWrite] = [
             OpenSession(epoch, session("a")),
@@ -401,7 +401,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-26")
     def test_session_26_batches_are_kept_in_order(self, session_store: SessionStore, drive: Driver) -> None:
-        """Batches that are handed over one behind the other, before the first is kept, are kept in that order."""
+        """Batches that are passed before the first is committed are committed in that order."""
         epoch = self._opened(session_store, drive, session("a"))["a"]
         answers = []
         for qos in (0, 1, 2):
@@ -415,9 +415,9 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-27", needs="can_fail")
     def test_session_27_a_failure_is_told(self, session_store: SessionStore, drive: Driver) -> None:
-        """While what is behind the store fails, writes raise ServiceUnavailable; then all goes on.
+        """While the store's backend fails, writes raise ServiceUnavailable; afterwards they work again.
 
-        What was kept before is there, and what was told as kept afterwards is.
+        Sessions that were committed before, and those that were reported as committed later, are there.
         """
         epoch = self._opened(session_store, drive, session("a", subscriptions=(subscription("x"),)))["a"]
         mend = self.failing(session_store)
@@ -432,7 +432,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-28", needs="survives_restart")
     def test_session_28_sessions_outlive_the_store(self, session_store: SessionStore, drive: Driver) -> None:
-        """What was kept is there in the store's next life, and epochs are above all that were."""
+        """After a restart committed sessions are there, and new epochs are above all earlier ones."""
         stored = session("a", subscriptions=(subscription("x", qos=1),), will=will())
         epochs = self._opened(session_store, drive, stored, session("b"))
         self._apply(session_store, drive, ReleaseSession("a", epochs["a"], NOW + 10, NOW + 5))
@@ -451,7 +451,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-29")
     def test_session_29_as_a_plain_model_does(self, session_store: SessionStore, drive: Driver) -> None:
-        """Through random claims and writes of three clients the store holds what a plain model of it holds."""
+        """With random claims and writes of three clients the store holds what a simple model holds."""
         examples = iter(range(1_000_000))
 
         @settings(
@@ -484,7 +484,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-30", needs="can_lose_nodes")
     def test_session_30_pages_say_what_others_hold(self, session_store: SessionStore, drive: Driver) -> None:
-        """``iterate`` says which sessions a node that lives, and is another, has claimed last, released or not."""
+        """``iterate`` names the sessions that another live node has claimed last, released or not."""
         epochs = self._opened(session_store, drive, session("a"), session("left here"))
         epochs |= self._opened(session_store, drive, session("b"), session("left there"), node=THERE)
         self._release(session_store, drive, epochs, **{"left here": NOW, "left there": NOW})
@@ -497,7 +497,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-31", needs="can_lose_nodes")
     def test_session_31_what_a_lost_node_held_is_named(self, session_store: SessionStore, drive: Driver) -> None:
-        """``orphaned`` names the stored sessions that a node which is gone had claimed last, and no others."""
+        """``orphaned`` returns the stored sessions that a dead node had claimed last, and no others."""
         epochs = self._opened(session_store, drive, session("here"))
         more = (session("open"), session("released"), session("moved"), session("ended"))
         epochs |= self._opened(session_store, drive, *more, node=THERE)
@@ -515,7 +515,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-32", needs="can_lose_nodes")
     def test_session_32_each_is_told_of_others(self, session_store: SessionStore, drive: Driver) -> None:
-        """Of what was left behind each node that asks is told of others, at most ``limit``, which it then holds."""
+        """Each node gets other orphaned sessions, at most ``limit``, which it then owns."""
         names = {f"c{number}" for number in range(6)}
         self._opened(session_store, drive, *(session(name) for name in sorted(names)), node=THERE)
         self.lost(session_store, THERE, drive)
@@ -529,7 +529,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-33", needs="can_lose_nodes")
     def test_session_33_named_until_claimed(self, session_store: SessionStore, drive: Driver) -> None:
-        """What was named to a node is named to it again until somebody has claimed it."""
+        """A session that was assigned to a node is returned to it again until it is claimed."""
         self._opened(session_store, drive, *(session(name) for name in "abc"), node=THERE)
         self.lost(session_store, THERE, drive)
         told = [sorted(drive(session_store.orphaned(HERE, 10))) for _ in range(2)]
@@ -542,7 +542,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-34", needs="can_lose_nodes")
     def test_session_34_who_was_told_may_be_lost(self, session_store: SessionStore, drive: Driver) -> None:
-        """What was named to a node, adopted or not, is left behind again where that node is gone."""
+        """A session that was assigned to a node, adopted or not, is orphaned again if that node dies."""
         self._opened(session_store, drive, session("a"), session("b"), node=THERE)
         self.lost(session_store, THERE, drive)
         drive(session_store.orphaned(FAR, 10))
@@ -556,7 +556,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-35", needs="can_lose_nodes")
     def test_session_35_adopting_disturbs_nobody(self, session_store: SessionStore, drive: Driver) -> None:
-        """``adopt`` claims what was named; where somebody has claimed it since it answers ``None``, and no more."""
+        """``adopt`` claims an assigned session; if it was claimed since, it returns ``None``, without effect."""
         stored = session("a", subscriptions=(subscription("x"),), will=will())
         old = self._opened(session_store, drive, stored, session("b"), session("c"), node=THERE)
         self.lost(session_store, THERE, drive)
@@ -574,7 +574,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-36", needs="can_lose_nodes")
     def test_session_36_what_others_claim_is_told(self, session_store: SessionStore, drive: Driver) -> None:
-        """Of a session that another node has claimed the one that held it is told once, with the epoch it had."""
+        """A node is notified once of its session that another node has claimed, with its epoch."""
         told: list[tuple[str, int]] = []
         session_store.on_taken_over(lambda client_id, epoch: told.append((client_id, epoch)))
         epochs = self._opened(session_store, drive, *(session(name) for name in ("kept", "taken", "own")))
@@ -593,9 +593,9 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-37")
     def test_session_37_a_session_is_its_users(self, session_store: SessionStore, drive: Driver) -> None:
-        """``claim_for`` answers ``None`` for a stored session of another user, and leaves all as it is.
+        """``claim_for`` returns ``None``, without effect, for a stored session of another user.
 
-        Its user claims it, held or released. Who has no user name is another than everybody who has one.
+        Its user claims it, owned or released. A client without a user name differs from every user.
         """
         stored = {
             "a": session("a", username="ann", will=will()),
@@ -625,9 +625,9 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-38")
     def test_session_38_a_held_client_id_is_its_users(self, session_store: SessionStore, drive: Driver) -> None:
-        """A client id of which nothing is stored is the user's for whom it was claimed, until it is released.
+        """A client id without a stored session belongs to the user it was claimed for, until its release.
 
-        After a claim for nobody in particular, and after its session has ended, it is free.
+        After a claim that names no user, and after its session has ended, it is free.
         """
         ann, bob, nobody = Claimant("ann"), Claimant("bob"), Claimant(None)
         first = drive(session_store.claim_for("a", HERE, ann))
@@ -653,7 +653,7 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-39", needs="can_lose_nodes")
     def test_session_39_a_lost_node_holds_no_client_id(self, session_store: SessionStore, drive: Driver) -> None:
-        """What a node held that is gone, and of which nothing is stored, is free; a session stays its user's."""
+        """A dead node's client id without a stored session is free; a stored session keeps its user."""
         drive(session_store.claim_for("passing", THERE, Claimant("ann")))
         self._opened(session_store, drive, session("kept", username="ann"), node=THERE)
         assert drive(session_store.claim_for("passing", HERE, Claimant("bob"))) is None
@@ -666,9 +666,9 @@ class SessionStoreContract(StoreContract):
 
     @behaviour("SESSION-40")
     def test_session_40_an_unverified_name_is_kept_so(self, session_store: SessionStore, drive: Driver) -> None:
-        """A session with an unverified name is whoever's that has it verified, or gives it and has none verified.
+        """A session with an unverified user name belongs to the client with that name, verified or in CONNECT.
 
-        It comes back so, and a client that resumes it owns it from then on.
+        It is returned unchanged, and a client that resumes it owns it from then on.
         """
         stored = session("a", username="ha", username_unverified=True)
         self._opened(session_store, drive, stored)
@@ -688,7 +688,7 @@ class SessionStoreContract(StoreContract):
     # Within
 
     def _elsewhere(self, store: SessionStore, drive: Driver) -> set[str]:
-        """What all pages say is held elsewhere."""
+        """The client ids that all pages name as owned elsewhere."""
         found: set[str] = set()
         cursor: object = None
         while True:
@@ -705,7 +705,7 @@ class SessionStoreContract(StoreContract):
     def _opened(
         self, store: SessionStore, drive: Driver, *sessions: StoredSession, node: NodeIdentity = HERE
     ) -> dict[str, int]:
-        """Claim and open sessions; answers their epochs."""
+        """Claim and open sessions; return their epochs."""
         epochs = {stored.client_id: drive(store.claim(stored.client_id, node)).epoch for stored in sessions}
         self._apply(store, drive, *(OpenSession(epochs[stored.client_id], stored) for stored in sessions))
         return epochs
@@ -716,7 +716,7 @@ class SessionStoreContract(StoreContract):
         self._apply(store, drive, *(ReleaseSession(name, epochs[name], at) for name, at in expires_at.items()))
 
     def _stored(self, store: SessionStore, drive: Driver, client_id: str) -> StoredSession:
-        """The stored session, seen without a claim."""
+        """Return the stored session, without a claim."""
         cursor: object = None
         while True:
             page = drive(store.iterate(cursor))
@@ -748,7 +748,7 @@ def _names(found: Sequence[tuple[int, StoredSession]]) -> set[str]:
 
 
 class _Model:
-    """What a store of these clients must hold, in dicts."""
+    """The expected contents of a store of these clients, in dicts."""
 
     def __init__(self) -> None:
         self.epochs: dict[str, int] = {}
@@ -756,7 +756,7 @@ class _Model:
         self._sessions: dict[str, StoredSession] = {}
 
     def claimed(self, client_id: str, node: NodeIdentity, claim: Claim) -> None:
-        """Compare a claim's answer, and take the claim over."""
+        """Compare a claim's answer, and apply the claim."""
         assert claim.epoch > self.epochs.get(client_id, 0)
         assert claim.previous_owner == self._owners.get(client_id)
         assert _sorted(claim.session) == _sorted(self._sessions.get(client_id))
@@ -764,7 +764,7 @@ class _Model:
         self._owners[client_id] = node
 
     def write(self, write: SessionWrite) -> None:
-        """Carry a write out."""
+        """Apply a write."""
         name = write.client_id
         stored = self._sessions.get(name)
         if isinstance(write, OpenSession):
@@ -797,14 +797,14 @@ def _changed(stored: StoredSession, write: SessionWrite) -> StoredSession:
 
 
 def _sorted(stored: StoredSession | None) -> StoredSession | None:
-    """With the subscriptions in an order of ours: a store may have any."""
+    """With sorted subscriptions: a store may have any order."""
     if stored is None:
         return None
     return evolve(stored, subscriptions=tuple(sorted(stored.subscriptions, key=lambda each: each.full_filter)))
 
 
 def _steps() -> st.SearchStrategy[Any]:
-    """A client's name, and a claiming node or what makes a write of a client id and an epoch."""
+    """A client's name, and a claiming node or a function that makes a write from a client id and an epoch."""
     filters = st.sampled_from(("x", "y", "z/#"))
     moments = st.none() | st.integers(0, 100).map(lambda seconds: NOW + seconds)
     wills = st.none() | st.builds(will, st.sampled_from(("w", "v")), st.integers(0, 10))

@@ -1,4 +1,4 @@
-"""The contract of a subscription index: from a topic name to everybody who wants it."""
+"""The contract of a subscription index."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-01")
     def test_subscription_01_adding_tells_what_is_new(self, subscription_index: SubscriptionIndex) -> None:
-        """``add`` answers whether the client had no subscription of this filter; a replaced one is not new."""
+        """``add`` returns whether the client had no subscription with this filter; a replaced one is not new."""
         answers = [
             subscription_index.add("a", subscription("x")),
             subscription_index.add("a", subscription("x")),
@@ -61,7 +61,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-02")
     def test_subscription_02_removing_tells_what_was_there(self, subscription_index: SubscriptionIndex) -> None:
-        """``remove`` answers whether there was such a subscription, of that client, filter and group."""
+        """``remove`` returns whether there was such a subscription, of that client, filter and group."""
         subscription_index.add("a", subscription("x"))
 
         answers = [
@@ -77,7 +77,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-03")
     def test_subscription_03_it_comes_back_as_it_is_now(self, subscription_index: SubscriptionIndex) -> None:
-        """A match shows a subscription with all of its options, and where it was replaced as it is now."""
+        """A match has a subscription with all of its options, also after it was replaced."""
         whole = subscription(
             "x", qos=2, no_local=True, retain_as_published=True, retain_handling=2, identifier=268_435_455
         )
@@ -102,7 +102,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-05")
     def test_subscription_05_levels_are_compared_exactly(self, subscription_index: SubscriptionIndex) -> None:
-        """Without wildcards a filter matches the topic of the same characters, empty levels included."""
+        """Without wildcards a filter matches only the equal topic, including empty levels."""
         names = ("a", "A", "/a", "a/", "a/b", "a//b", "/", "//", "ä", "a\u0308", "\U0001f600/x", "$SYS/x", "a b")
         for name in names:
             subscription_index.add("c", subscription(name))
@@ -113,7 +113,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-06", needs="wildcards")
     def test_subscription_06_a_plus_is_one_level(self, subscription_index: SubscriptionIndex) -> None:
-        """A ``+`` matches one level, whichever, an empty one too (section 4.7.1.3)."""
+        """A ``+`` matches exactly one level, also an empty one (section 4.7.1.3)."""
         self._expect(
             subscription_index,
             {
@@ -128,7 +128,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-07", needs="wildcards")
     def test_subscription_07_a_hash_is_all_that_follows(self, subscription_index: SubscriptionIndex) -> None:
-        """A ``#`` matches all levels that follow and the level above it, too (section 4.7.1.2)."""
+        """A ``#`` matches all following levels, and the parent level, too (section 4.7.1.2)."""
         self._expect(
             subscription_index,
             {
@@ -166,7 +166,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-10", needs="shared")
     def test_subscription_10_groups_stand_by_themselves(self, subscription_index: SubscriptionIndex) -> None:
-        """Shared subscriptions are found by group and filter with their members, and plain ones apart from them."""
+        """Shared subscriptions are found by group and filter, with their members, apart from plain ones."""
         plain, first, second = (
             subscription("x"),
             subscription("x", share_group="g"),
@@ -188,7 +188,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-11", needs="shared")
     def test_subscription_11_no_group_is_without_members(self, subscription_index: SubscriptionIndex) -> None:
-        """A group that its last member has left is not in a match."""
+        """A group without members is not in a match."""
         subscription_index.add("a", subscription("x", share_group="g"))
         subscription_index.add("a", subscription("x"))
 
@@ -200,7 +200,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-12")
     def test_subscription_12_an_answer_stays_as_it_is(self, subscription_index: SubscriptionIndex) -> None:
-        """What a match has answered does not change with the subscriptions."""
+        """The result of a match does not change with later subscriptions."""
         subscription_index.add("a", subscription("x"))
         found = subscription_index.match("x")
         subscription_index.add("b", subscription("x"))
@@ -232,7 +232,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-14")
     def test_subscription_14_counts_subscriptions(self, subscription_index: SubscriptionIndex) -> None:
-        """``count`` is the number of subscriptions, each of a client, a filter and a group."""
+        """``count`` is the number of subscriptions, each with a client, a filter and a group."""
         counts = [subscription_index.count()]
         for name, filter in (("a", "x"), ("b", "x"), ("a", "y"), ("a", "x")):
             subscription_index.add(name, subscription(filter))
@@ -244,7 +244,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-15")
     def test_subscription_15_filters_are_listed_once(self, subscription_index: SubscriptionIndex) -> None:
-        """``filters`` names every distinct filter once, without its group, with its number of subscriptions."""
+        """``filters`` yields every distinct filter once, without its group, with its number of subscriptions."""
         group = "g" if self.shared else None
         for name, each in (
             ("a", subscription("x")),
@@ -262,7 +262,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-16", needs="without_wildcards")
     def test_subscription_16_wildcards_are_refused(self, subscription_index: SubscriptionIndex) -> None:
-        """An index without wildcards refuses their filters with 0xA2, and nothing changes."""
+        """An index without wildcards refuses them with 0xA2, and nothing changes."""
         refused = [subscription(filter) for filter in ("#", "+", "a/#", "a/+/b", "+/a")]
 
         self._refused(subscription_index, refused, ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)
@@ -276,9 +276,9 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-18")
     def test_subscription_18_every_filter_is_taken_or_refused(self, subscription_index: SubscriptionIndex) -> None:
-        """The longest and deepest filters are found, or ``SubscriptionRefused`` with a failure's reason code says no.
+        """The longest and deepest filters are found, or refused by ``SubscriptionRefused`` with a failure code.
 
-        What was refused has changed nothing; what was taken can be removed.
+        A refused filter has changed nothing; an accepted one can be removed.
         """
         for topic in ("x" * 65_535, "/" * 65_535, "é" * 32_767, "/".join("ab" * 10_000), "a/" * 500 + "\U0001f600"):
             try:
@@ -294,7 +294,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-19")
     def test_subscription_19_nothing_is_left_over(self, subscription_index: SubscriptionIndex) -> None:
-        """Subscriptions that are made and given up again and again leave nothing, and disturb none that stays."""
+        """Repeated subscribing and unsubscribing leaves nothing, and does not affect other subscriptions."""
         names = ["a", "a/b", "a/b/c", "a/x", *(["a/+", "a/#", "a/+/c"] if self.wildcards else [])]
         subscription_index.add("staying", subscription("a/b"))
         for _ in range(50):
@@ -313,7 +313,7 @@ class SubscriptionIndexContract(Contract):
 
     @behaviour("SUBSCRIPTION-20")
     def test_subscription_20_as_a_plain_index_does(self, subscription_index: SubscriptionIndex) -> None:
-        """Through random subscriptions of three clients the index answers what one that tries them all answers."""
+        """With random subscriptions of three clients the index equals a linear search."""
 
         @settings(
             max_examples=100, database=None, suppress_health_check=list(HealthCheck), print_blob=False, deadline=None
@@ -384,7 +384,7 @@ _TOPICS = st.sampled_from(_EVERY_TOPIC)
 
 
 def _steps(wildcards: bool, shared: bool) -> st.SearchStrategy[Any]:
-    """A client's name, whether it subscribes or gives up, and the subscription."""
+    """A client's name, whether it subscribes or unsubscribes, and the subscription."""
     filters = _TOPICS
     if wildcards:
         levels = st.lists(st.sampled_from(("a", "b", "", "$x", "+")), max_size=3)
