@@ -1,4 +1,4 @@
-"""Mistakes of brokers over such a store, as they show on the wire; test_mistakes.py of the plugin lists all."""
+"""Mistakes of brokers over such a store, as they show on the wire; test_known_defects.py of the plugin lists all."""
 
 from __future__ import annotations
 
