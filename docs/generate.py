@@ -335,7 +335,7 @@ def _mistakes() -> Any:
         path = str(DOCS.parent / folder)
         if path not in sys.path:
             sys.path.insert(0, path)
-    return import_module("mistakes")
+    return import_module("protocol_errors")
 
 
 PARTS: dict[str, Callable[[], str]] = {

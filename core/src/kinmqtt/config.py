@@ -1,4 +1,4 @@
-"""One TOML file, the command line and the environment, as settings; nothing is opened or started here."""
+"""Reads settings from a TOML file, the command line and the environment; opens and starts nothing."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ _MOSQUITTO: Final = frozenset(
         "user",
     }
 )
-"""With which of its keywords a line of Mosquitto's settings begins, most often."""
+"""The most frequent first keywords of lines in Mosquitto's settings."""
 
 
 @frozen(slots=True)
 class ServiceSettings:
-    """``[services]``: which plugin serves an exclusive family, where more than one could."""
+    """``[services]``: the plugin that serves an exclusive family where several could."""
 
     subscription: str | None = setting(None, help="the subscription index: trie, hash, or a plugin")
     queue: str | None = setting(None, help="the queue store")
@@ -82,7 +82,7 @@ class ServiceSettings:
 
 @frozen(slots=True)
 class PluginSettings:
-    """``[plugins]``: which plugins are used, and in which order their hooks run."""
+    """``[plugins]``: the plugins in use, and the order of their hooks."""
 
     order: tuple[str, ...] = setting((), help="run these first, in this order")
     only: tuple[str, ...] | None = setting(None, help="of the installed plugins use only these")
@@ -91,7 +91,7 @@ class PluginSettings:
 
 @frozen(slots=True)
 class Overrides:
-    """What the command line says, over what the file says."""
+    """The command line's settings; they override the file's."""
 
     listen: tuple[str, ...] = ()
     data: str | None = None
@@ -101,7 +101,7 @@ class Overrides:
 
 @frozen(slots=True)
 class Settings:
-    """Everything the settings say, but for the plugins' own sections, which wait for their plugins."""
+    """All settings; the plugins' sections are parsed when their plugins are known."""
 
     broker: BrokerSettings
     limits: LimitSettings
@@ -114,11 +114,11 @@ class Settings:
     _overrides: Overrides
 
     def reread(self) -> Settings:
-        """The same file, command line and environment once more; raises what :func:`load` does."""
+        """Reads the same file, command line and environment again; raises what :func:`load` does."""
         return load(self._path, self._overrides, self._environment)
 
     def left_by(self, new: Settings, active: Sequence[str]) -> list[str]:
-        """A line for each change that a running broker can't take from ``new``; ``active`` are its plugins."""
+        """Returns a line for each change in ``new`` that needs a restart; ``active`` are the broker's plugins."""
         before, after = self.selection, new.selection
         changed = {
             "[broker]": evolve(self.broker, listen=None) != evolve(new.broker, listen=None),
@@ -132,7 +132,7 @@ class Settings:
         return left + [f"plugins.{name}: the plugin is not in use; to use it needs a restart" for name in unused]
 
     def ineffective_sections(self, why_not: Mapping[str, str]) -> list[str]:
-        """A line for each plugin's section that nobody reads; ``why_not`` says why a plugin is not used."""
+        """Returns a line for each section without an active plugin; ``why_not`` says why a plugin is not used."""
         return [
             f"{_place(self._document, 'plugins', name)}: the section has no effect: {why_not[name]}"
             for name in sorted(self.selection.sections)
@@ -140,7 +140,7 @@ class Settings:
         ]
 
     def problems_with_data_directory(self) -> list[str]:
-        """Why the broker's state can't be written where the settings say; nothing is written to find out."""
+        """Returns why the data directory is not writable; writes nothing to find out."""
         directory = self.broker.data_directory
         problem = None if directory is None else problem_with_folder(directory)
         return [] if problem is None else [f"{_place(self._document, 'broker', 'data')}: {problem}"]
@@ -165,7 +165,7 @@ class Settings:
         return None
 
     def check_plugin_variables(self) -> None:
-        """Raise :class:`SettingsError` for variables for plugins that none of those asked for so far has read."""
+        """Raise :class:`SettingsError` for plugins' environment variables that no section parsed so far has read."""
         variables = {name: value for name, value in self._environment.items() if _is_for_plugin(name)}
         known: Sequence[Any] = [(("plugins", name), settings_class) for name, settings_class in self._classes.items()]
         problems = unknown_environment(variables, known)
@@ -194,7 +194,7 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
         *(((table,), settings_class) for table, settings_class in classes.items()),
         *((("listeners", name), ListenerSettings) for name in tables),
     ]
-    # What is meant for a plugin can be judged only when the plugins are known.
+    # Variables for plugins can be checked only when the plugins are known.
     variables = {name: value for name, value in environment.items() if not _is_for_plugin(name)}
     problems.extend(unknown_environment(variables, known))
     if problems:
@@ -214,7 +214,7 @@ def load(path: Path | None, overrides: Overrides, environment: Mapping[str, str]
 
 
 def _parsed(settings_class: type[T], document: Document, path: KeyPath, environment: Mapping[str, str]) -> T:
-    """A table as an instance of its class; the files that it names are there."""
+    """Parses a table into its class, and checks that the files it names exist."""
     return parse(settings_class, document, path, environ=environment, check_paths=True, elsewhere=belongs_to)
 
 
@@ -229,7 +229,7 @@ def _read(path: Path) -> Document:
 
 
 def _is_mosquittos(path: Path) -> bool:
-    """Whether a file that is no TOML is one of Mosquitto's: by its name, or by how its first setting begins."""
+    """Whether a file that is not TOML is Mosquitto's, by its name or by the first keyword."""
     try:
         text = read_file(path).decode("utf-8", "replace")
     except SettingsError:
@@ -239,7 +239,7 @@ def _is_mosquittos(path: Path) -> bool:
 
 
 def _unplaced(listeners: Sequence[tuple[str, str, ListenerSettings]]) -> list[tuple[str, ListenerSettings]]:
-    """The listeners without their lines in the file, which may move."""
+    """Returns the listeners without their lines in the file, which may have moved."""
     return [(name, settings) for name, _, settings in listeners]
 
 
@@ -248,7 +248,7 @@ def _is_for_plugin(variable: str) -> bool:
 
 
 def _place(document: Document, *path: str) -> str:
-    """File, line and key, for a message; the key alone where the file does not have it."""
+    """Returns file, line and key for a message; the key alone where the file does not have it."""
     where = document.line(path)
     key = ".".join(path)
     return key if where is None else f"{document.name}:{where[0]}: {key}"
@@ -261,7 +261,7 @@ def _places(
     services: Mapping[str, str],
     overrides: Overrides,
 ) -> dict[str, str]:
-    """Where each plugin that the settings name is named; the last of several places."""
+    """Returns the place where the settings name each plugin; the last of several."""
     lists = {"disabled": plugins.disabled, "only": plugins.only or (), "order": plugins.order}
     places = {name: f"-P no:{name}" for name in overrides.disabled}
     for key, names in lists.items():
@@ -272,7 +272,7 @@ def _places(
 
 
 def _plugins(document: Document, problems: list[str]) -> tuple[PluginSettings, list[str]]:
-    """The keys of ``[plugins]`` itself, and the names of the sections below it."""
+    """Returns the keys of ``[plugins]`` itself, and the names of the sections below it."""
     table = document.data.get("plugins", {})
     if not isinstance(table, dict):
         problems.append(f"{document.name}: plugins: expected a table")
@@ -295,7 +295,7 @@ def _plugins(document: Document, problems: list[str]) -> tuple[PluginSettings, l
 def _listener_tables(
     document: Document, environment: Mapping[str, str], problems: list[str]
 ) -> dict[str, ListenerSettings]:
-    """The tables ``[listeners.NAME]``, by name."""
+    """Returns the tables ``[listeners.NAME]``, by name."""
     tables = document.data.get("listeners", {})
     if not isinstance(tables, dict):
         problems.append(f"{document.name}: listeners: expected tables [listeners.NAME]")
@@ -316,7 +316,7 @@ def _listener_tables(
 def _listeners(
     document: Document, broker: BrokerSettings, tables: Mapping[str, ListenerSettings], overrides: Overrides
 ) -> tuple[tuple[str, str, ListenerSettings], ...]:
-    """All listeners, or those of the command line alone."""
+    """Returns all listeners; those of the command line replace the file's."""
     if overrides.listen:
         return tuple((name, "--listen", settings) for name, settings in map(from_text, overrides.listen))
     listed = broker.listen
@@ -342,7 +342,7 @@ def _overridden(broker: BrokerSettings, overrides: Overrides, environment: Mappi
 
 
 def default_data_directory(environment: Mapping[str, str], is_root: bool | None = None) -> Path:
-    """Where state is kept when nobody says: systemd's directory for it, the system's, or the user's."""
+    """Returns the default data directory: systemd's, the system's, or the user's."""
     given = environment.get("STATE_DIRECTORY", "").partition(":")[0]
     if given:
         return Path(given)

@@ -4,10 +4,12 @@ With ``KINMQTT_TEST_STORE=redis`` every house has its sessions, queues and retai
 """
 
 import os
+from typing import Any
 
+from kinmqtt.mqtt.packets import V5, Will
 from kinmqtt.testing import BrokerHarness, MemoryLink
 from kinmqtt.testing import HarnessClient as Peer
-from kinmqtt_spi import ALLOW, Decision, hookimpl
+from kinmqtt_spi import ALLOW, Decision, Properties, hookimpl
 
 STORES = ("memory", "redis")
 STORE = os.environ.get("KINMQTT_TEST_STORE", "memory")
@@ -27,4 +29,19 @@ class Trusting:
         return ALLOW
 
 
-__all__ = ["STORE", "House", "MemoryLink", "Peer", "Trusting"]
+def payloads(*peers: Peer) -> list[bytes]:
+    """Returns the payloads that some clients received, in one list."""
+    return [payload for peer in peers for _, payload, _ in peer.messages]
+
+
+def back(house: BrokerHarness, client_id: str, **more: Any) -> Peer:
+    """Connect an MQTT 5 client to its persistent session."""
+    return house.connect(client_id, V5, clean_start=False, expiry_s=600, **more)
+
+
+def a_will(topic: str, delay_s: int = 0) -> Will:
+    """Returns a will of QoS 1 with a will delay interval."""
+    return Will(topic, b"gone", 1, False, Properties(will_delay_interval=delay_s))
+
+
+__all__ = ["STORE", "House", "MemoryLink", "Peer", "Trusting", "a_will", "back", "payloads"]

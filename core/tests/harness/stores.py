@@ -14,6 +14,8 @@ from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.queue import InboundClose
+from kinmqtt_spi.values import NodeIdentity
 
 FULL = ServiceUnavailable("the disk is full", ReasonCode.QUOTA_EXCEEDED)
 
@@ -162,3 +164,81 @@ class FailingRetaineds(MemoryRetainStore):
     @hookimpl
     def retain_store(self) -> FailingRetaineds:
         return self
+
+
+class StaleQueues(SlowQueues):
+    """A queue store that reads at once and answers later: its answer may be stale by then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads = Later()
+        self.damaged: set[str] = set()
+        """Clients whose queues can't be loaded."""
+
+    def read(self, client_id: str, after: int, limit: int) -> Any:
+        found = MemoryQueueStore.read(self, client_id, after, limit)
+        return self.reads(lambda: found)
+
+    def load(self, client_id: str) -> Any:
+        if client_id in self.damaged:
+            raise ServiceUnavailable("damaged")
+        return self.loads(lambda: MemoryQueueStore.load(self, client_id))
+
+
+class LateSessions(MemorySessionStore):
+    """A session store that claims and looks for wills at once, and may answer later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims = Later()
+        self.wills = Later()
+
+    def claim(self, client_id: str, node: Any) -> Any:
+        claim = MemorySessionStore.claim(self, client_id, node)
+        return self.claims(lambda: claim)
+
+    def due_wills(self, now: float, limit: int) -> Any:
+        found = MemorySessionStore.due_wills(self, now, limit)
+        return self.wills(lambda: found) if found else found
+
+    @hookimpl
+    def session_store(self) -> LateSessions:
+        return self
+
+
+class Fencing(LateSessions):
+    """A session store whose claims raise the epoch of the queue store too, as stores of one plugin may."""
+
+    def __init__(self, queues: SlowQueues) -> None:
+        super().__init__()
+        self.queues = queues
+
+    def claim(self, client_id: str, node: NodeIdentity) -> Any:
+        claim = MemorySessionStore.claim(self, client_id, node)
+        MemoryQueueStore.apply(self.queues, [InboundClose(client_id, claim.epoch, 1)])
+        return self.claims(lambda: claim)
+
+
+class SlowRetaineds(MemoryRetainStore):
+    """A retain store whose writes may be made to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = Later()
+
+    def put(self, writes: Sequence[Any]) -> Any:
+        return self.writes(lambda: MemoryRetainStore.put(self, writes))
+
+    @hookimpl
+    def retain_store(self) -> SlowRetaineds:
+        return self
+
+
+def everything(write: Any) -> bool:
+    """Refuse any write."""
+    return True
+
+
+def nothing(write: Any) -> bool:
+    """Refuse no write."""
+    return False

@@ -25,19 +25,23 @@ HERE = "plugins/redis_session/tests/test_known_defects.py"
 SHOWN_BY = {
     "in flight by the publisher's packet identifier": f"{HERE}::test_publishers_may_use_the_same_packet_identifier",
     "versions compared as strings": f"{HERE}::test_versions_are_compared_as_numbers",
-    "PUBACK though persisting failed": "tests/test_redis_mistakes.py::test_what_is_not_kept_is_not_acknowledged",
+    "PUBACK though persisting failed": "tests/test_redis_known_defects.py::test_what_is_not_kept_is_not_acknowledged",
     "retained messages looked up by the filter's text": f"{HERE}::test_a_filter_is_no_topic",
     "queues without a bound": "core/tests/broker/test_queue.py::test_the_limit_holds_within_one_read",
     "turns without a bound": "plugins/redis_session/tests/test_consistency.py::test_waiting_writes_are_limited",
     "the second connection of a client id refused": (
-        "tests/test_redis_mistakes.py::test_the_second_connection_takes_over_at_each_broker"
+        "tests/test_redis_known_defects.py::test_the_second_connection_takes_over_at_each_broker"
     ),
-    "a CONNACK that denies what there is": "tests/test_redis_mistakes.py::test_connack_denies_nothing_that_works",
+    "a CONNACK that denies what there is": (
+        "tests/test_redis_known_defects.py::test_connack_denies_nothing_that_works"
+    ),
     "an empty retained payload kept": f"{HERE}::test_an_empty_payload_is_not_stored",
     "messages removed before they are delivered": (
-        "tests/test_redis_mistakes.py::test_what_was_sent_and_not_acknowledged_comes_again"
+        "tests/test_redis_known_defects.py::test_what_was_sent_and_not_acknowledged_comes_again"
     ),
-    "a will left out where the socket had an error": "tests/test_redis_mistakes.py::test_a_reset_publishes_the_will",
+    "a will left out where the socket had an error": (
+        "tests/test_redis_known_defects.py::test_a_reset_publishes_the_will"
+    ),
     "all that is in flight sent again by a timer": (
         "tests/conformance/test_v5_behaviour.py::test_nothing_is_sent_again_within_a_connection"
     ),

@@ -1,4 +1,4 @@
-"""Putting a broker together from settings and plugins, and refusing early what can't hold."""
+"""Assembles a broker from settings and plugins, and rejects early what can't work."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ T = TypeVar("T")
 
 @define(slots=True)
 class Environment:
-    """What the outside world gives to an assembly."""
+    """What an assembly needs of its environment."""
 
     node: NodeIdentity
     clock: Clock
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     listeners: Sequence[ListenerPlan]
     memory_bytes: Callable[[], int | None] = resident_bytes
-    """The memory of this process."""
+    """Returns the resident memory of this process in bytes; ``None`` where it is unknown."""
     machine: Callable[[], Machine] = Machine
-    """What the machine lets this process have; by itself nothing is known of it."""
+    """Returns the memory and files that this process may use; by default they are unknown."""
     trim: Callable[[], object] = field(factory=trimmer)
-    """Gives memory that is free back to the system."""
+    """Releases free memory to the system."""
 
 
 @define(slots=True)
@@ -75,21 +75,21 @@ class Assembly:
     index: SubscriptionIndex
     cluster: ClusterBackend
     limiter_needs: Mapping[str, LimiterNeeds]
-    """By limiter."""
+    """By name of the limiter."""
     providers: Mapping[str, str]
-    """Exclusive family to the plugin that serves it."""
+    """The plugin that serves each exclusive family."""
     listeners: tuple[ListenerPlan, ...]
     memory_bytes: Callable[[], int | None]
     machine: Callable[[], Machine]
     trim: Callable[[], object]
     default_authenticators: tuple[str, ...] | None
-    """Who is asked at listeners that name nobody; ``None`` for everybody."""
+    """The authenticators of listeners that name none; ``None`` for all."""
     spaces: TopicSpaces
-    """Topics that begin with ``$``, and who has claimed them."""
+    """Topics that begin with ``$``, and the plugins that claimed them."""
 
     @property
     def writes_data_directory(self) -> bool:
-        """Whether a built-in store keeps something in the data directory."""
+        """Whether a built-in store persists something in the data directory."""
         return any(plugin in KEPT_DEFAULTS.values() for plugin in self.providers.values())
 
 
@@ -100,15 +100,15 @@ def assemble(
     manager: PluginManager,
     environment: Environment,
 ) -> Assembly:
-    """Configure the plugins and ask them for their services.
+    """Configure the plugins and have them provide their services.
 
     ``plugin_settings`` parses a plugin's section into its settings class. Raises :class:`AssemblyError` or
-    :class:`SettingsError`; nothing was started by then.
+    :class:`SettingsError`; nothing is started before.
     """
     metrics = MetricRegistry(gauge_failed=_gauge_failed)
     claims = Claims()
     contexts = _configure(plugin_settings, manager, metrics, environment, settings.data_directory, claims)
-    # An authenticator that is installed but not configured is out by now, and guards nothing.
+    # Authenticators that are installed but not configured were removed above: they protect nothing.
     default_authenticators = _decide_about_authenticators(settings, manager, environment.listeners)
     manager.check_needed_plugins()
     defaults = DEFAULTS if settings.data_directory is None else DEFAULTS | KEPT_DEFAULTS
@@ -175,9 +175,9 @@ class _Provided:
 def _decide_about_authenticators(
     settings: BrokerSettings, manager: PluginManager, listeners: Sequence[ListenerPlan]
 ) -> tuple[str, ...] | None:
-    """Take out the built-in authenticators that nobody asks; answers who is asked at listeners that name nobody.
+    """Remove the built-in authenticators that no listener uses; returns those of listeners that name none.
 
-    Anonymous clients are let in where that was asked for, or where nobody else can reach the broker anyway.
+    Anonymous clients are accepted where the settings allow it, or where the broker is reachable from loopback only.
     """
     able = {
         implementation.plugin
@@ -212,7 +212,7 @@ def _decide_about_authenticators(
 def _why_not_anonymous(
     settings: BrokerSettings, others: Sequence[str], listeners: Sequence[ListenerPlan]
 ) -> str | None:
-    """Why anonymous clients are not let in at listeners that name no authenticators; ``None`` where they are."""
+    """Returns why listeners without authenticators reject anonymous clients; ``None`` where they accept them."""
     if settings.allow_anonymous is not None:
         return None if settings.allow_anonymous else "broker.allow_anonymous is false"
     if others:
@@ -283,7 +283,7 @@ def _configure_one(
 
 
 def _limiter_needs(manager: PluginManager) -> dict[str, LimiterNeeds]:
-    """What each limiter wants to be asked for."""
+    """Returns the resources that each limiter wants to be asked for."""
     asked = {i.plugin: i.call for i in manager.implementations("limiter_needs")}
     needs = {
         plugin: _call(plugin, "limiter_needs", asked[plugin]) if plugin in asked else LimiterNeeds()
@@ -309,7 +309,7 @@ def _call(plugin: str, hook: str, call: Callable[[], T]) -> T:
 
 
 def _at_once(hook: str, answer: T) -> T:
-    """The answer of a hook that is declared synchronous."""
+    """Returns the answer of a hook that is declared synchronous; raises ``TypeError`` for one to wait for."""
     if is_pending(answer):
         if hasattr(answer, "close"):
             answer.close()

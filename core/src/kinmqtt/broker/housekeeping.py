@@ -1,4 +1,4 @@
-"""What happens once a second: the wheel, expiries, wills that are due; and at longer intervals ``$SYS``."""
+"""Periodic work: keep-alive timers, expiries and due wills once a second, ``$SYS`` at longer intervals."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = Logger("kinmqtt.housekeeping")
 INTERVAL_S: Final = 1.0
 
 Chore = Callable[[float], Coroutine[Any, Any, None]]
-"""Something to look after; it is handed the time in seconds since the epoch."""
+"""Work of each second; its argument is the time in seconds since the epoch."""
 
 
 class Housekeeping:
-    """Runs the chores, each by itself: one that waits for a slow store does not hold up the others."""
+    """Runs the chores independently: one that waits for a slow store does not delay the others."""
 
     def __init__(self, clock: Clock, slices: Slices, wheel: Wheel, chores: dict[str, Chore]) -> None:
         self._clock = clock
@@ -36,18 +36,18 @@ class Housekeeping:
         self._intervals: list[tuple[float, float, Callable[[], object]]] = []
 
     def start(self) -> None:
-        """Begin."""
+        """Start the timer."""
         self._began = self._clock.monotonic()
         self._timer = self._clock.later(INTERVAL_S, self._tick)
 
     def stop(self) -> None:
-        """End."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def every(self, interval_s: float, call: Callable[[], object], *, at_once: bool = True) -> None:
-        """Make a call at each interval, and ``at_once`` when housekeeping begins."""
+        """Make a call at each interval, and with ``at_once`` also when housekeeping starts."""
         first = self._clock.monotonic() + (0.0 if at_once else interval_s)
         self._intervals.append((interval_s, first, call))
 
@@ -63,7 +63,7 @@ class Housekeeping:
         self._call_due()
 
     async def _ask(self, now: float) -> None:
-        """Very many may stand in one second: thousands of clients whose network is gone."""
+        """Check the keep-alive timers in slices: after a network failure thousands may expire in one second."""
         while self._wheel.ask(self._slices.is_over):
             await self._slices.turn()
 

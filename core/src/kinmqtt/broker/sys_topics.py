@@ -1,4 +1,4 @@
-"""``$SYS``: the broker's numbers as retained messages, under the names that Mosquitto's users know, and our own."""
+"""``$SYS``: the broker's metrics as retained messages, under Mosquitto's names and the broker's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = Logger("kinmqtt.sys")
 
 
 def own_topics(services: Services, version: str) -> list[SysTopic]:
-    """The topics of the broker itself; docs/metric.md lists them."""
+    """Returns the broker's own topics; docs/metric.md lists them."""
     runtime = services.runtime
     statistics = runtime.statistics
     stores = runtime.stores
@@ -67,10 +67,10 @@ def _text(read: Callable[[], int]) -> Callable[[], str]:
 
 
 class SysPublisher:
-    """Publishes the topics at each interval, those that changed and those that are due."""
+    """Publishes the topics at each interval; those that are on change only, after a change."""
 
     def __init__(self, publish: Callable[[Message], object], topics: Iterable[SysTopic]) -> None:
-        """Of two with one name the first is kept."""
+        """Of two topics with one name the first counts."""
         self._publish = publish
         self._topics: dict[str, SysTopic] = {}
         for topic in topics:
@@ -81,7 +81,7 @@ class SysPublisher:
         self._last: dict[str, str] = {}
 
     def publish(self) -> None:
-        """Publish what is due now."""
+        """Publish all topics; those that are on change only, if they changed."""
         for name, topic in self._topics.items():
             try:
                 text = topic.read()

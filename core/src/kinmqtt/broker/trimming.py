@@ -1,4 +1,4 @@
-"""When free memory is given back to the system: after much was held, and while memory is short."""
+"""Decides when to release free memory to the system: after much was freed, and while memory is short."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kinmqtt.broker.overload import Level, Overload
 from kinmqtt.broker.runtime import Tally
 
 WORTH_BYTES: Final = 8 << 20
-"""So much less must be held than before: to look for what is free takes milliseconds."""
+"""The least decrease in bytes for a release: finding free memory takes milliseconds."""
 
 AT_MOST_EVERY_S: Final = 5.0
-"""How much time lies between two times, also where much comes and goes all the time."""
+"""The least time between two releases, however much is allocated and freed."""
 
 WHILE_SHORT_S: Final = 10.0
-"""How often it is done above a watermark, whatever is held."""
+"""The interval of releases above a watermark."""
 
 
 class Trimming:
-    """Looks once a second whether there is something to give back."""
+    """Checks once a second whether to release memory."""
 
     __slots__ = ("_at", "_buffers", "_monotonic", "_overload", "_peak", "_trim", "_waiting")
 
@@ -32,7 +32,7 @@ class Trimming:
         monotonic: Callable[[], float],
         trim: Callable[[], object],
     ) -> None:
-        """``waiting`` is what queues hold; ``trim`` gives back what is free."""
+        """``waiting`` counts the queued messages; ``trim`` releases free memory."""
         self._buffers = buffers
         self._waiting = waiting
         self._overload = overload
@@ -42,7 +42,7 @@ class Trimming:
         self._peak = 0
 
     async def look(self, now: float) -> None:
-        """Give back what is free where that is worth the time."""
+        """Release free memory where that is worth the time."""
         queued = self._waiting.size_bytes
         held = self._buffers.total + queued
         self._peak = max(self._peak, held, self._buffers.peak + queued)

@@ -1,4 +1,4 @@
-"""What goes by user names in a broker that lets anonymous clients in: they have none, whatever they say."""
+"""Warns of rules by user name in a broker that accepts anonymous clients, whose user names count as none."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ASKING: Final = (
     "subscribing",
     "delivering",
 )
-"""Hooks that are told of clients: a plugin with one of them may have rules by user in its settings."""
+"""Hooks that get the client: a plugin with one of them may have rules by user in its settings."""
 
 _KEYS: Final = ("user", "username")
 _PLACEHOLDERS: Final = ("${username}", "%u")
 
 
 def notes_on_users(assembly: Assembly) -> list[str]:
-    """A line for an operator, where rules by user stand beside `anonymous`; none otherwise."""
+    """Returns a line for the operator where plugins have rules by user beside `anonymous`; none otherwise."""
     listeners = [plan.name for plan in assembly.listeners if _is_open(assembly, plan.settings.authenticators)]
     rules = [*_rules_by_user(assembly)]
     if not listeners or not rules:
@@ -38,7 +38,7 @@ def notes_on_users(assembly: Assembly) -> list[str]:
 
 
 def _is_open(assembly: Assembly, named: Sequence[str] | None) -> bool:
-    """Whether `anonymous` is asked at a listener that names these authenticators."""
+    """Whether a listener with these authenticators asks `anonymous`."""
     if ANONYMOUS not in assembly.manager.active:
         return False
     asked = assembly.default_authenticators if named is None else named
@@ -51,7 +51,7 @@ def _rules_by_user(assembly: Assembly) -> Iterator[str]:
     told = {each.plugin for hook in _ASKING for each in manager.implementations(hook)}
     for name in manager.active:
         if name in authorize and not manager.is_builtin(name):
-            # What an authorizer goes by is its own business, and users are what most go by.
+            # An authorizer's rules are unknown here; most are by user.
             yield name
         elif name in told and _speaks_of_users(assembly.contexts[name].settings):
             yield name
@@ -60,7 +60,7 @@ def _rules_by_user(assembly: Assembly) -> Iterator[str]:
 
 
 def _speaks_of_users(value: Any, key: str = "") -> bool:
-    """Whether settings name a user, count by users, or have a place for a user's name."""
+    """Whether settings name a user, count by users, or have a placeholder for a user's name."""
     if isinstance(value, str):
         return bool(value) and (key in _KEYS or value == "username" or any(sign in value for sign in _PLACEHOLDERS))
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
 """Every mistake that a client can make, made before a broker in memory; and every place in the source that finds one.
 
-`docs/errors.md` is generated from what the broker answers here, and `tests/test_mistakes.py` holds that no place is
-left out: a new `raise` needs a scenario, or a reason why no client gets there.
+`docs/errors.md` is generated from what the broker answers here. `tests/test_protocol_errors.py` checks that no place
+is left out: a new `raise` needs a scenario, or a reason why no client gets there.
 """
 
 from __future__ import annotations

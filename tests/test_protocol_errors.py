@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from mistakes import ERRORS, FILES, SOURCES, UNREACHED, Site, closes, observed, sites, sites_in
+from protocol_errors import ERRORS, FILES, SOURCES, UNREACHED, Site, closes, observed, sites, sites_in
 
 from kinmqtt.mqtt.packets import V5, V31
 from kinmqtt.mqtt.reasons import DISCONNECT_FROM_SERVER

@@ -1,12 +1,12 @@
-"""What the broker publishes of its own while a store fails: nobody gets it before it is kept, and then once."""
+"""The broker's own publications while a store fails: delivered once, and not before they are committed."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from harness import House, Peer
-from stores import Failing, FailingRetaineds, FailingSessions, SlowQueues
+from harness import House, Peer, payloads
+from stores import Failing, FailingRetaineds, FailingSessions, SlowQueues, everything, nothing
 
 from kinmqtt.broker.ownership import wills
 from kinmqtt.builtins.delayed import DelayedSettings
@@ -16,16 +16,6 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import QueueSizes
 
 SHARE = "$share/g/t"
-
-
-def everything(write: Any) -> bool:
-    """Refuse any write."""
-    return True
-
-
-def nothing(write: Any) -> bool:
-    """Refuse no write."""
-    return False
 
 
 class Stores:
@@ -54,11 +44,6 @@ class Stores:
     def back(self, client_id: str, expiry_s: int = 600) -> Peer:
         """The client comes back to its session."""
         return self.house.connect(client_id, V5, clean_start=False, expiry_s=expiry_s)
-
-
-def payloads(*peers: Peer) -> list[bytes]:
-    """What came to some clients, in one list."""
-    return [payload for peer in peers for _, payload, _ in peer.messages]
 
 
 # Wills
