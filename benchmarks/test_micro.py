@@ -15,7 +15,7 @@ from kinmqtt.builtins.hash import HashIndex
 from kinmqtt.builtins.trie import TrieIndex
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
-from kinmqtt.mqtt.packets import V5, V311, Connect, Packet, Puback, Publish, Subscribe, SubscribeRequest, Will
+from kinmqtt.mqtt.packets import V5, V311, Connect, ConnectWill, Packet, Puback, Publish, Subscribe, SubscribeRequest
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services.subscription import SubscriptionIndex
 from kinmqtt_spi.values import Subscription
@@ -27,7 +27,7 @@ SUBSCRIPTIONS = 10_000
 
 def packets(version: int) -> dict[str, Packet]:
     """One of each packet that is measured; those of MQTT 5 with the properties that clients use."""
-    will = Will("fleet/12/1234/state", b"lost", 1, True)
+    will = ConnectWill("fleet/12/1234/state", b"lost", 1, True)
     of_connect = of_publish = NO_PROPERTIES
     if version == V5:
         of_connect = Properties(session_expiry_interval=3600, receive_maximum=100)

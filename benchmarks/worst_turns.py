@@ -27,7 +27,7 @@ from attrs import define, field
 from kinmqtt import TWIN
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.codec.primitives import write_utf8, write_varint
-from kinmqtt.mqtt.packets import V5, Publish, Subscribe, SubscribeRequest, Unsubscribe, Will
+from kinmqtt.mqtt.packets import V5, ConnectWill, Publish, Subscribe, SubscribeRequest, Unsubscribe
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.properties import Properties
@@ -663,7 +663,7 @@ def loss_of_many_with_wills(quick: bool) -> Longest:
     house = TimedHouse()
     house.connect("subscriber", V5).subscribe("will/#", qos=1)
     count = 1000 if quick else 10_000
-    peers = [house.connect(f"c{n}", V5, will=Will(f"will/{n}", b"gone", 1, True)) for n in range(count)]
+    peers = [house.connect(f"c{n}", V5, will=ConnectWill(f"will/{n}", b"gone", 1, True)) for n in range(count)]
     with house.measured():
         house.lose(*peers)
     return house.longest
@@ -675,7 +675,7 @@ def delayed_wills_of_one_second(quick: bool) -> Longest:
     house.connect("subscriber", V5).subscribe("will/#", qos=1)
     count = 1000 if quick else 10_000
     later = Properties(will_delay_interval=5)
-    will = [Will(f"will/{n}", b"gone", 1, True, later) for n in range(count)]
+    will = [ConnectWill(f"will/{n}", b"gone", 1, True, later) for n in range(count)]
     peers = [house.connect(f"c{n}", V5, will=will[n], expiry_s=100) for n in range(count)]
     house.lose(*peers)
     with house.measured():
@@ -709,7 +709,7 @@ def keep_alive_of_many_in_one_second(quick: bool) -> Longest:
     house = TimedHouse()
     count = 1000 if quick else 10_000
     for n in range(count):
-        house.connect(f"c{n}", V5, keep_alive=5, will=Will(f"will/{n}", b"gone"))
+        house.connect(f"c{n}", V5, keep_alive=5, will=ConnectWill(f"will/{n}", b"gone"))
     with house.measured():
         house.advance(10)
     return house.longest

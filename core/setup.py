@@ -50,7 +50,7 @@ COMPILED = (
     "kinmqtt/broker/routing/fanout.py",
     "kinmqtt/broker/routing/fanouts.py",
     "kinmqtt/broker/routing/groups.py",
-    "kinmqtt/broker/routing/passage.py",
+    "kinmqtt/broker/routing/sliced_delivery.py",
     "kinmqtt/broker/routing/publisher.py",
     "kinmqtt/broker/routing/roster.py",
     "kinmqtt/broker/routing/router.py",

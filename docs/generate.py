@@ -31,7 +31,7 @@ from kinmqtt.builtins.topic_rewrite import RewriteSettings
 from kinmqtt.config import PluginSettings, ServiceSettings
 from kinmqtt.mqtt.connection_state import TABLE, TRANSITIONS, State
 from kinmqtt.mqtt.packets import PacketType
-from kinmqtt.mqtt.qos_state import OUTGOING, Stage
+from kinmqtt.mqtt.qos_state import OUTGOING, FlightStage
 from kinmqtt.mqtt.reasons import connack_code, has_connack_code
 from kinmqtt.settings import (
     BrokerSettings,
@@ -278,7 +278,7 @@ def outgoing() -> str:
             "no such identifier" if stage is None else f"**waits for {stage.name}**",
             *(OUTGOING[stage, kind].value for kind in kinds),
         )
-        for stage in (*Stage, None)
+        for stage in (*FlightStage, None)
     ]
     return table(("stage", *(kind.name for kind in kinds)), rows)
 

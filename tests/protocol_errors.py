@@ -26,7 +26,7 @@ from kinmqtt.mqtt.packets import (
     Auth,
     Connack,
     Connect,
-    Disconnect,
+    DisconnectPacket,
     Packet,
     PacketType,
     Puback,
@@ -339,7 +339,7 @@ SCENARIOS: Final[Sequence[tuple[str, Sequence[int], Act]]] = (
     ("SUBSCRIBE", ALL, _filter("t\x07")),
     ("UNSUBSCRIBE", ALL, _packet(Unsubscribe(1, ("t\x07",)))),
     ("PUBACK", ALL, _wrong_acknowledgement),
-    ("DISCONNECT", (V5,), _packet(Disconnect(properties=Properties(session_expiry_interval=9)))),
+    ("DISCONNECT", (V5,), _packet(DisconnectPacket(properties=Properties(session_expiry_interval=9)))),
     ("SUBSCRIBE", ALL, _packet(Subscribe(1, tuple(map(SubscribeRequest, "abc"))), max_filters=2)),
     ("UNSUBSCRIBE", ALL, _packet(Unsubscribe(1, ("a", "b", "c")), max_filters=2)),
     *(
@@ -415,7 +415,7 @@ def _answer(peer: HarnessClient, version: int) -> str:
     for packet in reversed(peer.packets):
         if isinstance(packet, Connack) and packet.reason.is_failure:
             return f"CONNACK {_code(packet.reason, version)}"
-        if isinstance(packet, Disconnect):
+        if isinstance(packet, DisconnectPacket):
             return f"DISCONNECT {_code(packet.reason, version)}"
         if isinstance(packet, Suback | Unsuback) and any(reason.is_failure for reason in packet.reasons):
             return f"{type(packet).__name__.upper()} 0x{packet.reasons[0]:02X}"

@@ -178,7 +178,7 @@ def test_messages_that_wait_for_a_client_that_is_away(house: BrokerHarness, payl
     held = traced(work)
 
     agree(house.broker.runtime.stores.queue.totals().queued_bytes - before, held, CLOSE)
-    assert house.broker.runtime.waiting.size_bytes == house.broker.runtime.stores.queue.totals().queued_bytes
+    assert house.broker.runtime.queued.size_bytes == house.broker.runtime.stores.queue.totals().queued_bytes
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * 100, b"x" * 3000])
@@ -186,11 +186,11 @@ def test_messages_that_wait_for_a_client_that_is_there(house: BrokerHarness, pay
     """In the session, which ends with its connection: the packet is held as it came, and nothing is made of it."""
     house.connect("s", V5, silent=True, properties=Properties(receive_maximum=1)).subscribe("t", 1)
     work = publish(house, "t", payload, 500)
-    before = house.broker.runtime.waiting.size_bytes
+    before = house.broker.runtime.queued.size_bytes
 
     held = traced(work)
 
-    agree(house.broker.runtime.waiting.size_bytes - before, held, CLOSE)
+    agree(house.broker.runtime.queued.size_bytes - before, held, CLOSE)
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * 1000])
@@ -207,10 +207,10 @@ def test_messages_in_flight_to_a_client_that_is_away(house: BrokerHarness, paylo
         subscribers[each].packets.clear()
 
     fill(0)
-    before = house.broker.runtime.waiting.size_bytes
+    before = house.broker.runtime.queued.size_bytes
     held = traced(lambda: fill(1))
 
-    agree(house.broker.runtime.waiting.size_bytes - before, held, CLOSE)
+    agree(house.broker.runtime.queued.size_bytes - before, held, CLOSE)
 
 
 # Subscriptions

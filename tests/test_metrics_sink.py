@@ -79,7 +79,7 @@ def test_messages_pass_as_straight_as_without_it(tmp_path: Path) -> None:
     assert routes["plain/a"].straight
     assert routes["plain/a"].intercept is None
     assert not routes["archive/a"].straight
-    assert not runtime.tells_published and not runtime.tells_delivered and not runtime.tells_acknowledged
+    assert not runtime.notifies_published and not runtime.notifies_delivered and not runtime.notifies_acknowledged
     assert not runtime.hooks.dropped.active
     assert not runtime.hooks.retained.active and not runtime.hooks.message_unrouted.active
     captured = [record["topic"] for record in records(tmp_path) if record["kind"] == "message"]

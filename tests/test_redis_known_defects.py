@@ -12,7 +12,7 @@ from processes import BrokerProcess, running_broker, wait_until
 from redis_processes import RedisServer, redis_server
 from wire import Wire, wire
 
-from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Publish, Will
+from kinmqtt.mqtt.packets import V5, ConnectWill, DisconnectPacket, Puback, Publish
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -60,7 +60,7 @@ def test_what_is_not_kept_is_not_acknowledged(place: Place) -> None:
         answers = pub.rest()
     place.server.go_on()
 
-    assert [type(answer) for answer in answers] == [Disconnect]
+    assert [type(answer) for answer in answers] == [DisconnectPacket]
     wait_until(lambda: _acknowledged(place.one), "it is kept again")
     with wire(place.one.port, "s", **KEPT) as sub:
         assert sub.expect(Publish).payload == b"x"
@@ -91,7 +91,7 @@ def test_the_second_connection_takes_over_at_each_broker(place: Place) -> None:
     assert [answer.reason for answer in answers] == [ReasonCode.SUCCESS] * 3
     assert [answer.session_present for answer in answers] == [False, True, True]
     for packets in (told, fenced):
-        assert [(type(each), each.reason) for each in packets] == [(Disconnect, ReasonCode.SESSION_TAKEN_OVER)]
+        assert [(type(each), each.reason) for each in packets] == [(DisconnectPacket, ReasonCode.SESSION_TAKEN_OVER)]
     assert {type(each) for each in came} == {Publish, Puback}
     assert [each.payload for each in came if isinstance(each, Publish)] == [b"of the third"]
 
@@ -141,7 +141,7 @@ def test_a_reset_publishes_the_will(place: Place, how: str) -> None:
     with wire(place.one.port, "s") as sub:
         sub.subscribe("gone", 1)
         dying = Wire(place.one.port, V5)
-        dying.connect("w", will=Will("gone", b"will", 1, False, Properties()), **KEPT)
+        dying.connect("w", will=ConnectWill("gone", b"will", 1, False, Properties()), **KEPT)
         getattr(dying, how)()
         came = sub.expect(Publish)
         sub.send(Puback(came.packet_id)).ping()

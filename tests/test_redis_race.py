@@ -15,7 +15,7 @@ from processes import Process, needed, running_broker
 from redis_processes import RedisServer, redis_server
 from wire import Wire, wire
 
-from kinmqtt.mqtt.packets import V5, Connack, Connect, Disconnect, Puback, Publish
+from kinmqtt.mqtt.packets import V5, Connack, Connect, DisconnectPacket, Puback, Publish
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -90,7 +90,7 @@ class Racer:
         client.publish("race", payload, 1, packet_id=written + 1)
         while True:
             packet = client.receive()
-            if packet is None or isinstance(packet, Disconnect):
+            if packet is None or isinstance(packet, DisconnectPacket):
                 return False
             if isinstance(packet, Puback):
                 if packet.reason is not ReasonCode.SUCCESS:

@@ -12,7 +12,16 @@ from processes import BrokerProcess, broker_command, free_port, run_command, run
 from redis_processes import RedisServer, redis_server
 from wire import wire
 
-from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Publish, Suback, Subscribe, SubscribeRequest, Will
+from kinmqtt.mqtt.packets import (
+    V5,
+    ConnectWill,
+    DisconnectPacket,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+)
 from kinmqtt_auth_file.hashes import Pbkdf2
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -189,7 +198,7 @@ def test_who_runs_goes_on_with_what_a_killed_broker_left(tmp_path: Path, server:
         leave(one, "short", properties=Properties(session_expiry_interval=1))
         tell(one, "offline", payload=b"before")
         mortal = stack.enter_context(wire(one.port, version=V5))
-        mortal.connect("mortal", clean_start=False, properties=KEPT, will=Will("wills", b"gone"))
+        mortal.connect("mortal", clean_start=False, properties=KEPT, will=ConnectWill("wills", b"gone"))
         heir = stack.enter_context(wire(two.port, "heir", V5))
         heir.subscribe("wills")
 
@@ -266,9 +275,9 @@ def test_who_stands_still_is_taken_for_gone(tmp_path: Path, server: RedisServer)
         one.signal(signal.SIGCONT)
         client.send(Subscribe(5, (SubscribeRequest("more", 1),)))
 
-        assert [type(packet) for packet in client.rest() if not isinstance(packet, Suback)] == [Disconnect]
+        assert [type(packet) for packet in client.rest() if not isinstance(packet, Suback)] == [DisconnectPacket]
         # Who has nothing to say is told as well.
-        assert [type(packet) for packet in listens.rest()] == [Disconnect]
+        assert [type(packet) for packet in listens.rest()] == [DisconnectPacket]
         assert hears(two, "connected") == hears(two, "offline") == hears(two, "listens") == [b"x"]
 
 

@@ -13,7 +13,7 @@ from smallclient import SmallClient
 from twisted.internet.defer import Deferred
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V311, Disconnect, Puback, Publish, Subscribe, SubscribeRequest
+from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Puback, Publish, Subscribe, SubscribeRequest
 from kinmqtt.testing import BrokerHarness, HarnessClient
 from kinmqtt_sentinel_limiter import SentinelLimiter
 from kinmqtt_spi import ALLOW, ReasonCode, hookimpl
@@ -136,7 +136,7 @@ def test_disconnect_closes_with_the_reason() -> None:
 
     pub.publish("a", qos=1).publish("b", qos=1)
 
-    assert [packet.reason for packet in pub.of(Disconnect)] == [ReasonCode.MESSAGE_RATE_TOO_HIGH]
+    assert [packet.reason for packet in pub.of(DisconnectPacket)] == [ReasonCode.MESSAGE_RATE_TOO_HIGH]
     assert pub.closed
     assert heard(sub) == ["a"]
 

@@ -11,7 +11,7 @@ from harness import House, Peer
 from twisted.logger import globalLogPublisher
 from verdicts import is_connect, verdict
 
-from kinmqtt.mqtt.packets import V5, Disconnect, Publish
+from kinmqtt.mqtt.packets import V5, DisconnectPacket, Publish
 
 SENT = [pytest.param(entry, version, id=name) for name, entry, version in cases(direction="client")]
 RECEIVED = [pytest.param(entry, version, id=name) for name, entry, version in cases(direction="server")]
@@ -94,7 +94,7 @@ def test_what_only_a_server_sends(entry: Entry, version: int) -> None:
 
     told = [packet for packet in peer.packets if not isinstance(packet, Publish)]
     if peer.closed and version == V5:
-        assert all(isinstance(packet, Disconnect) and packet.reason.is_failure for packet in told)
+        assert all(isinstance(packet, DisconnectPacket) and packet.reason.is_failure for packet in told)
     elif peer.closed:
         assert told == []
     assert goes_on(house, other)

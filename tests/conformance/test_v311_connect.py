@@ -8,7 +8,7 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V31, V311, Connack, Connect, Pingresp, Puback, Publish, Pubrel, Will
+from kinmqtt.mqtt.packets import V31, V311, Connack, Connect, ConnectWill, Pingresp, Puback, Publish, Pubrel
 from kinmqtt_spi import Decision, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest
@@ -541,7 +541,7 @@ def test_a_client_without_a_will_leaves_none(version: int, end: str) -> None:
     """Nothing is published for it, nor a will of its earlier connection again [MQTT-3.1.2-12, MQTT-3.1.2-10]."""
     house = House()
     heir = house.connect("heir").subscribe("#")
-    house.connect("c", version, clean_start=False, will=Will("w", b"first")).drop()
+    house.connect("c", version, clean_start=False, will=ConnectWill("w", b"first")).drop()
     client = house.connect("c", version, clean_start=False, keep_alive=4)
 
     if end == "drop":
@@ -564,7 +564,7 @@ def test_a_will_is_published_once(version: int) -> None:
     """It is gone when it was published: no later connection or end brings it again [MQTT-3.1.2-10]."""
     house = House()
     heir = house.connect("heir").subscribe("w")
-    client = house.connect("c", version, clean_start=False, will=Will("w", b"gone"))
+    client = house.connect("c", version, clean_start=False, will=ConnectWill("w", b"gone"))
 
     client.send_bytes(b"\xff\x00")
     client.drop()
@@ -579,9 +579,9 @@ def test_the_next_connections_will_is_the_one_that_counts(version: int) -> None:
     """A will belongs to its network connection, not to the session [MQTT-3.1.2-8]."""
     house = House()
     heir = house.connect("heir").subscribe("w")
-    house.connect("c", version, clean_start=False, will=Will("w", b"1")).disconnect()
+    house.connect("c", version, clean_start=False, will=ConnectWill("w", b"1")).disconnect()
 
-    house.connect("c", version, clean_start=False, will=Will("w", b"2")).drop()
+    house.connect("c", version, clean_start=False, will=ConnectWill("w", b"2")).drop()
 
     assert payloads(heir) == [b"2"]
 
@@ -597,7 +597,7 @@ def test_any_packet_is_a_sign_of_life(version: int, packet: bytes) -> None:
     """A client that sends a packet within its keep alive stays, a silent one not [MQTT-3.1.2-23, MQTT-3.1.2-24]."""
     house = House()
     heir = house.connect("heir").subscribe("w")
-    client = house.connect("c", version, keep_alive=10, will=Will("w", b"gone"))
+    client = house.connect("c", version, keep_alive=10, will=ConnectWill("w", b"gone"))
 
     for _ in range(6):
         house.advance(9)
@@ -619,10 +619,10 @@ def test_a_second_connect_changes_nothing_but_the_end(version: int) -> None:
     house = House()
     heir = house.connect("heir").subscribe("w")
     peer, heard = opened(house, version)
-    peer.send(Connect(version, "c", clean_start=False, will=Will("w", b"first"))).subscribe("a", qos=1)
+    peer.send(Connect(version, "c", clean_start=False, will=ConnectWill("w", b"first"))).subscribe("a", qos=1)
     before = len(heard)
 
-    peer.send(Connect(version, "other", will=Will("w", b"second")))
+    peer.send(Connect(version, "other", will=ConnectWill("w", b"second")))
     again = house.connect("c", V311, clean_start=False)
 
     assert (len(heard), peer.closed) == (before, True)
@@ -636,7 +636,7 @@ def test_a_disconnect_with_flags_is_none(flags: int) -> None:
     """A reserved bit is a violation: the connection is closed and the will stands [MQTT-3.14.1-1]."""
     house = House()
     heir = house.connect("heir").subscribe("w")
-    client = house.connect("c", will=Will("w", b"gone"))
+    client = house.connect("c", will=ConnectWill("w", b"gone"))
 
     client.send_bytes(bytes((0xE0 | flags, 0)))
 
@@ -649,7 +649,7 @@ def test_in_3_1_the_flags_of_a_disconnect_are_not_looked_at(flags: int) -> None:
     """They are "not used" (its section 3.14): the client has gone in good order, and its will with it."""
     house = House()
     heir = house.connect("heir").subscribe("w")
-    client = house.connect("c", V31, will=Will("w", b"gone"))
+    client = house.connect("c", V31, will=ConnectWill("w", b"gone"))
 
     client.send_bytes(bytes((0xE0 | flags, 0)))
 
@@ -663,7 +663,7 @@ def test_a_disconnect_is_the_end(version: int) -> None:
     house = House()
     heir = house.connect("heir").subscribe("#")
     peer, heard = opened(house, version)
-    peer.send(Connect(version, "c", will=Will("w", b"gone")))
+    peer.send(Connect(version, "c", will=ConnectWill("w", b"gone")))
     del heard[:]
 
     peer.send_bytes(b"\xe0\x00" + encode(Publish.build("a", b"x", 1, packet_id=1), version) + b"\xc0\x00")

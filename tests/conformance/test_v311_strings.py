@@ -6,7 +6,7 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V31, V311, Puback, Publish, Suback, Unsuback, Will
+from kinmqtt.mqtt.packets import V31, V311, ConnectWill, Puback, Publish, Suback, Unsuback
 
 OLD = [V31, V311]
 
@@ -191,7 +191,7 @@ def test_a_payload_and_a_will_are_no_strings(version: int) -> None:
     sub = house.connect("s", version).subscribe("#")
 
     house.connect("p", version).publish("a", noise)
-    house.connect("c", version, will=Will("w", noise)).drop()
+    house.connect("c", version, will=ConnectWill("w", noise)).drop()
 
     assert sub.messages == [("a", noise, 0), ("w", noise, 0)]
 
@@ -345,7 +345,7 @@ def test_what_only_a_server_sends_is_a_violation(data: bytes, version: int) -> N
     """A client that sends it is cut off, and its will is published [MQTT-4.8.0-1]."""
     house = House()
     heir = house.connect("heir").subscribe("w")
-    client = house.connect("c", version, will=Will("w", b"gone"))
+    client = house.connect("c", version, will=ConnectWill("w", b"gone"))
 
     client.send_bytes(data)
 

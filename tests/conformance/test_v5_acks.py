@@ -8,7 +8,7 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from kinmqtt.mqtt.packets import V5, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from kinmqtt_spi import Decision, Properties, ReasonCode, deny, hookimpl
 from kinmqtt_spi.services.authorization import AuthorizationRequest
 
@@ -35,7 +35,7 @@ def taking(qos: int) -> tuple[House, Peer]:
 def ended(peer: Peer) -> int:
     """The reason code with which the broker has ended a connection."""
     assert peer.closed
-    [disconnect] = peer.of(Disconnect)
+    [disconnect] = peer.of(DisconnectPacket)
     assert peer.packets[-1] is disconnect
     return int(disconnect.reason)
 

@@ -8,7 +8,17 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, Auth, Connack, Disconnect, Pingresp, Publish, Subscribe, SubscribeRequest, Will
+from kinmqtt.mqtt.packets import (
+    V5,
+    Auth,
+    Connack,
+    ConnectWill,
+    DisconnectPacket,
+    Pingresp,
+    Publish,
+    Subscribe,
+    SubscribeRequest,
+)
 from kinmqtt_spi import ALLOW, NO_PROPERTIES, Client, Decision, Properties, ReasonCode, deny, hookimpl
 from kinmqtt_spi.services.authentication import ConnectRequest, Continue, ExchangeStep, Identity, allow_as
 
@@ -16,7 +26,7 @@ METHOD = Properties(authentication_method="RIDDLE")
 ANSWER = Auth(ReasonCode.CONTINUE_AUTHENTICATION, METHOD.replace(authentication_data=b"man"))
 WRONG = Auth(ReasonCode.CONTINUE_AUTHENTICATION, METHOD.replace(authentication_data=b"a dog"))
 AGAIN = Auth(ReasonCode.REAUTHENTICATE, METHOD)
-WILL = Will("wills", b"gone", 0, False, NO_PROPERTIES)
+WILL = ConnectWill("wills", b"gone", 0, False, NO_PROPERTIES)
 
 
 class Riddle:
@@ -141,7 +151,7 @@ def test_a_step_that_does_not_fit_after_connack(packet: Auth) -> None:
     """A repetition begins with 0x19 and the method of CONNECT; else it is 0x82 [MQTT-4.12.1-1, MQTT-4.12.0-5]."""
     client = let_in(riddled()).send(packet)
 
-    assert [p.reason for p in client.of(Disconnect)] == [ReasonCode.PROTOCOL_ERROR]
+    assert [p.reason for p in client.of(DisconnectPacket)] == [ReasonCode.PROTOCOL_ERROR]
     assert client.closed
 
 
@@ -149,7 +159,7 @@ def test_a_repetition_within_a_repetition_is_an_error() -> None:
     """The second step of a repetition is 0x18, not 0x19 again [MQTT-4.12.0-3]."""
     client = let_in(riddled()).send(AGAIN).send(AGAIN)
 
-    assert [p.reason for p in client.of(Disconnect)] == [ReasonCode.PROTOCOL_ERROR]
+    assert [p.reason for p in client.of(DisconnectPacket)] == [ReasonCode.PROTOCOL_ERROR]
     assert client.closed
 
 
@@ -158,7 +168,7 @@ def test_auth_of_a_client_that_named_no_method(packet: Auth) -> None:
     """0x82: such a client must not send AUTH [MQTT-4.12.0-7]."""
     client = riddled().connect("c", V5).send(packet)
 
-    assert [p.reason for p in client.of(Disconnect)] == [ReasonCode.PROTOCOL_ERROR]
+    assert [p.reason for p in client.of(DisconnectPacket)] == [ReasonCode.PROTOCOL_ERROR]
     assert client.of(Auth) == []
     assert client.closed
 
@@ -174,7 +184,7 @@ def test_the_flags_of_auth_are_0000(flags: int, early: bool) -> None:
     client.send_bytes(bytes((data[0] | flags,)) + data[1:])
 
     last: Any = client.packets[-1]
-    assert isinstance(last, Connack if early else Disconnect)
+    assert isinstance(last, Connack if early else DisconnectPacket)
     assert last.reason is ReasonCode.MALFORMED_PACKET
     assert client.closed
 
@@ -195,7 +205,7 @@ def test_an_auth_that_breaks_a_rule(rest: str, reason: int) -> None:
     """DISCONNECT with the reason, and the end [MQTT-3.15.2-1, MQTT-4.13.1-1]."""
     client = let_in(riddled()).send_bytes(b"\xf0" + bytes.fromhex(rest))
 
-    assert [int(p.reason) for p in client.of(Disconnect)] == [reason]
+    assert [int(p.reason) for p in client.of(DisconnectPacket)] == [reason]
     assert client.closed
 
 
@@ -211,7 +221,7 @@ def test_during_the_first_exchange_nothing_else_comes(packet: Any) -> None:
     client = house.connect("c", V5, properties=METHOD).send(packet)
 
     assert client.connack.reason is ReasonCode.PROTOCOL_ERROR
-    assert client.of(Disconnect) == []
+    assert client.of(DisconnectPacket) == []
     assert client.closed
     assert sub.messages == []
 
@@ -237,8 +247,8 @@ def test_a_repetition_that_fails_ends_the_connection() -> None:
 
     client.send(AGAIN).send(WRONG)
 
-    assert [p.reason for p in client.of(Disconnect)] == [ReasonCode.NOT_AUTHORIZED]
-    assert isinstance(client.packets[-1], Disconnect)
+    assert [p.reason for p in client.of(DisconnectPacket)] == [ReasonCode.NOT_AUTHORIZED]
+    assert isinstance(client.packets[-1], DisconnectPacket)
     assert client.closed
     assert len(sub.messages) == 1
 

@@ -9,7 +9,7 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, Connack, Connect, Disconnect, Pingresp, Publish, Suback, Will
+from kinmqtt.mqtt.packets import V5, Connack, Connect, ConnectWill, DisconnectPacket, Pingresp, Publish, Suback
 from kinmqtt_spi import ALLOW, Client, Decision, Properties, ReasonCode, deny, hookimpl
 from kinmqtt_spi.services.authentication import ConnectRequest, Redirect
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
@@ -209,7 +209,7 @@ def test_a_refusal_is_no_larger_than_the_client_takes(refusal: Callable[[], Hous
 
     [MQTT-3.1.2-24, MQTT-3.2.2-19, MQTT-3.2.2-7]
     """
-    peer, data = written(refusal(), Properties(maximum_packet_size=size), will=Will("w/t", b"x"))
+    peer, data = written(refusal(), Properties(maximum_packet_size=size), will=ConnectWill("w/t", b"x"))
 
     assert len(data) <= size
     assert peer.closed
@@ -312,7 +312,7 @@ def test_a_keep_alive_of_a_plugin_is_the_brokers_too(asked: int, told: int) -> N
 
     assert before is False
     assert client.closed is (keep_alive > 0)
-    assert [p.reason for p in client.of(Disconnect)] == [ReasonCode.KEEP_ALIVE_TIMEOUT] * (keep_alive > 0)
+    assert [p.reason for p in client.of(DisconnectPacket)] == [ReasonCode.KEEP_ALIVE_TIMEOUT] * (keep_alive > 0)
 
 
 def test_what_is_told_of_limits_is_kept() -> None:
@@ -329,7 +329,7 @@ def test_what_is_told_of_limits_is_kept() -> None:
         b"\x30\x07\x00\x01a\x03\x23\x00\x04",
         b"".join(b"\x34\x06\x00\x01a\x00" + bytes((number,)) + b"\x00" for number in (1, 2, 3)),
     ):
-        [disconnect] = house.connect("c", V5).send_bytes(data).of(Disconnect)
+        [disconnect] = house.connect("c", V5).send_bytes(data).of(DisconnectPacket)
         reasons.append(int(disconnect.reason))
 
     assert (told.maximum_packet_size, told.topic_alias_maximum, told.receive_maximum) == (100, 3, 2)
@@ -349,6 +349,6 @@ def test_a_plugin_may_keep_to_what_it_promised(qos: int, retain: bool, code: int
 
     told = client.connack.properties
     assert (told.maximum_qos, told.retain_available) == (1, 0)
-    assert [int(p.reason) for p in client.of(Disconnect)] == ([] if code is None else [code])
+    assert [int(p.reason) for p in client.of(DisconnectPacket)] == ([] if code is None else [code])
     assert client.closed is (code is not None)
     assert len(sub.messages) == (code is None)

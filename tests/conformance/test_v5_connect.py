@@ -8,7 +8,7 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Pingresp, Publish, Pubrec, Will
+from kinmqtt.mqtt.packets import V5, Connack, ConnectWill, DisconnectPacket, Pingresp, Publish, Pubrec
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Client, Decision, Properties, ReasonCode, deny, hookimpl
 from kinmqtt_spi.services.authentication import ConnectRequest
@@ -398,7 +398,7 @@ def test_user_properties_of_a_will_keep_their_order() -> None:
     house = House()
     heir = house.connect("heir", V5).subscribe("w")
     pairs = (("b", "1"), ("a", "2"), ("b", "0"), ("", ""), ("b", "1"))
-    will = Will("w", b"x", properties=Properties(user_property=pairs, will_delay_interval=3))
+    will = ConnectWill("w", b"x", properties=Properties(user_property=pairs, will_delay_interval=3))
 
     house.connect("c", V5, will=will, expiry_s=60).drop()
     house.advance(4)
@@ -527,8 +527,8 @@ def test_a_second_connect_is_a_protocol_error(client_id: bytes, ahead: bool) -> 
     for data in [first + second] if ahead else [first, second]:
         peer.send_bytes(data)
 
-    assert [type(packet) for packet in peer.packets] == [Connack, Disconnect]
-    assert [int(p.reason) for p in peer.of(Disconnect)] == [0x82]
+    assert [type(packet) for packet in peer.packets] == [Connack, DisconnectPacket]
+    assert [int(p.reason) for p in peer.of(DisconnectPacket)] == [0x82]
     assert peer.closed
     assert sub.messages == []
     assert list(house.broker.sessions.by_id) == ["s"]
@@ -554,11 +554,11 @@ def test_a_refused_client_changes_nothing(clean_start: bool) -> None:
     guard = Guard()
     house = House(plugins={"guard": guard})
     heir = house.connect("heir").subscribe("w")
-    here = house.connect("c", V5, expiry_s=60, will=Will("w", b"old")).subscribe("a", qos=1)
+    here = house.connect("c", V5, expiry_s=60, will=ConnectWill("w", b"old")).subscribe("a", qos=1)
     pub = house.connect("p")
     guard.answer = deny(ReasonCode.NOT_AUTHORIZED)
 
-    peer = house.connect("c", V5, clean_start=clean_start, will=Will("w", b"new"))
+    peer = house.connect("c", V5, clean_start=clean_start, will=ConnectWill("w", b"new"))
     pub.publish("a", b"x", qos=1)
 
     assert refused(peer) == 0x87
@@ -614,9 +614,9 @@ def test_a_takeover_and_clean_start(clean_start: bool) -> None:
     after = house.connect("c", V5, clean_start=clean_start, expiry_s=60)
     house.connect("p").publish("a", b"x", qos=1)
 
-    assert [int(p.reason) for p in before.of(Disconnect)] == [0x8E]
+    assert [int(p.reason) for p in before.of(DisconnectPacket)] == [0x8E]
     assert before.closed
-    assert isinstance(before.packets[-1], Disconnect)
+    assert isinstance(before.packets[-1], DisconnectPacket)
     assert after.connack.reason is ReasonCode.SUCCESS
     assert after.connack.session_present is not clean_start
     assert payloads(after) == ([] if clean_start else [b"x"])
@@ -680,7 +680,7 @@ def test_no_packet_is_larger_than_the_client_takes(size: int) -> None:
         (n, qos) for n in (1, 2, 11, 12, 13, 14, 15, 16, 40) for qos in (0, 1, 2) if n + (8 if qos else 6) <= size
     ]
     assert sorted((len(payload), qos) for _, payload, qos in sub.messages) == fits
-    assert isinstance(sub.packets[-1], Disconnect)
+    assert isinstance(sub.packets[-1], DisconnectPacket)
     assert sub.closed
 
 

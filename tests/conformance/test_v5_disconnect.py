@@ -9,7 +9,7 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Pingresp, Publish, Pubrel, Will
+from kinmqtt.mqtt.packets import V5, Connack, ConnectWill, DisconnectPacket, Pingresp, Publish, Pubrel
 from kinmqtt.mqtt.reasons import DISCONNECT_FROM_SERVER
 from kinmqtt_spi import NO_PROPERTIES, Properties, ReasonCode
 
@@ -33,7 +33,7 @@ ERRORS = [
 ]
 """What no connected client may send, and the reason that the specification gives for it."""
 
-WILL = Will("wills", b"gone", 0, False, NO_PROPERTIES)
+WILL = ConnectWill("wills", b"gone", 0, False, NO_PROPERTIES)
 
 
 def recorded(peer: Peer) -> list[bytes]:
@@ -56,14 +56,14 @@ def recorded(peer: Peer) -> list[bytes]:
 @pytest.mark.parametrize("flags", [0b0001, 0b0010, 0b0100, 0b1000, 0b1111])
 @pytest.mark.parametrize("rest", ["00", "0100", "020000"])
 def test_the_flags_of_disconnect_are_0000(flags: int, rest: str) -> None:
-    """Anything else is answered with 0x81, and is no goodbye: the will is published [MQTT-3.14.1-1]."""
+    """Anything else is answered with 0x81, and is no start_disconnect: the will is published [MQTT-3.14.1-1]."""
     house = House()
     sub = house.connect("s", V5).subscribe("wills")
     client = house.connect("c", V5, will=WILL)
 
     client.send_bytes(bytes((0xE0 | flags,)) + bytes.fromhex(rest))
 
-    assert [int(p.reason) for p in client.of(Disconnect)] == [0x81]
+    assert [int(p.reason) for p in client.of(DisconnectPacket)] == [0x81]
     assert client.closed
     assert len(sub.messages) == 1
 
@@ -76,7 +76,7 @@ def test_the_flags_of_pingreq_are_0000(flags: int) -> None:
     client.send_bytes(bytes((0xC0 | flags, 0)))
 
     assert client.of(Pingresp) == []
-    assert [int(p.reason) for p in client.of(Disconnect)] == [0x81]
+    assert [int(p.reason) for p in client.of(DisconnectPacket)] == [0x81]
 
 
 def test_each_ping_is_answered() -> None:
@@ -105,7 +105,7 @@ def test_an_error_is_told_and_ends_the_connection(frame: str, reason: int) -> No
     house.connect("p", V5).publish("a", b"x").publish("a", b"x", qos=1)
     house.advance(5)
 
-    [disconnect] = client.of(Disconnect)
+    [disconnect] = client.of(DisconnectPacket)
     assert int(disconnect.reason) == reason
     assert disconnect.reason in DISCONNECT_FROM_SERVER
     assert disconnect.properties.session_expiry_interval is None
@@ -126,7 +126,7 @@ def test_what_was_right_is_answered_or_not_but_never_behind_disconnect(before: s
 
     client.send_bytes(good[before] + MALFORMED)
 
-    assert isinstance(client.packets[-1], Disconnect)
+    assert isinstance(client.packets[-1], DisconnectPacket)
     assert b"".join(written).endswith(encode(client.packets[-1], V5))
     assert client.closed
 
@@ -166,14 +166,14 @@ def test_a_bad_connect_gets_a_connack(frame: str, reason: int) -> None:
 def test_a_reason_string_that_does_not_fit_is_left_out(room: int) -> None:
     """DISCONNECT is as large as the client takes, or goes without its text [MQTT-3.14.2-3, MQTT-3.14.2-4]."""
     probe = House().connect("c", V5).send_bytes(MALFORMED)
-    [whole] = probe.of(Disconnect)
+    [whole] = probe.of(DisconnectPacket)
     limit = Properties(maximum_packet_size=len(encode(whole, V5)) + room)
     client = House().connect("c", V5, properties=limit)
 
     client.send_bytes(MALFORMED)
 
     assert whole.properties.reason_string
-    assert client.of(Disconnect) == [Disconnect(ReasonCode.MALFORMED_PACKET) if room else whole]
+    assert client.of(DisconnectPacket) == [DisconnectPacket(ReasonCode.MALFORMED_PACKET) if room else whole]
     assert client.closed
 
 
@@ -186,7 +186,7 @@ def test_a_client_that_is_taken_over_hears_so_last() -> None:
     second = house.connect("c", V5, clean_start=False, expiry_s=60)
     house.connect("p", V5).publish("a", b"x", qos=1)
 
-    assert [int(p.reason) for p in first.of(Disconnect)] == [0x8E]
+    assert [int(p.reason) for p in first.of(DisconnectPacket)] == [0x8E]
     assert len(written) == 1
     assert first.closed
     assert second.messages == [("a", b"x", 1)]
@@ -210,7 +210,7 @@ def test_the_will_of_a_client_that_disconnects(reason: int) -> None:
     client.send_bytes(bytes((0xE0, 1, reason)))
 
     assert client.closed
-    assert client.of(Disconnect) == []
+    assert client.of(DisconnectPacket) == []
     assert len(sub.messages) == (reason != 0x00)
 
 
@@ -224,7 +224,7 @@ def test_a_goodbye_may_be_spelled_out(data: bytes) -> None:
     client.send_bytes(data)
 
     assert client.closed
-    assert (client.of(Disconnect), sub.messages) == ([], [])
+    assert (client.of(DisconnectPacket), sub.messages) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_goodbye_that_breaks_a_rule_is_none(data: str, reason: int) -> None:
 
     client.send_bytes(bytes.fromhex(data))
 
-    assert [int(p.reason) for p in client.of(Disconnect)] == [reason]
+    assert [int(p.reason) for p in client.of(DisconnectPacket)] == [reason]
     assert client.closed
     assert len(sub.messages) == 1
 

@@ -6,7 +6,7 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
+from kinmqtt.mqtt.packets import V5, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
 from kinmqtt.mqtt.packets import SubscribeRequest as Request
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -28,7 +28,7 @@ def shown(peer: Peer) -> list[tuple[bytes, bool]]:
 def ended(peer: Peer) -> int:
     """The reason code with which the broker has ended a connection."""
     assert peer.closed
-    [disconnect] = peer.of(Disconnect)
+    [disconnect] = peer.of(DisconnectPacket)
     assert peer.packets[-1] is disconnect
     return int(disconnect.reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness import House, Peer
 
-from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Publish, Subscribe, SubscribeRequest, Unsubscribe
+from kinmqtt.mqtt.packets import V5, Connack, DisconnectPacket, Publish, Subscribe, SubscribeRequest, Unsubscribe
 from kinmqtt_spi import Properties
 
 ILL_FORMED = {
@@ -185,7 +185,7 @@ def test_what_is_no_string_is_malformed(string: bytes, where: str) -> None:
 
     peer.send_bytes(with_string(where, string))
 
-    assert told(peer) == [(Connack if where in IN_CONNECT else Disconnect, 0x81)]
+    assert told(peer) == [(Connack if where in IN_CONNECT else DisconnectPacket, 0x81)]
     assert peer.closed
     assert heir.messages == []
     assert house.broker.router.index.count() == 1
@@ -200,7 +200,7 @@ def test_every_string_is_taken(string: str, where: str) -> None:
     peer.send_bytes(with_string(where, string.encode()))
 
     assert peer.closed is (where == "reason string of DISCONNECT")
-    assert peer.of(Disconnect) == []
+    assert peer.of(DisconnectPacket) == []
     assert [int(connack.reason) for connack in peer.of(Connack)] == ([0] if where in IN_CONNECT else [])
 
 
@@ -215,12 +215,12 @@ def test_what_nobody_ought_to_send_is_malformed_in_a_name(name: str, where: str)
     peer.send_bytes(with_string(where, WELL_FORMED[name].encode()))
 
     if name in DISALLOWED and where in NAMES:
-        assert told(peer) == [(Connack if where in IN_CONNECT else Disconnect, 0x81)]
+        assert told(peer) == [(Connack if where in IN_CONNECT else DisconnectPacket, 0x81)]
         assert peer.closed
         assert heir.messages == []
         assert house.broker.router.index.count() == 1
     else:
-        assert peer.of(Disconnect) == []
+        assert peer.of(DisconnectPacket) == []
         assert [int(connack.reason) for connack in peer.of(Connack)] == ([0] if where in IN_CONNECT else [])
 
 
@@ -295,7 +295,7 @@ def test_a_padded_number_is_malformed(data: bytes) -> None:
 
     peer.send_bytes(data)
 
-    assert told(peer) == [(Disconnect, 0x81)]
+    assert told(peer) == [(DisconnectPacket, 0x81)]
     assert peer.closed
     assert heir.messages == []
 
@@ -349,7 +349,7 @@ def test_packet_type_0_is_reserved(first: int) -> None:
     """It is malformed: 0x81 (section 2.1.2) [MQTT-2.1.3-1]."""
     peer = ready(House(), "PUBLISH").send_bytes(bytes((first, 0)))
 
-    assert told(peer) == [(Disconnect, 0x81)]
+    assert told(peer) == [(DisconnectPacket, 0x81)]
     assert peer.closed
 
 
@@ -373,7 +373,7 @@ def test_an_identifier_is_not_0(data: bytes) -> None:
     sub = house.connect("s").subscribe("a")
     client = ready(house, "PUBLISH").send_bytes(data)
 
-    assert told(client) == [(Disconnect, 0x82)]
+    assert told(client) == [(DisconnectPacket, 0x82)]
     assert client.closed
     assert sub.messages == []
     assert house.broker.router.index.count() == 1
@@ -505,5 +505,5 @@ def test_a_property_length_must_be_there_and_fit(data: bytes) -> None:
     """A packet without one, or with one beyond its end, is malformed: 0x81 [MQTT-2.2.2-1]."""
     peer = ready(House(), "PUBLISH").send_bytes(data)
 
-    assert told(peer) == [(Disconnect, 0x81)]
+    assert told(peer) == [(DisconnectPacket, 0x81)]
     assert peer.closed

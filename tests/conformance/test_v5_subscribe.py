@@ -9,7 +9,7 @@ from harness import House, Peer
 
 from kinmqtt.mqtt.packets import (
     V5,
-    Disconnect,
+    DisconnectPacket,
     Puback,
     Publish,
     Pubrec,
@@ -26,7 +26,7 @@ from kinmqtt_spi import Properties
 def ended(peer: Peer) -> int:
     """The reason code with which the broker has ended a connection."""
     assert peer.closed
-    [disconnect] = peer.of(Disconnect)
+    [disconnect] = peer.of(DisconnectPacket)
     assert peer.packets[-1] is disconnect
     return int(disconnect.reason)
 

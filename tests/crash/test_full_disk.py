@@ -12,7 +12,7 @@ import pytest
 from processes import BrokerProcess, free_port, needed, wait_until
 from wire import wire
 
-from kinmqtt.mqtt.packets import Disconnect, Puback, Publish
+from kinmqtt.mqtt.packets import DisconnectPacket, Puback, Publish
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -90,7 +90,7 @@ def _publish_until_refused(port: int, first: int, most: int = 100_000) -> tuple[
         for number in range(first, first + most):
             pub.publish("a", b"%08d" % number + b"x" * 1000, 1, packet_id=number % 65_535 + 1)
             answer = pub.receive()
-            if isinstance(answer, Disconnect):
+            if isinstance(answer, DisconnectPacket):
                 return acknowledged, answer.reason
             assert isinstance(answer, Puback)
             acknowledged.append(number)

@@ -12,7 +12,7 @@ from harness import STORE
 from processes import BrokerProcess, broker_command, free_port, wait_until
 from wire import wire
 
-from kinmqtt.mqtt.packets import V5, Puback, Pubcomp, Publish, Pubrec, Pubrel, Will
+from kinmqtt.mqtt.packets import V5, ConnectWill, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -128,7 +128,7 @@ def test_both_sides_of_qos_2(tmp_path: Path, number: int) -> None:
 def test_retained_messages_wills_and_delayed_ones(tmp_path: Path, number: int) -> None:
     """Retained messages stay, a will whose delay runs and a message whose time comes are published."""
     with house(tmp_path / "data") as broker:
-        will = Will("gone", b"will", 1, False, Properties(will_delay_interval=1))
+        will = ConnectWill("gone", b"will", 1, False, Properties(will_delay_interval=1))
         with wire(broker.port, "s", **KEPT) as sub, wire(broker.port, "w", will=will, **KEPT) as dying:
             sub.subscribe("gone", 1)
             sub.subscribe("later", 1, packet_id=2)

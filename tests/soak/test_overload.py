@@ -23,7 +23,7 @@ from kinmqtt.mqtt.packets import (
     V5,
     Connack,
     Connect,
-    Disconnect,
+    DisconnectPacket,
     Packet,
     Puback,
     Pubcomp,
@@ -89,8 +89,8 @@ class Peer:
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     async def close(self) -> None:
-        """Disconnect."""
-        self._send(Disconnect())
+        """DisconnectPacket."""
+        self._send(DisconnectPacket())
         self._task.cancel()
         self._writer.close()
         try:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from stores import Failing
 
-from kinmqtt.broker.session.memory_queue import WaitingHere
+from kinmqtt.broker.session.memory_queue import MemoryQueue
 from kinmqtt.broker.session.session import FLIGHT_BYTES, INBOUND_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, Connack, Puback, Publish, Pubrec, Suback, Subscribe, SubscribeRequest
@@ -63,20 +63,20 @@ def check_accounts(house: House) -> None:
     for client_id, session in house.broker.sessions.by_id.items():
         subscriptions = sum(each.size_bytes for each in session.subscriptions.values())
         will = 0 if session.will is None else session.will.message.size_bytes
-        if isinstance(session.waiting, WaitingHere):
-            queued = sum(each.size_bytes for each in session.waiting.deliveries)
+        if isinstance(session.queue, MemoryQueue):
+            queued = sum(each.size_bytes for each in session.queue.deliveries)
         else:
             queued = runtime.stores.queue.sizes(client_id).queued_bytes
             waiting += runtime.stores.queue.sizes(client_id).queued
-        assert session.waiting.size_bytes == queued
+        assert session.queue.size_bytes == queued
         if session.connection is not None:
             queued += sum(each.large_bytes for _, each in session.outgoing)
-        elif session.kept:
+        elif session.persistent:
             queued += sum(FLIGHT_BYTES + each.size_bytes for _, each in session.outgoing)
             queued += INBOUND_BYTES * len(session.incoming.packet_ids)
         assert (session.subscription_bytes, session.will_bytes, session.queued_bytes) == (subscriptions, will, queued)
         user = users.setdefault(session.client.quota_key, [0, 0, 0, 0, 0])
-        for place, more in enumerate((1, int(session.kept), subscriptions, will, queued)):
+        for place, more in enumerate((1, int(session.persistent), subscriptions, will, queued)):
             user[place] += more
     accounts = runtime.accounts
     held = {
@@ -89,7 +89,7 @@ def check_accounts(house: House) -> None:
     everybody = accounts.all
     together = [sum(user[place] for user in users.values()) for place in (1, 2, 3)]
     assert [everybody.sessions, everybody.subscription_bytes, everybody.will_bytes] == together
-    assert runtime.waiting.size_bytes == sum(user[4] for user in users.values())
+    assert runtime.queued.size_bytes == sum(user[4] for user in users.values())
     assert house.broker.router.index.count() == sum(
         len(session.subscriptions) for session in house.broker.sessions.by_id.values()
     )
@@ -361,7 +361,7 @@ def test_the_queues_of_one_user_leave_room_for_others() -> None:
     for _ in range(5):
         pub.publish("t", b"x" * 100, qos=1)
 
-    sizes = {name: session.waiting.count for name, session in house.broker.sessions.by_id.items()}
+    sizes = {name: session.queue.count for name, session in house.broker.sessions.by_id.items()}
     assert sum(sizes[f"g{number}"] for number in range(4)) == 10
     assert sizes["o"] == 5
     check_accounts(house)
@@ -394,11 +394,11 @@ def test_identifiers_that_a_client_keeps_count_while_it_is_away() -> None:
         client.publish("t", b"", qos=2, packet_id=number)
 
     client.drop()
-    held = house.broker.runtime.waiting.size_bytes
+    held = house.broker.runtime.queued.size_bytes
     house.connect("c", V311).disconnect()
 
     assert held == 100 * INBOUND_BYTES
-    assert house.broker.runtime.waiting.size_bytes == 0
+    assert house.broker.runtime.queued.size_bytes == 0
 
 
 # Retained messages
@@ -475,7 +475,7 @@ def test_large_messages_in_flight_are_bounded_in_bytes(kept: bool, qos: int) -> 
     for _ in range(6):
         pub.publish("t", LARGE, qos=qos)
     sent = len(sub.messages)
-    held = house.broker.runtime.waiting.size_bytes
+    held = house.broker.runtime.queued.size_bytes
     sub.send(Puback(1) if qos == 1 else Pubrec(1))
     after = len(sub.messages)
 
@@ -496,7 +496,7 @@ def test_one_large_message_is_sent_in_any_case() -> None:
         pub.publish("t", LARGE, qos=1)
 
     assert len(sub.messages) == 3
-    assert house.broker.runtime.waiting.size_bytes == 0
+    assert house.broker.runtime.queued.size_bytes == 0
 
 
 def test_properties_make_a_message_large() -> None:
@@ -529,7 +529,7 @@ def test_of_a_released_message_nothing_is_held() -> None:
 
     assert delivery.publication.publish.payload == b""
     assert back.of(Publish) == []
-    assert house.broker.runtime.waiting.size_bytes == 0
+    assert house.broker.runtime.queued.size_bytes == 0
     check_accounts(house)
 
 
@@ -691,7 +691,7 @@ class Life(RuleBasedStateMachine):
     @rule(client=CLIENTS)
     def another_node_takes_it(self, client: str) -> None:
         session = self.house.broker.sessions.get(client)
-        if session is not None and session.kept and self.data is None:
+        if session is not None and session.persistent and self.data is None:
             self.house.broker.sessions.fenced(client, session.epoch)
             self.house.settle()
 
@@ -723,7 +723,7 @@ class Life(RuleBasedStateMachine):
         accounts = self.house.broker.runtime.accounts
         everybody = accounts.all
         held = (everybody.sessions, everybody.subscription_bytes, everybody.will_bytes, len(accounts))
-        assert (*held, self.house.broker.runtime.waiting.size_bytes) == (0, 0, 0, 0, 0)
+        assert (*held, self.house.broker.runtime.queued.size_bytes) == (0, 0, 0, 0, 0)
         if self.data is not None:
             killed(self.house)
         self.folder.cleanup()

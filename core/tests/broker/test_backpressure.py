@@ -10,7 +10,7 @@ from stores import Retaineds, SlowQueues
 from twisted.internet.defer import Deferred
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V311, Disconnect, Pingreq, Pingresp, Puback, Publish
+from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Pingreq, Pingresp, Puback, Publish
 from kinmqtt_spi import Decision, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, ResourceKind
@@ -107,7 +107,7 @@ def test_qos_1_and_2_wait_in_order(qos: int, kept: bool) -> None:
     sub = blocked(house, clean_start=not kept)
 
     flood(house.connect("p"), 100, qos)
-    backlog = house.broker.sessions.by_id["s"].waiting.count
+    backlog = house.broker.sessions.by_id["s"].queue.count
     waits = sub.connection.waiting_bytes
     sub.unblock()
 
@@ -185,7 +185,7 @@ def test_a_slow_client_that_is_sent_away_may_read_on() -> None:
 
     assert sub.closed
     assert numbers(sub) == list(range(sent))
-    assert isinstance(sub.packets[-1], Disconnect)
+    assert isinstance(sub.packets[-1], DisconnectPacket)
     assert dropped(house) == 40 - sent
 
 

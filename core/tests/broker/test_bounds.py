@@ -10,7 +10,7 @@ from harness import House, Peer
 
 from kinmqtt.broker.session.session import FLIGHT_BYTES
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V311, Connack, Puback, Publish, Pubrec, Suback, Will
+from kinmqtt.mqtt.packets import V5, V311, Connack, ConnectWill, Puback, Publish, Pubrec, Suback
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.plugin import Context
@@ -99,7 +99,7 @@ def test_a_will_that_finds_no_place_is_dropped() -> None:
     """Nobody can be told; it is counted."""
     house = House(max_retained_messages=0)
 
-    house.connect("w", V5, will=Will("gone", b"x", 1, True)).drop()
+    house.connect("w", V5, will=ConnectWill("gone", b"x", 1, True)).drop()
 
     assert retained(house) == {}
     assert dropped(house, "retained_full") == 1
@@ -156,7 +156,7 @@ def test_all_queues_together_are_bounded() -> None:
 
     reasons = [int(answer.reason) for answer in pub.of(Puback)]
     assert reasons == [0, 0, 0, 0, 0x97, 0x97]
-    assert house.broker.runtime.waiting.messages == 4
+    assert house.broker.runtime.queued.messages == 4
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -171,7 +171,7 @@ def test_a_session_that_is_another_s_counts_no_more(there: bool) -> None:
     house.broker.sessions.fenced("c", house.broker.sessions.by_id["c"].epoch)
     house.settle()
 
-    assert (house.broker.runtime.waiting.messages, house.broker.runtime.waiting.size_bytes) == (0, 0)
+    assert (house.broker.runtime.queued.messages, house.broker.runtime.queued.size_bytes) == (0, 0)
     assert peer.closed
 
 
@@ -180,7 +180,7 @@ def test_what_is_in_flight_to_clients_that_are_away_counts() -> None:
     one_bytes = Entry(1, Message("t", b"x" * 99), 1).size_bytes + FLIGHT_BYTES
     house = House(max_all_queued_bytes=50 * one_bytes, user_share=1, max_inflight=10)
     pub = house.connect("p", V5)
-    waiting = house.broker.runtime.waiting
+    waiting = house.broker.runtime.queued
     for number in range(20):
         name = f"c{number}"
         peer = house.connect(name, V5, expiry_s=600, silent=True).subscribe("t", qos=1)
@@ -216,7 +216,7 @@ def test_only_its_own_gives_way(policy: OverflowPolicy) -> None:
     assert dropped(house, "queue_full") == 4
     assert house.connect("b", clean_start=False).messages == []
     assert [len(payload) for _, payload, _ in house.connect("a", clean_start=False).messages] == [10]
-    assert (house.broker.runtime.waiting.messages, house.broker.runtime.waiting.size_bytes) == (0, 0)
+    assert (house.broker.runtime.queued.messages, house.broker.runtime.queued.size_bytes) == (0, 0)
 
 
 def test_what_ends_counts_no_more() -> None:
@@ -226,14 +226,14 @@ def test_what_ends_counts_no_more() -> None:
         house.connect(name, V5, expiry_s=expiry_s).subscribe("t", qos=1).drop()
     here = house.connect("d", V5, properties=Properties(receive_maximum=1), silent=True).subscribe("t", qos=1)
     house.connect("p").publish("t", b"1", qos=1).publish("t", b"2", qos=1)
-    held = house.broker.runtime.waiting.messages
+    held = house.broker.runtime.queued.messages
 
     house.advance(3)
     house.connect("b", V5)
     here.drop()
 
     assert held == 7
-    assert house.broker.runtime.waiting.messages == 2
+    assert house.broker.runtime.queued.messages == 2
 
 
 # Topics
@@ -248,7 +248,7 @@ def test_long_topics_are_refused(version: int) -> None:
 
     client.publish(long, b"", qos=1).publish(wide, b"", qos=1).publish("x" * 10, b"", qos=1)
     client.subscribe(long).subscribe("y" * 10)
-    refused = house.connect("w", V5, will=Will(long, b"x", 0, False))
+    refused = house.connect("w", V5, will=ConnectWill(long, b"x", 0, False))
 
     assert [int(answer.reason) for answer in client.of(Puback)] == [0x90, 0x90, 0x10]
     assert [int(answer.reasons[0]) for answer in client.of(Suback)] == [0x8F, 0]

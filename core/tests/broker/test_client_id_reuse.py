@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stores import SlowSessions
 from twisted.logger import formatEvent, globalLogPublisher
 
-from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Will
+from kinmqtt.mqtt.packets import V5, V31, V311, ConnectWill, DisconnectPacket
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Decision, Properties, hookimpl
 from kinmqtt_spi.memory.plugin import TurnableClock
@@ -72,7 +72,7 @@ def test_another_user_is_refused_while_the_client_is_connected(version: int, cle
     house = a_house()
     victim = house.connect("c", version, username="ann").subscribe("a")
     heir = house.connect("heir", username="bob").subscribe("wills")
-    house.connect("d", version, username="ann", will=Will("wills", b"gone"))
+    house.connect("d", version, username="ann", will=ConnectWill("wills", b"gone"))
 
     thief = house.connect("c", version, clean_start=clean_start, username="mallory")
     house.connect("d", version, clean_start=clean_start, username="mallory")
@@ -115,7 +115,7 @@ def test_the_same_user_takes_over(version: int) -> None:
 
     assert before.closed
     if version == V5:
-        assert [packet.reason for packet in before.of(Disconnect)] == [ReasonCode.SESSION_TAKEN_OVER]
+        assert [packet.reason for packet in before.of(DisconnectPacket)] == [ReasonCode.SESSION_TAKEN_OVER]
     assert again.connack.reason is ReasonCode.SUCCESS
 
 

@@ -12,13 +12,13 @@ from kinmqtt.mqtt.packets import (
     V5,
     V31,
     V311,
-    Disconnect,
+    ConnectWill,
+    DisconnectPacket,
     Publish,
     Pubrel,
     Subscribe,
     SubscribeRequest,
     Unsubscribe,
-    Will,
 )
 from kinmqtt_spi import NO_PROPERTIES, Properties, Subscription, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
@@ -35,7 +35,7 @@ def test_topics_of_wills_and_initial_subscriptions_are_limited_too() -> None:
 
     house = House(plugins={"deep": Deep()}, max_topic_levels=3)
 
-    refused = house.connect("w", V5, will=Will("a/b/c/d", b"", 0, False, NO_PROPERTIES))
+    refused = house.connect("w", V5, will=ConnectWill("a/b/c/d", b"", 0, False, NO_PROPERTIES))
     house.connect("c")
 
     assert refused.connack.reason is ReasonCode.TOPIC_NAME_INVALID
@@ -55,7 +55,7 @@ def test_filters_in_one_packet_are_bounded(packet: str, filters: int, closed: bo
         peer.send(Unsubscribe(1, tuple("a" for _ in range(filters))))
 
     assert peer.closed is closed
-    assert [int(p.reason) for p in peer.of(Disconnect)] == ([0x97] if closed else [])
+    assert [int(p.reason) for p in peer.of(DisconnectPacket)] == ([0x97] if closed else [])
 
 
 def test_properties_are_bounded() -> None:
@@ -65,7 +65,7 @@ def test_properties_are_bounded() -> None:
 
     peer.publish("t", b"", properties=Properties(user_property=(("", ""),) * 150_000))
 
-    assert [int(p.reason) for p in peer.of(Disconnect)] == [0x95]
+    assert [int(p.reason) for p in peer.of(DisconnectPacket)] == [0x95]
 
 
 def test_retained_messages_are_not_sent_beyond_the_buffer() -> None:

@@ -12,10 +12,10 @@ from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
     Connect,
+    ConnectWill,
     Pingresp,
     Puback,
     Publish,
-    Will,
 )
 from kinmqtt_spi import Properties
 from kinmqtt_spi.services.limiter import LimitVerdict, ResourceKind
@@ -98,7 +98,7 @@ def test_a_client_that_was_refused_leaves_no_will() -> None:
     sessions = [house.open(V5), house.open(V5)]
     for number, peer in enumerate(sessions):
         properties = Properties(session_expiry_interval=60)
-        connect = evolve(_connect("a"), will=Will(f"will/{number}", b"x"), properties=properties)
+        connect = evolve(_connect("a"), will=ConnectWill(f"will/{number}", b"x"), properties=properties)
         peer.connection.receive(encode(connect, V5))
     house.settle()
 

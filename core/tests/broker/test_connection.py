@@ -16,7 +16,8 @@ from kinmqtt.mqtt.packets import (
     V311,
     Connack,
     Connect,
-    Disconnect,
+    ConnectWill,
+    DisconnectPacket,
     Packet,
     Pingreq,
     Pingresp,
@@ -25,7 +26,6 @@ from kinmqtt.mqtt.packets import (
     Suback,
     Subscribe,
     SubscribeRequest,
-    Will,
 )
 from kinmqtt_spi import Decision, Message, hookimpl
 from kinmqtt_spi.memory.subscription import NaiveIndex
@@ -35,12 +35,12 @@ from kinmqtt_spi.values import ALLOW
 
 VERSIONS = [V31, V311, V5]
 
-WILL = Will("wills", b"gone")
+WILL = ConnectWill("wills", b"gone")
 
 
 def told(peer: Peer, reason: ReasonCode) -> bool:
     """Whether the connection was closed with that reason where the version can say it, and else without a word."""
-    return peer.closed and [p.reason for p in peer.of(Disconnect)] == ([reason] if peer.version == V5 else [])
+    return peer.closed and [p.reason for p in peer.of(DisconnectPacket)] == ([reason] if peer.version == V5 else [])
 
 
 def bytes_of(*packets: Packet, version: int = V311) -> bytes:
@@ -105,8 +105,8 @@ def test_an_error_ahead_of_connack_waits_its_turn() -> None:
     house.settle()
 
     assert not early
-    assert [type(packet) for packet in peer.packets] == [Connack, Disconnect]
-    assert peer.of(Disconnect)[0].reason is ReasonCode.MALFORMED_PACKET
+    assert [type(packet) for packet in peer.packets] == [Connack, DisconnectPacket]
+    assert peer.of(DisconnectPacket)[0].reason is ReasonCode.MALFORMED_PACKET
     assert len(sub.messages) == 1
 
 
@@ -221,7 +221,7 @@ def test_an_error_ends_a_read_where_it_stands(version: int) -> None:
     peer.send_bytes(good[2])
 
     assert [payload for _, payload, _ in sub.messages] == [b"1", b"2"]
-    assert [packet.reason for packet in peer.of(Disconnect)] == (
+    assert [packet.reason for packet in peer.of(DisconnectPacket)] == (
         [ReasonCode.MALFORMED_PACKET] if version == V5 else []
     )
     assert peer.closed
@@ -261,7 +261,7 @@ def test_a_packet_too_large_is_refused_by_its_header(version: int) -> None:
 
     assert (len(largest), before) == (200, False)
     assert len(sub.messages) == 1
-    assert [packet.reason for packet in peer.of(Disconnect)] == (
+    assert [packet.reason for packet in peer.of(DisconnectPacket)] == (
         [ReasonCode.PACKET_TOO_LARGE] if version == V5 else []
     )
     assert peer.closed
@@ -530,7 +530,7 @@ def test_packets_stay_in_order_behind_an_answer_that_led_to_another(prompt: bool
     subscriber = house.connect("s").subscribe("#")
     peer = house.connect("p", version)
     frames = [Publish.build(topic, b"x") for topic in ("slow/1", "fast/2")]
-    peer.send_bytes(b"".join(encode(each, version) for each in [*frames, Disconnect()]))
+    peer.send_bytes(b"".join(encode(each, version) for each in [*frames, DisconnectPacket()]))
     assert subscriber.messages == []
 
     slow.pending[0].callback(None)

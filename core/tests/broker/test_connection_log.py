@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.logger import formatEvent, globalLogPublisher
 
 from kinmqtt.broker.log_lines import LINES_PER_S, LogLines
-from kinmqtt.mqtt.packets import V5, V311, Disconnect
+from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -79,7 +79,7 @@ def test_a_client_that_the_broker_disconnects_has_one_line(lines: list[str]) -> 
         "info: client 'c' at 192.0.2.1:50000 disconnected after 0 s: by the broker: enough "
         "(0x98 ADMINISTRATIVE_ACTION)"
     ]
-    assert client.of(Disconnect)[-1].reason is ReasonCode.ADMINISTRATIVE_ACTION
+    assert client.of(DisconnectPacket)[-1].reason is ReasonCode.ADMINISTRATIVE_ACTION
 
 
 def test_a_long_client_id_does_not_fill_the_log(lines: list[str]) -> None:

@@ -18,7 +18,7 @@ from stores import (
 from twisted.internet.defer import Deferred
 
 from kinmqtt.builtins.delayed import DelayedSettings
-from kinmqtt.mqtt.packets import V5, Will
+from kinmqtt.mqtt.packets import V5, ConnectWill
 from kinmqtt_spi import Message, hookimpl
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.plain import to_plain
@@ -117,7 +117,7 @@ def test_no_client_writes_where_plugins_keep_values(how: str, after_s: int) -> N
     house = House(plugins={"retained": retained}, plugin_settings=DELAYED)
     value = forged(house.clock.now() + after_s)
     if how == "will":
-        house.connect("evil", V5, will=Will("$plugin/delayed/k", value, 1, True)).drop()
+        house.connect("evil", V5, will=ConnectWill("$plugin/delayed/k", value, 1, True)).drop()
     else:
         house.connect("evil", V5).publish("$delayed/1/$plugin/delayed/k", value, qos=1, retain=True)
     house.advance(3)

@@ -9,9 +9,9 @@ from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
     Connect,
-    Disconnect,
+    ConnectWill,
+    DisconnectPacket,
     Publish,
-    Will,
 )
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -22,10 +22,10 @@ def test_a_will_does_not_come_back_after_disconnect(how: str) -> None:
     """Whatever happens between DISCONNECT and the end of its turn [MQTT-3.14.4-3]."""
     house = House()
     sub = house.connect("s").subscribe("#")
-    gone = house.connect("a", V5, will=Will("will", b"x"))
+    gone = house.connect("a", V5, will=ConnectWill("will", b"x"))
     again = house.open(V5)
 
-    gone.connection.receive(encode(Disconnect(), V5))
+    gone.connection.receive(encode(DisconnectPacket(), V5))
     if how == "takeover":
         again.connection.receive(encode(_connect("a"), V5))
         house.settle()
@@ -33,7 +33,7 @@ def test_a_will_does_not_come_back_after_disconnect(how: str) -> None:
         house.result(house.broker.stop())
 
     assert sub.messages == []
-    assert gone.of(Disconnect) == []
+    assert gone.of(DisconnectPacket) == []
 
 
 def _connect(client_id: str) -> Connect:
@@ -62,7 +62,7 @@ def test_a_shorter_expiry_than_was_asked_for() -> None:
 
     peer.disconnect(properties=Properties(session_expiry_interval=50))
 
-    assert peer.of(Disconnect) == []
+    assert peer.of(DisconnectPacket) == []
 
 
 def test_what_was_in_flight_to_a_session_that_is_over_is_forgotten() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection_state import State, check_first_byte
 from kinmqtt.mqtt.errors import RemoteError
-from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connect, Disconnect, Pingresp
+from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connect, DisconnectPacket, Pingresp
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.authentication import Continue, ExchangeStep
@@ -84,7 +84,7 @@ def test_the_answer_is_that_to_the_whole_packet(first_byte: int) -> None:
     early = house.connect("early", V5).send_bytes(whole[:1])
     late = house.connect("late", V5).send_bytes(whole)
 
-    assert early.of(Disconnect) == late.of(Disconnect) != []
+    assert early.of(DisconnectPacket) == late.of(DisconnectPacket) != []
 
 
 def test_during_authentication_only_auth_and_disconnect_begin() -> None:

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from kinmqtt.broker.buffers import ARRIVING_FLOOR_BYTES, FLOOR_BYTES, PROGRESS_BYTES
 from kinmqtt.broker.connection.read_gate import FRAME_BYTES
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V311, Connect, Disconnect, Pingreq, Pingresp, Puback, Publish
+from kinmqtt.mqtt.packets import V5, V311, Connect, DisconnectPacket, Pingreq, Pingresp, Puback, Publish
 from kinmqtt.settings import ListenerLimitSettings, ListenerSettings
 from kinmqtt_spi import Decision, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
@@ -318,7 +318,7 @@ def test_reads_that_bring_far_more_than_may_be_held_are_cut() -> None:
     gone = [peer for peer in peers if peer.closed]
     assert gone
     assert held(house) <= 2 * MIB
-    assert all(peer.of(Disconnect)[0].reason is ReasonCode.QUOTA_EXCEEDED for peer in gone)
+    assert all(peer.of(DisconnectPacket)[0].reason is ReasonCode.QUOTA_EXCEEDED for peer in gone)
     assert house.broker.runtime.statistics.connections_cut.value == len(gone)
 
 
@@ -337,7 +337,7 @@ def test_a_packet_that_does_not_come_ends_the_connection() -> None:
     house.advance(2)
 
     assert (early, client.closed) == (False, True)
-    assert client.of(Disconnect)[0].reason is ReasonCode.QUOTA_EXCEEDED
+    assert client.of(DisconnectPacket)[0].reason is ReasonCode.QUOTA_EXCEEDED
 
 
 def test_bytes_that_trickle_do_not_help() -> None:
@@ -429,7 +429,7 @@ def test_keep_alive_goes_on_beside_it() -> None:
 
     house.advance(18)
 
-    assert client.of(Disconnect)[0].reason is ReasonCode.KEEP_ALIVE_TIMEOUT
+    assert client.of(DisconnectPacket)[0].reason is ReasonCode.KEEP_ALIVE_TIMEOUT
 
 
 def test_a_listener_may_give_more_time() -> None:

@@ -41,7 +41,7 @@ def test_an_unfit_will_does_not_keep_its_session_alive(how: str) -> None:
     house.advance(100)
 
     session = house.broker.sessions.by_id.get("a")
-    assert session is None or (how == "clean start" and not session.kept)
+    assert session is None or (how == "clean start" and not session.persistent)
     assert sessions.count() == 0
 
 

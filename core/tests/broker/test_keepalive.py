@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from harness import House
 
-from kinmqtt.broker.keepalive import Wheel
-from kinmqtt.mqtt.packets import V5, Connack, Disconnect
+from kinmqtt.broker.keepalive import TimerWheel
+from kinmqtt.mqtt.packets import V5, Connack, DisconnectPacket
 from kinmqtt_spi.reasons import ReasonCode
 
 
@@ -22,7 +22,7 @@ class Asked:
 
 def test_everybody_is_asked_in_their_second() -> None:
     """Whoever stands on the wheel is asked once, in its second, though others were missed."""
-    wheel, early, late = Wheel(), Asked(), Asked()
+    wheel, early, late = TimerWheel(), Asked(), Asked()
     wheel.add(early, 2)
     wheel.add(late, 5)
 
@@ -34,7 +34,7 @@ def test_everybody_is_asked_in_their_second() -> None:
 
 def test_a_second_that_is_gone_is_the_next() -> None:
     """Nobody is put where the wheel has been, and so forgotten."""
-    wheel, asked = Wheel(), Asked()
+    wheel, asked = TimerWheel(), Asked()
     wheel.turn(7)
 
     assert wheel.add(asked, 3) == 8
@@ -42,7 +42,7 @@ def test_a_second_that_is_gone_is_the_next() -> None:
 
 def test_whoever_is_removed_is_not_asked() -> None:
     """One that steps down is not asked; stepping down twice does no harm."""
-    wheel, asked = Wheel(), Asked()
+    wheel, asked = TimerWheel(), Asked()
     second = wheel.add(asked, 2)
 
     wheel.remove(asked, second)
@@ -73,7 +73,7 @@ def test_a_silent_client_is_disconnected() -> None:
     assert not client.closed
     house.advance(3)
 
-    assert client.of(Disconnect)[0].reason is ReasonCode.KEEP_ALIVE_TIMEOUT
+    assert client.of(DisconnectPacket)[0].reason is ReasonCode.KEEP_ALIVE_TIMEOUT
 
 
 def test_a_client_that_talks_stays() -> None:

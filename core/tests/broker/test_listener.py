@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness import House, Peer
 
-from kinmqtt.mqtt.packets import V5, Connect, Disconnect
+from kinmqtt.mqtt.packets import V5, Connect, DisconnectPacket
 from kinmqtt.settings import ListenerLimitSettings, ListenerSettings
 from kinmqtt_spi import ALLOW, Decision, deny, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
@@ -124,7 +124,7 @@ def test_a_listeners_packet_size_holds() -> None:
     for peer in (tight, wide):
         peer.publish("t", bytes(100))
 
-    assert [int(p.reason) for p in tight.of(Disconnect)] == [ReasonCode.PACKET_TOO_LARGE]
+    assert [int(p.reason) for p in tight.of(DisconnectPacket)] == [ReasonCode.PACKET_TOO_LARGE]
     assert not wide.closed
 
 

@@ -11,7 +11,7 @@ from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt.mqtt.packets import V5, V311, Connect, Disconnect, Subscribe, SubscribeRequest, Will
+from kinmqtt.mqtt.packets import V5, V311, Connect, ConnectWill, DisconnectPacket, Subscribe, SubscribeRequest
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import Message, Properties, Subscription, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
@@ -69,7 +69,7 @@ def test_a_topic_with_an_alias_is_judged(where: str) -> None:
         peer.publish("a", b"3", properties=Properties(response_topic=BELL))
 
     assert [payload for _, payload, _ in sub.messages] == [b"1", b"2"]
-    assert [packet.reason for packet in peer.of(Disconnect)] == [ReasonCode.MALFORMED_PACKET]
+    assert [packet.reason for packet in peer.of(DisconnectPacket)] == [ReasonCode.MALFORMED_PACKET]
 
 
 @pytest.mark.parametrize("filter", [f"$share/{BELL}/t", f"$share/g/{BELL}", BELL])
@@ -79,7 +79,7 @@ def test_every_part_of_a_filter_is_judged(filter: str) -> None:
     requests = (SubscribeRequest("good"), SubscribeRequest(filter))
     peer = house.connect("c", V5).send(Subscribe(1, requests))
 
-    assert [packet.reason for packet in peer.of(Disconnect)] == [ReasonCode.MALFORMED_PACKET]
+    assert [packet.reason for packet in peer.of(DisconnectPacket)] == [ReasonCode.MALFORMED_PACKET]
     assert house.broker.router.index.count() == 0
 
 
@@ -87,7 +87,7 @@ def test_what_is_allowed_is_taken_everywhere() -> None:
     """With the setting, client id, user name, will, topic, filter and share name are as they were sent."""
     house = House(**ALLOW)
     sub = house.connect("s\x01", V5).subscribe(BELL).subscribe(f"$share/g\x02/{BELL}")
-    peer = house.connect(BELL, V5, username="u\x7f", will=Will(BELL, b"will", 0, False))
+    peer = house.connect(BELL, V5, username="u\x7f", will=ConnectWill(BELL, b"will", 0, False))
 
     peer.publish(BELL, b"x", properties=Properties(response_topic="r\x9f"))
     peer.drop()
@@ -175,7 +175,7 @@ def test_a_will_that_an_intercept_renamed_unfit_is_left_out() -> None:
     house = House(plugins={"maker": Maker(topic=BELL)})
     heir = house.connect("heir", V5).subscribe("#")
 
-    house.connect("c", V5, will=Will("w", b"gone", 0, False)).drop()
+    house.connect("c", V5, will=ConnectWill("w", b"gone", 0, False)).drop()
 
     assert heir.messages == []
 

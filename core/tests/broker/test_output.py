@@ -9,7 +9,7 @@ from harness import House, Peer
 
 from kinmqtt.broker.buffers import FLOOR_BYTES, MOST_AT_ONCE_BYTES
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V311, Disconnect, Pingreq, Pingresp, Publish
+from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Pingreq, Pingresp, Publish
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -300,7 +300,7 @@ def test_who_is_cut_with_nothing_unsent_is_told_why() -> None:
     client.connection.cut()
     house.settle()
 
-    assert [int(packet.reason) for packet in client.of(Disconnect)] == [0x97]
+    assert [int(packet.reason) for packet in client.of(DisconnectPacket)] == [0x97]
     assert client.closed
 
 

@@ -6,7 +6,7 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec.primitives import packet_of, write_utf8, write_varint
-from kinmqtt.mqtt.packets import V5, Connack, Disconnect, Puback, Publish
+from kinmqtt.mqtt.packets import V5, Connack, DisconnectPacket, Puback, Publish
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -43,7 +43,7 @@ def connect(listed: bytes = b"", of_will: bytes | None = None) -> bytes:
 
 def told(peer: Peer) -> list[int]:
     """The reasons for which the connection was closed."""
-    return [int(each.reason) for each in peer.of(Disconnect)]
+    return [int(each.reason) for each in peer.of(DisconnectPacket)]
 
 
 @pytest.mark.parametrize("name", HEADS)

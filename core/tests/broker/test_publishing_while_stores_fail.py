@@ -10,7 +10,7 @@ from stores import Failing, FailingRetaineds, FailingSessions, SlowQueues, every
 
 from kinmqtt.broker.ownership import wills
 from kinmqtt.builtins.delayed import DelayedSettings
-from kinmqtt.mqtt.packets import V5, V311, Publish, Pubrec, Will
+from kinmqtt.mqtt.packets import V5, V311, ConnectWill, Publish, Pubrec
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import QueueSizes
@@ -58,7 +58,7 @@ def test_a_will_due_while_a_store_fails(retain: bool, qos: int, kept: bool, dela
     stores = Stores()
     house = stores.house
     heirs = stores.heirs("wills")
-    will = Will("wills", b"gone", qos, retain, Properties(will_delay_interval=delay_s))
+    will = ConnectWill("wills", b"gone", qos, retain, Properties(will_delay_interval=delay_s))
     client = house.connect("c", V5, expiry_s=60 if kept else 0, will=will)
     stores.fail()
     client.drop()
@@ -83,7 +83,7 @@ def test_a_will_that_is_not_published_stays_in_the_store() -> None:
     """A broker that dies while a store fails, and starts anew, still has it."""
     stores = Stores()
     stores.heirs("wills")
-    client = stores.house.connect("c", V5, expiry_s=60, will=Will("wills", b"gone", 1, False))
+    client = stores.house.connect("c", V5, expiry_s=60, will=ConnectWill("wills", b"gone", 1, False))
     stores.fail()
 
     client.drop()
@@ -102,7 +102,7 @@ def test_who_comes_back_before_its_will_is_published() -> None:
     """Is not let in: the session must not go on with another will before that. It waits for one attempt only."""
     stores = Stores()
     _, live = stores.heirs("wills")
-    client = stores.house.connect("c", V5, expiry_s=60, will=Will("wills", b"gone", 1, False))
+    client = stores.house.connect("c", V5, expiry_s=60, will=ConnectWill("wills", b"gone", 1, False))
     stores.fail()
     client.drop()
     refused = stores.back("c", 60)
@@ -121,7 +121,7 @@ def test_who_takes_over_a_session_whose_will_is_being_kept_waits() -> None:
     queues = SlowQueues()
     house = House(plugins={"queues": queues})
     heir = house.connect("heir", V5, expiry_s=600).subscribe("wills", qos=1)
-    house.connect("c", V5, expiry_s=60, will=Will("wills", b"gone", 1, False))
+    house.connect("c", V5, expiry_s=60, will=ConnectWill("wills", b"gone", 1, False))
     queues.writes.slow = True
 
     again = house.connect("c", V5, expiry_s=60, clean_start=False)
@@ -139,7 +139,7 @@ def test_too_many_wills_while_a_store_fails(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(wills, "MAX_AWAITING_RETRY", 2)
     stores = Stores()
     _, live = stores.heirs("wills")
-    clients = [stores.house.connect(f"c{n}", V311, will=Will("wills", b"%d" % n, 1, False)) for n in range(4)]
+    clients = [stores.house.connect(f"c{n}", V311, will=ConnectWill("wills", b"%d" % n, 1, False)) for n in range(4)]
     stores.fail()
     for client in clients:
         client.drop()
@@ -159,7 +159,7 @@ def test_a_session_that_ends_while_a_store_fails(how: str) -> None:
     """What it held for its group, and its will, reach others when the store works again, once; then it is gone."""
     stores = Stores()
     house = stores.house
-    lost = house.connect("a", V5, expiry_s=5, will=Will("wills", b"gone", 1, False)).subscribe(SHARE, qos=1)
+    lost = house.connect("a", V5, expiry_s=5, will=ConnectWill("wills", b"gone", 1, False)).subscribe(SHARE, qos=1)
     heirs = stores.heirs("wills")
     house.connect("b", V5, expiry_s=600).subscribe(SHARE, qos=1).drop()
     lost.silent = True

@@ -8,7 +8,7 @@ import pytest
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from kinmqtt.mqtt.packets import V5, V31, V311, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -211,7 +211,7 @@ def test_the_brokers_receive_maximum_is_told_and_kept() -> None:
 
     assert pub.connack.properties.receive_maximum == 2
     assert not before
-    assert pub.of(Disconnect)[0].reason is ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+    assert pub.of(DisconnectPacket)[0].reason is ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
     assert pub.closed
 
 
@@ -285,7 +285,7 @@ def test_an_acknowledgement_of_another_qos_is_an_error(version: int, qos: int, p
 
     assert sub.closed
     if version == V5:
-        assert sub.of(Disconnect)[0].reason is ReasonCode.PROTOCOL_ERROR
+        assert sub.of(DisconnectPacket)[0].reason is ReasonCode.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize(("qos", "answer"), [(1, Puback), (2, Pubrec)])

@@ -79,7 +79,7 @@ def test_a_long_queue_is_read_in_parts() -> None:
     packets = taken(house, sub)
 
     assert [int(packet.payload) for packet in packets] == list(range(500))
-    assert house.broker.sessions.by_id["s"].waiting.count == 0
+    assert house.broker.sessions.by_id["s"].queue.count == 0
 
 
 @KEPT
@@ -138,7 +138,7 @@ def test_a_queue_ends_with_its_session(how: str) -> None:
     assert house.broker.runtime.stores.queue.totals().queued == 0
 
 
-@pytest.mark.parametrize("how", ["taken over", "goodbye"])
+@pytest.mark.parametrize("how", ["taken over", "start_disconnect"])
 def test_a_session_shortened_to_its_connection_ends_with_it(how: str) -> None:
     """A kept session resumed with an expiry of 0 is over with that connection, though much waits [MQTT-3.1.2-23]."""
     house = House()
@@ -147,7 +147,7 @@ def test_a_session_shortened_to_its_connection_ends_with_it(how: str) -> None:
     sub = house.connect("s", V5, clean_start=False, expiry_s=0, properties=narrow, silent=True)
     burst(house.connect("p"), [("t", b"%d" % number) for number in range(3)])
 
-    if how == "goodbye":
+    if how == "start_disconnect":
         sub.disconnect()
     again = house.connect("s", V5, clean_start=False, expiry_s=100)
 
@@ -179,7 +179,7 @@ def test_the_limit_holds_within_one_read(policy: OverflowPolicy, left: list[byte
 
     session = house.broker.sessions.by_id["s"]
     sizes = house.broker.runtime.stores.queue.sizes("s")
-    assert session.waiting.count == 2
+    assert session.queue.count == 2
     assert not kept or sizes.queued == 2
     assert dropped(house) == 3
     assert [packet.payload for packet in taken(house, sub)] == left
@@ -243,7 +243,7 @@ def test_as_many_give_way_as_it_takes(kept: bool) -> None:
     for number in range(20):
         pub.publish("large", b"%04d" % number * 250, qos=1)
 
-    assert house.broker.sessions.by_id["s"].waiting.size_bytes < 1024 + 1005
+    assert house.broker.sessions.by_id["s"].queue.size_bytes < 1024 + 1005
     assert taken(house, sub)[-1].payload[:4] == b"0019"
 
 

@@ -227,4 +227,4 @@ def test_what_expires_in_the_store_while_it_is_sent() -> None:
     house.advance(5)
 
     assert [payload for payload in payloads(sub) if payload != b"1"] == [b"0", b"2", b"3"]
-    assert house.broker.sessions.by_id["s"].waiting.count == 0
+    assert house.broker.sessions.by_id["s"].queue.count == 0

@@ -195,4 +195,4 @@ def test_what_clean_members_held_while_a_store_fails_is_bounded(bound: str, monk
         ("c2", b"2-2", "store_failed"),
     ]
     assert house.broker.runtime.statistics.dropped["store_failed"].value >= 2
-    assert house.broker.runtime.waiting.size_bytes == 0
+    assert house.broker.runtime.queued.size_bytes == 0

@@ -387,12 +387,12 @@ def test_a_slow_client_holds_up_the_pages(qos: int) -> None:
     sub = house.connect("s", silent=True).subscribe("#", qos=qos)
     held = store.pages
     session = house.broker.sessions.by_id["s"]
-    most = session.waiting.count
+    most = session.queue.count
     sub.silent = False
 
     for answer in sub._answer(sub.of(Publish)[0]):
         sub.send(answer)
-    most = max(most, session.waiting.count)
+    most = max(most, session.queue.count)
 
     assert held <= 3
     assert len(sub.messages) == 1000
@@ -409,7 +409,7 @@ def test_each_acknowledgement_does_not_bring_another_page() -> None:
         sub.send(Puback(sub.of(Publish)[packet].packet_id))
 
     assert store.pages - held <= 1
-    assert house.broker.sessions.by_id["s"].waiting.count <= 200
+    assert house.broker.sessions.by_id["s"].queue.count <= 200
 
 
 def test_pages_end_with_the_connection() -> None:
@@ -426,7 +426,7 @@ def test_pages_end_with_the_connection() -> None:
 
     assert store.pages == held
     assert again.messages == []
-    assert house.broker.sessions.by_id["s"].waiting.count == 0
+    assert house.broker.sessions.by_id["s"].queue.count == 0
 
 
 def test_live_messages_come_between_the_pages() -> None:

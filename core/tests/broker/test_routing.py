@@ -8,7 +8,7 @@ from harness import House
 
 from kinmqtt.mqtt.packets import (
     V5,
-    Disconnect,
+    DisconnectPacket,
     Puback,
     Publish,
 )
@@ -74,8 +74,8 @@ def test_what_a_store_refuses_does_not_wait() -> None:
     pub = house.connect("p", V5).publish("a", b"x", qos=1)
 
     assert pub.of(Puback) == []
-    assert pub.of(Disconnect)[0].reason is ReasonCode.SERVER_BUSY
-    assert house.broker.sessions.by_id["s"].waiting.count == 0
+    assert pub.of(DisconnectPacket)[0].reason is ReasonCode.SERVER_BUSY
+    assert house.broker.sessions.by_id["s"].queue.count == 0
     assert house.broker.runtime.statistics.dropped["store_failed"].value == 1
 
 

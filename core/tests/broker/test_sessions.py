@@ -9,7 +9,7 @@ from harness import House, Peer
 from stores import SlowQueues, SlowSessions
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Puback, Publish, Pubrec, Pubrel, Will
+from kinmqtt.mqtt.packets import V5, V31, V311, ConnectWill, DisconnectPacket, Puback, Publish, Pubrec, Pubrel
 from kinmqtt.settings import NEVER_EXPIRES
 from kinmqtt_spi import Message, Properties
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -228,11 +228,11 @@ def test_disconnect_can_not_raise_the_expiry_from_0() -> None:
     """That is a protocol error, and the session ends as CONNECT said [section 3.14.2.2.2, MQTT-4.13.1-1]."""
     house = House()
     heir = house.connect("heir").subscribe("wills")
-    client = house.connect("c", V5, will=Will("wills", b"x"))
+    client = house.connect("c", V5, will=ConnectWill("wills", b"x"))
 
     client.disconnect(properties=Properties(session_expiry_interval=1))
 
-    assert client.of(Disconnect)[0].reason is ReasonCode.PROTOCOL_ERROR
+    assert client.of(DisconnectPacket)[0].reason is ReasonCode.PROTOCOL_ERROR
     assert "c" not in house.broker.sessions.by_id
     assert payloads(heir) == [b"x"]
 
@@ -251,7 +251,7 @@ def test_the_second_connection_takes_over(version: int, clean_start: bool) -> No
     house.connect("p").publish("a", b"x")
 
     assert first.closed
-    told = [p.reason for p in first.of(Disconnect)]
+    told = [p.reason for p in first.of(DisconnectPacket)]
     assert told == ([ReasonCode.SESSION_TAKEN_OVER] if version == V5 else [])
     assert second.connack.session_present is not clean_start
     assert (payloads(first), payloads(second)) == ([], [] if clean_start else [b"x"])
@@ -280,7 +280,9 @@ def test_a_takeover_loses_and_repeats_nothing_but_what_was_in_flight() -> None:
 def test_the_end_of_a_connection_that_was_taken_over_changes_nothing() -> None:
     """When the transport of the first reports its loss the session stays the second's."""
     house = House()
-    first = house.connect("c", V5, expiry_s=60, will=Will("wills", b"x", 0, False, Properties(will_delay_interval=5)))
+    first = house.connect(
+        "c", V5, expiry_s=60, will=ConnectWill("wills", b"x", 0, False, Properties(will_delay_interval=5))
+    )
     second = house.connect("c", V5, clean_start=False, expiry_s=60).subscribe("wills")
 
     first.drop()
@@ -407,7 +409,7 @@ def test_a_goodbye_holds_though_a_takeover_comes_before_it_is_done() -> None:
     sessions = SlowSessions()
     house = House(plugins={"sessions": sessions})
     heir = house.connect("heir").subscribe("wills")
-    client = house.connect("c", **keeps(V5), will=Will("wills", b"x"))
+    client = house.connect("c", **keeps(V5), will=ConnectWill("wills", b"x"))
     sessions.writes.slow = True
 
     client.subscribe("a").disconnect()
@@ -494,7 +496,7 @@ def test_a_restarted_broker_publishes_wills(delay_s: int, left: bool, due_s: int
     """A will that was due or that its client could not take back is published once, when its time is over."""
     stores = {"sessions": SlowSessions(), "queues": SlowQueues()}
     first = House(plugins=stores)
-    will = Will("wills", b"x", 0, False, Properties(will_delay_interval=delay_s))
+    will = ConnectWill("wills", b"x", 0, False, Properties(will_delay_interval=delay_s))
     client = first.connect("c", **keeps(V5), will=will)
     if left:
         client.drop()
@@ -533,14 +535,14 @@ def test_what_a_fenced_owner_does_is_not_kept() -> None:
     sessions = SlowSessions()
     house = House(plugins={"sessions": sessions})
     heir = house.connect("heir").subscribe("wills")
-    client = house.connect("c", **keeps(V5), will=Will("wills", b"x")).subscribe("a", qos=1)
+    client = house.connect("c", **keeps(V5), will=ConnectWill("wills", b"x")).subscribe("a", qos=1)
     owner = NodeIdentity("other", 8)
     sessions.claim("c", owner)
 
     client.subscribe("b", qos=1)
     house.advance(100)
 
-    assert [p.reason for p in client.of(Disconnect)] == [ReasonCode.SESSION_TAKEN_OVER]
+    assert [p.reason for p in client.of(DisconnectPacket)] == [ReasonCode.SESSION_TAKEN_OVER]
     assert client.closed
     assert heir.messages == []
     assert "c" not in house.broker.sessions.by_id
@@ -566,7 +568,7 @@ def test_what_is_meant_for_anothers_session_is_not_acknowledged(qos: int, kept: 
 
     publisher.connection.receive(encode(Publish.build("a", b"x", qos=qos, packet_id=7), V5))
     other.publish("b", b"y", qos=1)
-    told = [p.reason for p in publisher.of(Disconnect)]
+    told = [p.reason for p in publisher.of(DisconnectPacket)]
     again = house.connect("p", **(keeps(V5) if kept else {"version": V5}))
     again.publish("a", b"x", qos=qos, packet_id=7, dup=True)
 
@@ -615,7 +617,7 @@ def test_a_queue_that_holds_less_than_was_counted_is_not_read_for_ever() -> None
 
     assert 1 <= reads < 10
     assert payloads(client) == [b"3"]
-    assert house.broker.runtime.waiting.messages == 0
+    assert house.broker.runtime.queued.messages == 0
 
 
 def test_a_fenced_client_may_come_back() -> None:

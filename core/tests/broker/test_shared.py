@@ -11,7 +11,7 @@ from attrs import evolve
 from harness import House, Peer
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
+from kinmqtt.mqtt.packets import V5, V31, V311, DisconnectPacket, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
 from kinmqtt_spi import Properties, Subscription, hookimpl
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.reasons import ReasonCode
@@ -127,7 +127,7 @@ def test_no_local_is_an_error() -> None:
 
     client = house.connect("c", V5).send_bytes(data[:-1] + bytes((data[-1] | 0x04,)))
 
-    assert [p.reason for p in client.of(Disconnect)] == [ReasonCode.PROTOCOL_ERROR]
+    assert [p.reason for p in client.of(DisconnectPacket)] == [ReasonCode.PROTOCOL_ERROR]
     assert house.broker.router.index.count() == 0
 
 
@@ -169,7 +169,7 @@ def test_members_that_are_there_go_first(qos: int) -> None:
     publish(house, 4, qos)
 
     assert len(here.messages) == 4
-    assert house.broker.sessions.by_id["away"].waiting.count == 0
+    assert house.broker.sessions.by_id["away"].queue.count == 0
 
 
 @pytest.mark.parametrize(("qos", "kept"), [(0, 0), (1, 4), (2, 4)])
@@ -415,7 +415,7 @@ def test_while_a_member_has_room_nothing_is_dropped(kept: bool, qos: int) -> Non
     publish(house, 1, qos)
 
     assert early == (0, [])
-    assert [house.broker.sessions.by_id[client_id].waiting.count for client_id in "ab"] == [2, 2]
+    assert [house.broker.sessions.by_id[client_id].queue.count for client_id in "ab"] == [2, 2]
     assert (dropped.value, drops(log)) == (1, ["b"])
 
 

@@ -189,7 +189,7 @@ def test_a_member_that_is_away_takes_what_those_who_are_there_may_not_have(qos: 
         publisher.publish("t", b"x", qos)
 
     assert here.messages == []
-    assert house.broker.sessions.by_id["away"].waiting.count == waiting
+    assert house.broker.sessions.by_id["away"].queue.count == waiting
     assert (drops(house), drops(house, "offline")) == (0, 3 - waiting)
 
 
@@ -209,7 +209,7 @@ def test_a_plugin_chooses_among_those_that_may_receive() -> None:
     publisher.publish("t", b"3", 1)
 
     assert chooser.shown == [["b", "c"], ["d"]]
-    assert house.broker.sessions.by_id["d"].waiting.count == 1
+    assert house.broker.sessions.by_id["d"].queue.count == 1
     assert drops(house) == 1
 
 
@@ -346,7 +346,7 @@ def test_a_message_reaches_a_member_that_may_receive_if_there_is_one(
     assert [packet.reason for packet in publisher.of(Puback)] == [ReasonCode.SUCCESS] * messages
     sessions = [house.broker.sessions.by_id[name] for name in names]
     reached = {
-        session.client_id: len(peer.messages) + session.waiting.count
+        session.client_id: len(peer.messages) + session.queue.count
         for session, peer in zip(sessions, house.peers, strict=False)
     }
     assert all(not reached[name] for name in denied)

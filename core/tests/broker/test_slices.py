@@ -16,7 +16,8 @@ from kinmqtt.mqtt.packets import (
     V5,
     V311,
     Connack,
-    Disconnect,
+    ConnectWill,
+    DisconnectPacket,
     Pingresp,
     Puback,
     Publish,
@@ -25,7 +26,6 @@ from kinmqtt.mqtt.packets import (
     SubscribeRequest,
     Unsuback,
     Unsubscribe,
-    Will,
 )
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.memory.plugin import TurnableClock
@@ -108,16 +108,16 @@ def test_a_slice_leaves_time_for_what_it_leads_to(hurries: bool, cost: float, sl
     slices.is_over()
     loop.clock.advance(0.0075)
 
-    slices.settle()
+    slices.begin_sending()
     loop.clock.advance(max(0.0075 * cost, 0.009))
-    slices.settled(behind=False)
+    slices.end_sending(behind=False)
     if cost < 1:
         for _ in range(50):
             slices.begin()
             slices.is_over()
             loop.clock.advance(0.001)
-            slices.settle()
-            slices.settled(behind=False)
+            slices.begin_sending()
+            slices.end_sending(behind=False)
     slices.begin()
     if hurries:
         slices.hurry()
@@ -158,9 +158,9 @@ def test_slices_grow_again_when_they_lead_to_little() -> None:
         slices.is_over()
         loop.clock.advance(gathered_s)
         was_over = slices.is_over()
-        slices.settle()
+        slices.begin_sending()
         loop.clock.advance(ending_s)
-        slices.settled(behind=False)
+        slices.end_sending(behind=False)
         return was_over
 
     slice_of(0.001, 0.1)
@@ -176,9 +176,9 @@ def test_a_turn_in_which_nobody_asked_says_nothing() -> None:
     """The small packets of every day cost no look at the clock, and what their turn waits for is no slice's cost."""
     loop = Loop()
     loop.slices.begin()
-    loop.slices.settle()
+    loop.slices.begin_sending()
     loop.clock.advance(1)
-    loop.slices.settled(behind=False)
+    loop.slices.end_sending(behind=False)
     loop.slices.begin()
     loop.slices.is_over()
     loop.clock.advance(FIRST_SLICE_S - 0.001)
@@ -195,8 +195,8 @@ def test_no_slice_begins_before_what_earlier_ones_led_to_has_been_sent() -> None
         loop.slices.begin()
         loop.turn()
         is_over = loop.slices.is_over()
-        loop.slices.settle()
-        loop.slices.settled(behind)
+        loop.slices.begin_sending()
+        loop.slices.end_sending(behind)
         return is_over
 
     turn(behind=True)
@@ -214,10 +214,10 @@ def test_no_slice_begins_before_what_earlier_ones_led_to_has_been_sent() -> None
 def test_what_is_behind_has_slices_of_its_own() -> None:
     """To send goes on for a slice, also where nothing else may."""
     loop = Loop()
-    loop.slices.settle()
-    loop.slices.settled(behind=True)
+    loop.slices.begin_sending()
+    loop.slices.end_sending(behind=True)
     loop.slices.begin()
-    loop.slices.settle()
+    loop.slices.begin_sending()
 
     first = loop.slices.is_over()
     loop.clock.advance(SLICE_S / 2)
@@ -333,12 +333,12 @@ def test_a_disconnect_that_waits_for_its_turn_takes_the_will_away() -> None:
     house = SlicedHouse()
     many = [house.connect(f"s{number}", V5).subscribe("t") for number in range(300)]
     sub = house.connect("sub", V5).subscribe("d").subscribe("w")
-    leaves = house.connect("leaves", V5, will=Will("w", b"dead", 0, False))
+    leaves = house.connect("leaves", V5, will=ConnectWill("w", b"dead", 0, False))
     pub = house.connect("pub", V5)
 
     house.hand_over(pub, encode(Publish.build("t", b"1"), V5))
     house.step()
-    house.hand_over(leaves, encode(Publish.build("d", bytes(1500)), V5) + encode(Disconnect(), V5))
+    house.hand_over(leaves, encode(Publish.build("d", bytes(1500)), V5) + encode(DisconnectPacket(), V5))
     leaves.connection.lost("closed")
     house.settle()
 
@@ -508,7 +508,7 @@ def test_nothing_is_acknowledged_of_which_an_earlier_slice_was_not_kept(packet: 
     house.hand_over(peer, subscribe(*MANY) if packet == "subscribe" else unsubscribe(*MANY))
     house.settle()
 
-    assert [type(each) for each in peer.packets] == [Disconnect]
+    assert [type(each) for each in peer.packets] == [DisconnectPacket]
     assert peer.closed
 
 
@@ -593,7 +593,7 @@ def test_wills_of_many_are_published_in_slices(kept: bool) -> None:
     house = SlicedHouse()
     sub, other = house.connect("sub").subscribe("will/#", 1), house.connect("other")
     more = {"expiry_s": 60} if kept else {}
-    peers = [house.connect(f"c{n}", V5, will=Will(f"will/{n}", b"gone", 1, True), **more) for n in range(100)]
+    peers = [house.connect(f"c{n}", V5, will=ConnectWill(f"will/{n}", b"gone", 1, True), **more) for n in range(100)]
 
     for peer in peers:
         peer.link.closed = True
@@ -614,7 +614,7 @@ def test_wills_are_published_before_the_broker_stops() -> None:
     store = Retaineds()
     house = SlicedHouse(plugins={"store": store})
     for number in range(100):
-        house.connect(f"c{number}", V5, will=Will(f"will/{number}", b"gone", 1, True))
+        house.connect(f"c{number}", V5, will=ConnectWill(f"will/{number}", b"gone", 1, True))
 
     house.result(house.broker.stop())
 
@@ -781,4 +781,4 @@ def test_who_is_cut_while_more_is_to_be_sent_is_told_nothing() -> None:
     sub.collect()
 
     assert sub.closed
-    assert sub.of(Disconnect) == []
+    assert sub.of(DisconnectPacket) == []

@@ -12,7 +12,7 @@ from kinmqtt.mqtt.packets import (
     V5,
     V31,
     V311,
-    Disconnect,
+    DisconnectPacket,
     Publish,
     Pubrec,
     Pubrel,
@@ -385,5 +385,5 @@ def test_packets_that_are_none_make_no_subscription(data: bytes, reason: ReasonC
 
     client = house.connect("c", V5).send_bytes(data)
 
-    assert [p.reason for p in client.of(Disconnect)] == [reason]
+    assert [p.reason for p in client.of(DisconnectPacket)] == [reason]
     assert house.broker.router.index.count() == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness import House, Peer, Trusting
 
-from kinmqtt.mqtt.packets import V5, V311, Disconnect, Puback, Publish, Pubrec, Unsuback, Will
+from kinmqtt.mqtt.packets import V5, V311, ConnectWill, DisconnectPacket, Puback, Publish, Pubrec, Unsuback
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import ALLOW, Client, Decision, Drop, Message, Properties, Subscription, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
@@ -121,7 +121,11 @@ def test_a_will_is_held_to_it(version: int, place: str) -> None:
 
     answers = []
     for topic in (FITS, TOO_LONG):
-        will = Will(topic, b"x") if place == "topic" else Will("t", b"x", properties=Properties(response_topic=topic))
+        will = (
+            ConnectWill(topic, b"x")
+            if place == "topic"
+            else ConnectWill("t", b"x", properties=Properties(response_topic=topic))
+        )
         answers.append(house.connect("c", version, will=will).closed)
 
     assert answers == [False, True]
@@ -254,10 +258,10 @@ def test_no_authorizer_is_asked_about_what_is_too_long() -> None:
     client = house.connect("c", V5)
 
     client.publish(TOO_LONG, b"x", qos=1).subscribe(TOO_LONG)
-    house.connect("w", V5, will=Will(TOO_LONG, b"x"))
+    house.connect("w", V5, will=ConnectWill(TOO_LONG, b"x"))
 
     assert silent.topics == []
-    assert client.of(Disconnect) == []
+    assert client.of(DisconnectPacket) == []
 
 
 @pytest.mark.parametrize(("name", "told"), [("u" * 1024, 0), ("u" * 1025, 0x86), ("é" * 513, 0x86)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kinmqtt.broker.topic_spaces import NEED_A_CLAIM, Claims, TopicSpaces
 from kinmqtt.builtins.auto_subscriptions import AutoSubscriptionsSettings, TemplateSettings
-from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Will
+from kinmqtt.mqtt.packets import V5, V311, ConnectWill, Puback, Publish
 from kinmqtt_spi import ALLOW, Client, Drop, Message, Subscription, hookimpl, on_topics
 from kinmqtt_spi.errors import AssemblyError, NotConfigured
 from kinmqtt_spi.memory.queue import MemoryQueueStore
@@ -107,7 +107,7 @@ def test_no_right_opens_what_the_broker_has_for_itself(topic: str, reason: Reaso
 
     told = refusal(house, topic)
     house.connect("r", V5).publish(topic, b"x", qos=1, retain=True)
-    leaver = house.connect("w", V5, will=Will(topic, b"x"))
+    leaver = house.connect("w", V5, will=ConnectWill(topic, b"x"))
 
     assert told == reason
     assert leaver.connack.reason is (ReasonCode.SUCCESS if open_to_all else reason)
@@ -193,7 +193,7 @@ def test_a_claim_says_what_clients_may_do(
     house = House(plugins={"controller": Controller(*actions, filter=f"{space}/#")})
 
     told = refusal(house, f"{space}/v1")
-    leaver = house.connect("w", V5, will=Will(f"{space}/v1", b"x"))
+    leaver = house.connect("w", V5, will=ConnectWill(f"{space}/v1", b"x"))
     granted = house.connect("s", V5).subscribe(f"{space}/#").granted
 
     assert (told != DENIED) is publishes
@@ -284,7 +284,7 @@ def test_a_plugin_puts_no_client_s_message_where_nobody_gets_any(topic: str, tol
     everybody = house.connect("s").subscribe("#")
 
     reason = refusal(house, "a")
-    house.connect("w", will=Will("last", b"words")).drop()
+    house.connect("w", will=ConnectWill("last", b"words")).drop()
 
     assert reason == told
     assert everybody.messages == []
@@ -439,7 +439,7 @@ def test_the_name_of_a_space_alone_is_no_message_s_topic(topic: str) -> None:
     everybody = house.connect("s", V5).subscribe("#").subscribe("$other/#")
 
     reason = refusal(house, topic)
-    house.connect("w", V5, will=Will(topic, b"x", 1, True)).drop()
+    house.connect("w", V5, will=ConnectWill(topic, b"x", 1, True)).drop()
 
     assert reason == NO_NAME
     assert everybody.of(Publish) == []

@@ -19,7 +19,7 @@ from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
     V311,
-    Disconnect,
+    DisconnectPacket,
     Packet,
     Puback,
     Pubcomp,
@@ -174,7 +174,7 @@ def test_a_goodbye_waits_for_what_it_is_owed() -> None:
     pub = house.connect("p")
     queues.writes.slow = True
 
-    pub.send_bytes(encode(Publish.build("t", b"x", 1, packet_id=3), V311) + encode(Disconnect(), V311))
+    pub.send_bytes(encode(Publish.build("t", b"x", 1, packet_id=3), V311) + encode(DisconnectPacket(), V311))
     early = (len(pub.of(Puback)), pub.closed)
     answer(house, queues.writes)
 
@@ -318,7 +318,7 @@ def test_a_subscription_that_is_not_kept_is_not_granted() -> None:
     answer(house, sessions.writes, FULL)
 
     assert client.of(Suback) == []
-    assert client.of(Disconnect)[0].reason is ReasonCode.QUOTA_EXCEEDED
+    assert client.of(DisconnectPacket)[0].reason is ReasonCode.QUOTA_EXCEEDED
 
 
 def test_what_waits_is_not_lost_where_its_sending_is_not_kept() -> None:
@@ -516,7 +516,7 @@ def test_an_acknowledgement_that_was_not_kept_was_not_given(answer: Puback) -> N
     again = house.connect("s", V5, clean_start=False, expiry_s=60)
     pub.publish("t", b"4", qos=1)
 
-    assert [packet.reason for packet in sub.of(Disconnect)] == [ReasonCode.QUOTA_EXCEEDED]
+    assert [packet.reason for packet in sub.of(DisconnectPacket)] == [ReasonCode.QUOTA_EXCEEDED]
     assert (others, sub.closed) == ((False, True), True)
     assert [(p.payload, p.dup) for p in again.of(Publish)] == [
         (b"1", True),
@@ -564,7 +564,7 @@ def test_a_pubrel_that_was_not_kept_was_not_taken() -> None:
     again.send(Pubrel(5))
 
     assert pub.of(Pubcomp) == []
-    assert [packet.reason for packet in pub.of(Disconnect)] == [ReasonCode.QUOTA_EXCEEDED]
+    assert [packet.reason for packet in pub.of(DisconnectPacket)] == [ReasonCode.QUOTA_EXCEEDED]
     assert taken == {5}
     assert [int(packet.reason) for packet in again.of(Pubcomp)] == [0]
     assert store.load("p").inbound == frozenset()
@@ -816,8 +816,8 @@ class Desk:
         """Something to keep, in a turn of its own, and somebody to tell of how it went."""
         if kept:
             self.turn.batch.queue.append(InboundOpen(name, 1, 1))
-        self.turn.batch.afterwards.append(lambda: self.told.append(f"{name} is kept"))
-        self.turn.batch.otherwise.append(lambda reason: self.told.append(f"{name}: {reason.name}"))
+        self.turn.batch.after_commit.append(lambda: self.told.append(f"{name} is kept"))
+        self.turn.batch.on_commit_failed.append(lambda reason: self.told.append(f"{name}: {reason.name}"))
         self.turn.touch()
         self.run()
 
@@ -843,7 +843,7 @@ def test_afterwards_waits_for_the_turns_before() -> None:
     desk.queues.writes.slow = True
     desk.gather("a")
     desk.gather("b")
-    desk.gather("nothing to keep", kept=False)
+    desk.gather("nothing to keep", persistent=False)
 
     desk.queues.writes.pending.rotate(1)
     desk.queues.writes.answer()
@@ -1011,7 +1011,7 @@ def test_an_error_in_what_is_told_ends_no_turn(late: bool) -> None:
     def broken() -> None:
         raise ValueError("broken")
 
-    desk.turn.batch.afterwards.append(broken)
+    desk.turn.batch.after_commit.append(broken)
     try:
         desk.gather("a")
         desk.queues.writes.answer_all()

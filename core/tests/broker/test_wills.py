@@ -8,7 +8,7 @@ import pytest
 from harness import House, Peer, Trusting
 from twisted.internet.defer import Deferred
 
-from kinmqtt.mqtt.packets import V5, V31, V311, Disconnect, Publish, Will
+from kinmqtt.mqtt.packets import V5, V31, V311, ConnectWill, DisconnectPacket, Publish
 from kinmqtt_spi import NO_PROPERTIES, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest
@@ -18,9 +18,9 @@ from kinmqtt_spi.values import ALLOW, Decision, Message, deny
 VERSIONS = [V31, V311, V5]
 
 
-def will(payload: bytes = b"gone", qos: int = 0, retain: bool = False, **properties: Any) -> Will:
+def will(payload: bytes = b"gone", qos: int = 0, retain: bool = False, **properties: Any) -> ConnectWill:
     """A will on ``wills``."""
-    return Will("wills", payload, qos, retain, Properties(**properties))
+    return ConnectWill("wills", payload, qos, retain, Properties(**properties))
 
 
 def heir(house: House, version: int = V5, qos: int = 2, **more: Any) -> Peer:
@@ -83,7 +83,7 @@ def test_a_disconnect_may_ask_for_the_will(reason: ReasonCode) -> None:
     client = house.connect("c", V5, will=will()).disconnect(reason=reason)
 
     assert sub.messages == [("wills", b"gone", 0)]
-    assert client.of(Disconnect) == []
+    assert client.of(DisconnectPacket) == []
     assert client.closed
 
 

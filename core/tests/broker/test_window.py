@@ -33,7 +33,7 @@ def test_a_client_that_acknowledges_nothing_is_sent_a_bounded_number_of_bytes() 
 
     assert len(sub.of(Publish)) == 2
     assert in_flight(house) < 3 * MIB
-    assert house.broker.sessions.by_id["s"].waiting.count == 18
+    assert house.broker.sessions.by_id["s"].queue.count == 18
 
 
 def test_the_more_others_have_in_flight_the_less_may_one() -> None:
@@ -110,7 +110,7 @@ def test_what_is_in_flight_to_those_who_are_away_does_not_count() -> None:
     house.connect("p").publish("t", bytes(100_000), qos=1)
 
     sub.drop()
-    away = (in_flight(house), house.broker.runtime.waiting.size_bytes)
+    away = (in_flight(house), house.broker.runtime.queued.size_bytes)
     again = house.connect("s", V5, clean_start=False, expiry_s=1000, silent=True)
 
     assert away[0] == 0

@@ -255,7 +255,7 @@ class TestSingleNode(Builtin):
 
 
 class TestDirect(Builtin):
-    """Publishing to one client."""
+    """MessagePublisher to one client."""
 
     name = "direct"
 

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent, globalLogPublisher
 
 from kinmqtt.builtins.delayed import DelayedSettings
-from kinmqtt.mqtt.packets import V5, Puback, Publish, Will
+from kinmqtt.mqtt.packets import V5, ConnectWill, Puback, Publish
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Decision, Message, Properties, deny, hookimpl
 from kinmqtt_spi.memory.plugin import TurnableClock
@@ -156,7 +156,7 @@ def test_a_will_may_be_delayed() -> None:
     """A will under $delayed/ waits as a message does."""
     house = _house()
     sub = house.connect("sub").subscribe("#")
-    house.connect("pub", will=Will("$delayed/5/a", b"x")).drop()
+    house.connect("pub", will=ConnectWill("$delayed/5/a", b"x")).drop()
 
     early = list(sub.messages)
     house.advance(5)
@@ -615,7 +615,7 @@ def test_a_delayed_will_takes_the_right_to_publish_too() -> None:
     house = _house(plugins={"rules": rules})
     everybody = house.connect("s").subscribe("#")
 
-    house.connect("pub", will=Will("$delayed/5/a", b"x")).drop()
+    house.connect("pub", will=ConnectWill("$delayed/5/a", b"x")).drop()
     house.advance(6)
 
     assert everybody.messages == []
@@ -654,7 +654,7 @@ def test_both_questions_about_a_delayed_will_may_be_answered_late(refused: Actio
 
     held = False
     house = _house(plugins={"rules": Rules(later)})
-    client = house.connect("pub", will=Will("$delayed/5/a", b"x"))
+    client = house.connect("pub", will=ConnectWill("$delayed/5/a", b"x"))
     held = True
 
     client.drop()

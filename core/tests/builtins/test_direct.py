@@ -1,11 +1,11 @@
-"""Publishing to one client by its id, in a whole broker."""
+"""MessagePublisher to one client by its id, in a whole broker."""
 
 from __future__ import annotations
 
 import pytest
 from harness import House
 
-from kinmqtt.mqtt.packets import V5, Puback, Will
+from kinmqtt.mqtt.packets import V5, ConnectWill, Puback
 from kinmqtt_spi.services.queue import OverflowPolicy
 
 
@@ -77,6 +77,6 @@ def test_a_will_may_be_for_one_client() -> None:
     house = House()
     one = house.connect("one")
 
-    house.connect("pub", will=Will("$p2p/one/a", b"bye")).drop()
+    house.connect("pub", will=ConnectWill("$p2p/one/a", b"bye")).drop()
 
     assert one.messages == [("a", b"bye", 0)]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kinmqtt.builtins.bans import BanSettings, BansSettings
 from kinmqtt.builtins.saslprep import prepared
 from kinmqtt.builtins.scram import METHOD, Scram, ScramSettings, Secret
-from kinmqtt.mqtt.packets import V5, Auth, Disconnect
+from kinmqtt.mqtt.packets import V5, Auth, DisconnectPacket
 from kinmqtt_spi import Properties
 from kinmqtt_spi.errors import SettingsError
 from kinmqtt_spi.memory.plugin import BareContext
@@ -153,7 +153,7 @@ def test_a_client_does_not_become_another() -> None:
     peer.send(Auth(0x19, _properties(other.first)))  # type: ignore[arg-type]
     _answer(peer, other)
 
-    assert int(peer.of(Disconnect)[0].reason) == 0x87
+    assert int(peer.of(DisconnectPacket)[0].reason) == 0x87
     assert peer.closed
 
 

@@ -12,7 +12,7 @@ from processes import BrokerProcess, broker_command, environment, free_port, run
 from surroundings import Surroundings
 from wire import wire
 
-from kinmqtt.mqtt.packets import V5, V311, Disconnect
+from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket
 from kinmqtt_spi.reasons import ReasonCode
 
 LIMITS = """
@@ -174,7 +174,7 @@ def test_sigterm_sends_the_clients_away() -> None:
     ):
         broker.tell_to_stop()
 
-        assert five.expect(Disconnect).reason is ReasonCode.SERVER_SHUTTING_DOWN
+        assert five.expect(DisconnectPacket).reason is ReasonCode.SERVER_SHUTTING_DOWN
         assert five.receive() is None
         assert four.receive() is None
         assert unconnected.receive() is None

@@ -11,7 +11,7 @@ from processes import BrokerProcess, free_port, run_command, running_broker, scr
 from surroundings import Surroundings
 from wire import wire
 
-from kinmqtt.mqtt.packets import V5, Disconnect
+from kinmqtt.mqtt.packets import V5, DisconnectPacket
 from kinmqtt_spi.reasons import ReasonCode
 
 
@@ -60,7 +60,7 @@ def test_sigterm_ends_it_in_good_order() -> None:
     with running_broker(command=twistd_command) as broker, wire(broker.port, "client", V5) as client:
         broker.tell_to_stop()
 
-        assert client.expect(Disconnect).reason is ReasonCode.SERVER_SHUTTING_DOWN
+        assert client.expect(DisconnectPacket).reason is ReasonCode.SERVER_SHUTTING_DOWN
         assert client.receive() is None
         assert broker.wait() == -signal.SIGTERM
 

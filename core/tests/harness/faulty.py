@@ -112,7 +112,7 @@ def overflow(house: House) -> int:
     pub = house.connect("p", V5)
     for _ in range(3):
         pub.publish("t", b"x", qos=1)
-    return house.broker.sessions.by_id["s"].waiting.count
+    return house.broker.sessions.by_id["s"].queue.count
 
 
 def health(house: House) -> HealthState:

@@ -6,7 +6,7 @@ With ``KINMQTT_TEST_STORE=redis`` every house has its sessions, queues and retai
 import os
 from typing import Any
 
-from kinmqtt.mqtt.packets import V5, Will
+from kinmqtt.mqtt.packets import V5, ConnectWill
 from kinmqtt.testing import BrokerHarness, MemoryLink
 from kinmqtt.testing import HarnessClient as Peer
 from kinmqtt_spi import ALLOW, Decision, Properties, hookimpl
@@ -39,9 +39,9 @@ def back(house: BrokerHarness, client_id: str, **more: Any) -> Peer:
     return house.connect(client_id, V5, clean_start=False, expiry_s=600, **more)
 
 
-def a_will(topic: str, delay_s: int = 0) -> Will:
+def a_will(topic: str, delay_s: int = 0) -> ConnectWill:
     """Returns a will of QoS 1 with a will delay interval."""
-    return Will(topic, b"gone", 1, False, Properties(will_delay_interval=delay_s))
+    return ConnectWill(topic, b"gone", 1, False, Properties(will_delay_interval=delay_s))
 
 
 __all__ = ["STORE", "House", "MemoryLink", "Peer", "Trusting", "a_will", "back", "payloads"]

@@ -125,9 +125,9 @@ class BrokerModel(RuleBasedStateMachine):
         for packet_id, (topic, payload) in list(member.owed.published.items()):
             peer.publish(topic, payload, 2, packet_id=packet_id, dup=True)
 
-    @rule(client_id=client_ids, how=st.sampled_from(("lost", "lost", "goodbye")))
+    @rule(client_id=client_ids, how=st.sampled_from(("lost", "lost", "start_disconnect")))
     def leave(self, client_id: str, how: str) -> None:
-        """The network connection is lost, or the client says goodbye."""
+        """The network connection is lost, or the client says start_disconnect."""
         member = self.members[client_id]
         if member.peer is None:
             return
@@ -269,7 +269,7 @@ class BrokerModel(RuleBasedStateMachine):
         """The broker has the sessions that there are, and the store holds no queue but theirs."""
         sessions = self.house.broker.sessions.by_id
         alive = {client_id for client_id, member in self.members.items() if member.owed is not None}
-        queued = sum(session.waiting.count for session in sessions.values() if session.kept)
+        queued = sum(session.queue.count for session in sessions.values() if session.persistent)
         assert set(sessions) == alive
         assert self.house.broker.runtime.stores.queue.totals().queued == queued
 

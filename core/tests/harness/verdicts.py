@@ -16,7 +16,7 @@ from kinmqtt.mqtt.codec import peek_version
 from kinmqtt.mqtt.packets import (
     V5,
     Connack,
-    Disconnect,
+    DisconnectPacket,
     Packet,
     PacketType,
     Pingresp,
@@ -112,7 +112,7 @@ def _refusal(entry: Entry, version: int, reason: ReasonCode) -> Verdict:
     if not is_connect(entry):
         if version != V5:
             return Verdict(None, True)
-        return Verdict(Disconnect, True, _fitting(reason, DISCONNECT_FROM_SERVER))
+        return Verdict(DisconnectPacket, True, _fitting(reason, DISCONNECT_FROM_SERVER))
     level = None if entry.framing else peek_version(entry.data, entry.body)
     if level is None:
         return Verdict(None, True)

@@ -11,7 +11,7 @@ from harness import House
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.python.failure import Failure
 
-from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, is_pending, limited, run, settle
+from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, is_pending, limited, resolve, run
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl
 from kinmqtt_spi.errors import CallAbandoned
@@ -253,9 +253,9 @@ def test_settle_makes_values_of_answers() -> None:
 
     async def both() -> list[Any]:
         return [
-            await settle("value"),
-            await settle(succeed("deferred")),
-            await settle(twisted_coroutine("coroutine")),
+            await resolve("value"),
+            await resolve(succeed("deferred")),
+            await resolve(twisted_coroutine("coroutine")),
         ]
 
     assert outcome(run(both())) == [["value", "deferred", "coroutine"]]

@@ -9,7 +9,7 @@ from harness import House, Trusting
 from twisted.internet.defer import Deferred
 
 from kinmqtt.hooks.context import PluginContext
-from kinmqtt.mqtt.packets import V5, Disconnect
+from kinmqtt.mqtt.packets import V5, DisconnectPacket
 from kinmqtt_spi import ALLOW, Client, Decision, Message, Properties, ReasonCode, Subscription, deny, hookimpl
 from kinmqtt_spi.memory.plugin import BareContext
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
@@ -174,7 +174,7 @@ def test_disconnect_closes_a_connection(house: House, plugin: Plugin) -> None:
     house.settle()
 
     assert answers == [True, False]
-    assert [packet.reason for packet in peer.of(Disconnect)] == [ReasonCode.QUOTA_EXCEEDED]
+    assert [packet.reason for packet in peer.of(DisconnectPacket)] == [ReasonCode.QUOTA_EXCEEDED]
     assert peer.closed
     assert plugin.context.disconnect("nobody") is False
 
@@ -186,7 +186,7 @@ def test_disconnect_is_an_administrators_act_by_default(house: House, plugin: Pl
     plugin.context.disconnect("c")
     house.settle()
 
-    assert [packet.reason for packet in peer.of(Disconnect)] == [ReasonCode.ADMINISTRATIVE_ACTION]
+    assert [packet.reason for packet in peer.of(DisconnectPacket)] == [ReasonCode.ADMINISTRATIVE_ACTION]
 
 
 def test_in_thread_hands_work_to_the_pool(house: House, plugin: Plugin) -> None:

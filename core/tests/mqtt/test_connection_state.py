@@ -11,7 +11,7 @@ from kinmqtt.broker.handlers.table import HANDLERS
 from kinmqtt.mqtt.connection_state import (
     TABLE,
     TRANSITIONS,
-    Action,
+    PacketAction,
     State,
     check_authentication_step,
     check_first_byte,
@@ -82,7 +82,7 @@ def test_while_authenticating_only_auth_and_disconnect_come() -> None:
 
 def test_every_action_is_reachable() -> None:
     """No action is in no row, and no state can't be reached."""
-    assert {action for row in TABLE.values() for action in row.values()} == set(Action)
+    assert {action for row in TABLE.values() for action in row.values()} == set(PacketAction)
     assert set().union(*TRANSITIONS.values()) | {State.AWAITING_CONNECT} == set(State)
 
 

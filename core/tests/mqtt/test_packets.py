@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from kinmqtt.mqtt.codec import decode
-from kinmqtt.mqtt.packets import Auth, Connack, Connect, PacketType, Puback, Publish, Pubrec, Will
+from kinmqtt.mqtt.packets import Auth, Connack, Connect, ConnectWill, PacketType, Puback, Publish, Pubrec
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -18,7 +18,7 @@ SECRET = b"hunter2"
     [
         Connect(4, "c", username="ann", password=SECRET),
         Connect(5, "c", properties=Properties(authentication_method="m", authentication_data=SECRET)),
-        Connect(4, "c", will=Will("t", SECRET)),
+        Connect(4, "c", will=ConnectWill("t", SECRET)),
         Connack(properties=Properties(authentication_method="m", authentication_data=SECRET)),
         Auth(ReasonCode.REAUTHENTICATE, Properties(authentication_data=SECRET)),
         Publish.build("t", SECRET),

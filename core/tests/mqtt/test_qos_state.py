@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from kinmqtt.mqtt.errors import LocalError, ProtocolError
 from kinmqtt.mqtt.packets import PacketType
-from kinmqtt.mqtt.qos_state import MAX_PACKET_ID, OUTGOING, Effect, Flight, Incoming, Outgoing, Stage, check_quota
+from kinmqtt.mqtt.qos_state import (
+    MAX_PACKET_ID,
+    OUTGOING,
+    Effect,
+    Flight,
+    FlightStage,
+    Incoming,
+    Outgoing,
+    check_quota,
+)
 from kinmqtt_spi.reasons import ReasonCode
 
 ACKNOWLEDGEMENTS = (PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP)
@@ -18,12 +27,12 @@ ACKNOWLEDGEMENTS = (PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBCOMP)
 
 def test_the_table_is_whole() -> None:
     """Every stage, and no stage, has an answer to every acknowledgement."""
-    assert set(OUTGOING) == set(itertools.product((*Stage, None), ACKNOWLEDGEMENTS))
+    assert set(OUTGOING) == set(itertools.product((*FlightStage, None), ACKNOWLEDGEMENTS))
 
 
 @pytest.mark.parametrize("reason", [0x00, 0x10, 0x7F, 0x80, 0x97])
-@pytest.mark.parametrize(("stage", "packet_type"), list(itertools.product(Stage, ACKNOWLEDGEMENTS)))
-def test_acknowledgements_do_what_the_table_says(stage: Stage, packet_type: PacketType, reason: int) -> None:
+@pytest.mark.parametrize(("stage", "packet_type"), list(itertools.product(FlightStage, ACKNOWLEDGEMENTS)))
+def test_acknowledgements_do_what_the_table_says(stage: FlightStage, packet_type: PacketType, reason: int) -> None:
     """An acknowledgement ends, releases or violates; a failure of the right sort ends the delivery [MQTT-4.4.0-2]."""
     outgoing: Outgoing[Flight] = Outgoing(9)
     flying = Flight(stage)
@@ -36,7 +45,7 @@ def test_acknowledgements_do_what_the_table_says(stage: Stage, packet_type: Pack
         expected = Effect.REFUSED
     assert (found, effect) == (flying, expected)
     assert (packet_id in outgoing.flights) == (effect not in (Effect.COMPLETE, Effect.REFUSED))
-    assert flying.stage is (Stage.PUBCOMP if effect is Effect.RELEASE else stage)
+    assert flying.stage is (FlightStage.PUBCOMP if effect is Effect.RELEASE else stage)
 
 
 @pytest.mark.parametrize("packet_type", ACKNOWLEDGEMENTS)
@@ -52,7 +61,7 @@ def test_identifiers_in_use_are_never_given_again(steps: list[tuple[bool, int]])
     used: set[int] = set()
     for assign, which in steps:
         if assign or not used:
-            packet_id = outgoing.assign(Flight(Stage.PUBACK))
+            packet_id = outgoing.assign(Flight(FlightStage.PUBACK))
             assert packet_id not in used
             assert 1 <= packet_id <= MAX_PACKET_ID
             used.add(packet_id)
@@ -66,20 +75,20 @@ def test_identifiers_in_use_are_never_given_again(steps: list[tuple[bool, int]])
 def test_identifiers_wrap_around() -> None:
     """After 65,535 comes 1, or the next that is free."""
     outgoing: Outgoing[Flight] = Outgoing(MAX_PACKET_ID)
-    outgoing.restore(1, Flight(Stage.PUBACK))
-    outgoing.restore(MAX_PACKET_ID, Flight(Stage.PUBACK))
+    outgoing.restore(1, Flight(FlightStage.PUBACK))
+    outgoing.restore(MAX_PACKET_ID, Flight(FlightStage.PUBACK))
 
-    assert outgoing.assign(Flight(Stage.PUBACK)) == 2
+    assert outgoing.assign(Flight(FlightStage.PUBACK)) == 2
 
 
 def test_all_identifiers_in_use_is_our_mistake() -> None:
     """The window is never wider than there are identifiers."""
     outgoing: Outgoing[Flight] = Outgoing(MAX_PACKET_ID)
-    flying = Flight(Stage.PUBACK)
+    flying = Flight(FlightStage.PUBACK)
     for packet_id in range(1, MAX_PACKET_ID + 1):
         outgoing.restore(packet_id, flying)
 
-    assert not outgoing.has_room
+    assert not outgoing.has_capacity
     with pytest.raises(LocalError):
         outgoing.assign(flying)
 
@@ -88,11 +97,11 @@ def test_the_window_has_room_until_it_is_full() -> None:
     """No more than the receive maximum is in flight [MQTT-4.9.0-2]."""
     outgoing: Outgoing[Flight] = Outgoing(2)
 
-    outgoing.assign(Flight(Stage.PUBACK))
-    assert outgoing.has_room
-    outgoing.assign(Flight(Stage.PUBREC))
+    outgoing.assign(Flight(FlightStage.PUBACK))
+    assert outgoing.has_capacity
+    outgoing.assign(Flight(FlightStage.PUBREC))
 
-    assert not outgoing.has_room
+    assert not outgoing.has_capacity
 
 
 def test_incoming_identifiers_open_once() -> None:

@@ -14,7 +14,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 from wire import Wire
 
-from kinmqtt.mqtt.packets import V5, V311, Connack, Connect, Disconnect
+from kinmqtt.mqtt.packets import V5, V311, Connack, Connect, DisconnectPacket
 from kinmqtt.net.admission import PATIENCE_S, Admission
 from kinmqtt.net.lingering import Lingering
 from kinmqtt.net.protocol import MqttFactory, MqttProtocol, SharedBounds
@@ -215,10 +215,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
         yield process
 
 
-@pytest.mark.parametrize("goodbye", [False, True])
+@pytest.mark.parametrize("start_disconnect", [False, True])
 @pytest.mark.parametrize("version", [V311, V5])
 def test_who_comes_right_after_others_have_closed_comes_in(
-    broker: BrokerProcess, goodbye: bool, version: int
+    broker: BrokerProcess, start_disconnect: bool, version: int
 ) -> None:
     """However often: the closes are there before the new connections, and are noticed behind them."""
     clients: list[Wire] = []
@@ -226,8 +226,8 @@ def test_who_comes_right_after_others_have_closed_comes_in(
     try:
         for _ in range(15):
             for client in clients:
-                if goodbye:
-                    client.send(Disconnect())
+                if start_disconnect:
+                    client.send(DisconnectPacket())
                 client.close()
             clients = [Wire(broker.port, version) for _ in range(PLACES)]
             for number, client in enumerate(clients):

@@ -13,7 +13,17 @@ from processes import AMISS, BrokerProcess, running_broker
 from verdicts import Verdict, is_connect, verdict
 from wire import Wire, wire
 
-from kinmqtt.mqtt.packets import V5, Connect, Disconnect, Packet, Pingreq, Pingresp, Puback, Publish, Will
+from kinmqtt.mqtt.packets import (
+    V5,
+    Connect,
+    ConnectWill,
+    DisconnectPacket,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Publish,
+)
 
 SENT = [(name, entry, version) for name, entry, version in cases(direction="client")]
 SAMPLE = [(name, entry, version) for name, entry, version in SENT if len(entry.data) <= 60][::12]
@@ -110,7 +120,7 @@ LIVED = re.compile(
 def _send_secrets(run: Run) -> None:
     """What no log may show, in good packets and in bad ones."""
     password, payload, last_will, broken = SECRETS
-    will = Will("secret/will", last_will.encode(), 0, False)
+    will = ConnectWill("secret/will", last_will.encode(), 0, False)
     with wire(run.broker.port) as client:
         client.connect("secretive", will=will, username="ann", password=password.encode())
         client.publish("secret/x", payload.encode())
@@ -128,7 +138,7 @@ def _send_secrets(run: Run) -> None:
             password=password.encode(),
         )
         client.send(packet).send(packet)
-        assert isinstance(client.rest()[-1], Disconnect)
+        assert isinstance(client.rest()[-1], DisconnectPacket)
     run.closed_by_broker += 1
 
 

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
-from kinmqtt.mqtt.packets import V5, Connack, Connect, Disconnect, Packet
+from kinmqtt.mqtt.packets import V5, Connack, Connect, DisconnectPacket, Packet
 from kinmqtt.net.admission import Admission
 from kinmqtt.net.lingering import LINGER_LIMIT_S, Lingering
 from kinmqtt.net.protocol import CLOSE_LIMIT_S, FORGOTTEN_AT_ONCE_BYTES, MqttFactory, MqttProtocol, SharedBounds
@@ -374,7 +374,7 @@ def test_who_is_still_writing_can_read_why(site: Running, kind: str) -> None:
         connack, last = packets(kind, first + rest(peer))
 
     assert isinstance(connack, Connack)
-    assert isinstance(last, Disconnect)
+    assert isinstance(last, DisconnectPacket)
     assert last.reason is ReasonCode.PACKET_TOO_LARGE
 
 

@@ -19,23 +19,23 @@ from wire import Wire, wire
 
 from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.broker.connection.output import ConnectionOutbox
-from kinmqtt.broker.session.memory_queue import WaitingHere
+from kinmqtt.broker.session.memory_queue import MemoryQueue
 from kinmqtt.broker.session.session import Session
-from kinmqtt.broker.session.stored_queue import WaitingInStore
+from kinmqtt.broker.session.stored_queue import StoredQueue
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
     V311,
     Connack,
     Connect,
-    Disconnect,
+    ConnectWill,
+    DisconnectPacket,
     Pingreq,
     Pingresp,
     Puback,
     Publish,
     Subscribe,
     SubscribeRequest,
-    Will,
 )
 from kinmqtt.net.admission import PATIENCE_S
 from kinmqtt.net.protocol import CLOSE_LIMIT_S, MqttFactory, MqttProtocol
@@ -73,7 +73,7 @@ def test_what_the_socket_takes_is_sent_at_once() -> None:
 def test_a_connection_that_is_gone_leaves_no_circle(kept: bool) -> None:
     """Nothing of it waits for the garbage collector, which looks at what is old only once in many minutes."""
     house = House()
-    sorts = (MqttProtocol, BufferTransport, Connection, Session, ConnectionOutbox, WaitingHere, WaitingInStore)
+    sorts = (MqttProtocol, BufferTransport, Connection, Session, ConnectionOutbox, MemoryQueue, StoredQueue)
     gone = ConnectionLost()
 
     def come_and_go(name: str) -> None:
@@ -480,7 +480,7 @@ def test_everything_in_one_write(broker: BrokerProcess) -> None:
         assert isinstance(packets[0], Connack)
         names = sorted(type(packet).__name__ for packet in packets[1:])
         assert names == ["Pingresp", "Pingresp", "Publish", "Suback"]
-        client.send(Disconnect())
+        client.send(DisconnectPacket())
         assert client.rest() == []
 
 
@@ -548,14 +548,14 @@ def test_a_flood_is_slowed_down_to_what_its_author_reads(broker: BrokerProcess) 
 
 def test_a_client_that_falls_silent_is_given_up(broker: BrokerProcess) -> None:
     """A half-open connection ends after one and a half times its keep alive, and its will is published."""
-    will = Will("silent/will", b"gone", 0, False)
+    will = ConnectWill("silent/will", b"gone", 0, False)
     with wire(broker.port, "watcher") as watcher, wire(broker.port, "alive", keep_alive=1) as alive:
         watcher.subscribe("silent/#")
         with wire(broker.port, "silent", keep_alive=1, will=will) as silent:
             while not select.select([silent.socket], [], [], 0.5)[0]:
                 alive.ping()
 
-            assert silent.expect(Disconnect).reason is ReasonCode.KEEP_ALIVE_TIMEOUT
+            assert silent.expect(DisconnectPacket).reason is ReasonCode.KEEP_ALIVE_TIMEOUT
             assert silent.receive() is None
         assert watcher.expect(Publish).payload == b"gone"
         alive.ping()
@@ -572,7 +572,7 @@ def test_a_connection_that_never_connects_is_closed(broker: BrokerProcess, first
 
 def test_a_reset_is_a_lost_connection(broker: BrokerProcess) -> None:
     """A client whose connection is reset in the middle of a packet leaves its will, and harms nobody."""
-    will = Will("reset/will", b"gone", 0, False)
+    will = ConnectWill("reset/will", b"gone", 0, False)
     with wire(broker.port, "watcher") as watcher:
         watcher.subscribe("reset/#")
         client = Wire(broker.port, V5)

@@ -32,7 +32,7 @@ class Accounts:
 
     def __init__(self) -> None:
         self.all = Account("")
-        """All users together; what waits for them is counted elsewhere (:class:`~kinmqtt.broker.runtime.Tally`)."""
+        """All users together; :class:`~kinmqtt.broker.runtime.QueueTotals` counts their queues."""
         self._by_name: dict[str, Account] = {}
 
     def of(self, name: str) -> Account | None:

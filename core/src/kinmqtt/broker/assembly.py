@@ -16,7 +16,7 @@ from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.statistics import Statistics
 from kinmqtt.broker.topic_spaces import Claims, TopicSpaces
 from kinmqtt.broker.turn.batch import Stores
-from kinmqtt.builtins import ANONYMOUS, CERTIFICATE, DEFAULTS, KEPT_DEFAULTS
+from kinmqtt.builtins import ANONYMOUS, CERTIFICATE, DEFAULTS, PERSISTENT_DEFAULTS
 from kinmqtt.hooks.answers import EXPECTED, WrongAnswer
 from kinmqtt.hooks.asyncio_services import on_asyncio
 from kinmqtt.hooks.awaitables import is_pending
@@ -90,7 +90,7 @@ class Assembly:
     @property
     def writes_data_directory(self) -> bool:
         """Whether a built-in store persists something in the data directory."""
-        return any(plugin in KEPT_DEFAULTS.values() for plugin in self.providers.values())
+        return any(plugin in PERSISTENT_DEFAULTS.values() for plugin in self.providers.values())
 
 
 def assemble(
@@ -111,7 +111,7 @@ def assemble(
     # Authenticators that are installed but not configured were removed above: they protect nothing.
     default_authenticators = _decide_about_authenticators(settings, manager, environment.listeners)
     manager.check_needed_plugins()
-    defaults = DEFAULTS if settings.data_directory is None else DEFAULTS | KEPT_DEFAULTS
+    defaults = DEFAULTS if settings.data_directory is None else DEFAULTS | PERSISTENT_DEFAULTS
     provided = _Provided(manager, contexts, defaults)
     stores = Stores(
         cast(QueueStore, provided.get("queue", QueueStore)),

@@ -16,14 +16,14 @@ from kinmqtt.broker.connection.listener import Listener
 from kinmqtt.broker.gauges import register_gauges
 from kinmqtt.broker.handlers.table import HANDLERS
 from kinmqtt.broker.housekeeping import Chore, Housekeeping
-from kinmqtt.broker.keepalive import Wheel
+from kinmqtt.broker.keepalive import TimerWheel
 from kinmqtt.broker.lifecycle import Lifecycle
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.ownership.sessions import Sessions
 from kinmqtt.broker.rights import Rights
-from kinmqtt.broker.routing.due import Due
-from kinmqtt.broker.routing.publisher import Publishing
+from kinmqtt.broker.routing.due import DuePublisher
+from kinmqtt.broker.routing.publisher import MessagePublisher
 from kinmqtt.broker.routing.retained import Retained
 from kinmqtt.broker.routing.router import Router
 from kinmqtt.broker.routing.traffic import TrafficLedger
@@ -62,15 +62,15 @@ class Broker:
         self.buffers = Buffers(assembly.limits, self.connections, call_soon, assembly.statistics.connections_cut)
         self.runtime = _runtime(assembly, self.buffers, call_soon, random_hex)
         self.listeners = _listeners(assembly)
-        self.wheel = Wheel()
+        self.wheel = TimerWheel()
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
         self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
         self.fanouts = self.router.fanouts
         self.traffic = TrafficLedger(bool(hooks.traffic_sampled.active and assembly.settings.sys_interval_s))
         self.retained = Retained(self.runtime, self._epoch_of)
-        self.publishing = Publishing(self.runtime, self.router, self.retained)
-        self.due = Due(self.runtime, self.publishing, self._session_of)
-        self.sessions = Sessions(self.runtime, self.router, self.publishing, self.due, assembly.cluster)
+        self.publisher = MessagePublisher(self.runtime, self.router, self.retained)
+        self.due_publisher = DuePublisher(self.runtime, self.publisher, self._session_of)
+        self.sessions = Sessions(self.runtime, self.router, self.publisher, self.due_publisher, assembly.cluster)
         self._observe_commits()
         self.overload = self._make_overload(call_soon)
         self.housekeeping = Housekeeping(assembly.clock, self.runtime.slices, self.wheel, self._chores())
@@ -81,7 +81,7 @@ class Broker:
             self.limiting,
             self.overload,
             self.router,
-            self.publishing,
+            self.publisher,
             self.retained,
             self.sessions,
             self.traffic,
@@ -118,9 +118,7 @@ class Broker:
     def _chores(self) -> dict[str, Chore]:
         """Returns what housekeeping does each second, by name."""
         assembly = self.assembly
-        trimming = Trimming(
-            self.buffers, self.runtime.waiting, self.overload, assembly.clock.monotonic, assembly.trim
-        )
+        trimming = Trimming(self.buffers, self.runtime.queued, self.overload, assembly.clock.monotonic, assembly.trim)
         return {
             "sessions": self.sessions.expire,
             "left behind": self.sessions.adopt_orphaned,
@@ -177,13 +175,13 @@ class Broker:
 
     def publish(self, message: Message) -> None:
         """Publish a message of the broker's own."""
-        routed = self.publishing.publish(message)
+        routed = self.publisher.publish(message)
         if isinstance(routed, Awaitable):
             as_deferred(routed).addErrback(
                 lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
             )
 
-    def publish_until_kept(
+    def publish_until_committed(
         self,
         message: Message,
         along: Callable[[], None],
@@ -200,31 +198,31 @@ class Broker:
             lambda failure: log.failure("{topic!r} was not published", failure, topic=message.topic)
         )
 
-    def keep_value(self, plugin: str, key: str, value: bytes | None) -> None:
+    def persist_value(self, plugin: str, key: str, value: bytes | None) -> None:
         """Persist a plugin's value, or remove it, with this turn's writes."""
-        self.retained.keep_value(plugin, key, value)
+        self.retained.persist_value(plugin, key, value)
 
     def has_value(self, plugin: str, key: str) -> Deferred[bool]:
         """Whether a plugin's value is persisted."""
         return run(self.retained.has_value(plugin, key))
 
-    def kept_values(self, plugin: str) -> Deferred[Mapping[str, bytes]]:
+    def persisted_values(self, plugin: str) -> Deferred[Mapping[str, bytes]]:
         """All values of a plugin that are persisted, by key."""
-        return run(self.retained.kept_values(plugin))
+        return run(self.retained.persisted_values(plugin))
 
     def when_committed(self, done: Callable[[], object] | None, failed: Callable[[], object]) -> None:
         """Have ``done`` called when this turn's writes are committed, or ``failed`` where they are not."""
         batch = self.runtime.turn.batch
         if done is not None:
-            batch.afterwards.append(done)
-        batch.otherwise.append(lambda reason: failed())
+            batch.after_commit.append(done)
+        batch.on_commit_failed.append(lambda reason: failed())
 
     def deliver(self, client_id: str, message: Message) -> DeliveryResult:
         """Bring a message to one session, whatever it has subscribed to."""
         session = self.sessions.get(client_id)
         if session is None:
             return DeliveryResult.NO_SESSION
-        taken = self.publishing.deliver(session, message)
+        taken = self.publisher.deliver(session, message)
         return DeliveryResult.TAKEN if taken else DeliveryResult.REFUSED
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
@@ -270,9 +268,9 @@ class Broker:
             # Subscribers and authorizers may not be there before.
             await self.lifecycle.restored()
         if client is None:
-            await self.publishing.publish_until_kept(message, along, pending)
+            await self.publisher.publish_until_committed(message, along, pending)
         else:
-            await self.due.publish(client, message, along, pending)
+            await self.due_publisher.publish(client, message, along, pending)
 
     def _level_changed(self) -> None:
         """Take over another memory level: it makes what the router and the sessions cached invalid."""

@@ -78,11 +78,11 @@ class BufferOwner:
         """How much is missing of the packet that is arriving."""
         raise NotImplementedError
 
-    def await_capacity(self) -> None:
+    def wait_for_buffer(self) -> None:
         """Read nothing until there is capacity for more."""
         raise NotImplementedError
 
-    def capacity_found(self) -> None:
+    def buffer_available(self) -> None:
         """Read on: there is capacity."""
         raise NotImplementedError
 
@@ -236,7 +236,7 @@ class Buffers:
                 continue
             del self.granted[connection]
             connection.stalled = connection.may_go_on
-            connection.await_capacity()
+            connection.wait_for_buffer()
         if self.waiting:
             self._admit()
 
@@ -258,7 +258,7 @@ class Buffers:
             if connection.inbound_bytes <= max(self.inbound_share(accepted) - set_aside, floor):
                 del self.waiting[connection]
                 set_aside += READ_BYTES
-                connection.capacity_found()
+                connection.buffer_available()
         self._grant()
 
     def _grant(self) -> None:
@@ -276,7 +276,7 @@ class Buffers:
                 return
             del self.waiting[chosen]
             self.granted[chosen] = chosen.inbound_bytes
-            chosen.capacity_found()
+            chosen.buffer_available()
 
     # Outbound
 
@@ -333,7 +333,7 @@ class Buffers:
             connection.cut()
             number += 1
             released = before - self.total + handed
-        self._tell_cut(number, released)
+        self._log_cut(number, released)
         return released
 
     def _cut_inbound(self, connections: Iterable[BufferOwner], excess: int, floor: int) -> None:
@@ -351,9 +351,9 @@ class Buffers:
             connection.cut()
             number += 1
             released = before - self.inbound
-        self._tell_cut(number, released)
+        self._log_cut(number, released)
 
-    def _tell_cut(self, number: int, released: int) -> None:
+    def _log_cut(self, number: int, released: int) -> None:
         if number:
             self._cut_total.value += number
             log.warn(

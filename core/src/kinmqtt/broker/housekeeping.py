@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kinmqtt.broker.keepalive import Wheel
+from kinmqtt.broker.keepalive import TimerWheel
 from kinmqtt.broker.turn.slices import Slices
 from kinmqtt.hooks.awaitables import run
 from kinmqtt_spi.services.plugin import Clock, Timer
@@ -25,7 +25,7 @@ Chore = Callable[[float], Coroutine[Any, Any, None]]
 class Housekeeping:
     """Runs the chores independently: one that waits for a slow store does not delay the others."""
 
-    def __init__(self, clock: Clock, slices: Slices, wheel: Wheel, chores: dict[str, Chore]) -> None:
+    def __init__(self, clock: Clock, slices: Slices, wheel: TimerWheel, chores: dict[str, Chore]) -> None:
         self._clock = clock
         self._slices = slices
         self._wheel = wheel

@@ -19,7 +19,7 @@ class Timed(Protocol):
         """Its second has come, and it has left the wheel; it may step on again."""
 
 
-class Wheel:
+class TimerWheel:
     """Buckets of whoever is to be asked in a given second."""
 
     __slots__ = ("_buckets", "_due", "now")

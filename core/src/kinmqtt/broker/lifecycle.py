@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from kinmqtt.broker.cluster_events import ClusterEvents
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.hooks.answers import WrongAnswer
-from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, limited, run, settle
+from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, limited, resolve, run
 from kinmqtt.hooks.calls import Call
 from kinmqtt.hooks.context import PluginContext
 from kinmqtt_spi.errors import AssemblyError, SettingsError, SpiError
@@ -82,7 +82,7 @@ class Lifecycle:
         in_cluster = False
         try:
             await self._start_plugins()
-            await settle(cluster.start(self._runtime.node, ClusterEvents(self._services)))
+            await resolve(cluster.start(self._runtime.node, ClusterEvents(self._services)))
             in_cluster = True
             await self._services.retained.go_on()
             restored = await self._services.sessions.restore()
@@ -134,7 +134,7 @@ class Lifecycle:
         left: list[str] = []
         for call in calls:
             try:
-                left.extend(f"{call.plugin}: {line}" for line in await settle(call(parsed[call.plugin])) or ())
+                left.extend(f"{call.plugin}: {line}" for line in await resolve(call(parsed[call.plugin])) or ())
             except WrongAnswer as error:
                 call.failed(error)
                 left.append(f"{call.plugin}: what holds now is not known: {error}")
@@ -190,7 +190,7 @@ class Lifecycle:
         found: dict[str, Health] = {}
         for call in self._runtime.hooks.health.each():
             try:
-                found[call.plugin] = await settle(call())
+                found[call.plugin] = await resolve(call())
             except Exception as error:
                 call.failed(error)
                 found[call.plugin] = Health(HealthState.FAILED, f"{type(error).__name__}: {error}")
@@ -212,7 +212,7 @@ class Lifecycle:
             context = self._assembly.contexts[call.plugin]
             self._started.append(context)
             try:
-                await settle(call(context))
+                await resolve(call(context))
             except Exception as error:
                 what = str(error) if isinstance(error, SpiError) else f"{type(error).__name__}: {error}"
                 raise AssemblyError(f"plugin {call.plugin!r} can't start: {what}") from error
@@ -243,7 +243,7 @@ class Lifecycle:
             if call.plugin in starting and call.plugin not in started:
                 continue
             try:
-                await settle(call())
+                await resolve(call())
             except Exception as error:
                 call.failed(error)
 
@@ -259,6 +259,6 @@ def _degraded(health: Health | None, why: str) -> Health:
 async def _attempt(what: str, work: Callable[[], Maybe[None]]) -> None:
     """Run a step of a stop and log its error, so that the stop goes on."""
     try:
-        await settle(work())
+        await resolve(work())
     except Exception:
         log.failure("{what} could not be brought to an end", what=what)

@@ -89,7 +89,7 @@ class Limiting:
             self._hooks.limited(resource, decision)
         if refused is not None:
             # Nothing comes of it: those who granted their part have it back at once.
-            self._tell(resource, amount, refused)
+            self._release_all(resource, amount, refused)
         return decision
 
     def is_held(self, resource: Resource, decision: LimitDecision) -> bool:
@@ -99,9 +99,9 @@ class Limiting:
 
     def release(self, resource: Resource, amount: int) -> None:
         """What was granted is over; to be called once for each."""
-        self._tell(resource, amount, ())
+        self._release_all(resource, amount, ())
 
-    def _tell(self, resource: Resource, amount: int, but: Sequence[str]) -> None:
+    def _release_all(self, resource: Resource, amount: int, but: Sequence[str]) -> None:
         for call in self._releases.get(resource.kind, ()):
             if call.plugin not in but:
                 try:

@@ -29,7 +29,7 @@ class Rights:
         refusal = self.spaces.refusal(request.action, request.topic)
         return self._hooks.authorize(request) if refusal is None else HookVerdict(refusal, "")
 
-    def tell(self, request: AuthorizationRequest, ruling: HookVerdict) -> None:
+    def report_denial(self, request: AuthorizationRequest, ruling: HookVerdict) -> None:
         """Have the log and the plugins hear of an answer, if it is a denial."""
         if ruling.decision.allowed:
             return

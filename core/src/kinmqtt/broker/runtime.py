@@ -21,7 +21,7 @@ from kinmqtt_spi.services.plugin import Clock
 from kinmqtt_spi.values import Message, MessageId, NodeIdentity
 
 
-class Tally:
+class QueueTotals:
     """What waits for all clients together."""
 
     __slots__ = ("messages", "size_bytes")
@@ -44,7 +44,11 @@ class Runtime:
         "limits",
         "log_lines",
         "node",
+        "notifies_acknowledged",
+        "notifies_delivered",
+        "notifies_published",
         "offline",
+        "queued",
         "random_hex",
         "refuses",
         "rights",
@@ -53,11 +57,7 @@ class Runtime:
         "slow_consumers",
         "statistics",
         "stores",
-        "tells_acknowledged",
-        "tells_delivered",
-        "tells_published",
         "turn",
-        "waiting",
     )
 
     def __init__(
@@ -89,11 +89,11 @@ class Runtime:
         self.random_hex = random_hex
         self.rights = rights
         # Which plugins listen is settled when hooks are bound; here it is asked for each message.
-        self.tells_acknowledged = hooks.acknowledged.active
+        self.notifies_acknowledged = hooks.acknowledged.active
         """Whether a plugin wants to know of each acknowledgement."""
-        self.tells_delivered = hooks.delivered.active
-        self.tells_published = hooks.published.active
-        self.waiting = Tally()
+        self.notifies_delivered = hooks.delivered.active
+        self.notifies_published = hooks.published.active
+        self.queued = QueueTotals()
         self.offline = Discard(statistics, "offline")
         """The outbox of sessions whose client is away,"""
         self.congested = Discard(statistics, "outbound_buffer_full")

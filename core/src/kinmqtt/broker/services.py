@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
-from kinmqtt.broker.keepalive import Wheel
+from kinmqtt.broker.keepalive import TimerWheel
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.overload import Overload
 from kinmqtt.broker.routing.fanouts import Fanouts
-from kinmqtt.broker.routing.publisher import Publishing
+from kinmqtt.broker.routing.publisher import MessagePublisher
 from kinmqtt.broker.routing.router import Router
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.ports import Peer
@@ -32,7 +32,7 @@ class Services:
         "fanouts",
         "limiting",
         "overload",
-        "publishing",
+        "publisher",
         "retained",
         "router",
         "runtime",
@@ -45,11 +45,11 @@ class Services:
         self,
         runtime: Runtime,
         connections: set[Peer],
-        wheel: Wheel,
+        wheel: TimerWheel,
         limiting: Limiting,
         overload: Overload,
         router: Router,
-        publishing: Publishing,
+        publisher: MessagePublisher,
         retained: Retained,
         sessions: Sessions,
         traffic: TrafficLedger,
@@ -62,7 +62,7 @@ class Services:
         self.overload = overload
         self.router = router
         self.fanouts: Fanouts = router.fanouts
-        self.publishing = publishing
+        self.publisher = publisher
         self.retained = retained
         self.sessions = sessions
         self.traffic = traffic

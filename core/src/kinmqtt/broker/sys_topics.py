@@ -23,7 +23,7 @@ def own_topics(services: Services, version: str) -> list[SysTopic]:
     stores = runtime.stores
     sessions = services.sessions
     started = runtime.clock.monotonic()
-    queued: Callable[[], int] = lambda: sum(s.waiting.count for s in sessions.by_id.values())  # noqa: E731
+    queued: Callable[[], int] = lambda: sum(s.queue.count for s in sessions.by_id.values())  # noqa: E731
     inflight: Callable[[], int] = lambda: sum(len(s.outgoing) for s in sessions.by_id.values())  # noqa: E731
     dropped: Callable[[], int] = lambda: sum(c.value for c in statistics.dropped.values())  # noqa: E731
     numbers: dict[str, Callable[[], int]] = {

@@ -7,7 +7,7 @@ from typing import Final
 
 from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.overload import Level, Overload
-from kinmqtt.broker.runtime import Tally
+from kinmqtt.broker.runtime import QueueTotals
 
 WORTH_BYTES: Final = 8 << 20
 """The least decrease in bytes for a release: finding free memory takes milliseconds."""
@@ -27,7 +27,7 @@ class Trimming:
     def __init__(
         self,
         buffers: Buffers,
-        waiting: Tally,
+        waiting: QueueTotals,
         overload: Overload,
         monotonic: Callable[[], float],
         trim: Callable[[], object],

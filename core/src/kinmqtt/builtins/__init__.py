@@ -37,7 +37,7 @@ DEFAULTS: Final[dict[str, str]] = {
 }
 """The built-in that serves an exclusive family when neither the settings nor an installed plugin does."""
 
-KEPT_DEFAULTS: Final[dict[str, str]] = dict.fromkeys(("queue", "retain", "session", "event"), "embedded")
+PERSISTENT_DEFAULTS: Final[dict[str, str]] = dict.fromkeys(("queue", "retain", "session", "event"), "embedded")
 """The same where there is a data directory."""
 
 ANONYMOUS: Final = "anonymous"

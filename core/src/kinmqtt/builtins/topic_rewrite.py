@@ -170,12 +170,12 @@ class TopicRewrite:
             if match is not None:
                 made = _filled_in(rule.target, match, client)
                 if made is not None and made != name and made.startswith("$") and not rule.may_begin_with_dollar:
-                    self._tell_refused(rule, made, client)
+                    self._notify_refused(rule, made, client)
                     raise _Refused("the rewritten name begins with $")
                 return made
         return None
 
-    def _tell_refused(self, rule: _Rule, made: str, client: Client) -> None:
+    def _notify_refused(self, rule: _Rule, made: str, client: Client) -> None:
         pattern = rule.pattern.pattern
         if self._context is not None and pattern not in self._told:
             self._told.add(pattern)

@@ -16,7 +16,7 @@ from kinmqtt.broker import allocator
 from kinmqtt.broker.assembly import Assembly, Environment, assemble
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.user_rules import notes_on_users
-from kinmqtt.builtins import KEPT_DEFAULTS
+from kinmqtt.builtins import PERSISTENT_DEFAULTS
 from kinmqtt.config import Settings
 from kinmqtt.hooks.discovery import builtin_candidates, installed_candidates
 from kinmqtt.hooks.manager import PluginManager
@@ -120,7 +120,7 @@ def _kept(assembly: Assembly) -> str:
     """Where state is kept: in a directory, by other plugins, or nowhere."""
     families: dict[str, list[str]] = {}
     for family, plugin in assembly.providers.items():
-        if family in KEPT_DEFAULTS:
+        if family in PERSISTENT_DEFAULTS:
             families.setdefault(plugin, []).append(family)
     places = {
         "embedded": f"in {assembly.settings.data_directory}",

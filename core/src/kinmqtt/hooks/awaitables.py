@@ -44,7 +44,7 @@ def as_deferred(awaitable: Awaitable[T], *, on_asyncio: bool = False) -> Deferre
     return Deferred.fromCoroutine(coroutine)
 
 
-async def settle(answer: Maybe[T]) -> T:
+async def resolve(answer: Maybe[T]) -> T:
     """The value of an answer that may have to be waited for."""
     if isinstance(answer, Awaitable):
         return await as_deferred(answer)

@@ -23,7 +23,7 @@ class BrokerApi(Protocol):
     def publish(self, message: Message) -> None:
         """Publish a message of the broker's own."""
 
-    def publish_until_kept(
+    def publish_until_committed(
         self,
         message: Message,
         along: Callable[[], None],
@@ -35,13 +35,13 @@ class BrokerApi(Protocol):
     def deliver(self, client_id: str, message: Message) -> DeliveryResult:
         """Bring a message to one session, whatever it has subscribed to."""
 
-    def keep_value(self, plugin: str, key: str, value: bytes | None) -> None:
+    def persist_value(self, plugin: str, key: str, value: bytes | None) -> None:
         """Persist a plugin's value, or remove it, with this turn's writes."""
 
     def has_value(self, plugin: str, key: str) -> Awaitable[bool]:
         """Whether a plugin's value is persisted."""
 
-    def kept_values(self, plugin: str) -> Awaitable[Mapping[str, bytes]]:
+    def persisted_values(self, plugin: str) -> Awaitable[Mapping[str, bytes]]:
         """All values of a plugin that are persisted, by key."""
 
     def when_committed(self, done: Callable[[], object] | None, failed: Callable[[], object]) -> None:
@@ -119,14 +119,14 @@ class PluginContext(Context):
         if in_place_of is not None:
             key = in_place_of
             _check_key(key)
-            broker.publish_until_kept(
+            broker.publish_until_committed(
                 message,
-                lambda: broker.keep_value(self.name, key, None),
+                lambda: broker.persist_value(self.name, key, None),
                 lambda: broker.has_value(self.name, key),
                 on_behalf_of,
             )
         elif on_behalf_of is not None:
-            broker.publish_until_kept(message, lambda: None, None, on_behalf_of)
+            broker.publish_until_committed(message, lambda: None, None, on_behalf_of)
         else:
             broker.publish(message)
 
@@ -147,7 +147,7 @@ class PluginContext(Context):
         if value is not None and not value:
             raise ValueError(f"the value of {key!r} must be bytes, one at least")
         broker = self._assembled
-        broker.keep_value(self.name, key, value)
+        broker.persist_value(self.name, key, value)
         if after_commit is not None or on_commit_failed is not None:
             broker.when_committed(
                 after_commit, lambda: run(self._look(key, value is not None, after_commit, on_commit_failed))
@@ -171,7 +171,7 @@ class PluginContext(Context):
 
     def persisted(self) -> Awaitable[Mapping[str, bytes]]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.persisted`."""
-        return self._assembled.kept_values(self.name)
+        return self._assembled.persisted_values(self.name)
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
         """See :meth:`kinmqtt_spi.services.plugin.Context.authorize`."""

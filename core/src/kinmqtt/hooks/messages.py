@@ -10,14 +10,16 @@ from kinmqtt.mqtt.packets import V5, Publish
 from kinmqtt.mqtt.topics import check_topic_name
 from kinmqtt_spi.values import Message
 
-KEPT_PREFIX: Final = "$plugin/"
+PLUGIN_VALUES_PREFIX: Final = "$plugin/"
 """Topics under which plugins keep values in the retain store. No message comes from there or goes there."""
 
 
 def check_message(message: Message) -> None:
     """Raise ``ValueError`` for a message that a plugin made and that no PUBLISH can carry, or none may."""
-    if message.topic.startswith(KEPT_PREFIX):
-        raise ValueError(f"{message.topic!r}: topics below {KEPT_PREFIX} are where plugins keep values of their own")
+    if message.topic.startswith(PLUGIN_VALUES_PREFIX):
+        raise ValueError(
+            f"{message.topic!r}: topics below {PLUGIN_VALUES_PREFIX} are where plugins keep values of their own"
+        )
     try:
         check_topic_name(message.topic)
     except RemoteError as error:

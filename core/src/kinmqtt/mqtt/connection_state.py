@@ -31,7 +31,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Action(Enum):
+class PacketAction(Enum):
     """What the broker does with a packet."""
 
     CONNECT = "connect"
@@ -51,25 +51,25 @@ class Action(Enum):
 
 
 _WHILE_CONNECTED: Final = {
-    PacketType.PUBLISH: Action.PUBLISH,
-    PacketType.PUBACK: Action.PUBACK,
-    PacketType.PUBREC: Action.PUBREC,
-    PacketType.PUBREL: Action.PUBREL,
-    PacketType.PUBCOMP: Action.PUBCOMP,
-    PacketType.SUBSCRIBE: Action.SUBSCRIBE,
-    PacketType.UNSUBSCRIBE: Action.UNSUBSCRIBE,
-    PacketType.PINGREQ: Action.PING,
-    PacketType.DISCONNECT: Action.DISCONNECT,
-    PacketType.AUTH: Action.REAUTHENTICATE,
+    PacketType.PUBLISH: PacketAction.PUBLISH,
+    PacketType.PUBACK: PacketAction.PUBACK,
+    PacketType.PUBREC: PacketAction.PUBREC,
+    PacketType.PUBREL: PacketAction.PUBREL,
+    PacketType.PUBCOMP: PacketAction.PUBCOMP,
+    PacketType.SUBSCRIBE: PacketAction.SUBSCRIBE,
+    PacketType.UNSUBSCRIBE: PacketAction.UNSUBSCRIBE,
+    PacketType.PINGREQ: PacketAction.PING,
+    PacketType.DISCONNECT: PacketAction.DISCONNECT,
+    PacketType.AUTH: PacketAction.REAUTHENTICATE,
 }
 
-TABLE: Final[Mapping[State, Mapping[PacketType, Action]]] = MappingProxyType(
+TABLE: Final[Mapping[State, Mapping[PacketType, PacketAction]]] = MappingProxyType(
     {
-        State.AWAITING_CONNECT: {PacketType.CONNECT: Action.CONNECT},
+        State.AWAITING_CONNECT: {PacketType.CONNECT: PacketAction.CONNECT},
         State.CONNECTING: {},
         State.AUTHENTICATING: {
-            PacketType.AUTH: Action.AUTHENTICATE,
-            PacketType.DISCONNECT: Action.DISCONNECT,
+            PacketType.AUTH: PacketAction.AUTHENTICATE,
+            PacketType.DISCONNECT: PacketAction.DISCONNECT,
         },
         State.CONNECTED: _WHILE_CONNECTED,
         State.REAUTHENTICATING: _WHILE_CONNECTED,

@@ -53,7 +53,7 @@ def _show_properties(properties: Properties) -> str:
 
 
 @frozen
-class Will:
+class ConnectWill:
     """The message to publish when a client is lost (section 3.1.3); ``topic`` is a valid Topic Name."""
 
     topic: str
@@ -77,7 +77,7 @@ class Connect:
     keep_alive: int = 0
     username: str | None = None
     password: bytes | None = field(default=None, repr=_show_size)
-    will: Will | None = None
+    will: ConnectWill | None = None
     properties: Properties = field(default=NO_PROPERTIES, repr=_show_properties)
 
 
@@ -175,7 +175,7 @@ class Pingresp:
 
 
 @frozen
-class Disconnect:
+class DisconnectPacket:
     """The last packet of a connection (section 3.14); before 5.0 only a client sends it, without a reason."""
 
     reason: ReasonCode = ReasonCode.SUCCESS
@@ -285,7 +285,7 @@ Packet: TypeAlias = (
     | Unsuback
     | Pingreq
     | Pingresp
-    | Disconnect
+    | DisconnectPacket
     | Auth
 )
 

@@ -18,7 +18,7 @@ from kinmqtt_spi.reasons import ReasonCode
 MAX_PACKET_ID: Final = 65_535
 
 
-class Stage(IntEnum):
+class FlightStage(IntEnum):
     """What an outgoing message waits for."""
 
     PUBACK = 0
@@ -50,24 +50,24 @@ RELEASE_AGAIN: Final = Effect.RELEASE_AGAIN
 REFUSED: Final = Effect.REFUSED
 UNKNOWN: Final = Effect.UNKNOWN
 VIOLATION: Final = Effect.VIOLATION
-AWAITS_PUBACK: Final = Stage.PUBACK
-AWAITS_PUBREC: Final = Stage.PUBREC
-AWAITS_PUBCOMP: Final = Stage.PUBCOMP
+AWAITS_PUBACK: Final = FlightStage.PUBACK
+AWAITS_PUBREC: Final = FlightStage.PUBREC
+AWAITS_PUBCOMP: Final = FlightStage.PUBCOMP
 _PUBACK: Final = PacketType.PUBACK
 _PUBREC: Final = PacketType.PUBREC
 _PUBCOMP: Final = PacketType.PUBCOMP
 
-OUTGOING: Final[Mapping[tuple[Stage | None, PacketType], Effect]] = MappingProxyType(
+OUTGOING: Final[Mapping[tuple[FlightStage | None, PacketType], Effect]] = MappingProxyType(
     {
-        (Stage.PUBACK, PacketType.PUBACK): Effect.COMPLETE,
-        (Stage.PUBACK, PacketType.PUBREC): Effect.VIOLATION,
-        (Stage.PUBACK, PacketType.PUBCOMP): Effect.VIOLATION,
-        (Stage.PUBREC, PacketType.PUBACK): Effect.VIOLATION,
-        (Stage.PUBREC, PacketType.PUBREC): Effect.RELEASE,
-        (Stage.PUBREC, PacketType.PUBCOMP): Effect.VIOLATION,
-        (Stage.PUBCOMP, PacketType.PUBACK): Effect.VIOLATION,
-        (Stage.PUBCOMP, PacketType.PUBREC): Effect.RELEASE_AGAIN,
-        (Stage.PUBCOMP, PacketType.PUBCOMP): Effect.COMPLETE,
+        (FlightStage.PUBACK, PacketType.PUBACK): Effect.COMPLETE,
+        (FlightStage.PUBACK, PacketType.PUBREC): Effect.VIOLATION,
+        (FlightStage.PUBACK, PacketType.PUBCOMP): Effect.VIOLATION,
+        (FlightStage.PUBREC, PacketType.PUBACK): Effect.VIOLATION,
+        (FlightStage.PUBREC, PacketType.PUBREC): Effect.RELEASE,
+        (FlightStage.PUBREC, PacketType.PUBCOMP): Effect.VIOLATION,
+        (FlightStage.PUBCOMP, PacketType.PUBACK): Effect.VIOLATION,
+        (FlightStage.PUBCOMP, PacketType.PUBREC): Effect.RELEASE_AGAIN,
+        (FlightStage.PUBCOMP, PacketType.PUBCOMP): Effect.COMPLETE,
         (None, PacketType.PUBACK): Effect.UNKNOWN,
         (None, PacketType.PUBREC): Effect.UNKNOWN,
         (None, PacketType.PUBCOMP): Effect.UNKNOWN,
@@ -97,7 +97,7 @@ class Flight:
 
     __slots__ = ("stage",)
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: FlightStage) -> None:
         self.stage = stage
 
 
@@ -116,7 +116,7 @@ class Outgoing(Generic[F]):
         self._last_id = 0
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether another message may be sent now (MQTT-4.9.0-2)."""
         return len(self.flights) < self.window
 

@@ -39,7 +39,7 @@ class Lingering:
         return len(self._leavers)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether one more may linger."""
         return len(self._leavers) < self._most
 

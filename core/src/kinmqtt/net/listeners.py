@@ -21,7 +21,7 @@ from twisted.internet.tcp import Port
 
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.connection.listener import ListenerPlan
-from kinmqtt.hooks.awaitables import settle
+from kinmqtt.hooks.awaitables import resolve
 from kinmqtt.net.owned import own_sockets
 from kinmqtt.net.protocol import MqttFactory, SharedBounds
 from kinmqtt.net.proxy import ProxyFactory
@@ -229,7 +229,7 @@ async def close_all(ports: Sequence[IListeningPort]) -> None:
     """Accept nothing more."""
     for port in ports:
         stopped: Deferred[None] | None = port.stopListening()
-        await settle(stopped)
+        await resolve(stopped)
 
 
 def _is_kind(word: str | None) -> bool:

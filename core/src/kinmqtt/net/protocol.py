@@ -320,7 +320,7 @@ class MqttProtocol(Protocol):
         transport: Any = self.transport
         transport.unregisterProducer()
         may_linger = self._encrypts or (linger and hasattr(transport, "loseWriteConnection"))
-        if may_linger and self._bounds.lingering.has_room:
+        if may_linger and self._bounds.lingering.has_capacity:
             self._linger(transport)
             return
         if self._paused and self._encrypts:

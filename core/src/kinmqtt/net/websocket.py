@@ -225,10 +225,10 @@ class WebSocketMqttProtocol(MqttProtocol):
             elif opcode is Opcode.PING:
                 self._answer(payload)
             elif opcode is Opcode.CLOSE:
-                self._part(_answer_to_close(payload), linger=False)
+                self._finish_disconnect(_answer_to_close(payload), linger=False)
                 return
         if self._reader.error is not None:
-            self._part(self._reader.error.code, linger=True)
+            self._finish_disconnect(self._reader.error.code, linger=True)
 
     def _answer(self, ping: bytes) -> None:
         """Answer a PING now, or, where the client does not read, the last of them when it does (section 5.5.3)."""
@@ -251,7 +251,7 @@ class WebSocketMqttProtocol(MqttProtocol):
 
     def close(self, linger: bool = False) -> None:
         """Close when everything written has gone out."""
-        self._part(CloseCode.NORMAL, linger)
+        self._finish_disconnect(CloseCode.NORMAL, linger)
 
     def _send(self, opcode: Opcode, payload: bytes) -> None:
         if self._close_sent:
@@ -263,8 +263,8 @@ class WebSocketMqttProtocol(MqttProtocol):
             super().write(header)
             super().write(payload)
 
-    def _part(self, code: CloseCode, linger: bool) -> None:
-        """Say goodbye in WebSocket's own way, and close (RFC 6455 section 7.1.2)."""
+    def _finish_disconnect(self, code: CloseCode, linger: bool) -> None:
+        """Say start_disconnect in WebSocket's own way, and close (RFC 6455 section 7.1.2)."""
         if self._handshake is None:
             self._send(Opcode.CLOSE, code.to_bytes(2, "big"))
         self._close_sent = True

@@ -36,7 +36,8 @@ from kinmqtt.mqtt.packets import (
     V311,
     Connack,
     Connect,
-    Disconnect,
+    ConnectWill,
+    DisconnectPacket,
     Packet,
     Puback,
     Pubcomp,
@@ -48,7 +49,6 @@ from kinmqtt.mqtt.packets import (
     SubscribeRequest,
     Unsuback,
     Unsubscribe,
-    Will,
 )
 from kinmqtt.settings import BrokerSettings, LimitSettings, ListenerSettings
 from kinmqtt.settings.machine import Machine
@@ -151,7 +151,7 @@ class HarnessClient:
 
     def disconnect(self, **fields: Any) -> HarnessClient:
         """Send DISCONNECT."""
-        return self.send(Disconnect(**fields))
+        return self.send(DisconnectPacket(**fields))
 
     def drop(self) -> HarnessClient:
         """Lose the network connection."""
@@ -337,7 +337,7 @@ class BrokerHarness:
         *,
         clean_start: bool = True,
         expiry_s: int | None = None,
-        will: Will | SpiWill | None = None,
+        will: ConnectWill | SpiWill | None = None,
         properties: Properties = NO_PROPERTIES,
         silent: bool = False,
         host: str = "192.0.2.1",
@@ -418,7 +418,7 @@ def _limits(limits: Mapping[str, Any]) -> LimitSettings:
     return LimitSettings(**limits)
 
 
-def _as_sent(will: Will | SpiWill | None) -> Will | None:
+def _as_sent(will: ConnectWill | SpiWill | None) -> ConnectWill | None:
     """A will as CONNECT carries it."""
     if not isinstance(will, SpiWill):
         return will
@@ -426,4 +426,4 @@ def _as_sent(will: Will | SpiWill | None) -> Will | None:
     properties = message.properties
     if will.delay_s:
         properties = properties.replace(will_delay_interval=will.delay_s)
-    return Will(message.topic, message.payload, message.qos, message.retain, properties)
+    return ConnectWill(message.topic, message.payload, message.qos, message.retain, properties)

@@ -12,7 +12,7 @@ from harness import House, Peer
 from twisted.internet.defer import Deferred, succeed
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, Disconnect, Publish
+from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, DisconnectPacket, Publish
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Properties, ReasonCode, Reject, deny, hookimpl
 from kinmqtt_spi.services.authentication import (
     Authenticated,
@@ -463,7 +463,7 @@ def test_authenticate_may_let_in_for_a_time() -> None:
 
     house.advance(3)
 
-    assert peer.of(Disconnect)[0].reason is ReasonCode.NOT_AUTHORIZED
+    assert peer.of(DisconnectPacket)[0].reason is ReasonCode.NOT_AUTHORIZED
     assert peer.closed
 
 
@@ -568,7 +568,7 @@ def test_a_client_stays_the_user_that_it_is(identity: Identity | None) -> None:
         assert client.username == "oedipus"
         assert not peer.closed
     else:
-        assert peer.of(Disconnect)[0].reason is ReasonCode.NOT_AUTHORIZED
+        assert peer.of(DisconnectPacket)[0].reason is ReasonCode.NOT_AUTHORIZED
         assert peer.closed
 
 
@@ -712,7 +712,7 @@ def test_exchange_that_fails_when_repeated_disconnects() -> None:
 
     peer.send(WRONG)
 
-    assert len(peer.of(Disconnect)) == 1
+    assert len(peer.of(DisconnectPacket)) == 1
     assert peer.closed
 
 
@@ -730,7 +730,7 @@ def test_exchange_repeated_extends_the_identity() -> None:
     assert not peer.closed
     house.advance(20)
 
-    assert peer.of(Disconnect)[0].reason is ReasonCode.NOT_AUTHORIZED
+    assert peer.of(DisconnectPacket)[0].reason is ReasonCode.NOT_AUTHORIZED
 
 
 def test_exchange_repeated_asks_anew_for_rights() -> None:

@@ -9,7 +9,7 @@ import pytest
 from harness import House, Trusting
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Will
+from kinmqtt.mqtt.packets import V5, V311, ConnectWill, Puback, Publish
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, Properties, ReasonCode, Verdict, deny, hookimpl
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache, Scope
@@ -65,7 +65,7 @@ def test_authorize_is_asked_for_publish_subscribe_and_will() -> None:
 
     house = House(plugins={"authorizer": Authorizer()})
 
-    peer = house.connect("c", V5, will=Will("gone", b"", 1, True))
+    peer = house.connect("c", V5, will=ConnectWill("gone", b"", 1, True))
     peer.subscribe("a/#", 2).subscribe("$share/g/b").publish("t", qos=1, retain=True)
 
     assert asked == [
@@ -139,7 +139,7 @@ def test_authorize_denies_a_will() -> None:
     """A client that may not leave its will is not let in."""
     house = House(plugins={"a": Authorizer(only(Action.WILL, NO))})
 
-    peer = house.connect("c", V5, will=Will("gone", b""))
+    peer = house.connect("c", V5, will=ConnectWill("gone", b""))
 
     assert peer.connack.reason is ReasonCode.NOT_AUTHORIZED
     assert peer.closed
@@ -182,7 +182,7 @@ def test_authorize_may_be_awaited(answer: Callable[[AuthorizationRequest], Any])
     """Deferreds and coroutines are as good as values, for each of the actions."""
     house = House(plugins={"a": Authorizer(answer)})
 
-    peer = house.connect("c", V5, will=Will("gone", b"")).subscribe("a", qos=1).publish("a", b"x", qos=1)
+    peer = house.connect("c", V5, will=ConnectWill("gone", b"")).subscribe("a", qos=1).publish("a", b"x", qos=1)
 
     assert peer.messages == [("a", b"x", 1)]
 
@@ -594,7 +594,7 @@ def test_authorization_refused_names_the_plugin() -> None:
     house = House(plugins=plugins)
 
     house.connect("c").subscribe("s").publish("p")
-    house.connect("d", will=Will("w", b""))
+    house.connect("d", will=ConnectWill("w", b""))
 
     assert (
         one.told

@@ -9,7 +9,7 @@ import pytest
 from harness import House
 from twisted.internet.defer import succeed
 
-from kinmqtt.mqtt.packets import V5, Will
+from kinmqtt.mqtt.packets import V5, ConnectWill
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Drop, Message, Reject, hookimpl
 from kinmqtt_spi.errors import AssemblyError
@@ -120,8 +120,8 @@ def test_wills_and_plugins_messages_are_recorded_too() -> None:
     log = WatchedLog()
     house = House(plugins={"log": Provider(log)})
 
-    house.connect("c", will=Will("gone", b"x", 0, True)).drop()
-    house.connect("d", will=Will("gone", b"", 0, True)).drop()
+    house.connect("c", will=ConnectWill("gone", b"x", 0, True)).drop()
+    house.connect("d", will=ConnectWill("gone", b"", 0, True)).drop()
     house.broker.publish(Message("plugin", b"x", retain=True))
     house.broker.publish(Message("plugin", b"", retain=True))
     house.broker.publish(Message("plugin", b"not retained"))
@@ -181,7 +181,7 @@ def test_a_wills_event_is_behind_the_clients_others(expiry_s: int | None) -> Non
     house = House(plugins={"log": Provider(log)})
     house.connect("c", V5, expiry_s=60).drop()
 
-    peer = house.connect("c", V5, expiry_s=expiry_s, will=Will("t", b"gone", 0, True))
+    peer = house.connect("c", V5, expiry_s=expiry_s, will=ConnectWill("t", b"gone", 0, True))
     peer.publish("t", b"there", retain=True).drop()
     house.advance(6)
 

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import globalLogPublisher
 
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, V311, Disconnect, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
+from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
 from kinmqtt_spi import ReasonCode, deny, hookimpl
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.services.authorization import AuthorizationRequest
@@ -249,7 +249,7 @@ def test_acquire_disconnects() -> None:
 
     pub.send_bytes(publishes(V5, 0, "a", "b"))
 
-    assert [packet.reason for packet in pub.of(Disconnect)] == [ReasonCode.MESSAGE_RATE_TOO_HIGH]
+    assert [packet.reason for packet in pub.of(DisconnectPacket)] == [ReasonCode.MESSAGE_RATE_TOO_HIGH]
     assert pub.closed
     assert sub.messages == []
 
@@ -310,7 +310,7 @@ def test_acquire_disconnects_for_a_topic() -> None:
 
     pub.send_bytes(publishes(V5, 0, "a", "out", "b"))
 
-    assert [packet.reason for packet in pub.of(Disconnect)] == [ReasonCode.MESSAGE_RATE_TOO_HIGH]
+    assert [packet.reason for packet in pub.of(DisconnectPacket)] == [ReasonCode.MESSAGE_RATE_TOO_HIGH]
     assert [topic for topic, _, _ in sub.messages] == ["a"]
 
 
@@ -359,7 +359,7 @@ def test_acquire_disconnects_for_a_subscribe_packet() -> None:
     """DISCONNECT: the connection is closed with the reason."""
     _, peer, _ = subscriber(DISCONNECT)
 
-    assert [packet.reason for packet in peer.of(Disconnect)] == [ReasonCode.MESSAGE_RATE_TOO_HIGH]
+    assert [packet.reason for packet in peer.of(DisconnectPacket)] == [ReasonCode.MESSAGE_RATE_TOO_HIGH]
     assert peer.closed
 
 

@@ -10,8 +10,7 @@ from attrs import evolve
 from harness import House, Peer, Trusting
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.mqtt.packets import V5, V31, V311, Connack, Puback, Publish, Pubrec, Will
-from kinmqtt.mqtt.packets import Disconnect as DisconnectPacket
+from kinmqtt.mqtt.packets import V5, V31, V311, Connack, ConnectWill, DisconnectPacket, Puback, Publish, Pubrec
 from kinmqtt_spi import Client, Disconnect, Drop, Message, Properties, ReasonCode, Reject, hookimpl, on_topics
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.services.authentication import ConnectRequest
@@ -534,7 +533,7 @@ def willed(*answers: Callable[[Message], Any]) -> tuple[House, Peer, Peer]:
     """A house with undertakers, a subscriber to everything, and a client that leaves a will."""
     house = House(plugins={f"undertaker{n}": Undertaker(answer) for n, answer in enumerate(answers)})
     sub = house.connect("sub").subscribe("#", 2)
-    return house, sub, house.connect("c", V5, will=Will("gone", b"c", 1))
+    return house, sub, house.connect("c", V5, will=ConnectWill("gone", b"c", 1))
 
 
 def test_will_publishing_may_change_a_will() -> None:
@@ -571,7 +570,7 @@ def test_will_publishing_has_ten_seconds() -> None:
 
 
 def test_will_publishing_is_not_asked_after_a_proper_disconnect() -> None:
-    """A client that says goodbye takes its will along."""
+    """A client that says start_disconnect takes its will along."""
     asked: list[Message] = []
     _, _, peer = willed(asked.append)
 
@@ -584,7 +583,7 @@ def test_will_publishing_is_asked_when_the_delay_is_over() -> None:
     """A delayed will is shown when it is due, and not before."""
     asked: list[str] = []
     house = House(plugins={"undertaker": Undertaker(lambda message: asked.append(message.topic))})
-    will = Will("gone", b"", properties=Properties(will_delay_interval=30))
+    will = ConnectWill("gone", b"", properties=Properties(will_delay_interval=30))
     house.connect("c", V5, expiry_s=100, will=will).drop()
     house.advance(28)
     assert asked == []

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 
-from kinmqtt.broker.connection.route import Route
+from kinmqtt.broker.connection.route import TopicRoute
 from kinmqtt.broker.handlers.incoming_publish import CACHED_ROUTES
 from kinmqtt.broker.lifecycle import FAREWELL_LIMIT_S, STOP_LIMIT_S
 from kinmqtt.broker.routing import traffic as traffic_module
@@ -309,7 +309,7 @@ def test_traffic_that_turns_back_is_told_where_no_limiter_stopped_it(qos: int) -
 def test_traffic_is_bounded() -> None:
     """Above so many pairs the others are told as a sum."""
     ledger = TrafficLedger(True, most_pairs=2)
-    routes = [Route(topic, HookVerdict(values.ALLOW, "test")) for topic in "abc"]
+    routes = [TopicRoute(topic, HookVerdict(values.ALLOW, "test")) for topic in "abc"]
     for route in routes * 2:
         route.messages, route.bytes = 1, 10
         ledger.note("c", route)
@@ -327,7 +327,7 @@ def test_traffic_is_bounded_by_what_names_take() -> None:
     told = []
     for _ in range(2):
         for topic in ("abcd", "\u00e4", "abcd", "e"):
-            route = Route(topic, HookVerdict(values.ALLOW, "test"))
+            route = TopicRoute(topic, HookVerdict(values.ALLOW, "test"))
             route.messages, route.bytes = 1, 10
             ledger.note("c", route)
         told.append(ledger.taken(5.0, "here"))
@@ -342,7 +342,7 @@ class Publishers:
     def __init__(self, ledger: TrafficLedger, number: int, topics: int) -> None:
         self.ledger = ledger
         self.routes = {
-            f"c{client}": [Route(f"t{topic}", HookVerdict(values.ALLOW, "test")) for topic in range(topics)]
+            f"c{client}": [TopicRoute(f"t{topic}", HookVerdict(values.ALLOW, "test")) for topic in range(topics)]
             for client in range(number)
         }
         self.publish()
@@ -362,7 +362,7 @@ class Publishers:
 class Publisher:
     """One of them."""
 
-    def __init__(self, ledger: TrafficLedger, client_id: str, routes: list[Route]) -> None:
+    def __init__(self, ledger: TrafficLedger, client_id: str, routes: list[TopicRoute]) -> None:
         self.ledger, self.client_id, self.routes = ledger, client_id, routes
 
     def count_routes(self) -> int:

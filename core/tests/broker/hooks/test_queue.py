@@ -9,7 +9,7 @@ import pytest
 from harness import House, Peer
 from twisted.internet.defer import Deferred, succeed
 
-from kinmqtt.mqtt.packets import V5, Disconnect, Puback
+from kinmqtt.mqtt.packets import V5, DisconnectPacket, Puback
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import Message, Properties, ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
@@ -84,7 +84,7 @@ def test_queue_store_that_does_not_keep_a_message_acknowledges_nothing() -> None
     house.settle()
 
     assert pub.of(Puback) == []
-    assert [packet.reason for packet in pub.of(Disconnect)] == [ReasonCode.QUOTA_EXCEEDED]
+    assert [packet.reason for packet in pub.of(DisconnectPacket)] == [ReasonCode.QUOTA_EXCEEDED]
 
 
 @pytest.mark.parametrize("store", [broken, lambda: None, lambda: object(), lambda: succeed(MemoryQueueStore())])
@@ -140,7 +140,7 @@ def test_queue_full_is_asked_for_each_message_too_many() -> None:
     offline, online = Arbiter(lambda: None), Arbiter(lambda: None)
 
     full(offline)[1].publish("t/2", qos=1).publish("t/3", qos=1)
-    full(online, kept=False)[1].publish("t/2", qos=1)
+    full(online, persistent=False)[1].publish("t/2", qos=1)
 
     assert [(q.client_id, q.client, q.sizes.queued, q.message.topic) for q in offline.asked] == [
         ("sub", None, 2, "t/2"),
@@ -167,7 +167,7 @@ def test_queue_full_says_what_gives_way(
     policy: OverflowPolicy, topic: str, left: list[str], told: ReasonCode, kept: bool
 ) -> None:
     """Each policy, for a queue in the store and for one that ends with its connection."""
-    house, pub = full(Arbiter(lambda: policy), kept=kept)
+    house, pub = full(Arbiter(lambda: policy), persistent=kept)
 
     pub.publish(topic, qos=1)
 

@@ -9,7 +9,7 @@ import pytest
 from harness import House, Peer
 from twisted.internet.defer import Deferred, fail, succeed
 
-from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Will
+from kinmqtt.mqtt.packets import V5, ConnectWill, DisconnectPacket, Puback
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Disconnect as DisconnectOutcome
 from kinmqtt_spi import Drop, Message, Properties, ReasonCode, Reject, hookimpl
@@ -77,7 +77,7 @@ def test_retain_store_that_does_not_keep_a_message_acknowledges_nothing() -> Non
     pub = house.connect("pub", V5).publish("t", b"x", 1, retain=True)
 
     assert pub.of(Puback) == []
-    assert [packet.reason for packet in pub.of(Disconnect)] == [ReasonCode.QUOTA_EXCEEDED]
+    assert [packet.reason for packet in pub.of(DisconnectPacket)] == [ReasonCode.QUOTA_EXCEEDED]
 
 
 @pytest.mark.parametrize("store", [broken, lambda: None, lambda: object(), lambda: succeed(MemoryRetainStore())])
@@ -145,7 +145,7 @@ def test_retaining_is_asked_for_everybodys_messages() -> None:
     house = House(plugins={"curator": curator}, settings=BrokerSettings(sys_interval_s=10))
 
     house.connect("c").publish("t", b"x", retain=True).publish("t", retain=True).publish("other", b"x")
-    house.connect("d", will=Will("gone", b"d", 0, True)).drop()
+    house.connect("d", will=ConnectWill("gone", b"d", 0, True)).drop()
     house.advance(1)
 
     assert curator.seen[:3] == [("t", b"x"), ("t", b""), ("gone", b"d")]

@@ -11,7 +11,7 @@ from harness import House
 from twisted.internet.defer import Deferred, fail, succeed
 
 from kinmqtt.builtins.trie import TrieIndex
-from kinmqtt.mqtt.packets import V5, V311, Disconnect, Puback, Publish
+from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Puback, Publish
 from kinmqtt_spi import Client, Drop, Message, ReasonCode, Reject, Subscription, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable
 from kinmqtt_spi.memory.session import MemorySessionStore
@@ -167,7 +167,7 @@ def test_subscribing_may_disconnect() -> None:
     """The connection is closed with the reason."""
     peer = House(plugins={"clerk": Clerk(lambda s: DisconnectOutcome())}).connect("c", V5).subscribe("a")
 
-    assert [packet.reason for packet in peer.of(Disconnect)] == [ReasonCode.ADMINISTRATIVE_ACTION]
+    assert [packet.reason for packet in peer.of(DisconnectPacket)] == [ReasonCode.ADMINISTRATIVE_ACTION]
     assert peer.closed
 
 
@@ -266,7 +266,7 @@ def test_unsubscribing_may_disconnect() -> None:
     peer = house.connect("c", V5).subscribe("a").unsubscribe("a")
 
     assert peer.closed
-    assert [packet.reason for packet in peer.of(Disconnect)] == [ReasonCode.ADMINISTRATIVE_ACTION]
+    assert [packet.reason for packet in peer.of(DisconnectPacket)] == [ReasonCode.ADMINISTRATIVE_ACTION]
 
 
 def test_unsubscribing_has_ten_seconds() -> None:

@@ -21,7 +21,7 @@ from wire import wire
 from kinmqtt.builtins.embedded.directory import DataDirectory
 from kinmqtt.builtins.embedded.records import Group, pack
 from kinmqtt.builtins.embedded.segment import Segment, name_of
-from kinmqtt.mqtt.packets import Puback, Publish, Pubrec, Pubrel, Will
+from kinmqtt.mqtt.packets import ConnectWill, Puback, Publish, Pubrec, Pubrel
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
@@ -56,7 +56,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live_and_die(broker: BrokerProcess) -> None:
     """Two clients of which something of every sort is kept, and a broker that does not see them go."""
     properties = Properties(will_delay_interval=1000, content_type="text", user_property=(("a", "1"), ("a", "2")))
-    will = Will("gone", b"\xff\x00", 1, False, properties)
+    will = ConnectWill("gone", b"\xff\x00", 1, False, properties)
     with wire(broker.port, "sub", **KEPT) as sub, wire(broker.port, "pub", will=will, **KEPT) as pub:
         sub.subscribe("a/#", 2)
         sub.subscribe("$share/g/b", 1, packet_id=2)

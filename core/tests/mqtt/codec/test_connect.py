@@ -7,7 +7,7 @@ from corpus import ENTRIES
 
 from kinmqtt.mqtt.codec import decode, encode, peek_version
 from kinmqtt.mqtt.errors import LocalError, UnsupportedVersion
-from kinmqtt.mqtt.packets import Connack, Connect, Will
+from kinmqtt.mqtt.packets import Connack, Connect, ConnectWill
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -64,10 +64,10 @@ def test_connect_names_its_own_version(version: int) -> None:
         Connect(3, ""),
         Connect(4, "c", password=b"x"),
         Connect(4, "c", keep_alive=65_536),
-        Connect(4, "c", will=Will("a/#", b"")),
-        Connect(4, "c", will=Will("", b"")),
-        Connect(4, "c", will=Will("a", b"", qos=3)),
-        Connect(4, "c", will=Will("a", bytes(65_536))),
+        Connect(4, "c", will=ConnectWill("a/#", b"")),
+        Connect(4, "c", will=ConnectWill("", b"")),
+        Connect(4, "c", will=ConnectWill("a", b"", qos=3)),
+        Connect(4, "c", will=ConnectWill("a", bytes(65_536))),
         Connect(5, "c", properties=Properties(topic_alias=1)),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.errors import LocalError
-from kinmqtt.mqtt.packets import PINGREQ, PINGRESP, Auth, Disconnect, Packet
+from kinmqtt.mqtt.packets import PINGREQ, PINGRESP, Auth, DisconnectPacket, Packet
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 
@@ -23,9 +23,9 @@ def test_pings_are_two_bytes(version: int) -> None:
 @pytest.mark.parametrize(
     ("packet", "encoded"),
     [
-        (Disconnect(), "e000"),
-        (Disconnect(ReasonCode.SESSION_TAKEN_OVER), "e0018e"),
-        (Disconnect(properties=Properties(session_expiry_interval=1)), "e00700051100000001"),
+        (DisconnectPacket(), "e000"),
+        (DisconnectPacket(ReasonCode.SESSION_TAKEN_OVER), "e0018e"),
+        (DisconnectPacket(properties=Properties(session_expiry_interval=1)), "e00700051100000001"),
         (Auth(), "f000"),
     ],
 )
@@ -37,7 +37,7 @@ def test_the_shortest_form_is_sent(packet: Packet, encoded: str) -> None:
 @pytest.mark.parametrize("version", [3, 4])
 def test_an_old_disconnect_is_empty(version: int) -> None:
     """Before 5.0 a DISCONNECT gives no reason."""
-    assert encode(Disconnect(ReasonCode.DISCONNECT_WITH_WILL), version) == b"\xe0\x00"
+    assert encode(DisconnectPacket(ReasonCode.DISCONNECT_WITH_WILL), version) == b"\xe0\x00"
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_an_old_disconnect_is_empty(version: int) -> None:
         (Auth(), 4),
         (Auth(ReasonCode.CONTINUE_AUTHENTICATION), 5),
         (Auth(ReasonCode.NOT_AUTHORIZED, Properties(authentication_method="m")), 5),
-        (Disconnect(ReasonCode.GRANTED_QOS_1), 5),
-        (Disconnect(properties=Properties(topic_alias=1)), 5),
+        (DisconnectPacket(ReasonCode.GRANTED_QOS_1), 5),
+        (DisconnectPacket(properties=Properties(topic_alias=1)), 5),
     ],
 )
 def test_packets_that_cannot_be_sent(packet: Packet, version: int) -> None:

@@ -23,7 +23,7 @@ from kinmqtt.broker.turn.outbox import Outbox
 from kinmqtt.hooks.denial_log import shown
 from kinmqtt.mqtt.connection_state import TRANSITIONS, State
 from kinmqtt.mqtt.errors import LocalError, RemoteError
-from kinmqtt.mqtt.packets import V5, Disconnect, PacketType
+from kinmqtt.mqtt.packets import V5, DisconnectPacket, PacketType
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import Identity
 from kinmqtt_spi.services.authorization import Scope
@@ -34,7 +34,7 @@ from kinmqtt_spi.values import Client
 if TYPE_CHECKING:
     from kinmqtt.broker.connection.authentication import Authentication
     from kinmqtt.broker.connection.handler_table import HandlerTable
-    from kinmqtt.broker.connection.route import Route
+    from kinmqtt.broker.connection.route import TopicRoute
     from kinmqtt.broker.services import Services
     from kinmqtt.broker.session.session import Session
 
@@ -46,7 +46,7 @@ class Connection(Writer):
 
     __slots__ = (
         "_aborts",
-        "_goodbye",
+        "_disconnect_reason",
         "accepted_at",
         "aliases",
         "asked",
@@ -66,7 +66,7 @@ class Connection(Writer):
         """Whether the end of the connection does not wait until everything has gone out."""
         self.asked: Deferred[Any] | None = None
         """A plugin's answer about a client that is not accepted yet; it is cancelled when the connection is gone."""
-        self._goodbye: ReasonCode | None = None
+        self._disconnect_reason: ReasonCode | None = None
         self.accepted_at = 0
         """The wheel's second in which the client was accepted."""
         self.keep_alive_s = 0
@@ -76,7 +76,7 @@ class Connection(Writer):
         """The wheel's second from which the client's identity no longer holds."""
         self.receive_maximum = self.limits.receive_maximum
         self.aliases: dict[int, str] | None = None
-        self.routes: dict[bytes, Route] | None = None
+        self.routes: dict[bytes, TopicRoute] | None = None
         self.authentication: Authentication | None = None
         self.limited_by: set[str] | None = None
         """The rules and bounds by which something was refused, and which the log has named."""
@@ -94,16 +94,16 @@ class Connection(Writer):
         services.connections.add(self)
         link.listener.connections += 1
         if full is not None:
-            self._turn_away(full)
+            self._reject(full)
             return
         resource = Resource(ResourceKind.CONNECTION, link.listener.name, link.address.host)
         limit = self.acquire_for_good(resource)
         ruling = self.runtime.hooks.connection_opened.at_once(link.address, link.listener.name)
         if limit.verdict not in (LimitVerdict.ALLOW, LimitVerdict.DELAY):
-            self._turn_away(f"limited by {limit.rule}")
+            self._reject(f"limited by {limit.rule}")
             return
         if not ruling.decision.allowed:
-            self._turn_away(ruling.decision.text or "a plugin refused it")
+            self._reject(ruling.decision.text or "a plugin refused it")
             return
         if limit.verdict is LimitVerdict.DELAY:
             self.pause_for(limit.delay_s)
@@ -123,13 +123,13 @@ class Connection(Writer):
             # What has come is carried out when its turn comes, as it is where nobody has to wait: a DISCONNECT, too.
             self._lost_because = text
             return
-        if self._goodbye is not None:
-            self._part()
+        if self._disconnect_reason is not None:
+            self._finish_disconnect()
         elif self.state is not State.CLOSED:
             self.runtime.turn.touch()
-            self._end(will_stands=self._is_let_in)
+            self._end(will_stands=self._is_accepted_client)
             if self.session is not None:
-                self._tell_lost(self.session, text)
+                self._report_lost(self.session, text)
         self._release_inbound()
         self._is_taken()
         self._forget_unsent()
@@ -142,7 +142,7 @@ class Connection(Writer):
         grants, self._lasting_grants = self._lasting_grants, None
         for resource, amount in grants or ():
             self.services.limiting.release(resource, amount)
-        self._tell_room()
+        self._notify_capacity()
 
     # What limiters grant
 
@@ -197,19 +197,19 @@ class Connection(Writer):
         if self.state is State.CLOSED:
             return
         self.runtime.turn.touch()
-        if self._goodbye is not None:
+        if self._disconnect_reason is not None:
             # The client has gone in good order: whatever comes now does not bring its will back (MQTT-3.14.4-3).
-            self._part()
+            self._finish_disconnect()
             return
         session = self.session
         self._log_end(reason, text, line)
-        if self._is_let_in:
+        if self._is_accepted_client:
             if self.version == V5:
                 fitting = fitting_for(reason, PacketType.DISCONNECT)
-                self.send_packet(Disconnect(fitting, self.problem(text)))
+                self.send_packet(DisconnectPacket(fitting, self.problem(text)))
         elif self.version:
             self._send_refusal(reason, text)
-        self._end(will_stands=self._is_let_in)
+        self._end(will_stands=self._is_accepted_client)
         if session is not None:
             hooks = self.runtime.hooks
             if hooks.disconnected.active:
@@ -223,17 +223,17 @@ class Connection(Writer):
         text = f"{error.text} [{error.clause}]" if error.clause else error.text
         self.fail(error.reason, text)
 
-    def goodbye(self, reason: ReasonCode) -> None:
+    def start_disconnect(self, reason: ReasonCode) -> None:
         """A DISCONNECT came: nothing more is read, and what the client is owed for earlier packets still goes out."""
-        self._goodbye = reason
+        self._disconnect_reason = reason
         self.gate.shut(DISCONNECTING)
         batch = self.runtime.turn.batch
-        batch.afterwards.append(self._part)
-        batch.otherwise.append(lambda reason: self._part())
+        batch.after_commit.append(self._finish_disconnect)
+        batch.on_commit_failed.append(lambda reason: self._finish_disconnect())
 
-    def _part(self) -> None:
+    def _finish_disconnect(self) -> None:
         """The client has what it is owed; the will stands only where the client said so (MQTT-3.14.4-3)."""
-        reason = self._goodbye
+        reason = self._disconnect_reason
         if reason is None or self.state is State.CLOSED:
             return
         session = self.session
@@ -250,7 +250,7 @@ class Connection(Writer):
         """Close with nothing more to say than what was just sent."""
         if self.runtime.log_lines.may("closed"):
             log.info("{client} closed: {text}", client=self.name, text=text)
-        self._end(will_stands=self._is_let_in)
+        self._end(will_stands=self._is_accepted_client)
         self._close_now(linger=True)
 
     def taken_over(self, by: Client | None) -> None:
@@ -267,10 +267,10 @@ class Connection(Writer):
         """The session is this connection's from here on."""
         self.session = session
 
-    def let_in(self) -> None:
+    def accept(self) -> None:
         """The client is let in: packets may be larger from here on."""
         self.accepted_at = self.services.wheel.now
-        self._is_accepted()
+        self._count_accepted()
         self.gate.accept()
         self.gate.beyond = self.framer.allow(self.limits.max_packet_bytes) or None
 
@@ -330,7 +330,7 @@ class Connection(Writer):
             return f"connection from {self.link.address}"
         return f"client {shown(self.session.client_id)} at {self.link.address}"
 
-    def tells_first(self, bound: str) -> bool:
+    def logs_first(self, bound: str) -> bool:
         """Whether the log has not named yet that rule or bound for this connection; from now on it has."""
         if self.limited_by is None:
             self.limited_by = set()
@@ -342,11 +342,11 @@ class Connection(Writer):
     # Within
 
     @property
-    def _is_let_in(self) -> bool:
+    def _is_accepted_client(self) -> bool:
         """Whether the client has its CONNACK: one that was refused leaves no will (section 3.1.2.5)."""
         return self.state in (State.CONNECTED, State.REAUTHENTICATING)
 
-    def _turn_away(self, why: str) -> None:
+    def _reject(self, why: str) -> None:
         """Close before a byte is read: no packet has come that could be answered."""
         self.runtime.statistics.connections_refused.value += 1
         if self.runtime.log_lines.may("refused"):
@@ -365,7 +365,7 @@ class Connection(Writer):
         """
         session = self.session
         held = self.inbound_bytes + self.waiting_bytes
-        if session is not None and session.connection is self and not session.kept:
+        if session is not None and session.connection is self and not session.persistent:
             held += session.outgoing.size_bytes
         return held
 
@@ -412,7 +412,7 @@ class Connection(Writer):
     def _log_end(self, reason: ReasonCode, text: str, line: str) -> None:
         """A line about a connection that the broker ends."""
         session = self.session
-        if session is not None and self._is_let_in:
+        if session is not None and self._is_accepted_client:
             self._log_disconnected(session, f"by the broker: {text} (0x{reason:02X} {reason.name})")
         elif self.runtime.log_lines.may("refused"):
             log.info(
@@ -426,7 +426,7 @@ class Connection(Writer):
     def _log_disconnected(self, session: Session, how: str) -> None:
         connection_log.disconnected(self.runtime.log_lines, session.client, self.lasted_s, how)
 
-    def _tell_lost(self, session: Session, text: str) -> None:
+    def _report_lost(self, session: Session, text: str) -> None:
         self._log_disconnected(session, f"the connection was lost: {text}")
         hooks = self.runtime.hooks
         if hooks.connection_lost.active:

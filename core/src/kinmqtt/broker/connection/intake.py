@@ -60,13 +60,13 @@ class Intake(Output):
         """How much is missing of the packet that is arriving."""
         return self.framer.missing_bytes
 
-    def await_capacity(self) -> None:
+    def wait_for_buffer(self) -> None:
         """Read nothing until there is capacity for more."""
         if not self.gate.reasons & CAPACITY:
             self.gate.shut(CAPACITY)
         self.runtime.buffers.wait(self)
 
-    def capacity_found(self) -> None:
+    def buffer_available(self) -> None:
         """Read on: there is capacity."""
         self.gate.clear(CAPACITY)
         self._read_on()
@@ -76,7 +76,7 @@ class Intake(Output):
         self.beneath_bytes = size_bytes
         self._count_inbound(False)
 
-    def _is_accepted(self) -> None:
+    def _count_accepted(self) -> None:
         """The client has its CONNACK: it counts no longer among those of whom nothing is known."""
         self.accepted = True
         self.runtime.buffers.accept(self.inbound_bytes)
@@ -101,9 +101,9 @@ class Intake(Output):
         if held <= buffers.inbound_share(self.accepted) or self in buffers.granted:
             if self.gate.reasons & CAPACITY:
                 buffers.leave(self)
-                self.capacity_found()
+                self.buffer_available()
         elif self.inbound_bytes:  # Else it has just been disconnected for what it held.
-            self.await_capacity()
+            self.wait_for_buffer()
 
     def _expect_packet(self, partial: bool, completed: bool) -> None:
         """See to it that a packet which has begun to arrive does not take too long."""

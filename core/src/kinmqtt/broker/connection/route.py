@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SUCCESS: Final = ReasonCode.SUCCESS
 
 
-class Route:
+class TopicRoute:
     """A topic a client has published to: whether it may, who gets it, and which hooks must see it."""
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Route:
         runtime = services.runtime
         fanout = self.fanout = services.fanouts.get(self.topic)
         self.intercept = runtime.hooks.publish_received.for_topic(self.topic)
-        watched = self.intercept is not None or runtime.tells_published or services.limiting.topics
+        watched = self.intercept is not None or runtime.notifies_published or services.limiting.topics
         watched |= services.overload.drops
         self.straight = (
             self.reason is _SUCCESS

@@ -83,25 +83,25 @@ class Writer(Reader):
         """Hand this turn's packets to the transport before the turn's end."""
         self.outbox.flush()
 
-    def room(self, messages: int) -> Deferred[None]:
+    def wait_for_capacity(self, messages: int) -> Deferred[None]:
         """Fires when the client can take about that many messages more, or is gone; in a later turn, as a rule."""
         ready: Deferred[None] = Deferred()
         session = self.session
         if self.is_closed() or session is None:
             ready.callback(None)
             return ready
-        if self.waits_for_room is None:
-            self.waits_for_room = []
-        self.waits_for_room.append((messages, ready))
-        if self.link.ready and session.waiting.count < messages:
+        if self.waits_for_capacity is None:
+            self.waits_for_capacity = []
+        self.waits_for_capacity.append((messages, ready))
+        if self.link.ready and session.queue.count < messages:
             # What this turn has for it goes out before: then the transport says whether it is enough.
-            self.runtime.slices.later(self._tell_room)
+            self.runtime.slices.later(self._notify_capacity)
         return ready
 
-    def told_room(self) -> None:
+    def capacity_available(self) -> None:
         """The session's queue has become shorter."""
-        if self.waits_for_room and self.link.ready:
-            self._tell_room()
+        if self.waits_for_capacity and self.link.ready:
+            self._notify_capacity()
 
     def problem(self, text: str) -> Properties:
         """A reason string, where the client wants to know (section 3.1.2.11.7)."""
@@ -112,8 +112,8 @@ class Writer(Reader):
     def _has_sent(self) -> None:
         if self.congested and self.waiting_bytes <= self._outbound_limit:
             self._relieve()
-        if self.waits_for_room and self.link.ready:
-            self._tell_room()
+        if self.waits_for_capacity and self.link.ready:
+            self._notify_capacity()
 
     def _send_on_later(self) -> None:
         self.runtime.turn.dirty.append(self.outbox)
@@ -142,17 +142,17 @@ class Writer(Reader):
             self.session.wants_pump()
         self._read_on()
 
-    def _tell_room(self) -> None:
+    def _notify_capacity(self) -> None:
         """Tell those for whose messages there is room by now; all, where the connection is gone."""
         session = self.session
-        waiting, self.waits_for_room = self.waits_for_room, None
+        waiting, self.waits_for_capacity = self.waits_for_capacity, None
         for messages, ready in waiting or ():
-            if session is None or self.is_closed() or session.waiting.count < messages:
+            if session is None or self.is_closed() or session.queue.count < messages:
                 ready.callback(None)
-            elif self.waits_for_room is None:
-                self.waits_for_room = [(messages, ready)]
+            elif self.waits_for_capacity is None:
+                self.waits_for_capacity = [(messages, ready)]
             else:
-                self.waits_for_room.append((messages, ready))
+                self.waits_for_capacity.append((messages, ready))
 
     def _send_refusal(self, reason: ReasonCode, text: str) -> None:
         """A CONNACK with a failure, for a client that was not let in."""

@@ -54,16 +54,16 @@ def _acknowledged(
         return None
     if packet_type is not _PUBCOMP and effect is not RELEASE_AGAIN:
         runtime = connection.runtime
-        if runtime.tells_acknowledged:
+        if runtime.notifies_acknowledged:
             message = delivery.publication.message
             runtime.hooks.acknowledged.about(message.topic, session.client, message, ReasonCode(reason))
     if effect is COMPLETE or effect is REFUSED:
-        session.settled(delivery)
+        session.finished(delivery)
         return None
     turn = connection.runtime.turn
     if effect is RELEASE:
         session.released(delivery)
-        if session.kept:
+        if session.persistent:
             turn.batch.queue.append(queue.Release(session.client_id, session.epoch, delivery.sequence))
     turn.acknowledge(connection, pubrel_packet(connection.version, packet_id, _SUCCESS))
     return None
@@ -85,7 +85,7 @@ def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
     packet_id, _ = _read_acknowledgement(connection, frame, body, 0x62)
     reason = session.incoming.close(packet_id)
     turn = connection.runtime.turn
-    if session.kept and reason is _SUCCESS:
+    if session.persistent and reason is _SUCCESS:
         turn.batch.queue.append(queue.InboundClose(session.client_id, session.epoch, packet_id))
     if reason is _SUCCESS or connection.version != V5:
         answer = success(PacketType.PUBCOMP, packet_id)

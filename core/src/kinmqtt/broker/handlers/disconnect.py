@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinmqtt.mqtt.codec import decode
 from kinmqtt.mqtt.errors import ProtocolError
-from kinmqtt.mqtt.packets import Disconnect
+from kinmqtt.mqtt.packets import DisconnectPacket
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection.connection import Connection
@@ -25,12 +25,12 @@ def disconnect(connection: Connection, frame: bytes, body: int) -> bool | None:
     """A DISCONNECT: nothing more is read; the session expiry interval may change (section 3.14.2.2.2)."""
     packet = decode(frame, body, connection.version, connection.limits)
     session = connection.session
-    if not isinstance(packet, Disconnect):
+    if not isinstance(packet, DisconnectPacket):
         raise ProtocolError("not a DISCONNECT")
     expiry_s = packet.properties.session_expiry_interval
     if session is not None and expiry_s is not None:
         if expiry_s and not connection.expiry_asked_s:
             raise ProtocolError("DISCONNECT must not make the session outlive it", "MQTT-3.14.2-2")
         session.expiry_s = min(expiry_s, connection.runtime.limits.max_session_expiry_s)
-    connection.goodbye(packet.reason)
+    connection.start_disconnect(packet.reason)
     return True

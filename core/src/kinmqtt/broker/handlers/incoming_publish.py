@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve
 from twisted.logger import Logger
 
-from kinmqtt.broker.connection.route import Route
+from kinmqtt.broker.connection.route import TopicRoute
 from kinmqtt.broker.message.names import check_made_names, check_names
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.fanout import Fanout
@@ -201,7 +201,7 @@ class IncomingPublish:
 
     def _log_limited(self, rule: str) -> None:
         """A line in the log, once for each connection and rule: no packet of MQTT 3 can tell its client."""
-        if self.connection.tells_first(rule):
+        if self.connection.logs_first(rule):
             log.info(
                 "{client}: a PUBLISH is limited by {rule}; it goes to nobody, and its publisher can't be told",
                 client=self.connection.name,
@@ -217,31 +217,31 @@ class IncomingPublish:
         problem = limits.problem_with(packet.topic)
         if problem is not None:
             denial = values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}")
-            return self._go_along(self._remember(key, Route(packet.topic, HookVerdict(denial, "limits"))))
+            return self._go_along(self._remember(key, TopicRoute(packet.topic, HookVerdict(denial, "limits"))))
         request = AuthorizationRequest(self.session.client, Action.PUBLISH, packet.topic, packet.qos, packet.retain)
         rights = connection.runtime.rights
         ruling = rights.ask(request)
         if isinstance(ruling, HookVerdict):
-            rights.tell(request, ruling)
-            return self._go_along(self._remember(key, Route(packet.topic, ruling)))
+            rights.report_denial(request, ruling)
+            return self._go_along(self._remember(key, TopicRoute(packet.topic, ruling)))
         routes = connection.routes
         if routes is None:
             routes = connection.routes = {}
         return self._when(ruling, partial(self._authorized, key, request, routes))
 
     def _authorized(
-        self, key: bytes, request: AuthorizationRequest, routes: dict[bytes, Route], ruling: HookVerdict
+        self, key: bytes, request: AuthorizationRequest, routes: dict[bytes, TopicRoute], ruling: HookVerdict
     ) -> None:
         """Authorizers have answered after a while."""
         connection = self.connection
-        connection.runtime.rights.tell(request, ruling)
-        route = Route(self.packet.topic, ruling)
+        connection.runtime.rights.report_denial(request, ruling)
+        route = TopicRoute(self.packet.topic, ruling)
         if connection.routes is routes:  # Else the rules have changed since, and the answer is for this message only.
             self._remember(key, route)
         if self._is_current:
             self._go_along(route)
 
-    def _remember(self, key: bytes, route: Route) -> Route:
+    def _remember(self, key: bytes, route: TopicRoute) -> TopicRoute:
         connection = self.connection
         if route.cacheable and len(key) <= LONGEST_CACHED_BYTES:
             if connection.routes is not None and len(connection.routes) >= CACHED_ROUTES:
@@ -257,7 +257,7 @@ class IncomingPublish:
             route.remembered = True
         return route
 
-    def _go_along(self, route: Route) -> bool | None:
+    def _go_along(self, route: TopicRoute) -> bool | None:
         """The route is known: refuse, drop, or make a message and ask the intercepts about it."""
         connection = self.connection
         packet = self.packet
@@ -338,10 +338,10 @@ class IncomingPublish:
             session.incoming.open(packet.packet_id)
         # A QoS 2 message of a kept session comes again, under the same identifier, where this turn's writes are not
         # kept.
-        routed = connection.services.publishing.take(
+        routed = connection.services.publisher.take(
             publication,
             fanout,
-            after_commit=packet.qos == 2 and session.kept,
+            after_commit=packet.qos == 2 and session.persistent,
             connection=connection if packet.qos else None,
         )
         if not isinstance(routed, Routed):
@@ -393,7 +393,7 @@ class IncomingPublish:
         session = self.session
         packet_id = self.packet.packet_id
         session.incoming.open(packet_id)
-        if session.kept:
+        if session.persistent:
             self.connection.runtime.turn.batch.queue.append(
                 queue.InboundOpen(session.client_id, session.epoch, packet_id)
             )
@@ -412,7 +412,7 @@ class IncomingPublish:
         reason = fitting(reason, packet_type, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
         if packet.qos == 2 and packet.packet_id in session.incoming.packet_ids:
             session.incoming.forget(packet.packet_id)
-            if session.kept:
+            if session.persistent:
                 connection.runtime.turn.batch.queue.append(
                     queue.InboundClose(session.client_id, session.epoch, packet.packet_id)
                 )

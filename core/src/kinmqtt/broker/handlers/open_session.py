@@ -166,7 +166,7 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     request = AuthorizationRequest(client, Action.WILL, will.topic, will.qos, will.retain)
     ruling = await while_connected(connection, rights.ask(request))
     if not ruling.decision.allowed:
-        rights.tell(request, ruling)
+        rights.report_denial(request, ruling)
         raise Refused(ruling.decision.reason, "the client may not leave this will", by=ruling.by)
     return Will(message, properties.will_delay_interval or 0)
 
@@ -183,7 +183,7 @@ async def _open_session(
     session, present = await _claim(connection, request, client, will)
     if connection.is_closed():
         return
-    if session.kept:
+    if session.persistent:
         # CONNACK promises a session that survives a restart.
         try:
             await connection.runtime.turn.committed()
@@ -200,7 +200,7 @@ async def _open_session(
         return
     connack = Connack(present, ReasonCode.SUCCESS, connack_properties(connection, packet, session, data))
     connection.enter(State.CONNECTED)
-    connection.let_in()
+    connection.accept()
     if not connection.send_packet(connack):
         connection.close("its maximum packet size leaves no room for a CONNACK")
         return
@@ -271,7 +271,7 @@ def _notify_subscribed(connection: Connection, session: Session, made: Made) -> 
     subscribed = runtime.hooks.subscribed
     if subscribed.active and made:
         client = session.client
-        runtime.turn.batch.afterwards.extend(partial(subscribed, client, subscription) for subscription, _ in made)
+        runtime.turn.batch.after_commit.extend(partial(subscribed, client, subscription) for subscription, _ in made)
 
 
 def _notify_connected(connection: Connection, session: Session, present: bool, clean_start: bool) -> None:

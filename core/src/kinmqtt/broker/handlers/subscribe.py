@@ -10,7 +10,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker import event_log as events
 from kinmqtt.broker.message.names import check_names
-from kinmqtt.hooks.awaitables import run, settle
+from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt.mqtt.codec import decode
 from kinmqtt.mqtt.codec.subscribe import has_more_filters
 from kinmqtt.mqtt.errors import ProtocolError, RemoteError
@@ -60,12 +60,12 @@ class _Turns:
         if batch is not self._joined:
             self._joined = batch
             # By the connection: the batch must not lead back to who holds the batch.
-            batch.otherwise.append(partial(_not_kept, self._connection))
+            batch.on_commit_failed.append(partial(_not_kept, self._connection))
 
     def answer(self, call: Callable[[], object]) -> None:
         """Make a call when everything is kept. Batches are released in order, so all before it are."""
         self.join()
-        self._runtime.turn.batch.afterwards.append(call)
+        self._runtime.turn.batch.after_commit.append(call)
         self._runtime.turn.touch()
 
 
@@ -177,7 +177,7 @@ def _granted(connection: Connection, session: Session, answer: Suback, made: Mad
 
 
 async def _routes_known(connection: Connection) -> None:
-    laggards = await settle(connection.services.router.routes_known())
+    laggards = await resolve(connection.services.router.routes_known())
     if laggards:
         log.warn("{count} nodes do not know the latest routes yet", count=len(laggards))
 
@@ -204,11 +204,11 @@ async def _request(
         identifier,
     )
     question = AuthorizationRequest(session.client, Action.SUBSCRIBE, filter, request.qos, share_group=group)
-    ruling = await settle(runtime.rights.ask(question))
+    ruling = await resolve(runtime.rights.ask(question))
     if session.connection is not connection:
         return ReasonCode.UNSPECIFIED_ERROR
     if not ruling.decision.allowed:
-        runtime.rights.tell(question, ruling)
+        runtime.rights.report_denial(question, ruling)
         return _fitting(ruling.decision.reason)
     changed = await _intercepted(connection, session, subscription)
     if session.connection is not connection:
@@ -220,7 +220,7 @@ async def _request(
         return ReasonCode.QUOTA_EXCEEDED
     bound = _bound_reached(session, changed, runtime)
     if bound is not None:
-        _tell_bound_reached(connection, session, bound)
+        _log_bound_reached(connection, session, bound)
         return ReasonCode.QUOTA_EXCEEDED
     try:
         return changed, _make(connection, session, changed)
@@ -248,11 +248,11 @@ def _bound_reached(session: Session, subscription: Subscription, runtime: Runtim
     return None
 
 
-def _tell_bound_reached(connection: Connection, session: Session, bound: str) -> None:
+def _log_bound_reached(connection: Connection, session: Session, bound: str) -> None:
     """Count it; with a line in the log, once for each connection and bound."""
     runtime = connection.runtime
     runtime.statistics.subscriptions_refused[bound].value += 1
-    if connection.tells_first(f"limits.{bound}"):
+    if connection.logs_first(f"limits.{bound}"):
         log.info(
             "{client}: a subscription is refused, for limits.{bound} is reached: the client has {count}, which take "
             "{its} bytes; those of its user take {user}, and those of all clients {all}",
@@ -271,7 +271,7 @@ async def _intercepted(
     subscribing = connection.runtime.hooks.subscribing
     if not subscribing.active:
         return subscription
-    outcome: Subscription | Drop | Reject | Disconnect = await settle(subscribing(session.client, subscription))
+    outcome: Subscription | Drop | Reject | Disconnect = await resolve(subscribing(session.client, subscription))
     if isinstance(outcome, Subscription):
         try:
             _check_subscription(outcome, connection.runtime)
@@ -318,7 +318,7 @@ def _make(connection: Connection, session: Session, subscription: Subscription) 
     services = connection.services
     services.router.subscribe(session.client_id, subscription)
     new = session.add_subscription(subscription)
-    if session.kept:
+    if session.persistent:
         services.runtime.turn.batch.sessions.append(
             SaveSubscriptions(session.client_id, session.epoch, (subscription,))
         )
@@ -385,7 +385,7 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
         # Nobody can have subscribed to it, and no plugin is asked about it. One from before the limit is given up.
         return ReasonCode.TOPIC_FILTER_INVALID
     if hooks.unsubscribing.active:
-        outcome: str | Drop | Reject | Disconnect = await settle(hooks.unsubscribing(session.client, filter))
+        outcome: str | Drop | Reject | Disconnect = await resolve(hooks.unsubscribing(session.client, filter))
         if session.connection is not connection:
             return ReasonCode.UNSPECIFIED_ERROR
         if isinstance(outcome, Disconnect):
@@ -399,11 +399,11 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
     if subscription is None:
         return ReasonCode.NO_SUBSCRIPTION_EXISTED
     services.router.unsubscribe(session.client_id, subscription)
-    if session.kept:
+    if session.persistent:
         services.runtime.turn.batch.sessions.append(RemoveSubscriptions(session.client_id, session.epoch, (filter,)))
     events.record(services.runtime, EventKind.UNSUBSCRIBE, session.client_id, session.epoch, filter=filter)
     if hooks.unsubscribed.active:
-        services.runtime.turn.batch.afterwards.append(partial(hooks.unsubscribed, session.client, filter))
+        services.runtime.turn.batch.after_commit.append(partial(hooks.unsubscribed, session.client, filter))
     return ReasonCode.SUCCESS
 
 

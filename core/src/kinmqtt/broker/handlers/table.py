@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.connection.handler_table import Handler, HandlerTable, Row
 from kinmqtt.broker.handlers import acknowledge, authenticate, connect, disconnect, publish, subscribe
-from kinmqtt.mqtt.connection_state import TABLE, Action, State, violation
+from kinmqtt.mqtt.connection_state import TABLE, PacketAction, State, violation
 from kinmqtt.mqtt.packets import PacketType
 
 if TYPE_CHECKING:
@@ -37,19 +37,19 @@ def _over_limit(handlers: Row, limit: LimitDecision) -> Row:
     return (*handlers[:_PUBLISH], refuse, *handlers[_PUBLISH + 1 :])
 
 
-_CARRY_OUT: Final[Mapping[Action, Handler]] = {
-    Action.CONNECT: connect.connect,
-    Action.AUTHENTICATE: authenticate.authenticate,
-    Action.REAUTHENTICATE: authenticate.reauthenticate,
-    Action.PUBLISH: publish.publish,
-    Action.PUBACK: acknowledge.puback,
-    Action.PUBREC: acknowledge.pubrec,
-    Action.PUBREL: acknowledge.pubrel,
-    Action.PUBCOMP: acknowledge.pubcomp,
-    Action.SUBSCRIBE: subscribe.subscribe,
-    Action.UNSUBSCRIBE: subscribe.unsubscribe,
-    Action.PING: disconnect.ping,
-    Action.DISCONNECT: disconnect.disconnect,
+_CARRY_OUT: Final[Mapping[PacketAction, Handler]] = {
+    PacketAction.CONNECT: connect.connect,
+    PacketAction.AUTHENTICATE: authenticate.authenticate,
+    PacketAction.REAUTHENTICATE: authenticate.reauthenticate,
+    PacketAction.PUBLISH: publish.publish,
+    PacketAction.PUBACK: acknowledge.puback,
+    PacketAction.PUBREC: acknowledge.pubrec,
+    PacketAction.PUBREL: acknowledge.pubrel,
+    PacketAction.PUBCOMP: acknowledge.pubcomp,
+    PacketAction.SUBSCRIBE: subscribe.subscribe,
+    PacketAction.UNSUBSCRIBE: subscribe.unsubscribe,
+    PacketAction.PING: disconnect.ping,
+    PacketAction.DISCONNECT: disconnect.disconnect,
 }
 
 HANDLERS: Final = HandlerTable(

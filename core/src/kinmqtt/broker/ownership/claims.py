@@ -13,7 +13,7 @@ from kinmqtt.broker.ownership.capacity import Capacity
 from kinmqtt.broker.ownership.client_id_reuse import ClientIdReuse, SessionOfAnotherUser
 from kinmqtt.broker.session.session import expiry_moment
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import settle
+from kinmqtt.hooks.awaitables import resolve
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.session import Claim, ReleaseSession, StoredSession
 from kinmqtt_spi.values import Maybe, NodeIdentity
@@ -112,14 +112,14 @@ class Claims:
         turn = self._runtime.turn
         epochs = None
         try:
-            await turn.hold(client_id)
-            claim = await settle(how(client_id, self._runtime.node))
+            await turn.pause_writes(client_id)
+            claim = await resolve(how(client_id, self._runtime.node))
             session = self._registry.get(client_id)
             if session is not None and claim is not None and _epoch_before(claim) == session.epoch:
                 epochs = (session.epoch, claim.epoch)
                 session.epoch = claim.epoch
         finally:
-            turn.go_on(client_id, epochs)
+            turn.resume_writes(client_id, epochs)
         return claim
 
     def release(self, client_id: str, claim: Claim) -> None:
@@ -147,7 +147,7 @@ class Claims:
             if not opening.expiry_s:
                 # The store has deleted the session and with it the claim: another user could claim the client id.
                 claim = await self._claim(opening)
-                await settle(self._cluster.claim(client_id, claim.epoch, claim.previous_owner))
+                await resolve(self._cluster.claim(client_id, claim.epoch, claim.previous_owner))
         # Other clients may have taken the capacity while this one waited.
         self._capacity.check(opening, claim.session is not None, self._registry.get(client_id))
         present = session is not None
@@ -163,7 +163,7 @@ class Claims:
     async def _present(self, client_id: str, claim: Claim) -> Session | None:
         """The session that a claim has found, as the stores have it; ``None`` where there is none."""
         session = self._registry.get(client_id)
-        if session is not None and session.kept and claim.epoch > session.epoch:
+        if session is not None and session.persistent and claim.epoch > session.epoch:
             # Another node has claimed it since. The copy here is outdated, but stays until the queue is loaded.
             state = await self._reload.load(client_id, claim.epoch)
             if self._registry.get(client_id) is session:
@@ -171,12 +171,12 @@ class Claims:
             session = None if claim.session is None else self._registry.adopt(claim, claim.session, state)
         if session is not None:
             session.epoch = claim.epoch
-        await settle(self._cluster.claim(client_id, claim.epoch, claim.previous_owner))
+        await resolve(self._cluster.claim(client_id, claim.epoch, claim.previous_owner))
         # The will may have become due while the cluster's answer was awaited.
         await self._wills.attempted(client_id)
         if session is None and claim.session is not None:
             stored = claim.session
-            session = self._registry.adopt(claim, stored, await settle(self._runtime.stores.queue.load(client_id)))
+            session = self._registry.adopt(claim, stored, await resolve(self._runtime.stores.queue.load(client_id)))
         if session is not None:
             await self._reload.complete(session)
         return session

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kinmqtt.broker.ownership.reload import Reload
     from kinmqtt.broker.ownership.subscription_removal import SubscriptionRemoval
     from kinmqtt.broker.ownership.wills import Wills
-    from kinmqtt.broker.routing.publisher import Publishing
+    from kinmqtt.broker.routing.publisher import MessagePublisher
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
 
@@ -27,7 +27,7 @@ class Ending:
         self,
         runtime: Runtime,
         registry: Registry,
-        publishing: Publishing,
+        publisher: MessagePublisher,
         wills: Wills,
         redistribution: Redistribution,
         removal: SubscriptionRemoval,
@@ -35,7 +35,7 @@ class Ending:
     ) -> None:
         self._runtime = runtime
         self._registry = registry
-        self._publishing = publishing
+        self._publisher = publisher
         self._wills = wills
         self._redistribution = redistribution
         self._removal = removal
@@ -95,7 +95,7 @@ class Ending:
                 self._discard(session)
                 await self._runtime.turn.committed()
             else:
-                await self._publishing.publish_with(message, lambda: self._discard(session))
+                await self._publisher.publish_with(message, lambda: self._discard(session))
         except BaseException:
             self._registry.reinstate(session)
             self._reload.start(session)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.ownership.background import in_background
 from kinmqtt.broker.ownership.registry import SESSIONS_AT_ONCE
-from kinmqtt.hooks.awaitables import settle
+from kinmqtt.hooks.awaitables import resolve
 
 if TYPE_CHECKING:
     from kinmqtt.broker.ownership.ending import Ending
@@ -38,7 +38,7 @@ class Expiry:
         await self._publish_wills(now)
         slices = self._runtime.slices
         expired = []
-        for epoch, stored in await settle(self._runtime.stores.session.expired(now, SESSIONS_AT_ONCE)):
+        for epoch, stored in await resolve(self._runtime.stores.session.expired(now, SESSIONS_AT_ONCE)):
             session = self._registry.offline(stored.client_id, epoch)
             if session is not None and stored.client_id not in self._being_ended:
                 # Set for all of them first: none may get messages of another that ends with it.
@@ -55,7 +55,7 @@ class Expiry:
         """Remove queued messages that have expired at ``now``, a bounded number in one round."""
         runtime = self._runtime
         for _ in range(MAX_MESSAGE_REQUESTS):
-            expired = await settle(runtime.stores.queue.expire(now, MESSAGES_AT_ONCE))
+            expired = await resolve(runtime.stores.queue.expire(now, MESSAGES_AT_ONCE))
             for client_id, entry in expired:
                 session = self._registry.get(client_id)
                 if session is not None:
@@ -69,7 +69,7 @@ class Expiry:
 
     async def _publish_wills(self, now: float) -> None:
         slices = self._runtime.slices
-        for epoch, stored in await settle(self._runtime.stores.session.due_wills(now, SESSIONS_AT_ONCE)):
+        for epoch, stored in await resolve(self._runtime.stores.session.due_wills(now, SESSIONS_AT_ONCE)):
             if slices.is_over():
                 await slices.turn()
             session = self._registry.offline(stored.client_id, epoch)

@@ -69,7 +69,7 @@ class FailedWrites:
             for write in new:
                 if reason is not ELSEWHERE or not self._to_another_member(client_id, write):
                     self._runtime.drop(client_id, write.entry.message, "store_failed")
-        if session is None or not session.kept:
+        if session is None or not session.persistent:
             return
         if certain and len(new) == len(writes):
             for write in new:

@@ -54,7 +54,7 @@ class Leaving:
         if not will_stands:
             session.will = None
         ends = session.expiry_s == 0
-        if ends and session.kept:
+        if ends and session.persistent:
             # DISCONNECT has set the expiry interval to 0.
             in_background(self._end_until_kept(session), session.client_id)
             return
@@ -62,7 +62,7 @@ class Leaving:
         if ends:
             self._ending.end(session)
             return
-        if session.waiting.count:
+        if session.queue.count:
             in_background(self._redistribute_queue(session), session.client_id)
         self._release(session)
 

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from kinmqtt.broker.ownership.claims import release_of
 from kinmqtt.broker.ownership.registry import SESSIONS_AT_ONCE
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import run, settle
+from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.session import Claim
 
@@ -57,15 +57,15 @@ class Recovery:
         while adopted := await self._adopt_orphaned(patient=False):
             restored += adopted
         while True:
-            page = await settle(runtime.stores.session.iterate(cursor, SESSIONS_AT_ONCE))
+            page = await resolve(runtime.stores.session.iterate(cursor, SESSIONS_AT_ONCE))
             for _epoch, stored in page.sessions:
                 if stored.client_id in page.elsewhere or self._registry.get(stored.client_id) is not None:
                     continue
                 now = runtime.clock.now()
-                claim = await settle(runtime.stores.session.claim(stored.client_id, runtime.node))
+                claim = await resolve(runtime.stores.session.claim(stored.client_id, runtime.node))
                 if claim.session is None:
                     continue
-                self._registry.adopt(claim, claim.session, await settle(runtime.stores.queue.load(stored.client_id)))
+                self._registry.adopt(claim, claim.session, await resolve(runtime.stores.queue.load(stored.client_id)))
                 restored += 1
                 self._registry.write(release_of(stored, claim.epoch, now))
             cursor = page.cursor
@@ -84,7 +84,7 @@ class Recovery:
     async def _adopt_orphaned(self, patient: bool) -> int:
         """Adopt the orphaned sessions that the store names, concurrently; returns their number."""
         runtime = self._runtime
-        names = await settle(runtime.stores.session.orphaned(runtime.node, SESSIONS_AT_ONCE))
+        names = await resolve(runtime.stores.session.orphaned(runtime.node, SESSIONS_AT_ONCE))
         attempts: list[Deferred[Any]] = [run(self._adopt(name, patient)) for name in names]
         results = await DeferredList(attempts, consumeErrors=True)
         for _, result in results:

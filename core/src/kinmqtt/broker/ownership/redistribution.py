@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from twisted.logger import Logger
 
 from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.session.memory_queue import WaitingHere
+from kinmqtt.broker.session.memory_queue import MemoryQueue
 from kinmqtt.broker.session.queue import RETRY_S
-from kinmqtt.broker.session.stored_queue import READ_AT_ONCE, WaitingInStore
+from kinmqtt.broker.session.stored_queue import READ_AT_ONCE, StoredQueue
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import run, settle
+from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.reasons import ReasonCode
 
 if TYPE_CHECKING:
@@ -51,28 +51,28 @@ class Redistribution:
         given: list[Delivery] = []
         if not any(subscription.share_group for subscription in session.subscriptions.values()):
             return False
-        if ends and not session.kept and len(session.outgoing) + session.waiting.count > MAX_AT_ONCE:
+        if ends and not session.persistent and len(session.outgoing) + session.queue.count > MAX_AT_ONCE:
             self._start_slices(session)
             return True
         for packet_id, delivery in session.outgoing:
             if delivery.qos == 1 and self._give(session, delivery.shared_filter, delivery.publication, ends):
                 session.hand_on(packet_id, delivery)
                 given.append(delivery)
-        if isinstance(session.waiting, WaitingHere):
-            for delivery in list(session.waiting.deliveries):
+        if isinstance(session.queue, MemoryQueue):
+            for delivery in list(session.queue.deliveries):
                 if self._give(session, delivery.shared_filter, delivery.publication, ends):
-                    session.waiting.take_out(delivery)
+                    session.queue.take_out(delivery)
                     given.append(delivery)
-        if given and not session.kept:
+        if given and not session.persistent:
             # A persistent session is reloaded with its messages if the commit fails; these would be lost.
-            self._runtime.turn.batch.otherwise.append(lambda reason: self._retry_later(session, given, ends))
+            self._runtime.turn.batch.on_commit_failed.append(lambda reason: self._retry_later(session, given, ends))
         return bool(given)
 
     def _start_slices(self, session: Session) -> None:
         """Redistribute the many messages of a session that ends with its connection, in the background."""
         held = [delivery for _, delivery in session.outgoing if delivery.qos == 1]
-        if isinstance(session.waiting, WaitingHere):
-            held += session.waiting.deliveries
+        if isinstance(session.queue, MemoryQueue):
+            held += session.queue.deliveries
         held = [delivery for delivery in held if delivery.shared_filter is not None]
         run(self._give_in_slices(session, held)).addErrback(
             lambda failure: log.failure(
@@ -93,7 +93,7 @@ class Redistribution:
             if turn.batch is not batch:
                 batch = turn.batch
                 given = []
-                batch.otherwise.append(partial(self._commit_failed, session, given))
+                batch.on_commit_failed.append(partial(self._commit_failed, session, given))
                 turn.touch()
             given.append(delivery)
 
@@ -104,18 +104,18 @@ class Redistribution:
         """Schedule a retry; where too much waits for one already, drop the messages."""
         runtime = self._runtime
         size_bytes = sum(delivery.size_bytes for delivery in given)
-        too_much = runtime.waiting.size_bytes + size_bytes > runtime.limits.max_all_queued_bytes
+        too_much = runtime.queued.size_bytes + size_bytes > runtime.limits.max_all_queued_bytes
         if too_much or self._awaiting_retry + len(given) > MAX_AWAITING_RETRY:
             for delivery in given:
                 self._runtime.drop(session.client_id, delivery.publication.message, "store_failed")
             return
         self._awaiting_retry += len(given)
-        runtime.waiting.size_bytes += size_bytes
+        runtime.queued.size_bytes += size_bytes
         runtime.clock.later(RETRY_S, partial(self._retry, session, given, ends))
 
     def _retry(self, session: Session, given: list[Delivery], ends: bool) -> None:
         self._awaiting_retry -= len(given)
-        self._runtime.waiting.size_bytes -= sum(delivery.size_bytes for delivery in given)
+        self._runtime.queued.size_bytes -= sum(delivery.size_bytes for delivery in given)
         turn = self._runtime.turn
         turn.touch()
         taken = [
@@ -124,7 +124,7 @@ class Redistribution:
             if self._give(session, delivery.shared_filter, delivery.publication, ends, gone=True)
         ]
         if taken:
-            turn.batch.otherwise.append(lambda reason: self._retry_later(session, taken, ends))
+            turn.batch.on_commit_failed.append(lambda reason: self._retry_later(session, taken, ends))
 
     async def queue_left(self, session: Session, ends: bool) -> None:
         """Redistribute what waits in the queue store; stops where the client comes back in the meantime.
@@ -133,13 +133,13 @@ class Redistribution:
         Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` where a store fails; the queue must then be
         reloaded.
         """
-        waiting = session.waiting
-        if not isinstance(waiting, WaitingInStore) or not any(s.share_group for s in session.subscriptions.values()):
+        waiting = session.queue
+        if not isinstance(waiting, StoredQueue) or not any(s.share_group for s in session.subscriptions.values()):
             return
         cursor = waiting.cursor
         while session.connection is None:
             try:
-                entries = await settle(self._runtime.stores.queue.read(session.client_id, cursor, READ_AT_ONCE))
+                entries = await resolve(self._runtime.stores.queue.read(session.client_id, cursor, READ_AT_ONCE))
             except Exception:
                 log.failure("the queue of {client_id!r} can't be read", client_id=session.client_id)
                 raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE) from None

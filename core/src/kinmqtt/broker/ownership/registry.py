@@ -57,7 +57,7 @@ class Registry:
         session = Session(self._runtime, opening.client, epoch, opening.expiry_s)
         session.will = opening.will
         self.by_id[session.client_id] = session
-        if session.kept:
+        if session.persistent:
             self.write(OpenSession(epoch, _stored(session)))
             self._runtime.turn.batch.opened += 1
         if self._runtime.hooks.session_created.active:
@@ -68,7 +68,7 @@ class Registry:
         """Continue a session for the client that has come back to it."""
         client = opening.client
         before = (session.expiry_s, session.will)
-        self._runtime.turn.batch.otherwise.append(lambda reason: _undo_resume(session, *before))
+        self._runtime.turn.batch.on_commit_failed.append(lambda reason: _undo_resume(session, *before))
         session.identify(client)
         session.expiry_s = opening.expiry_s
         session.will = opening.will
@@ -88,7 +88,7 @@ class Registry:
     def adopt(self, claim: Claim, stored: StoredSession, state: QueueState) -> Session:
         """Make a stored session one of this node's, with the ``state`` of its queue."""
         client = Client(stored.client_id, stored.username, protocol_version=stored.protocol_version)
-        session = Session(self._runtime, client, claim.epoch, stored.expiry_s, kept=True)
+        session = Session(self._runtime, client, claim.epoch, stored.expiry_s, persistent=True)
         session.will = stored.will
         session.username_unverified = stored.username_unverified
         session.created_at = stored.created_at

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from kinmqtt.broker.ownership.background import in_background
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import pause, settle
+from kinmqtt.hooks.awaitables import pause, resolve
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.queue import Append, QueueState, QueueWrite
@@ -67,19 +67,19 @@ class Reload:
                     raise
                 await pause(self._runtime.clock, RETRY_S)
                 continue
-            complete = _with_appends(state, turn.held(client_id), epoch)
+            complete = _with_appends(state, turn.paused_writes(client_id), epoch)
             if complete is not None:
                 return complete
 
     async def _load_once(self, client_id: str) -> QueueState:
         turn = self._runtime.turn
         try:
-            await turn.hold(client_id)
+            await turn.pause_writes(client_id)
             if turn.recovery.awaits_retry(client_id, queue_only=True):
                 raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
-            return await settle(self._runtime.stores.queue.load(client_id))
+            return await resolve(self._runtime.stores.queue.load(client_id))
         finally:
-            turn.go_on(client_id)
+            turn.resume_writes(client_id)
 
     async def _reload(self, session: Session) -> None:
         """Retry until the session is restored, here or by a claim of its client id, or is no longer this node's."""

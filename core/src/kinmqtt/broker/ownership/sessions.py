@@ -17,8 +17,8 @@ from kinmqtt.broker.ownership.subscription_removal import SubscriptionRemoval
 from kinmqtt.broker.ownership.wills import Wills
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.routing.due import Due
-    from kinmqtt.broker.routing.publisher import Publishing
+    from kinmqtt.broker.routing.due import DuePublisher
+    from kinmqtt.broker.routing.publisher import MessagePublisher
     from kinmqtt.broker.routing.router import Router
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt_spi.services.cluster import ClusterBackend
@@ -31,14 +31,19 @@ class Sessions:
     """
 
     def __init__(
-        self, runtime: Runtime, router: Router, publishing: Publishing, due: Due, cluster: ClusterBackend
+        self,
+        runtime: Runtime,
+        router: Router,
+        publisher: MessagePublisher,
+        due: DuePublisher,
+        cluster: ClusterBackend,
     ) -> None:
         registry = Registry(runtime, router)
-        wills = Wills(runtime, publishing, due)
+        wills = Wills(runtime, publisher, due)
         redistribution = Redistribution(runtime, router)
         removal = SubscriptionRemoval(runtime, router)
         reload = Reload(runtime, registry)
-        ending = Ending(runtime, registry, publishing, wills, redistribution, removal, reload)
+        ending = Ending(runtime, registry, publisher, wills, redistribution, removal, reload)
         leaving = Leaving(runtime, registry, cluster, wills, redistribution, ending)
         claims = Claims(runtime, registry, cluster, wills, removal, reload, ending, leaving)
         recovery = Recovery(runtime, registry, wills, removal, reload, claims)

@@ -14,15 +14,15 @@ from twisted.python.failure import Failure
 from kinmqtt.broker.message.names import check_made_names
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import pause, run, settle
+from kinmqtt.hooks.awaitables import pause, resolve, run
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.session import ClearWill
 from kinmqtt_spi.values import Client, Message, Will
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.routing.due import Due
-    from kinmqtt.broker.routing.publisher import Publishing
+    from kinmqtt.broker.routing.due import DuePublisher
+    from kinmqtt.broker.routing.publisher import MessagePublisher
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
 
@@ -35,9 +35,9 @@ MAX_AWAITING_RETRY: Final = 10_000
 class Wills:
     """Publishes the wills of sessions whose clients are gone."""
 
-    def __init__(self, runtime: Runtime, publishing: Publishing, due: Due) -> None:
+    def __init__(self, runtime: Runtime, publisher: MessagePublisher, due: DuePublisher) -> None:
         self._runtime = runtime
-        self._publishing = publishing
+        self._publisher = publisher
         self._due = due
         self._awaiting_retry = 0
         self._unpublished: dict[str, list[Deferred[None]]] = {}
@@ -51,7 +51,11 @@ class Wills:
         will, session.will = session.will, None
         if will is None:
             return
-        work = self._publish_persistent(session, will) if session.kept else self._publish_last(session.client, will)
+        work = (
+            self._publish_persistent(session, will)
+            if session.persistent
+            else self._publish_last(session.client, will)
+        )
         # Until it is published the will counts against the limit, though its session may be gone.
         everybody = self._runtime.accounts.all
         size_bytes = will.message.size_bytes
@@ -79,10 +83,10 @@ class Wills:
 
         The client was allowed to leave the will when it connected, but may have lost that right since.
         """
-        message = self._publishing.completed(will.message)
+        message = self._publisher.completed(will.message)
         if not await self._due.may_still(client, Action.WILL, message):
             return None
-        outcome = await settle(self._runtime.hooks.will_publishing(client, message))
+        outcome = await resolve(self._runtime.hooks.will_publishing(client, message))
         if not isinstance(outcome, Message):
             return None
         try:
@@ -93,7 +97,7 @@ class Wills:
                 "a plugin made an unfit message of a will to {topic!r}: {error}", topic=message.topic, error=error
             )
             return None
-        return self._publishing.completed(outcome)
+        return self._publisher.completed(outcome)
 
     async def _publish_persistent(self, session: Session, will: Will) -> None:
         """Publish the will of a session that continues; the session store holds it for retries."""
@@ -124,7 +128,7 @@ class Wills:
         self._awaiting_retry += 1
         try:
             await pause(self._runtime.clock, RETRY_S)
-            await self._publishing.publish_until_kept(message, lambda: None)
+            await self._publisher.publish_until_committed(message, lambda: None)
         finally:
             self._awaiting_retry -= 1
 
@@ -141,7 +145,7 @@ class Wills:
                 self._clear(session)
 
         try:
-            await self._publishing.publish_with(message, along)
+            await self._publisher.publish_with(message, along)
         except CommitFailed:
             return False
         return True

@@ -41,22 +41,22 @@ def deliver(
     return True
 
 
-def deliver_when_kept(runtime: Runtime, target: Target, publication: Publication, permitted: bool = False) -> bool:
+def deliver_after_commit(runtime: Runtime, target: Target, publication: Publication, permitted: bool = False) -> bool:
     """The same, for a message that may have to come again: only what is kept with this turn's writes is done at once.
 
     Whatever would go out without being kept goes when the turn's writes are, or not at all.
     """
     session = target.session
     # What finds the queue full is dropped, queued or refused, but not sent.
-    if min(target.qos, publication.publish.qos) and (session.kept or session.has_no_room):
+    if min(target.qos, publication.publish.qos) and (session.persistent or session.has_no_capacity):
         return deliver(runtime, target, publication, permitted=permitted)
-    runtime.turn.batch.afterwards.append(partial(_deliver_now, runtime, target, publication, permitted))
+    runtime.turn.batch.after_commit.append(partial(_deliver_now, runtime, target, publication, permitted))
     return True
 
 
 def _deliver_now(runtime: Runtime, target: Target, publication: Publication, permitted: bool) -> None:
     session = target.session
-    if session.kept or session.connection is not None:
+    if session.persistent or session.connection is not None:
         deliver(runtime, target, publication, permitted=permitted)
     else:
         runtime.drop(session.client_id, publication.message, "offline")

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
-from kinmqtt.hooks.awaitables import run, settle
+from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt.hooks.denial_log import shown, user
 from kinmqtt.hooks.dispatch import HookVerdict
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.values import Client, Message, deny
 
 if TYPE_CHECKING:
-    from kinmqtt.broker.routing.publisher import Publishing
+    from kinmqtt.broker.routing.publisher import MessagePublisher
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
 
@@ -32,12 +32,14 @@ CLIENTS_TOLD: Final = 1000
 """Of so many clients it is remembered that the log has told of them."""
 
 
-class Due:
+class DuePublisher:
     """Publishes for clients what they have left, in the order of its time for each, where they still may."""
 
-    def __init__(self, runtime: Runtime, publishing: Publishing, session_of: Callable[[str], Session | None]) -> None:
+    def __init__(
+        self, runtime: Runtime, publisher: MessagePublisher, session_of: Callable[[str], Session | None]
+    ) -> None:
         self._runtime = runtime
-        self._publishing = publishing
+        self._publisher = publisher
         self._session_of = session_of
         self._locks: dict[str, DeferredLock] = {}
         self._told: dict[str, float] = {}
@@ -45,13 +47,13 @@ class Due:
     async def may_still(self, client: Client, action: Action, message: Message) -> bool:
         """Whether a client may publish a message, or have its will published, now; one that is denied is dropped."""
         request = AuthorizationRequest(client, action, message.topic, message.qos, message.retain)
-        ruling = await settle(self._runtime.rights.ask(request))
+        ruling = await resolve(self._runtime.rights.ask(request))
         if ruling.decision.allowed and action is Action.PUBLISH:
             ruling = self._past_nobody(message.topic) or ruling
         if ruling.decision.allowed:
             return True
-        self._runtime.rights.tell(request, ruling)
-        self._tell_once(client, message.topic, ruling)
+        self._runtime.rights.report_denial(request, ruling)
+        self._log_once(client, message.topic, ruling)
         self._runtime.drop(client.client_id, message, "not_authorized")
         return False
 
@@ -64,18 +66,18 @@ class Due:
     ) -> None:
         """Publish for a client, with what ``along`` writes; what it may not publish any more is written without it.
 
-        See :meth:`~kinmqtt.broker.routing.publisher.Publishing.publish_until_kept`.
+        See :meth:`~kinmqtt.broker.routing.publisher.MessagePublisher.publish_until_committed`.
         """
         lock = self._locks.setdefault(client.client_id, DeferredLock())
         await lock.acquire()
         try:
-            message = self._publishing.completed(message)
+            message = self._publisher.completed(message)
             allowed = await self.may_still(self._as_known(client), Action.PUBLISH, message)
             # It goes its way before the next one is asked about: one that waits for a store holds up nobody.
             work: Deferred[None] = run(
-                self._publishing.publish_until_kept(message, along, pending)
+                self._publisher.publish_until_committed(message, along, pending)
                 if allowed
-                else self._publishing.write_until_kept(along, pending)
+                else self._publisher.write_until_committed(along, pending)
             )
         finally:
             lock.release()
@@ -99,7 +101,7 @@ class Due:
             return HookVerdict(deny(text=str(error)), "")
         return None
 
-    def _tell_once(self, client: Client, topic: str, ruling: HookVerdict) -> None:
+    def _log_once(self, client: Client, topic: str, ruling: HookVerdict) -> None:
         now = self._runtime.clock.monotonic()
         told_at = self._told.get(client.client_id)
         if told_at is not None and now - told_at < QUIET_S:

@@ -211,7 +211,7 @@ class Fanouts:
         groups = {key: self._groups[key] for key in matches.groups}
         runtime = self._runtime
         hooks = runtime.hooks
-        watched = runtime.tells_delivered or hooks.dropped.active or hooks.delivering.for_topic(topic) is not None
+        watched = runtime.notifies_delivered or hooks.dropped.active or hooks.delivering.for_topic(topic) is not None
         targets = merge(matches.subscribers, self._session_of)
         count = len(targets)
         is_large = count >= self._large

@@ -14,7 +14,7 @@ from kinmqtt.broker.routing.router import Routed
 from kinmqtt.broker.routing.target import target_of
 from kinmqtt.broker.session.queue import RETRY_S
 from kinmqtt.broker.turn.recovery import CommitFailed
-from kinmqtt.hooks.awaitables import as_deferred, pause, run, settle
+from kinmqtt.hooks.awaitables import as_deferred, pause, resolve, run
 from kinmqtt.hooks.messages import check_message
 from kinmqtt_spi.values import Maybe, Message, Subscription
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kinmqtt.broker.turn.ports import Peer
 
 
-class Publishing:
+class MessagePublisher:
     """Retains and routes messages, whoever published them."""
 
     def __init__(self, runtime: Runtime, router: Router, retained: Retained) -> None:
@@ -58,7 +58,7 @@ class Publishing:
         self, publication: Publication, fanout: Fanout | None, after_commit: bool, connection: Peer | None
     ) -> Maybe[Routed]:
         if publication.publish.retain:
-            full = self._retained.has_no_room_for(publication)
+            full = self._retained.lacks_capacity_for(publication)
             if isinstance(full, Awaitable):
                 return run(self._when_known(full, publication, after_commit, connection))
             if full:
@@ -84,11 +84,11 @@ class Publishing:
         check_message(message)
         turn = self._runtime.turn
         turn.touch()
-        await settle(self.take(Publication.of(message), after_commit=True))
+        await resolve(self.take(Publication.of(message), after_commit=True))
         along()
         await turn.committed()
 
-    async def publish_until_kept(
+    async def publish_until_committed(
         self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None
     ) -> None:
         """The same, again and again until it is kept; ``pending`` asks whether it is not, after all."""
@@ -103,7 +103,7 @@ class Publishing:
             if pending is not None and not await pending():
                 return
 
-    async def write_until_kept(
+    async def write_until_committed(
         self, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None
     ) -> None:
         """The same, with nothing published."""
@@ -115,7 +115,7 @@ class Publishing:
                 await turn.committed()
                 return
             except CommitFailed:
-                pass  # As in publish_until_kept.
+                pass  # As in publish_until_committed.
             await pause(self._runtime.clock, RETRY_S)
             if pending is not None and not await pending():
                 return
@@ -150,14 +150,14 @@ class Publishing:
         self._runtime.turn.touch()
         if is_full:
             return self._not_retained(publication)
-        return await settle(self._retain(publication, None, after_commit, connection))
+        return await resolve(self._retain(publication, None, after_commit, connection))
 
     async def _after(
         self, retained: Awaitable[None], publication: Publication, after_commit: bool, connection: Peer | None
     ) -> Routed:
         await as_deferred(retained)
         self._runtime.turn.touch()
-        return await settle(self._router.route(publication, after_commit=after_commit, connection=connection))
+        return await resolve(self._router.route(publication, after_commit=after_commit, connection=connection))
 
     def completed(self, message: Message) -> Message:
         """The message as received now: with an id of its own and the moment from which its expiry counts."""

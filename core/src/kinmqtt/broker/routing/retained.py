@@ -15,8 +15,8 @@ from kinmqtt.broker import event_log as events
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.target import target_of
-from kinmqtt.hooks.awaitables import as_deferred, run, settle
-from kinmqtt.hooks.messages import KEPT_PREFIX
+from kinmqtt.hooks.awaitables import as_deferred, resolve, run
+from kinmqtt.hooks.messages import PLUGIN_VALUES_PREFIX
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.event import EventKind
 from kinmqtt_spi.services.retain import RetainPage, RetainVersion, RetainWrite, retained_bytes
@@ -69,7 +69,7 @@ class Retained:
         """After a start: what is retained from now on is newer than all there is, also where a clock was set back."""
         cursor: object = None
         while True:
-            contents = await settle(self._runtime.stores.retain.iterate(cursor))
+            contents = await resolve(self._runtime.stores.retain.iterate(cursor))
             self._latest = max([self._latest, *(write.version.received_at for write in contents.writes)])
             cursor = contents.cursor
             if cursor is None:
@@ -77,7 +77,7 @@ class Retained:
                 self._latest = nextafter(self._latest, inf)
                 return
 
-    def has_no_room_for(self, publication: Publication) -> Maybe[bool]:
+    def lacks_capacity_for(self, publication: Publication) -> Maybe[bool]:
         """Whether a message can't be retained for there are too many; one in place of another may."""
         publish = publication.publish
         if not publish.payload or publish.topic.startswith(SYS_PREFIX):
@@ -115,25 +115,25 @@ class Retained:
         except ServiceUnavailable:
             return True  # Whoever sends it again finds the store there, or gets the same answer.
 
-    def keep_value(self, plugin: str, key: str, value: bytes | None) -> None:
+    def persist_value(self, plugin: str, key: str, value: bytes | None) -> None:
         """Keep a plugin's value, or forget it, with this turn's writes."""
         runtime = self._runtime
-        message = Message(f"{KEPT_PREFIX}{plugin}/{key}", value or b"", 1, True)
+        message = Message(f"{PLUGIN_VALUES_PREFIX}{plugin}/{key}", value or b"", 1, True)
         self._put(message.received(runtime.mint(), runtime.clock.now(), None))
         runtime.turn.touch()
 
     async def has_value(self, plugin: str, key: str) -> bool:
         """Whether a plugin's value is kept."""
-        page = await settle(self._runtime.stores.retain.match(f"{KEPT_PREFIX}{plugin}/{key}", None, 1))
+        page = await resolve(self._runtime.stores.retain.match(f"{PLUGIN_VALUES_PREFIX}{plugin}/{key}", None, 1))
         return bool(page.messages)
 
-    async def kept_values(self, plugin: str) -> dict[str, bytes]:
+    async def persisted_values(self, plugin: str) -> dict[str, bytes]:
         """All that a plugin keeps, by key."""
-        prefix = f"{KEPT_PREFIX}{plugin}/"
+        prefix = f"{PLUGIN_VALUES_PREFIX}{plugin}/"
         found: dict[str, bytes] = {}
         cursor: object = None
         while True:
-            page = await settle(self._runtime.stores.retain.match(f"{prefix}#", cursor, PAGE))
+            page = await resolve(self._runtime.stores.retain.match(f"{prefix}#", cursor, PAGE))
             found.update((message.topic.removeprefix(prefix), message.payload) for message in page.messages)
             cursor = page.cursor
             if cursor is None:
@@ -171,9 +171,9 @@ class Retained:
             events.record(runtime, kind, publisher, self._epoch_of(publisher), topic=message.topic)
         hooks = runtime.hooks
         if message.payload and hooks.retained.active:
-            batch.afterwards.append(lambda: hooks.retained(message))
+            batch.after_commit.append(lambda: hooks.retained(message))
         elif not message.payload and hooks.retain_cleared.active:
-            batch.afterwards.append(lambda: hooks.retain_cleared(message.topic))
+            batch.after_commit.append(lambda: hooks.retain_cleared(message.topic))
 
     def send(self, session: Session, made: Sequence[tuple[Subscription, bool]]) -> None:
         """Send what matches subscriptions that were just made, where they ask for that (MQTT-3.3.1-9 to 11).
@@ -223,15 +223,15 @@ class Retained:
         connection = session.connection
         cursor: object = None
         while connection is not None and session.connection is connection:
-            page = await settle(self._runtime.stores.retain.match(subscription.filter, cursor, PAGE))
+            page = await resolve(self._runtime.stores.retain.match(subscription.filter, cursor, PAGE))
             now = self._runtime.clock.now()
             size_bytes = 0
             for message in page.messages:
-                if message.has_expired(now) or message.topic.startswith(KEPT_PREFIX):
+                if message.has_expired(now) or message.topic.startswith(PLUGIN_VALUES_PREFIX):
                     continue
                 if size_bytes > BYTES_AT_ONCE:
                     self._runtime.turn.touch()
-                    await connection.room(PAGE)
+                    await connection.wait_for_capacity(PAGE)
                     if session.connection is not connection:
                         return
                     size_bytes = 0
@@ -242,12 +242,12 @@ class Retained:
             if cursor is None:
                 return
             # In a later turn: a filter that finds nothing for many pages leaves others theirs.
-            await connection.room(PAGE)
+            await connection.wait_for_capacity(PAGE)
 
     async def expire(self, now: float) -> None:
         """Remove what has expired at ``now``, some of it at one time."""
         for _ in range(EXPIRE_ROUNDS):
-            removed = await settle(self._runtime.stores.retain.expire(now, EXPIRE_AT_ONCE))
+            removed = await resolve(self._runtime.stores.retain.expire(now, EXPIRE_AT_ONCE))
             if self._runtime.hooks.retain_cleared.active:
                 for message in removed:
                     self._runtime.hooks.retain_cleared(message.topic)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.message.publication import Publication
-from kinmqtt.broker.routing.deliver import deliver, deliver_when_kept
+from kinmqtt.broker.routing.deliver import deliver, deliver_after_commit
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import Fanouts
 from kinmqtt.broker.routing.groups import Group, GroupKey
-from kinmqtt.broker.routing.passage import Passage
+from kinmqtt.broker.routing.sliced_delivery import SlicedDelivery
 from kinmqtt.broker.routing.target import Target
 from kinmqtt.broker.session.receive_rights import is_allowed
-from kinmqtt.hooks.awaitables import run, settle
+from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
 from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
@@ -87,7 +87,7 @@ class Router:
             route = RouteChange(subscription.filter, subscription.share_group)
             self._interest[route] = self._interest.get(route, 0) + 1
             if self._interest[route] == 1:
-                self._tell_cluster(added=[route])
+                self._update_cluster(added=[route])
         return new
 
     def unsubscribe(self, client_id: str, subscription: Subscription) -> None:
@@ -102,7 +102,7 @@ class Router:
             self._interest[route] -= 1
             if not self._interest[route]:
                 del self._interest[route]
-                self._tell_cluster(removed=[route])
+                self._update_cluster(removed=[route])
 
     def _join(self, key: GroupKey, member: Subscriber) -> None:
         client_id = member.client_id
@@ -191,7 +191,7 @@ class Router:
         runtime = self._runtime
         if fanout is None or fanout.generation != self.fanouts.generation:
             fanout = self.fanouts.get(publish.topic)
-        if runtime.tells_published:
+        if runtime.notifies_published:
             runtime.hooks.published.about(publish.topic, publication.message)
         if fanout.is_large and not after_commit:
             return run(self._route_in_slices(publication, fanout, connection))
@@ -217,7 +217,7 @@ class Router:
             if publication.has_expired(runtime.clock.now()):
                 runtime.drop(publication.publisher.client_id, publication.message, "expired")
                 return _DELIVERED
-            return await settle(begin())
+            return await resolve(begin())
         finally:
             self._let_next_begin(topic)
 
@@ -232,7 +232,7 @@ class Router:
         groups = fanout.groups  # A plugin that is asked below may make the fan-out stale.
         if after_commit:
             for target in fanout.targets:
-                accepted &= deliver_when_kept(self._runtime, target, publication)
+                accepted &= deliver_after_commit(self._runtime, target, publication)
         elif publication.publish.qos:
             accepted = fanout.assured(publication)
         else:
@@ -256,11 +256,11 @@ class Router:
         runtime = self._runtime
         runtime.slices.hurry()
         try:
-            passage = Passage(runtime, self.fanouts, self._session_of, publication, fanout, connection)
-            while not passage.go_on():
+            sliced = SlicedDelivery(runtime, self.fanouts, self._session_of, publication, fanout, connection)
+            while not sliced.deliver_slice():
                 await runtime.slices.turn()
                 runtime.turn.touch()
-            return self._to_groups(publication, passage.groups, False, passage.accepted)
+            return self._to_groups(publication, sliced.groups, False, sliced.accepted)
         finally:
             if holds:
                 self._let_next_begin(topic)
@@ -315,7 +315,7 @@ class Router:
             session = self._session_of(member.client_id)
             if session is not None and (rights is None or self._may_receive(session, publication, rights)):
                 alone = len(group.members) == 1
-                if alone or not (session.ending or (publication.publish.qos and session.has_no_room)):
+                if alone or not (session.ending or (publication.publish.qos and session.has_no_capacity)):
                     if self._give(group.target(member, session), publication, after_commit):
                         group.turn += 1
                         return True
@@ -354,7 +354,7 @@ class Router:
             if rights is not None and not self._may_receive(session, publication, rights):
                 continue
             target = group.target(member, session)
-            if session.ending or (publication.publish.qos and session.has_no_room):
+            if session.ending or (publication.publish.qos and session.has_no_capacity):
                 full = target
             elif self._give(target, publication, after_commit):
                 # Those that were passed over had their turn: who comes after them has not two for each of theirs.
@@ -387,7 +387,7 @@ class Router:
             session = self._session_of(member.client_id)
             if session is not None:
                 target = group.target(member, session)
-                if session.ending or (publication.publish.qos and session.has_no_room):
+                if session.ending or (publication.publish.qos and session.has_no_capacity):
                     full = target
                 elif self._give(target, publication, after_commit):
                     return True
@@ -444,7 +444,7 @@ class Router:
     def _give(self, target: Target, publication: Publication, after_commit: bool) -> bool:
         """Deliver to a member that may have the message; ``False`` if its queue refused."""
         if after_commit:
-            return deliver_when_kept(self._runtime, target, publication, True)
+            return deliver_after_commit(self._runtime, target, publication, True)
         return deliver(self._runtime, target, publication, False, True)
 
     def _is_ending(self, client_id: str) -> bool:
@@ -455,6 +455,6 @@ class Router:
         session = self._session_of(client_id)
         return session is not None and session.connection is not None
 
-    def _tell_cluster(self, added: Sequence[RouteChange] = (), removed: Sequence[RouteChange] = ()) -> None:
+    def _update_cluster(self, added: Sequence[RouteChange] = (), removed: Sequence[RouteChange] = ()) -> None:
         self._routes_version += 1
         self._cluster.routes_update(self._routes_version, added, removed)

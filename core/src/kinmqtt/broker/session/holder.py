@@ -12,7 +12,7 @@ class Holder(Recipient):
     """The account-keeping of a session: it is right at every moment between two calls.
 
     Subscriptions and the will change here and nowhere else. What is queued is counted by what waits for the client
-    (:class:`~kinmqtt.broker.session.queue.Waiting`) and by the session.
+    (:class:`~kinmqtt.broker.session.queue.SessionQueue`) and by the session.
     """
 
     __slots__ = (
@@ -23,17 +23,17 @@ class Holder(Recipient):
         "_runtime",
         "_will",
         "account",
-        "kept",
+        "persistent",
         "queued_bytes",
         "subscription_bytes",
         "subscriptions",
         "will_bytes",
     )
 
-    def __init__(self, runtime: Runtime, name: str, kept: bool) -> None:
-        """``name`` is that of the user's account; ``kept`` says whether the session outlives its connection."""
+    def __init__(self, runtime: Runtime, name: str, persistent: bool) -> None:
+        """``name`` is that of the user's account; ``persistent`` says whether the session outlives its connection."""
         self._runtime = runtime
-        self.kept = kept
+        self.persistent = persistent
         """Whether the session outlives its connection, and so lives in the stores."""
         self.account = runtime.accounts.enter(name)
         """The user's: it is left when the session ends."""
@@ -96,7 +96,7 @@ class Holder(Recipient):
         """So much more, or less, is held for the client."""
         self.queued_bytes += more_bytes
         self.account.queued_bytes += more_bytes
-        self._runtime.waiting.size_bytes += more_bytes
+        self._runtime.queued.size_bytes += more_bytes
 
     def count_for(self, name: str) -> None:
         """From now on what the session holds counts for the user of this name."""
@@ -104,7 +104,7 @@ class Holder(Recipient):
             return
         before, self.account = self.account, self._runtime.accounts.enter(name)
         for account, sign in ((before, -1), (self.account, 1)):
-            account.sessions += sign if self.kept else 0
+            account.sessions += sign if self.persistent else 0
             account.subscription_bytes += sign * self.subscription_bytes
             account.will_bytes += sign * self.will_bytes
             account.queued_bytes += sign * self.queued_bytes
@@ -131,7 +131,7 @@ class Holder(Recipient):
         self.will_bytes = will_bytes
 
     def _count_session(self, one: int) -> None:
-        if self.kept:
+        if self.persistent:
             self.account.sessions += one
             self._runtime.accounts.all.sessions += one
 

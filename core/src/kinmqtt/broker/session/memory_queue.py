@@ -8,15 +8,15 @@ from typing import final
 from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
-from kinmqtt.broker.session import overflow as full_queue
-from kinmqtt.broker.session.overflow import Fate
+from kinmqtt.broker.session import overflow
+from kinmqtt.broker.session.overflow import OverflowAction
 from kinmqtt.broker.session.owner import QueueOwner
-from kinmqtt.broker.session.queue import Waiting
+from kinmqtt.broker.session.queue import SessionQueue
 from kinmqtt.broker.session.receive_rights import may_receive
 
 
 @final
-class WaitingHere(Waiting):
+class MemoryQueue(SessionQueue):
     """In memory, for as long as the session's connection lasts."""
 
     __slots__ = ("_deliveries", "_expiring_at")
@@ -34,23 +34,23 @@ class WaitingHere(Waiting):
             self._deliveries = deque()
         return self._deliveries
 
-    def fate_of(self, publication: Publication) -> Fate | None:
-        """See :meth:`Waiting.fate_of`; what has expired takes no place."""
+    def overflow_action(self, publication: Publication) -> OverflowAction | None:
+        """See :meth:`SessionQueue.overflow_action`; what has expired takes no place."""
         if self.is_full:
             self._forget_expired()
-        return super().fate_of(publication)
+        return super().overflow_action(publication)
 
-    def add(self, delivery: Delivery, fate: Fate | None) -> None:
-        """Have a message wait behind the others; with a ``fate`` that says who gives way for it."""
+    def add(self, delivery: Delivery, action: OverflowAction | None) -> None:
+        """Have a message wait behind the others; with a ``action`` that says who gives way for it."""
         publication = delivery.publication
         self.deliveries.append(delivery)
         self._comes(delivery.size_bytes)
         expires_at = publication.expires_at
         if expires_at is not None and (self._expiring_at is None or expires_at < self._expiring_at):
             self._expiring_at = expires_at
-        if fate is not None:
-            self._make_room(fate)
-        self._tell_queued(publication)
+        if action is not None:
+            self._make_room(action)
+        self._notify_queued(publication)
 
     def take_out(self, delivery: Delivery) -> None:
         """Another takes a message over."""
@@ -58,7 +58,7 @@ class WaitingHere(Waiting):
         self.leaves(delivery.size_bytes)
 
     def pump(self) -> None:
-        """See :meth:`Waiting.pump`."""
+        """See :meth:`SessionQueue.pump`."""
         session = self._session
         deliveries = self.deliveries
         now = self._runtime.clock.now()
@@ -73,9 +73,11 @@ class WaitingHere(Waiting):
             elif not guarded or may_receive(self._runtime, session, publication.stored):
                 session.transmit(session.assign(delivery), delivery)
 
-    def _make_room(self, fate: Fate) -> None:
+    def _make_room(self, action: OverflowAction) -> None:
         deliveries = self.deliveries
-        topic = deliveries[-1].publication.publish.topic if fate is Fate.QUEUED_FOR_TOPIC else None
+        topic = (
+            deliveries[-1].publication.publish.topic if action is OverflowAction.QUEUE_DROPPING_SAME_TOPIC else None
+        )
         while self._is_over:
             older = range(len(deliveries) - 1)
             same = (n for n in older if deliveries[n].publication.publish.topic == topic)
@@ -83,7 +85,7 @@ class WaitingHere(Waiting):
             victim = deliveries[position]
             del deliveries[position]
             self.leaves(victim.size_bytes)
-            full_queue.drop(self._runtime, self._session, victim.publication.message)
+            overflow.drop(self._runtime, self._session, victim.publication.message)
 
     def _forget_expired(self) -> None:
         """Make room of what has expired while it waited."""

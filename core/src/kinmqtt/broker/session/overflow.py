@@ -14,34 +14,34 @@ from kinmqtt_spi.services.queue import OverflowPolicy, QueueFull
 from kinmqtt_spi.values import Message
 
 
-class Fate(Enum):
+class OverflowAction(Enum):
     """What becomes of a message that finds the queue full."""
 
     DROPPED = "dropped"
     REFUSED = "refused"
     """Its publisher is to be told 0x97 (quota exceeded)."""
-    QUEUED_FOR_OLDEST = "queued for oldest"
+    QUEUE_DROPPING_OLDEST = "queued for oldest"
     """It is queued, and the oldest gives way."""
-    QUEUED_FOR_TOPIC = "queued for topic"
+    QUEUE_DROPPING_SAME_TOPIC = "queued for topic"
     """It is queued, and an older one of its topic gives way; where there is none, the oldest."""
 
 
 # For speed: a member of an Enum costs a Python function to look up, and one to find an entry of a dict by.
-DROPPED: Final = Fate.DROPPED
-REFUSED: Final = Fate.REFUSED
-_QUEUED_FOR_OLDEST: Final = Fate.QUEUED_FOR_OLDEST
-_QUEUED_FOR_TOPIC: Final = Fate.QUEUED_FOR_TOPIC
+DROPPED: Final = OverflowAction.DROPPED
+REFUSED: Final = OverflowAction.REFUSED
+_QUEUE_DROPPING_OLDEST: Final = OverflowAction.QUEUE_DROPPING_OLDEST
+_QUEUE_DROPPING_SAME_TOPIC: Final = OverflowAction.QUEUE_DROPPING_SAME_TOPIC
 _DROP_OLDEST: Final = OverflowPolicy.DROP_OLDEST
 _KEEP_LATEST: Final = OverflowPolicy.KEEP_LATEST
 _REFUSE: Final = OverflowPolicy.REFUSE
 
 
-def is_queued(fate: Fate) -> bool:
+def is_queued(action: OverflowAction) -> bool:
     """Whether a message that found the queue full is to be queued."""
-    return fate is _QUEUED_FOR_OLDEST or fate is _QUEUED_FOR_TOPIC
+    return action is _QUEUE_DROPPING_OLDEST or action is _QUEUE_DROPPING_SAME_TOPIC
 
 
-def decide(runtime: Runtime, session: QueueOwner, publication: Publication, is_empty: bool) -> Fate:
+def decide(runtime: Runtime, session: QueueOwner, publication: Publication, is_empty: bool) -> OverflowAction:
     """Decide about a message that finds the queue full; one that is not queued is dropped, counted and told of.
 
     ``is_empty`` says that nothing waits in this queue.
@@ -51,9 +51,9 @@ def decide(runtime: Runtime, session: QueueOwner, publication: Publication, is_e
     # Where all queues together are full, this one may have nothing that could give way.
     if not is_empty:
         if policy is _DROP_OLDEST:
-            return _QUEUED_FOR_OLDEST
+            return _QUEUE_DROPPING_OLDEST
         if policy is _KEEP_LATEST:
-            return _QUEUED_FOR_TOPIC
+            return _QUEUE_DROPPING_SAME_TOPIC
     # Queues hold QoS 1 and 2 only: "QoS 0 first" finds none and drops the newcomer.
     drop(runtime, session, message)
     return REFUSED if policy is _REFUSE else DROPPED

@@ -16,8 +16,8 @@ class QueueOwner(Holder):
 
     __slots__ = ("client", "connection", "epoch", "outgoing", "receive_rights", "sequence")
 
-    def __init__(self, runtime: Runtime, client: Client, epoch: int, kept: bool) -> None:
-        super().__init__(runtime, client.quota_key, kept)
+    def __init__(self, runtime: Runtime, client: Client, epoch: int, persistent: bool) -> None:
+        super().__init__(runtime, client.quota_key, persistent)
         self.client = client
         self.epoch = epoch
         self.connection: Peer | None = None

@@ -11,8 +11,8 @@ from typing import Final, final
 
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
-from kinmqtt.broker.session import overflow as full_queue
-from kinmqtt.broker.session.overflow import Fate
+from kinmqtt.broker.session import overflow
+from kinmqtt.broker.session.overflow import OverflowAction
 from kinmqtt.broker.session.owner import QueueOwner
 from kinmqtt_spi.values import Message
 
@@ -20,7 +20,7 @@ RETRY_S: Final = 1.0
 """How long a store that failed is left alone by a session."""
 
 
-class Waiting(ABC):
+class SessionQueue(ABC):
     """Messages of QoS 1 and 2 for which the window has no room yet."""
 
     __slots__ = ("_runtime", "_session", "count", "retrying", "size_bytes")
@@ -38,21 +38,21 @@ class Waiting(ABC):
     def pump(self) -> None:
         """Send what waits, as far as the window goes."""
 
-    def fate_of(self, publication: Publication) -> Fate | None:
+    def overflow_action(self, publication: Publication) -> OverflowAction | None:
         """What becomes of a newcomer; ``None`` where there is room for it."""
-        return full_queue.decide(self._runtime, self._session, publication, not self.count) if self.is_full else None
+        return overflow.decide(self._runtime, self._session, publication, not self.count) if self.is_full else None
 
     def leaves(self, size_bytes: int) -> None:
         """A message that counted for so much waits no longer."""
         self._hold(max(0, self.count - 1), max(0, self.size_bytes - size_bytes))
 
-    def end(self) -> Ended:
+    def end(self) -> ClosedQueue:
         """The session ends, and what waited with it; answers what stands in its place."""
         self._hold(0, 0)
-        return Ended(self._runtime)
+        return ClosedQueue(self._runtime)
 
     def _hold(self, count: int, size_bytes: int) -> None:
-        self._runtime.waiting.messages += count - self.count
+        self._runtime.queued.messages += count - self.count
         self._session.count_queued(size_bytes - self.size_bytes)
         self.count = count
         self.size_bytes = size_bytes
@@ -71,7 +71,7 @@ class Waiting(ABC):
         """Whether the queues of all clients, or those of this one's user, hold as much as they may."""
         limits = self._runtime.limits
         most = limits.max_all_queued_bytes
-        if self._runtime.waiting.size_bytes >= most:
+        if self._runtime.queued.size_bytes >= most:
             return True
         # As LimitSettings.share_of has it, without the call: each message that waits comes here more than once.
         return self._session.account.queued_bytes >= most * limits.user_share
@@ -80,7 +80,7 @@ class Waiting(ABC):
         """Whether they hold more than that."""
         limits = self._runtime.limits
         most = limits.max_all_queued_bytes
-        if self._runtime.waiting.size_bytes > most:
+        if self._runtime.queued.size_bytes > most:
             return True
         return self._session.account.queued_bytes > most * limits.user_share
 
@@ -94,7 +94,7 @@ class Waiting(ABC):
     def _comes(self, size_bytes: int) -> None:
         self._hold(self.count + 1, self.size_bytes + size_bytes)
 
-    def _tell_queued(self, publication: Publication) -> None:
+    def _notify_queued(self, publication: Publication) -> None:
         if self._runtime.hooks.message_queued.active:
             self._runtime.hooks.message_queued(self._session.client_id, publication.message)
 
@@ -106,7 +106,7 @@ class Waiting(ABC):
 
 
 @final
-class Ended(Waiting):
+class ClosedQueue(SessionQueue):
     """Nothing waits, and nothing will: the session is over.
 
     It does not know its session, as the session knows it: a circle of references would stay in memory for long.
@@ -121,23 +121,23 @@ class Ended(Waiting):
         self.retrying = False
 
     def pump(self) -> None:
-        """See :meth:`Waiting.pump`."""
+        """See :meth:`SessionQueue.pump`."""
 
     def all_are_full(self) -> bool:
-        """See :meth:`Waiting.all_are_full`."""
+        """See :meth:`SessionQueue.all_are_full`."""
         return False
 
     def all_hold_too_much(self) -> bool:
-        """See :meth:`Waiting.all_hold_too_much`."""
+        """See :meth:`SessionQueue.all_hold_too_much`."""
         return False
 
-    def fate_of(self, publication: Publication) -> Fate:
-        """See :meth:`Waiting.fate_of`: whatever is meant for the session comes too late."""
-        return Fate.DROPPED
+    def overflow_action(self, publication: Publication) -> OverflowAction:
+        """See :meth:`SessionQueue.overflow_action`: whatever is meant for the session comes too late."""
+        return OverflowAction.DROPPED
 
     def leaves(self, size_bytes: int) -> None:
-        """See :meth:`Waiting.leaves`."""
+        """See :meth:`SessionQueue.leaves`."""
 
-    def end(self) -> Ended:
-        """See :meth:`Waiting.end`."""
+    def end(self) -> ClosedQueue:
+        """See :meth:`SessionQueue.end`."""
         return self

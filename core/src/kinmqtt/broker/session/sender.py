@@ -24,8 +24,8 @@ class PacketSender(QueueOwner):
 
     __slots__ = ("_aliases", "_resumed", "max_packet_bytes", "outbox", "version")
 
-    def __init__(self, runtime: Runtime, client: Client, epoch: int, kept: bool) -> None:
-        super().__init__(runtime, client, epoch, kept)
+    def __init__(self, runtime: Runtime, client: Client, epoch: int, persistent: bool) -> None:
+        super().__init__(runtime, client, epoch, persistent)
         self.outbox: Outbox = runtime.offline
         """Where QoS 0 packets gather: the connection's, or one that counts them as dropped."""
         self.version = client.protocol_version
@@ -35,7 +35,7 @@ class PacketSender(QueueOwner):
         self._resumed = False
         """Whether the client has its CONNACK: nothing goes to it before (MQTT-3.2.0-1)."""
 
-    def settled(self, delivery: Delivery) -> None:
+    def finished(self, delivery: Delivery) -> None:
         """A delivery is over."""
         raise NotImplementedError
 
@@ -66,7 +66,7 @@ class PacketSender(QueueOwner):
         else:
             self._send_now(head, tail)
         self._runtime.statistics.messages_sent.value += 1
-        self._tell_delivered(publication)
+        self._notify_delivered(publication)
 
     def transmit(self, packet_id: int, delivery: Delivery) -> None:
         """Send a delivery that has its packet identifier; nothing happens while there is no connection."""
@@ -99,7 +99,7 @@ class PacketSender(QueueOwner):
             packets.append(payload)
             self._runtime.turn.has_large = True
         self._runtime.statistics.messages_sent.value += 1
-        self._tell_delivered(publication)
+        self._notify_delivered(publication)
 
     def _encode(
         self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
@@ -129,7 +129,7 @@ class PacketSender(QueueOwner):
         """Behave as if the message had been sent and acknowledged (MQTT-3.1.2-25)."""
         self.outgoing.forget(packet_id)
         self._runtime.drop(self.client_id, delivery.publication.message, "packet_too_large")
-        self.settled(delivery)
+        self.finished(delivery)
 
     def _send_now(self, start: bytes, end: bytes) -> None:
         """Send a packet; where its end is large it may be in many outboxes, and is not copied for this one."""
@@ -141,6 +141,6 @@ class PacketSender(QueueOwner):
         else:
             packets.append(start + end)
 
-    def _tell_delivered(self, publication: Publication) -> None:
-        if self._runtime.tells_delivered:
+    def _notify_delivered(self, publication: Publication) -> None:
+        if self._runtime.notifies_delivered:
             self._runtime.hooks.delivered.about(publication.publish.topic, self.client, publication.message)

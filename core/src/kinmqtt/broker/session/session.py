@@ -12,15 +12,15 @@ from typing import Final
 from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
-from kinmqtt.broker.session import overflow as full_queue
-from kinmqtt.broker.session.memory_queue import WaitingHere
-from kinmqtt.broker.session.queue import Ended
+from kinmqtt.broker.session import overflow
+from kinmqtt.broker.session.memory_queue import MemoryQueue
+from kinmqtt.broker.session.queue import ClosedQueue
 from kinmqtt.broker.session.receive_rights import may_receive
 from kinmqtt.broker.session.sender import PacketSender
-from kinmqtt.broker.session.stored_queue import WaitingInStore
+from kinmqtt.broker.session.stored_queue import StoredQueue
 from kinmqtt.broker.turn.ports import Peer
 from kinmqtt.mqtt.aliases import OutgoingAliases
-from kinmqtt.mqtt.qos_state import Incoming, Stage, written_id
+from kinmqtt.mqtt.qos_state import FlightStage, Incoming, written_id
 from kinmqtt.settings import NEVER_EXPIRES
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState, Remove, make_write
@@ -48,33 +48,35 @@ class Session(PacketSender):
     """The state of one client id, with or without a connection."""
 
     __slots__ = (
-        "_owed",
-        "_paying",
         "_publisher",
+        "_resending",
+        "_unsent_inflight",
         "created_at",
         "ending",
         "expiry_s",
         "incoming",
+        "queue",
         "sorted_by",
         "username_unverified",
-        "waiting",
     )
 
-    def __init__(self, runtime: Runtime, client: Client, epoch: int, expiry_s: int, kept: bool | None = None) -> None:
-        """``kept`` says whether it outlives its connection, where that is not plain from ``expiry_s``."""
-        super().__init__(runtime, client, epoch, expiry_s > 0 if kept is None else kept)
+    def __init__(
+        self, runtime: Runtime, client: Client, epoch: int, expiry_s: int, persistent: bool | None = None
+    ) -> None:
+        """``persistent`` says whether it outlives its connection, where that is not plain from ``expiry_s``."""
+        super().__init__(runtime, client, epoch, expiry_s > 0 if persistent is None else persistent)
         self.ending = False
         """Whether it is about to end: what others held for a shared subscription is not for it."""
         self.expiry_s = expiry_s
-        self.waiting: WaitingHere | WaitingInStore | Ended = (
-            WaitingInStore(runtime, self) if self.kept else WaitingHere(runtime, self)
+        self.queue: MemoryQueue | StoredQueue | ClosedQueue = (
+            StoredQueue(runtime, self) if self.persistent else MemoryQueue(runtime, self)
         )
         self.created_at = runtime.clock.now()
         self.incoming = Incoming()
         self.sorted_by = -1
         """The sort key by which fan-outs hold the session."""
-        self._paying = False
-        self._owed: dict[Delivery, int] | None = None
+        self._resending = False
+        self._unsent_inflight: dict[Delivery, int] | None = None
         """In flight before the connection, and not sent again yet: its window is narrower than the one before."""
         self.identify(client)
 
@@ -105,8 +107,8 @@ class Session(PacketSender):
         self._count_away(0)
         for _, delivery in self.outgoing:
             self._flies(delivery)
-        if isinstance(self.waiting, WaitingInStore):
-            self.waiting.retrying = False
+        if isinstance(self.queue, StoredQueue):
+            self.queue.retrying = False
         limits = self._runtime.limits
         self.outgoing.attach(min(receive_maximum, limits.max_inflight), limits.max_queued_bytes)
         self.max_packet_bytes = max_packet_bytes
@@ -118,18 +120,18 @@ class Session(PacketSender):
         self.outgoing.detach()
         self._aliases = None
         self._resumed = False
-        self._owed = None
+        self._unsent_inflight = None
         self.outbox = self._runtime.offline
-        if self.kept:
+        if self.persistent:
             for _, delivery in self.outgoing:
                 self._landed(delivery)
                 delivery.publication.rest()
             self._count_away(self._inflight_bytes)
-            self._shed()
+            self._drop_inflight()
 
     def end(self) -> None:
         """The session is over, and nothing waits for its client."""
-        self.waiting = self.waiting.end()
+        self.queue = self.queue.end()
         self.close_account()
         # Whoever still remembers this session must not keep its messages.
         self.outgoing.clear()
@@ -142,15 +144,15 @@ class Session(PacketSender):
         self.incoming.restore(state.inbound)
         self.outgoing.clear()
         self._count_large(0)
-        self._owed = None
-        if isinstance(self.waiting, WaitingInStore):
-            self.waiting.restore(state.sizes)
+        self._unsent_inflight = None
+        if isinstance(self.queue, StoredQueue):
+            self.queue.restore(state.sizes)
         for inflight in state.inflight:
             entry = inflight.entry or Entry(inflight.sequence, _RELEASED, 2)
             delivery = Delivery.of(entry)
             delivery.committed = delivery.sent = True
             if inflight.stage is queue.Stage.RELEASED:
-                delivery.stage = Stage.PUBCOMP
+                delivery.stage = FlightStage.PUBCOMP
             self.outgoing.restore(inflight.packet_id, delivery)
             if self.connection is not None:
                 self._flies(delivery)
@@ -164,15 +166,15 @@ class Session(PacketSender):
             return
         self._resumed = True
         self.outbox = connection.outbox
-        owed: dict[Delivery, int] = {}
+        unsent: dict[Delivery, int] = {}
         for packet_id, delivery in list(self.outgoing):
-            if delivery.stage is Stage.PUBCOMP:
+            if delivery.stage is FlightStage.PUBCOMP:
                 connection.send(bytes((0x62, 2)) + written_id(packet_id))
             elif delivery.committed and not self._is_denied(packet_id, delivery):
-                owed[delivery] = packet_id
-        if owed:
-            self._owed = owed
-            self._pay()
+                unsent[delivery] = packet_id
+        if unsent:
+            self._unsent_inflight = unsent
+            self._resend()
         self.wants_pump()
 
     def _is_denied(self, packet_id: int, delivery: Delivery) -> bool:
@@ -181,7 +183,7 @@ class Session(PacketSender):
         if not runtime.hooks.authorize_receive.active or may_receive(runtime, self, delivery.publication.stored):
             return False
         self.outgoing.forget(packet_id)
-        self.settled(delivery)
+        self.finished(delivery)
         return True
 
     # In flight
@@ -224,25 +226,25 @@ class Session(PacketSender):
         shared_filter: str | None = None,
     ) -> bool:
         """Bring a message of QoS 1 or 2 to the client, now or later; ``False`` if its queue refused it."""
-        waiting = self.waiting
+        waiting = self.queue
         waits = bool(waiting.count) or not self.can_send
-        fate = waiting.fate_of(publication) if waits else None
-        if fate is not None and not full_queue.is_queued(fate):
-            return fate is not full_queue.REFUSED
-        if type(waiting) is WaitingHere:
+        action = waiting.overflow_action(publication) if waits else None
+        if action is not None and not overflow.is_queued(action):
+            return action is not overflow.REFUSED
+        if type(waiting) is MemoryQueue:
             delivery = Delivery(publication, qos, retain, identifiers, 0, shared_filter)
             if waits:
-                waiting.add(delivery, fate)
+                waiting.add(delivery, action)
             else:
                 delivery.committed = True
                 self._transmit(self.assign(delivery), delivery)
             return True
-        if isinstance(waiting, Ended):
+        if isinstance(waiting, ClosedQueue):
             return True
         self.sequence = sequence = self.sequence + 1
         entry: Entry = make_write(Entry, (sequence, publication.stored, qos, retain, identifiers, shared_filter))
         if waits:
-            waiting.add(entry, publication, fate)
+            waiting.add(entry, publication, action)
             self.wants_pump()
             return True
         delivery = Delivery(publication, qos, retain, identifiers, sequence, shared_filter)
@@ -256,7 +258,7 @@ class Session(PacketSender):
     def forget(self, write: Append) -> None:
         """A new message was not kept: it is not this session's."""
         if write.packet_id is None:
-            self.waiting.leaves(write.entry.size_bytes)
+            self.queue.leaves(write.entry.size_bytes)
         else:
             delivery = self.outgoing.flights.get(write.packet_id)
             if delivery is not None:
@@ -269,48 +271,46 @@ class Session(PacketSender):
         self._landed(delivery)
         if self._away_bytes:
             self._count_away(max(0, self._away_bytes - FLIGHT_BYTES - delivery.size_bytes))
-        if self.kept:
+        if self.persistent:
             self._runtime.turn.batch.queue.append(make_write(Remove, (self.client_id, self.epoch, delivery.sequence)))
 
-    def settled(self, delivery: Delivery) -> None:
+    def finished(self, delivery: Delivery) -> None:
         """A delivery is over: forget it in the store, and send what waited for its place."""
         if delivery.large_bytes:
             self._landed(delivery)
-        if self.kept:
+        if self.persistent:
             client_id = self.client.client_id
             self._runtime.turn.batch.queue.append(make_write(Remove, (client_id, self.epoch, delivery.sequence)))
-        if self._owed:
-            self._owed.pop(delivery, None)
-            self._pay()
-        if self.waiting.count:
+        if self._unsent_inflight:
+            self._unsent_inflight.pop(delivery, None)
+            self._resend()
+        if self.queue.count:
             self.wants_pump()
-        elif self.connection is not None and self.connection.waits_for_room:
-            self.connection.told_room()
+        elif self.connection is not None and self.connection.waits_for_capacity:
+            self.connection.capacity_available()
 
     def wants_pump(self) -> None:
         """Have :meth:`pump` called when the turn ends."""
-        if self.waiting.count:
+        if self.queue.count:
             self._runtime.turn.pump.append(self)
 
     def pump(self) -> None:
         """Send what waits, as far as the window goes."""
         if self.connection is not None and self.can_send:
-            self.connection.told_room()
-        self.waiting.pump()
+            self.connection.capacity_available()
+        self.queue.pump()
 
     @property
     def sizes(self) -> QueueSizes:
         """What waits and what is in flight."""
-        return QueueSizes(
-            self.waiting.count, self.waiting.size_bytes, len(self.outgoing), len(self.incoming.packet_ids)
-        )
+        return QueueSizes(self.queue.count, self.queue.size_bytes, len(self.outgoing), len(self.incoming.packet_ids))
 
     def expired_in_store(self, entry: Entry) -> None:
         """The queue store has removed a queued entry of its own accord."""
-        if isinstance(self.waiting, WaitingInStore):
-            self.waiting.expired_in_store(entry)
+        if isinstance(self.queue, StoredQueue):
+            self.queue.expired_in_store(entry)
         if self.connection is not None:
-            self.connection.told_room()
+            self.connection.capacity_available()
 
     # Within
 
@@ -319,47 +319,47 @@ class Session(PacketSender):
         flying = sum(FLIGHT_BYTES + delivery.size_bytes for _, delivery in self.outgoing)
         return flying + INBOUND_BYTES * len(self.incoming.packet_ids)
 
-    def _shed(self) -> None:
+    def _drop_inflight(self) -> None:
         """Where its user, or all together, hold too much, what is in flight to who leaves gives way, newest first."""
         runtime = self._runtime
-        if not self.waiting.all_hold_too_much():
+        if not self.queue.all_hold_too_much():
             return
         for packet_id, delivery in reversed(list(self.outgoing)):
-            if delivery.stage is Stage.PUBCOMP:
+            if delivery.stage is FlightStage.PUBCOMP:
                 continue  # Nothing is left of its message.
             self.hand_on(packet_id, delivery)
-            full_queue.drop(runtime, self, delivery.publication.message)
-            if not self.waiting.all_hold_too_much():
+            overflow.drop(runtime, self, delivery.publication.message)
+            if not self.queue.all_hold_too_much():
                 return
 
-    def _pay(self) -> None:
+    def _resend(self) -> None:
         """Send again what was in flight, as far as the window of this connection goes (MQTT-3.3.4-9)."""
-        owed = self._owed
-        if self._paying or owed is None:
+        unsent = self._unsent_inflight
+        if self._resending or unsent is None:
             return  # What is too large is settled at once, and settling pays: once is enough.
-        self._paying = True
-        while owed and len(self.outgoing) - len(owed) < self.outgoing.window:
-            delivery = next(iter(owed))
-            self.transmit(owed.pop(delivery), delivery)
-        self._paying = False
+        self._resending = True
+        while unsent and len(self.outgoing) - len(unsent) < self.outgoing.window:
+            delivery = next(iter(unsent))
+            self.transmit(unsent.pop(delivery), delivery)
+        self._resending = False
 
     @property
     def can_send(self) -> bool:
         """Whether the next message may go out now."""
         connection = self.connection
-        if connection is None or not self._resumed or connection.congested or self.waiting.retrying:
+        if connection is None or not self._resumed or connection.congested or self.queue.retrying:
             return False
-        return self.outgoing.has_room and not (self._large_bytes and self._flies_too_much)
+        return self.outgoing.has_capacity and not (self._large_bytes and self._flies_too_much)
 
     @property
     def _flies_too_much(self) -> bool:
         """Whether the next message must wait until large ones are acknowledged; one of those is sent in any case."""
-        return self._large_bytes >= self._runtime.limits.max_inflight_bytes or self.waiting.all_are_full()
+        return self._large_bytes >= self._runtime.limits.max_inflight_bytes or self.queue.all_are_full()
 
     @property
-    def has_no_room(self) -> bool:
+    def has_no_capacity(self) -> bool:
         """Whether the next message of QoS 1 or 2 finds the queue full."""
-        waiting = self.waiting
+        waiting = self.queue
         return waiting.is_full and (bool(waiting.count) or not self.can_send)
 
 

@@ -16,10 +16,10 @@ from twisted.python.failure import Failure
 from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.runtime import Runtime
-from kinmqtt.broker.session import overflow as full_queue
-from kinmqtt.broker.session.overflow import Fate
+from kinmqtt.broker.session import overflow
+from kinmqtt.broker.session.overflow import OverflowAction
 from kinmqtt.broker.session.owner import QueueOwner
-from kinmqtt.broker.session.queue import RETRY_S, Waiting
+from kinmqtt.broker.session.queue import RETRY_S, SessionQueue
 from kinmqtt.broker.session.receive_rights import may_receive
 from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -32,7 +32,7 @@ READ_AT_ONCE: Final = 128
 
 
 @final
-class WaitingInStore(Waiting):
+class StoredQueue(SessionQueue):
     """In the queue store, for as long as the session lasts."""
 
     __slots__ = ("_at_rest", "_evicted", "_full", "_reading", "_stale", "cursor")
@@ -46,23 +46,23 @@ class WaitingInStore(Waiting):
         """Whether what is being read counts no more: the queue was loaded meanwhile."""
         self._at_rest = False
         """Whether nothing was on its way to the queue when it was read, and nothing has come since."""
-        self._full: list[tuple[Fate, int, str]] = []
+        self._full: list[tuple[OverflowAction, int, str]] = []
         """For newcomers that found the queue full: who is to give way, and their sequence number and topic."""
         self._evicted: set[int] = set()
         """Sequence numbers that gave way, and that a read may still show."""
 
-    def add(self, entry: Entry, publication: Publication, fate: Fate | None) -> None:
-        """Have a message wait behind the others; with a ``fate`` that says who gives way for it."""
+    def add(self, entry: Entry, publication: Publication, action: OverflowAction | None) -> None:
+        """Have a message wait behind the others; with a ``action`` that says who gives way for it."""
         session = self._session
         batch = self._runtime.turn.batch
-        if fate is not None:
-            self._full.append((fate, entry.sequence, publication.publish.topic))
+        if action is not None:
+            self._full.append((action, entry.sequence, publication.publish.topic))
         self._comes(entry.size_bytes)
         self._at_rest = False
         batch.queue.append(make_write(Append, (session.client_id, session.epoch, entry, None)))
         batch.queued.append(session)
         if self._runtime.hooks.message_queued.active:
-            batch.afterwards.append(partial(self._tell_queued, publication))
+            batch.after_commit.append(partial(self._notify_queued, publication))
 
     def restore(self, sizes: QueueSizes) -> None:
         """Begin anew with what the store holds."""
@@ -83,12 +83,12 @@ class WaitingInStore(Waiting):
         self._remove(entry)
 
     def pump(self) -> None:
-        """See :meth:`Waiting.pump`; those that are too many make room first."""
+        """See :meth:`SessionQueue.pump`; those that are too many make room first."""
         session = self._session
         if self._full and not self._reading:
             self._make_room()
         if self.count and not self._reading and session.can_send:
-            room = min(READ_AT_ONCE, session.outgoing.room_for(self.size_bytes // self.count))
+            room = min(READ_AT_ONCE, session.outgoing.capacity_for(self.size_bytes // self.count))
             self._read(room + len(self._evicted), self._send)
 
     def _send(self, entries: Sequence[Entry]) -> None:
@@ -118,7 +118,7 @@ class WaitingInStore(Waiting):
             session.wants_pump()
 
     def _make_room(self) -> None:
-        by_topic = any(fate is Fate.QUEUED_FOR_TOPIC for fate, _, _ in self._full)
+        by_topic = any(action is OverflowAction.QUEUE_DROPPING_SAME_TOPIC for action, _, _ in self._full)
         limit = self.count if by_topic else max(READ_AT_ONCE, len(self._full))
         self._read(limit + len(self._evicted), self._evict)
 
@@ -128,7 +128,7 @@ class WaitingInStore(Waiting):
         entries = [entry for entry in found if entry.sequence not in self._evicted and entry.sequence > self.cursor]
         victims: set[int] = set()
         while self._is_over and entries:
-            newcomer = full.pop(0) if full else (Fate.QUEUED_FOR_OLDEST, session.sequence, "")
+            newcomer = full.pop(0) if full else (OverflowAction.QUEUE_DROPPING_OLDEST, session.sequence, "")
             position = _victim(entries, *newcomer)
             if entries[position].sequence == session.sequence:
                 break
@@ -138,12 +138,12 @@ class WaitingInStore(Waiting):
             victims.add(victim.sequence)
             self.leaves(victim.size_bytes)
             self._remove(victim)
-            full_queue.drop(self._runtime, session, victim.message)
+            overflow.drop(self._runtime, session, victim.message)
         if victims:
             self._evicted |= victims
-            self._runtime.turn.batch.afterwards.append(lambda: self._evicted.difference_update(victims))
+            self._runtime.turn.batch.after_commit.append(lambda: self._evicted.difference_update(victims))
             if self._is_over:
-                self._full.append((Fate.QUEUED_FOR_OLDEST, session.sequence, ""))
+                self._full.append((OverflowAction.QUEUE_DROPPING_OLDEST, session.sequence, ""))
                 session.wants_pump()
 
     def _remove(self, entry: Entry) -> None:
@@ -198,9 +198,9 @@ class WaitingInStore(Waiting):
         self._runtime.turn.touch()
 
 
-def _victim(entries: Sequence[Entry], fate: Fate, sequence: int, topic: str) -> int:
+def _victim(entries: Sequence[Entry], action: OverflowAction, sequence: int, topic: str) -> int:
     """The position of the entry that gives way to a newcomer."""
-    if fate is Fate.QUEUED_FOR_TOPIC:
+    if action is OverflowAction.QUEUE_DROPPING_SAME_TOPIC:
         for position, entry in enumerate(entries):
             if entry.sequence < sequence and entry.message.topic == topic:
                 return position

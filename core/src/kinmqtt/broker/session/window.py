@@ -43,16 +43,16 @@ class Window(Outgoing[Delivery]):
             self._counts = False
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether another message may be sent now (MQTT-4.9.0-2)."""
         if len(self.flights) >= self.window:
             return False
         size = self.size_bytes
         return size < FLOOR_BYTES or size < self._limit_bytes
 
-    def room_for(self, average_bytes: int) -> int:
+    def capacity_for(self, average_bytes: int) -> int:
         """How many messages of about that size may be sent now; one at least, where there is room at all."""
-        if not self.has_room:
+        if not self.has_capacity:
             return 0
         left = max(FLOOR_BYTES, self._limit_bytes) - self.size_bytes
         return min(self.window - len(self.flights), 1 + left // (average_bytes + 1))

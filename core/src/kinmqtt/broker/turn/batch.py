@@ -45,8 +45,7 @@ class Batch:
 
     __slots__ = (
         "acknowledgements",
-        "afterwards",
-        "again",
+        "after_commit",
         "ahead",
         "began_at",
         "drops",
@@ -54,11 +53,11 @@ class Batch:
         "failed",
         "failure",
         "fenced",
-        "given_back",
         "late",
         "lost_events",
+        "on_commit_failed",
         "opened",
-        "otherwise",
+        "pending_commits",
         "promises",
         "queue",
         "queued",
@@ -66,11 +65,12 @@ class Batch:
         "retain",
         "retain_bytes",
         "retain_users",
+        "retried_clients",
+        "retries_scheduled",
         "sends",
         "sessions",
         "tied",
-        "unfinished",
-        "waiting",
+        "unfinished_publishers",
     )
 
     def __init__(self) -> None:
@@ -89,30 +89,30 @@ class Batch:
         self.drops: dict[str, dict[str, Any]] = {}
         """By client id: what the event says of what gave way in its queue in this turn."""
         self.acknowledgements: list[tuple[Peer, bytes]] = []
-        self.unfinished: list[Peer] = []
+        self.unfinished_publishers: list[Peer] = []
         """Publishers of whose message a part was delivered in this turn; it is acknowledged in a later one."""
         self.sends: list[tuple[Recipient, int, Delivery]] = []
         self.queued: list[Recipient] = []
         """Kept sessions in whose queue something more waits."""
-        self.afterwards: list[Callable[[], object]] = []
+        self.after_commit: list[Callable[[], object]] = []
         """Called when everything is kept."""
-        self.otherwise: list[Callable[[ReasonCode], object]] = []
+        self.on_commit_failed: list[Callable[[ReasonCode], object]] = []
         """Called when something could not be kept."""
-        self.waiting = 0
+        self.pending_commits = 0
         """Commits that have not fired."""
         self.late = False
         """Whether any commit had to be waited for: until then a read did not show what was queued."""
         self.failure: BaseException | None = None
         self.ahead: BaseException | None = None
         """Why something ahead of it was not kept: then it must not be either."""
-        self.given_back = False
+        self.retries_scheduled = False
         """Whether what must be kept of it has been put aside for another turn."""
         self.promises = False
         """Whether anything of it was promised to anybody: not events alone, nor what is handed over again."""
         self.refused = False
         """Whether it is certain that nothing was kept in the queue store."""
         self.fenced: set[str] = set()
-        self.again: set[str] = set()
+        self.retried_clients: set[str] = set()
         """Clients of whom something is written that an earlier turn could not have kept."""
         self.lost_events = False
         self.failed: list[object] = []
@@ -142,8 +142,8 @@ class Batch:
             self.acknowledgements
             or self.queue
             or self.sends
-            or self.afterwards
-            or self.otherwise
+            or self.after_commit
+            or self.on_commit_failed
             or self.sessions
             or self.retain
             or self.events

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Peer(BufferOwner):
     """A connection, as sessions and turns know it."""
 
-    __slots__ = ("congested", "outbox", "waits_for_room")
+    __slots__ = ("congested", "outbox", "waits_for_capacity")
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Peer(BufferOwner):
         """Whether so much waits for the socket that nothing may be added but answers."""
         self.outbox: Outbox = Outbox()
         """Where the packets of this turn gather."""
-        self.waits_for_room: list[tuple[int, Deferred[None]]] | None = None
+        self.waits_for_capacity: list[tuple[int, Deferred[None]]] | None = None
         """What waits until the client can take that many messages more; ``None`` where nothing does."""
 
     @property
@@ -61,11 +61,11 @@ class Peer(BufferOwner):
         """Disconnect, because a store did not keep what was to be acknowledged."""
         raise NotImplementedError
 
-    def room(self, messages: int) -> Deferred[None]:
+    def wait_for_capacity(self, messages: int) -> Deferred[None]:
         """Fires when the client can take about that many messages more, or is gone."""
         raise NotImplementedError
 
-    def told_room(self) -> None:
+    def capacity_available(self) -> None:
         """The session's queue has become shorter."""
         raise NotImplementedError
 

@@ -88,7 +88,7 @@ class Recovery:
             clients = {client_id, *(write.client_id for write in (*batch.queue, *batch.sessions))}
         clients &= self._awaiting.keys()
         taken = [self._awaiting.pop(client_id) for client_id in clients]
-        batch.again |= clients
+        batch.retried_clients |= clients
         batch.queue[:0] = [write for owed in taken for write in owed.queue]
         batch.sessions[:0] = [write for owed in taken for write in owed.sessions]
 
@@ -114,14 +114,14 @@ class Recovery:
             epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
             # Which write was refused is not told. Of one that was handed over again the client may have been claimed
             # here since, under a later epoch: that nobody has taken away.
-            epoch = min(epochs, default=0) if client_id in batch.again else max(epochs, default=0)
+            epoch = min(epochs, default=0) if client_id in batch.retried_clients else max(epochs, default=0)
             attempt(partial(self._on_fenced, client_id, epoch))
         if batch.failure is not None:
             return  # Nobody is acknowledged anyway.
         publishers = self._forget_refused(batch)
         if not publishers:
             return
-        for connection in batch.unfinished:
+        for connection in batch.unfinished_publishers:
             if connection.is_of(publishers):
                 attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
         acknowledgements, batch.acknowledgements = batch.acknowledgements, []
@@ -157,7 +157,7 @@ class Recovery:
         if not isinstance(reason, ReasonCode):  # errors of other libraries have one too
             reason = ReasonCode.SERVER_UNAVAILABLE
         self.await_retry(batch)
-        for connection in (*batch.unfinished, *(connection for connection, _ in batch.acknowledgements)):
+        for connection in (*batch.unfinished_publishers, *(connection for connection, _ in batch.acknowledgements)):
             attempt(partial(connection.withhold_acknowledgement, reason))
         failed: dict[str, list[QueueWrite]] = {}
         for write in batch.queue:
@@ -167,7 +167,7 @@ class Recovery:
                 attempt(partial(self._on_unopened, opened.client_id, opened.epoch, reason))
         for client_id, writes in failed.items():
             attempt(partial(self._on_commit_failed, client_id, writes, reason, batch.refused))
-        for call in batch.otherwise:
+        for call in batch.on_commit_failed:
             attempt(partial(call, reason))
 
 

@@ -65,7 +65,7 @@ class Slices:
         "_is_behind",
         "_is_running",
         "_is_scheduled",
-        "_is_settling",
+        "_is_sending",
         "_limit_s",
         "_longest_s",
         "_monotonic",
@@ -91,7 +91,7 @@ class Slices:
         """How long that takes, in slices."""
         self._is_behind = False
         """Whether what earlier slices led to has not all been sent."""
-        self._is_settling = False
+        self._is_sending = False
         """Whether that is being committed and sent, and the clock asked for its sake."""
         self._is_scheduled = False
         self._is_running = False
@@ -114,12 +114,12 @@ class Slices:
         self._longest_s = longest_s
         self._limit_s = max(SHORTEST_SLICE_S, longest_s * self._share)
 
-    def settle(self) -> None:
+    def begin_sending(self) -> None:
         """The turn ends: what its slice led to is committed and sent now, for as long as leaves the turn its length.
 
-        :meth:`settled` is to be called then.
+        :meth:`end_sending` is to be called then.
         """
-        self._is_settling = True
+        self._is_sending = True
         self._limit_s = FIRST_SLICE_S
         self._gathered_s = _NOT_ASKED
         if self._began == _NOT_ASKED:
@@ -129,14 +129,14 @@ class Slices:
         self._limit_s = min(max(self._longest_s - self._gathered_s, HURRIED_SLICE_S), FIRST_SLICE_S)
         self._began = now
 
-    def settled(self, behind: bool, flooded: bool = False) -> bool:
+    def end_sending(self, behind: bool, flooded: bool = False) -> bool:
         """What the slice led to is committed and sent: slices are as long from now on as leaves time for that.
 
         Where ``behind``, some of it is still to be sent: no slice begins before it is. Where ``flooded``, that is for
         some who get little: nothing is carried out before they have it. Answers whether there was a slice at all:
         whether the clock was asked in this turn.
         """
-        self._is_settling = False
+        self._is_sending = False
         self.is_flooded = flooded
         was_behind, self._is_behind = self._is_behind, behind
         if was_behind and not behind and self._waiting:
@@ -167,7 +167,7 @@ class Slices:
     def is_over(self) -> bool:
         """Whether the slice is over: who has more to do does it in a later one."""
         self.is_heavy = False
-        if self._is_behind and not self._is_settling:
+        if self._is_behind and not self._is_sending:
             return True
         now = self._monotonic()
         if self._began == _NOT_ASKED:

@@ -45,12 +45,12 @@ class Turn:
         "_call_soon",
         "_ends",
         "_failing",
-        "_held",
         "_late",
         "_late_small",
         "_loses_events",
         "_monotonic",
         "_observe",
+        "_paused",
         "_retries",
         "_scheduled",
         "_slices",
@@ -86,7 +86,7 @@ class Turn:
         self._monotonic: Callable[[], float] | None = None
         self._observe: Callable[[float], object] = lambda seconds: None
         self.recovery = Recovery(stores)
-        self._held: set[str] = set()
+        self._paused: set[str] = set()
         """Clients who are being claimed, or whose queue is being loaded: whether a write of theirs comes before that
         or behind, nobody knows."""
         self.batch = Batch()
@@ -112,15 +112,15 @@ class Turn:
         self._monotonic = monotonic
         self._observe = observe
 
-    async def hold(self, client_id: str) -> None:
-        """What is written of a client from now on waits, until :meth:`go_on`; what is on its way is waited for."""
-        self._held.add(client_id)
+    async def pause_writes(self, client_id: str) -> None:
+        """Hold back writes of a client until :meth:`resume_writes`; writes that are under way are waited for."""
+        self._paused.add(client_id)
         for batch in tuple(self._under_way):
             if any(write.client_id == client_id for write in (*batch.queue, *batch.sessions)):
                 await self._released(batch)
 
-    def held(self, client_id: str) -> list[QueueWrite]:
-        """What waits for :meth:`go_on` to go to a client's queue."""
+    def paused_writes(self, client_id: str) -> list[QueueWrite]:
+        """What waits for :meth:`resume_writes` to go to a client's queue."""
         return [write for write in self.batch.queue if write.client_id == client_id]
 
     def writes_for(self, client_id: str) -> bool:
@@ -131,15 +131,15 @@ class Turn:
         """Fires when a batch that is under way is not any more, whatever became of it."""
         done: Deferred[None] = Deferred()
         if batch in self._under_way:
-            batch.afterwards.append(lambda: done.callback(None))
-            batch.otherwise.append(lambda reason: done.callback(None))
+            batch.after_commit.append(lambda: done.callback(None))
+            batch.on_commit_failed.append(lambda reason: done.callback(None))
         else:
             done.callback(None)
         return done
 
-    def go_on(self, client_id: str, epochs: tuple[int, int] | None = None) -> None:
+    def resume_writes(self, client_id: str, epochs: tuple[int, int] | None = None) -> None:
         """What waited goes on; under the second of two epochs where it was under the first."""
-        self._held.discard(client_id)
+        self._paused.discard(client_id)
         if self.batch.is_empty:
             return
         if epochs is not None:
@@ -184,7 +184,7 @@ class Turn:
         """Commit, release what is committed, and send."""
         slices = self._slices
         if slices is not None:
-            slices.settle()
+            slices.begin_sending()
         try:
             self._commit()
             while (self.pump or not self.batch.is_empty) and not self._waits():
@@ -195,7 +195,7 @@ class Turn:
             # Whatever went wrong, there is a next turn.
             self._scheduled = False
             self.began_at = 0.0
-            had_slice = slices is not None and slices.settled(
+            had_slice = slices is not None and slices.end_sending(
                 bool(self._late or self._late_small), bool(self._late_small)
             )
             self._ends += 1
@@ -208,7 +208,7 @@ class Turn:
 
     def _waits(self) -> bool:
         """Whether what is to be kept must wait for a claim, or for a queue that is being loaded."""
-        held = self._held
+        held = self._paused
         if not held:
             return False
         batch = self.batch
@@ -219,16 +219,16 @@ class Turn:
     def committed(self) -> Deferred[None]:
         """Fires when everything this turn wants kept is kept; fails with :class:`CommitFailed` if it is not."""
         done: Deferred[None] = Deferred()
-        self.batch.afterwards.append(lambda: done.callback(None))
-        self.batch.otherwise.append(lambda reason: done.errback(CommitFailed(reason)))
+        self.batch.after_commit.append(lambda: done.callback(None))
+        self.batch.on_commit_failed.append(lambda reason: done.errback(CommitFailed(reason)))
         self.touch()
         return done
 
     def drained(self) -> Deferred[None]:
         """Fires when no commit is under way: for an orderly stop."""
         done: Deferred[None] = Deferred()
-        self.batch.afterwards.append(lambda: done.callback(None))
-        self.batch.otherwise.append(lambda reason: done.callback(None))
+        self.batch.after_commit.append(lambda: done.callback(None))
+        self.batch.on_commit_failed.append(lambda reason: done.callback(None))
         self.touch()
         return done
 
@@ -243,14 +243,14 @@ class Turn:
             return
         retries, self._retries = self._retries, False
         if batch.is_empty and not retries:
-            batch.unfinished.clear()  # Of what they have sent nothing is to be kept.
+            batch.unfinished_publishers.clear()  # Of what they have sent nothing is to be kept.
             return
         batch.promises = bool(batch.queue or batch.sessions or batch.retain)
         if not self.recovery.is_empty:
             self.recovery.add_retries(batch, retries if isinstance(retries, str) else None)
         self.batch = Batch()
         self._under_way.append(batch)
-        batch.waiting = 1
+        batch.pending_commits = 1
         failed = batch.ahead or next((ahead.failure for ahead in self._under_way if ahead.failure is not None), None)
         if failed is not None:
             # What is written behind a failure would overtake what its clients send again.
@@ -298,7 +298,7 @@ class Turn:
             self._not_kept(batch, store, error)
             return False
         if isinstance(commit, Awaitable):
-            batch.waiting += 1
+            batch.pending_commits += 1
             batch.late = True
             as_deferred(commit).addCallbacks(
                 lambda _: self._kept(batch), lambda failure: self._failed_later(batch, store, failure)
@@ -328,15 +328,15 @@ class Turn:
         batch.failed.append(store.transaction)
         if batch.promises:
             batch.failure = error
-        elif not batch.given_back:
-            batch.given_back = True
+        elif not batch.retries_scheduled:
+            batch.retries_scheduled = True
             # Events, and what is handed over again, are no promise to anybody here: what is alive goes on without.
             self.recovery.await_retry(batch)
 
     def _kept(self, batch: Batch) -> None:
-        batch.waiting -= 1
+        batch.pending_commits -= 1
         late = False
-        while self._under_way and not self._under_way[0].waiting:
+        while self._under_way and not self._under_way[0].pending_commits:
             self._release(self._under_way.popleft())
             late = True
         if late:
@@ -372,7 +372,7 @@ class Turn:
                 connection.send_acknowledgement(packet)
             except Exception:
                 log.failure("an acknowledgement could not be sent")
-        for call in batch.afterwards:
+        for call in batch.after_commit:
             attempt(call)
 
     def _flush(self) -> None:

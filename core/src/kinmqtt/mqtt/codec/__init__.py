@@ -81,6 +81,6 @@ _ENCODERS: Final[Mapping[type[Packet], Callable[[Any, int], bytes]]] = {
     packets.Unsuback: subscribe.encode_unsuback,
     packets.Pingreq: plain.encode_pingreq,
     packets.Pingresp: plain.encode_pingresp,
-    packets.Disconnect: plain.encode_disconnect,
+    packets.DisconnectPacket: plain.encode_disconnect,
     packets.Auth: plain.encode_auth,
 }

@@ -14,7 +14,7 @@ from kinmqtt.mqtt.codec.primitives import (
 )
 from kinmqtt.mqtt.codec.properties import UNLIMITED, WILL, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError, UnsupportedVersion
-from kinmqtt.mqtt.packets import V5, V31, V311, Connack, Connect, PacketType, Will
+from kinmqtt.mqtt.packets import V5, V31, V311, Connack, Connect, ConnectWill, PacketType
 from kinmqtt.mqtt.reasons import ALLOWED_REASONS, connack_code, connack_reason
 from kinmqtt.mqtt.topics import check_topic_name
 from kinmqtt_spi.properties import NO_PROPERTIES
@@ -136,7 +136,7 @@ def _check_connect_flags(flags: int, level: int) -> None:
     if level == V31:
         flags &= ~_RESERVED  # MQTT 3.1 says that it is not used, and not that it is 0 (3.1 section 3.1).
         if not flags & _WILL:
-            flags &= ~(_WILL_QOS | _WILL_RETAIN)  # Nor does it regard these without a Will.
+            flags &= ~(_WILL_QOS | _WILL_RETAIN)  # Nor does it regard these without a ConnectWill.
     if flags & _RESERVED:
         raise MalformedPacket("the reserved Connect Flag is set", "MQTT-3.1.2-3")
     will_qos = flags >> 3 & 0x03
@@ -164,14 +164,14 @@ def _check_empty_client_id(level: int, clean_start: bool) -> None:
         raise RemoteError(invalid, "a session that is kept needs a Client Identifier", "MQTT-3.1.3-8 (3.1.1)")
 
 
-def _will(reader: Reader, flags: int, level: int, limits: PropertyLimits) -> Will:
+def _will(reader: Reader, flags: int, level: int, limits: PropertyLimits) -> ConnectWill:
     properties = read_properties(reader, WILL, limits) if level == V5 else NO_PROPERTIES
     topic = reader.utf8()
     check_topic_name(topic)
-    return Will(topic, reader.binary(), flags >> 3 & 0x03, bool(flags & _WILL_RETAIN), properties)
+    return ConnectWill(topic, reader.binary(), flags >> 3 & 0x03, bool(flags & _WILL_RETAIN), properties)
 
 
-def _written_will(will: Will, level: int) -> list[bytes]:
+def _written_will(will: ConnectWill, level: int) -> list[bytes]:
     if not 0 <= will.qos <= 2:
         raise LocalError(f"a Will QoS of {will.qos}")
     try:

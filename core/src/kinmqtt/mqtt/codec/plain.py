@@ -8,11 +8,11 @@ from kinmqtt.mqtt.codec.flags import check_flags
 from kinmqtt.mqtt.codec.primitives import Reader, packet_of
 from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
-from kinmqtt.mqtt.packets import PINGREQ, PINGRESP, V5, Auth, Disconnect, PacketType, Pingreq, Pingresp
+from kinmqtt.mqtt.packets import PINGREQ, PINGRESP, V5, Auth, DisconnectPacket, PacketType, Pingreq, Pingresp
 from kinmqtt.mqtt.reasons import ALLOWED_REASONS, reason_of
 from kinmqtt_spi.reasons import ReasonCode
 
-_DISCONNECT: Final = Disconnect()
+_DISCONNECT: Final = DisconnectPacket()
 _PINGREQ_BYTES: Final = b"\xc0\x00"
 _PINGRESP_BYTES: Final = b"\xd0\x00"
 
@@ -31,7 +31,7 @@ def decode_pingresp(frame: bytes, body: int, version: int, limits: PropertyLimit
     return PINGRESP
 
 
-def decode_disconnect(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Disconnect:
+def decode_disconnect(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> DisconnectPacket:
     """Before 5.0 a DISCONNECT is empty; since, its end may be left out (section 3.14.2)."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
@@ -41,10 +41,10 @@ def decode_disconnect(frame: bytes, body: int, version: int, limits: PropertyLim
         return _DISCONNECT
     reason = reason_of(reader.u8(), PacketType.DISCONNECT)
     if size == 1:
-        return Disconnect(reason)
+        return DisconnectPacket(reason)
     properties = read_properties(reader, PacketType.DISCONNECT, limits)
     reader.finish()
-    return Disconnect(reason, properties)
+    return DisconnectPacket(reason, properties)
 
 
 def decode_auth(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Auth:
@@ -78,7 +78,7 @@ def encode_pingresp(packet: Pingresp, version: int) -> bytes:
     return _PINGRESP_BYTES
 
 
-def encode_disconnect(packet: Disconnect, version: int) -> bytes:
+def encode_disconnect(packet: DisconnectPacket, version: int) -> bytes:
     """The shortest form that says it all; before 5.0 reason and properties have no place and are left out."""
     _check_reason(packet.reason, PacketType.DISCONNECT)
     if version != V5 or (packet.reason == ReasonCode.SUCCESS and not packet.properties):

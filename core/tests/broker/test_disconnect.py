@@ -7,7 +7,16 @@ from twisted.internet.defer import Deferred
 
 from kinmqtt.broker.lifecycle import FAREWELL_LIMIT_S
 from kinmqtt.mqtt.codec import encode
-from kinmqtt.mqtt.packets import V5, Disconnect, Puback, Publish, Suback, Subscribe, SubscribeRequest, Will
+from kinmqtt.mqtt.packets import (
+    V5,
+    ConnectWill,
+    DisconnectPacket,
+    Puback,
+    Publish,
+    Suback,
+    Subscribe,
+    SubscribeRequest,
+)
 from kinmqtt_spi import NO_PROPERTIES
 
 
@@ -17,7 +26,7 @@ def test_what_came_before_a_disconnect_is_answered() -> None:
     packets = [
         Subscribe(1, (SubscribeRequest("a", 0),), NO_PROPERTIES),
         Publish.build("b", b"x", qos=1, packet_id=2),
-        Disconnect(),
+        DisconnectPacket(),
     ]
 
     client.send_bytes(b"".join(encode(packet, V5) for packet in packets))
@@ -32,7 +41,7 @@ def test_nothing_after_a_disconnect_is_read() -> None:
     sub = house.connect("s").subscribe("a")
     client = house.connect("c", V5)
 
-    client.send_bytes(encode(Disconnect(), V5) + encode(Publish.build("a", b"x"), V5))
+    client.send_bytes(encode(DisconnectPacket(), V5) + encode(Publish.build("a", b"x"), V5))
 
     assert sub.messages == []
 
@@ -41,9 +50,9 @@ def test_a_goodbye_counts_though_the_connection_is_lost_behind_it() -> None:
     """A network connection that ends right after DISCONNECT publishes no will [MQTT-3.14.4-3]."""
     house = House()
     sub = house.connect("s").subscribe("wills")
-    client = house.connect("c", V5, will=Will("wills", b"x", 0, False, NO_PROPERTIES))
+    client = house.connect("c", V5, will=ConnectWill("wills", b"x", 0, False, NO_PROPERTIES))
 
-    client.connection.receive(encode(Disconnect(), V5))
+    client.connection.receive(encode(DisconnectPacket(), V5))
     client.drop()
 
     assert sub.messages == []
@@ -60,5 +69,5 @@ def test_the_broker_waits_for_its_last_words() -> None:
     early = stopped.called
     house.advance(FAREWELL_LIMIT_S)
 
-    assert int(quick.of(Disconnect)[0].reason) == 0x8B
+    assert int(quick.of(DisconnectPacket)[0].reason) == 0x8B
     assert (early, stopped.called) == (False, True)

@@ -14,7 +14,8 @@ from stores import Failing, FailingRetaineds, SlowQueues
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,
-    Disconnect,
+    ConnectWill,
+    DisconnectPacket,
     Pingresp,
     Puback,
     Publish,
@@ -23,7 +24,6 @@ from kinmqtt.mqtt.packets import (
     SubscribeRequest,
     Unsuback,
     Unsubscribe,
-    Will,
 )
 from kinmqtt_spi import ALLOW, Message, Properties, deny, hookimpl
 from kinmqtt_spi.errors import Fenced
@@ -123,7 +123,7 @@ def test_a_will_does_not_overtake_the_last_message_of_its_client() -> None:
     """Who says ``on`` and is gone is ``off``, to everybody, and to who comes later (MQTT-3.1.2-8)."""
     house = SlicedHouse()
     subs = crowd(house)
-    pub = house.connect("pub", V5, will=Will("t", b"off", 1, True))
+    pub = house.connect("pub", V5, will=ConnectWill("t", b"off", 1, True))
 
     house.hand_over(pub, publish(b"on", 1, retain=True))
     house.steps_until(lambda: have(subs[:1]) > 0)
@@ -342,7 +342,7 @@ def test_a_message_is_not_acknowledged_of_which_a_slice_was_not_kept(client_id: 
     house.settle()
 
     assert not answered(pub, Puback)
-    assert answered(pub, Disconnect)
+    assert answered(pub, DisconnectPacket)
 
 
 @pytest.mark.parametrize("client_id", ["s0", "s200", f"s{CROWD - 1}"], ids=["first", "middle", "last"])
@@ -485,7 +485,7 @@ def test_a_retained_will_that_waits_is_published_whole_or_again(more: dict[str, 
     store = FailingRetaineds()
     house = SlicedHouse(plugins={"store": store})
     subs = crowd(house)
-    pub, other = house.connect("pub", V5, will=Will("t", b"off", 1, True), **more), house.connect("other", V5)
+    pub, other = house.connect("pub", V5, will=ConnectWill("t", b"off", 1, True), **more), house.connect("other", V5)
     pub.publish("t", b"on", 1, True)
     house.hand_over(other, publish(b"1", 1))
     house.steps_until(lambda: b"1" in payloads(subs[0]))

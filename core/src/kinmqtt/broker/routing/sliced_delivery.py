@@ -20,7 +20,7 @@ PIECE: Final = 32
 """Deliveries between two looks at the clock."""
 
 
-class Passage:
+class SlicedDelivery:
     """How far a message has come.
 
     Everybody gets it who had subscribed when it was published, and has not given that up since (MQTT-3.10.4-2).
@@ -61,7 +61,7 @@ class Passage:
         self._next = 0
         self._targets: Sequence[Target] = fanout.begin(publication)
 
-    def go_on(self) -> bool:
+    def deliver_slice(self) -> bool:
         """Deliver until the slice is over; whether everybody has it then."""
         fanout = self._fanout
         publication = self._publication
@@ -77,7 +77,7 @@ class Passage:
                     self.accepted &= self._bring_if_wanted(target)
             if slices.is_over() and self._next < len(targets):
                 if self._connection is not None:
-                    self._runtime.turn.batch.unfinished.append(self._connection)
+                    self._runtime.turn.batch.unfinished_publishers.append(self._connection)
                 return False
         fanout.has_delivered()
         return True

@@ -9,7 +9,7 @@ from attrs import evolve
 from harness import House
 from stores import Later, SlowQueues, SlowSessions
 
-from kinmqtt.mqtt.packets import V5, Connack, Connect, Will
+from kinmqtt.mqtt.packets import V5, Connack, Connect, ConnectWill
 from kinmqtt_spi import Properties, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.plugin import TurnableClock
@@ -64,7 +64,7 @@ class FailingQueues(SlowQueues):
         return super().load(client_id)
 
 
-def left(will: Will | None = None, names: Sequence[str] = ("c",)) -> tuple[SharedSessions, FailingQueues]:
+def left(will: ConnectWill | None = None, names: Sequence[str] = ("c",)) -> tuple[SharedSessions, FailingQueues]:
     """The stores of a broker that is gone, at which clients that subscribe to their names were connected."""
     sessions, queues = SharedSessions(), FailingQueues()
     gone = House(plugins={"sessions": sessions, "queues": queues})
@@ -125,7 +125,7 @@ def test_what_was_left_behind_is_adopted() -> None:
 
 def test_its_will_and_its_expiry_go_on() -> None:
     """The will of an adopted session is published once, and the session ends in its time."""
-    sessions, queues = left(Will("wills", b"gone"))
+    sessions, queues = left(ConnectWill("wills", b"gone"))
     house = survivor(sessions, queues)
     heir = house.connect("heir").subscribe("wills")
 
