@@ -10,7 +10,7 @@ from processes import running_broker, wait_until
 from smallclient import SmallClient
 
 from kinmqtt_metrics.command import main
-from kinmqtt_metrics.learning import Learned, Options, Usual, decide, text_of
+from kinmqtt_metrics.learning import Learned, Options, Usual, rules_for, text_of
 from kinmqtt_sentinel_limiter._rules_file import read_rules
 from kinmqtt_spi import ReasonCode
 
@@ -22,7 +22,7 @@ def rules_of(clients: dict[str, float], topics: dict[str, float], options: Optio
     rules = [
         rule
         for kind, rates in (("client", clients), ("topic", topics))
-        for rule in decide(kind, [Usual(name, rate, rate, 50) for name, rate in rates.items()], 0.01, options)  # type: ignore[arg-type]
+        for rule in rules_for(kind, [Usual(name, rate, rate, 50) for name, rate in rates.items()], 0.01, options)  # type: ignore[arg-type]
     ]
     seen = {"client": len(clients), "topic": len(topics)}
     unknown = {"client": 0, "topic": 0}

@@ -89,7 +89,7 @@ def test_what_spark_refuses_is_told_with_its_cause(text: str, trace: str | None,
     [
         ("a:b [1]", "C.UTF-8", r"the path has both ':' and '\['"),
         ("ü", "C", "the path has 'ü', .* set LC_ALL=C.UTF-8"),
-        (os.fsdecode(b"\xff"), "C.UTF-8", "the path has bytes that are no UTF-8"),
+        (os.fsdecode(b"\xff"), "C.UTF-8", "the path has bytes that are not UTF-8"),
     ],
 )
 def test_a_path_that_spark_can_not_take_is_refused_before_it_starts(

@@ -131,10 +131,10 @@ class MetricsSink:
         """Publish what earlier lives have left, and begin to write."""
         for one in await context.in_thread(self._open):
             if one.published is not None:
-                context.log.info("published {segment} of an earlier life", segment=str(one.published))
+                context.log.info("published {segment} of an earlier run", segment=str(one.published))
             if one.cut_bytes:
                 context.log.warn(
-                    "cut {bytes} bytes that were no whole record from {segment}",
+                    "removed {bytes} bytes of an incomplete record from {segment}",
                     bytes=one.cut_bytes,
                     segment=str(one.name),
                 )
@@ -176,7 +176,7 @@ class MetricsSink:
             lock.release()
 
     def _not_recovered(self, path: Path, error: OSError) -> None:
-        self._left.append(f"{path} is left for the next start: {error.strerror}")
+        self._left.append(f"{path} can't be published before the next start: {error.strerror}")
 
     @hookimpl
     async def stop(self) -> None:
@@ -201,7 +201,7 @@ class MetricsSink:
                 self._release()
             else:
                 # It may write yet: the folder stays this process's until it ends, or two would write one life.
-                self._context.log.error("the disk of {landing} does not answer", landing=str(self._landing))
+                self._context.log.error("the disk of {landing} does not respond", landing=str(self._landing))
 
     async def _joined(self, thread: WriterThread) -> bool:
         """Wait for the writing thread's end; ``False`` where it takes longer than it may."""
@@ -230,11 +230,11 @@ class MetricsSink:
     def health(self) -> Health:
         """Degraded while nothing can be written, and where something of an earlier life could not be published."""
         if self._thread is not None and not self._thread.is_alive:
-            return Health(HealthState.FAILED, f"nothing is written any more: {self._thread.error}")
+            return Health(HealthState.FAILED, f"the writing thread has ended: {self._thread.error}")
         figures, trouble = self._figures, self._trouble()
         dropped = figures.all_dropped
         if trouble:
-            return Health(HealthState.DEGRADED, f"nothing can be written: {trouble}; {dropped} records dropped")
+            return Health(HealthState.DEGRADED, f"writing fails: {trouble}; {dropped} records dropped")
         if self._writer.unlocked:
             return Health(HealthState.DEGRADED, self._writer.unlocked)
         if self._left:
@@ -270,7 +270,7 @@ class MetricsSink:
             self._arm()
 
     def _trouble(self) -> str:
-        return f"{self._landing}: the disk does not answer" if self._writer.is_stuck else self._writer.trouble
+        return f"{self._landing}: the disk does not respond" if self._writer.is_stuck else self._writer.trouble
 
     def _tell_news(self, thread: WriterThread) -> None:
         """Log what has changed since the last time; the writing thread leaves the log alone."""
@@ -288,7 +288,7 @@ class MetricsSink:
             if unlocked:
                 log.error("{unlocked}", unlocked=unlocked)
             else:
-                log.info("{landing} is this broker's again", landing=str(self._landing))
+                log.info("the lock of {landing} is held again", landing=str(self._landing))
             self._told_unlocked = unlocked
         dropped = self._figures.all_dropped
         if dropped != self._told_dropped:

@@ -46,23 +46,25 @@ def _add_pipeline(commands: Any) -> None:
         bounds = BOUNDS[key]
         parser.add_argument(name, type=bounds, default=said[key], help=f"{text}; {bounds}", metavar=metavar)
 
-    parser.add_argument("--landing", type=Path, required=True, metavar="FOLDER", help="what the broker writes to")
-    parser.add_argument("--tables", type=Path, required=True, metavar="FOLDER", help="where tables go")
-    parser.add_argument("--once", action="store_true", help="read what is there and end; open windows wait")
+    parser.add_argument("--landing", type=Path, required=True, metavar="FOLDER", help="where the broker writes")
+    parser.add_argument("--tables", type=Path, required=True, metavar="FOLDER", help="where the tables are written")
+    parser.add_argument(
+        "--once", action="store_true", help="read what is there and end; open windows wait for the next run"
+    )
     parser.add_argument(
         "--final",
         action="store_true",
-        help="as --once, and at the end every window is closed: what comes for one later is late",
+        help="as --once, and close every window at the end; records that come later are late",
     )
-    option("--trigger-s", "from the start of a batch to the next", "S")
-    option("--window-s", "how long windows are; can't change for a folder of tables", "S")
-    option("--watermark-s", "how much older than a node's newest record one may be", "S")
-    option("--idle-s", "a node of which nothing comes for so long has its windows closed, if all is read", "S")
-    option("--ahead-s", "records from further ahead of this machine's clock are rejected", "S")
-    option("--top", "how many clients and topics are named in top_clients and top_topics", "N")
-    option("--storm-connects", "from so many connects in a window on it is a storm", "N")
-    option("--storm-client", "from so many connects of one client in a window on it is a storm", "N")
-    option("--segments", "the most segments that a batch reads", "N")
+    option("--trigger-s", "time from the start of a batch to the next", "S")
+    option("--window-s", "length of a window; can't change for a folder of tables", "S")
+    option("--watermark-s", "how much older than the newest record of its node a record may be", "S")
+    option("--idle-s", "the windows of a node are closed after this much silence, once all is read", "S")
+    option("--ahead-s", "records that are further ahead of this machine's clock are rejected", "S")
+    option("--top", "number of clients and topics in top_clients and top_topics", "N")
+    option("--storm-connects", "a window with this many connects is a storm", "N")
+    option("--storm-client", "a window with this many connects of one client is a storm", "N")
+    option("--segments", "maximum number of segments in a batch", "N")
     parser.add_argument(
         "--master", default=said["master"], metavar="URL", help="Spark's master: local[N], or spark://HOST:PORT"
     )
@@ -72,7 +74,7 @@ def _add_pipeline(commands: Any) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting of Spark's; repeatable",
+        help="a setting of Spark; repeatable",
     )
     parser.set_defaults(run=_run_pipeline)
 
@@ -80,7 +82,7 @@ def _add_pipeline(commands: Any) -> None:
 def _conf(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value
 
 

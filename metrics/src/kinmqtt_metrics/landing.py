@@ -57,7 +57,7 @@ class SegmentName:
         """Raises ``ValueError`` for a file that is no segment."""
         match = _NAME.fullmatch(name)
         if match is None:
-            raise ValueError(f"{name!r} is no name of a segment, NODE-BOOT-NUMBER{SUFFIX}")
+            raise ValueError(f"{name!r} is not the name of a segment, NODE-BOOT-NUMBER{SUFFIX}")
         return cls(unquote(match["node"]), match["boot"], int(match["number"]))
 
 

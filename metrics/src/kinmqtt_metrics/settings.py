@@ -30,7 +30,7 @@ def _check_filters(_: object, attribute: attrs.Attribute[Any], filters: Sequence
         levels = filter.split("/")
         whole = all(level in ("#", "+") or not {"#", "+"} & set(level) for level in levels)
         if not filter or "\0" in filter or not whole or "#" in levels[:-1] or levels[0] == "$share":
-            raise ValueError(f"{filter!r} is no topic filter that a topic can match")
+            raise ValueError(f"{filter!r} is not a topic filter that matches a topic")
 
 
 @attrs.frozen(slots=True)
@@ -88,7 +88,9 @@ def check_node_name(node: str) -> None:
     try:
         size_bytes = len(quoted(node))
     except UnicodeEncodeError:
-        raise AssemblyError(f"plugins.metrics: the broker's name {node!r} is no text: set broker.node_name") from None
+        raise AssemblyError(
+            f"plugins.metrics: the broker's name {node!r} is not valid Unicode: set broker.node_name"
+        ) from None
     if not 0 < size_bytes <= NODE_BYTES:
         raise AssemblyError(
             f"plugins.metrics: the broker's name (broker.node_name), {node[:20]!r}…, takes {size_bytes} bytes in "

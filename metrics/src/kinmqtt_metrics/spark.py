@@ -183,14 +183,16 @@ def check_path(path: Path, only_named: bool = False) -> None:
     """Raises :class:`SparkError` for a path that Spark can't take. ``only_named`` is one that Python alone opens."""
     whole = str(path.resolve())
     if any("\ud800" <= c <= "\udfff" for c in whole):
-        why = "bytes that are no UTF-8: Spark has no name for it; take a folder with another name"
+        why = "bytes that are not UTF-8, which Spark can't name; use a folder with another name"
     elif only_named:
         return
     elif ":" in whole and (sign := _PATTERN.search(whole)):
-        why = f"both ':' and {sign[0]!r}: Spark can't read there; take a folder whose path has one of them at most"
+        why = (
+            f"both ':' and {sign[0]!r}: Spark can't read such a path; use a folder whose path has at most one of them"
+        )
     elif not whole.isascii() and not _has_utf8(os.environ):
         odd = next(c for c in whole if not c.isascii())
-        why = f"{odd!r}, which Java can't write in this locale: set LC_ALL=C.UTF-8, or take another folder"
+        why = f"{odd!r}, which Java can't write in this locale: set LC_ALL=C.UTF-8, or use another folder"
     else:
         return
     raise SparkError(f"{whole.encode('utf-8', 'backslashreplace').decode()}: the path has {why}")
@@ -218,6 +220,7 @@ def lock_jvm(spark: SparkSession, path: Path, wait_s: float = 30.0) -> Any:
             return file, lock
         if time.monotonic() > until:
             raise SparkError(
-                f"a Java process of another pipeline still has {path}: find it (lsof {path}), end it, and start again"
+                f"a Java process of another pipeline still holds {path}: find it (lsof {path}), stop it, "
+                "and start again"
             )
         time.sleep(0.1)

@@ -28,5 +28,6 @@ def parse_moment(text: str, newest_s: float) -> float:
         return epoch_s(datetime.fromisoformat(text.strip()))
     except ValueError:
         raise ValueError(
-            f"{text!r} is no time: write 2026-11-21, 2026-11-21T14:00 (UTC) or 24h (before the newest window's end)"
+            f"{text!r} is not a time: write 2026-11-21, 2026-11-21T14:00 (UTC) or 24h "
+            "(before the end of the newest window)"
         ) from None

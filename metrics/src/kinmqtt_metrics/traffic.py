@@ -143,14 +143,16 @@ class TrafficReporter:
         elif finding.error:
             self._not_found(finding, finding.error)
         elif self._context.clock.monotonic() - self._finding_since >= FIND_S:
-            self._not_found(finding, f"there was no thread for it within {FIND_S:g} s")
+            self._not_found(finding, f"no thread was free within {FIND_S:g} s")
 
     def _not_found(self, finding: LargestPairs, why: str) -> None:
         # It may find it yet, where it was only late: nobody asks for that any more.
         self._finding = None
         if not self._told_unfound:
             self._told_unfound = True
-            self._context.log.error("the largest of traffic can't be found, it is told as a sum: {why}", why=why)
+            self._context.log.error(
+                "the largest pairs of the traffic can't be found, only its sum is reported: {why}", why=why
+            )
         self._report(largest(finding.take_back(), 0))
 
     def _report(self, traffic: TrafficSnapshot) -> None:

@@ -103,7 +103,7 @@ def test_the_close_at_the_end_follows_its_batch(steps: Commits) -> None:
 
 def test_another_window_is_refused(steps: Commits) -> None:
     """Windows of two lengths in one table would count twice."""
-    with pytest.raises(PipelineError, match=r"begun with window_s = 10, and this run says 5.*Say 10 again"):
+    with pytest.raises(PipelineError, match=r"made with window_s = 10, but this run has 5.*Use 10 again"):
         Commits(steps.tables).prepare({"window_s": 5})
 
 
@@ -121,7 +121,7 @@ def test_a_second_driver_is_refused(tmp_path: Path) -> None:
     import os
 
     with locked(tmp_path):
-        with pytest.raises(PipelineError, match=f"process {os.getpid()} writes to"), locked(tmp_path):
+        with pytest.raises(PipelineError, match=f"process {os.getpid()} already writes to"), locked(tmp_path):
             pass
     with locked(tmp_path):
         pass

@@ -381,5 +381,5 @@ def test_a_checkpoint_without_its_steps_is_refused(
     drain()
     shutil.rmtree(settings.tables / t.STATE / "spark")
 
-    with pytest.raises(PipelineError, match="goes on with batch 0, and the steps beside it with 1"):
+    with pytest.raises(PipelineError, match="continues with batch 0, but the commits beside it with 1"):
         drain()

@@ -31,7 +31,7 @@ def test_a_landing_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pyte
     there = str(tmp_path / "nowhere")
 
     assert main(["pipeline", "run", "--landing", there, "--tables", str(tmp_path / "tables")]) == 1
-    assert f"{there} is no folder" in capsys.readouterr().err
+    assert f"{there} is not a folder" in capsys.readouterr().err
 
 
 def test_tables_below_the_landing_folder_are_refused(
@@ -41,7 +41,7 @@ def test_tables_below_the_landing_folder_are_refused(
     folders[5] = str(tmp_path / "landing" / "tables")
 
     assert main(folders) == 1
-    assert "can't lie in the landing folder" in capsys.readouterr().err
+    assert "can't be in the landing folder" in capsys.readouterr().err
 
 
 def test_what_can_not_be_read_is_told_before_spark_starts(

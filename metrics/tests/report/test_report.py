@@ -194,7 +194,7 @@ def test_a_torn_or_foreign_file_is_named_and_left_out(
         (["--tables", "nowhere"], "there is no such folder"),
         (["--tables", "file"], "is a file"),
         (["--tables", "empty"], "has no tables"),
-        (["--tables", "there", "--since", "yesterday"], "--since: 'yesterday' is no time"),
+        (["--tables", "there", "--since", "yesterday"], "--since: 'yesterday' is not a time"),
         (["--tables", "there", "--since", "2030-01-01"], "nothing is left between --since and --until"),
         (["--tables", "there", "--node", "nobody"], "nothing of nobody in this span"),
         (["--tables", "there", "--out", "nowhere/report.html"], "can't be written: No such file or directory"),

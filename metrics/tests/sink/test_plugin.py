@@ -247,7 +247,7 @@ def test_what_can_not_be_sorted_is_told_as_a_sum(tmp_path: Path, monkeypatch: py
 
     texts = [text for text in scene.context.log.texts("error") if "can't be found" in text]
     why = {"raises": "MemoryError: by chance", "refused": "RuntimeError: no threads"}
-    assert len(texts) == 1 and texts[0].endswith(why.get(how, "there was no thread for it within 30 s"))
+    assert len(texts) == 1 and texts[0].endswith(why.get(how, "no thread was free within 30 s"))
     assert [(record["t"], record["client"], record["delta"]) for record in scene.told()] == [
         (1_000_000, OTHERS, 6000),
         (2_000_000, OTHERS, 6000),
@@ -292,7 +292,7 @@ def test_what_a_thread_that_is_gone_has_left_is_counted(tmp_path: Path, monkeypa
     scene.sink._thread._thread.join(30.0)
     scene.clock.advance(scene.sink.settings.roll_s)
 
-    assert scene.sink.health().text == "nothing is written any more: MemoryError: by chance"
+    assert scene.sink.health().text == "the writing thread has ended: MemoryError: by chance"
     assert scene.sink._figures.dropped["write_failed"].value == 1, "the record of the start"
     assert "1 records were dropped" in scene.context.log.texts("warn")
     scene.stop()
@@ -450,8 +450,8 @@ def test_what_an_earlier_life_left_is_published(tmp_path: Path) -> None:
 
     texts = scene.context.log.texts()
     scene.stop()
-    assert any(str(name) in text and "earlier life" in text for text in texts)
-    assert any("cut 20 bytes" in text for text in texts)
+    assert any(str(name) in text and "earlier run" in text for text in texts)
+    assert any("removed 20 bytes" in text for text in texts)
     assert [record["seq"] for record in records(tmp_path)] == [9, 1, 2]
     assert left_open(tmp_path) == []
 
@@ -471,7 +471,7 @@ def test_a_second_broker_of_that_name_does_not_start(tmp_path: Path) -> None:
 
 
 def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path) -> None:
-    """A disk that does not answer may do so later: another broker of that name must not be there by then."""
+    """A disk that does not respond may do so later: another broker of that name must not be there by then."""
     first = Scene(tmp_path)
     thread, first.sink._thread = first.sink._thread, _Endless()  # type: ignore[assignment]
     first.stop()
@@ -479,7 +479,7 @@ def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path)
     with pytest.raises(AssemblyError, match="another broker named 'n'"):
         second.start()
 
-    assert any("does not answer" in text for text in first.context.log.texts())
+    assert any("does not respond" in text for text in first.context.log.texts())
     assert thread is not None
     thread.end(5.0)
     assert thread.join()
@@ -512,7 +512,7 @@ def test_a_disk_that_does_not_answer_is_told_while_it_does_not(tmp_path: Path) -
     thread.join(30)
     scene.sink._tell_news(_Thread())
 
-    said = f"{tmp_path}: the disk does not answer"
+    said = f"{tmp_path}: the disk does not respond"
     assert [health.state.name for health in healths] == ["HEALTHY", "DEGRADED", "DEGRADED"]
     assert said in healths[1].text
     assert scene.context.log.texts() == [f"records can't be written: {said}", "records are written again"]
@@ -561,7 +561,7 @@ def test_a_lock_that_another_has_is_told_once(tmp_path: Path) -> None:
 
     assert [health.state.name for health in healths] == ["HEALTHY", "DEGRADED", "DEGRADED", "HEALTHY"]
     assert "another broker named 'n' writes to" in healths[1].text and "was removed" in healths[1].text
-    assert scene.context.log.texts() == [healths[1].text, f"{tmp_path} is this broker's again"]
+    assert scene.context.log.texts() == [healths[1].text, f"the lock of {tmp_path} is held again"]
     assert len(records(tmp_path)) == 4
 
 
@@ -626,7 +626,7 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
         Scene(tmp_path, node="x" * 201, start=False)
     with pytest.raises(AssemblyError, match="takes 300 bytes"):
         Scene(tmp_path, node="ä" * 50, start=False)
-    with pytest.raises(AssemblyError, match=r"is no text: set broker\.node_name"):
+    with pytest.raises(AssemblyError, match=r"is not valid Unicode: set broker\.node_name"):
         Scene(tmp_path, node="\udcff", start=False)
     with pytest.raises(AssemblyError, match=r"has no name.*set broker\.node_name"):
         Scene(tmp_path, node="", start=False)

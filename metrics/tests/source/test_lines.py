@@ -240,28 +240,28 @@ def test_what_the_sink_writes_is_read_at_once(
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (b'{"v":1,"t":5\n', "no JSON, or a part of one"),
-        (b"\n", "no JSON, or a part of one"),
-        (b"[1]\n", r"no JSON object but \[1\]"),
+        (b'{"v":1,"t":5\n', "not JSON, or incomplete"),
+        (b"\n", "not JSON, or incomplete"),
+        (b"[1]\n", r"not a JSON object but \[1\]"),
         (b"\xff\n", "not UTF-8"),
         (b"[" * 100_000 + b"\n", "nested too deep"),
         (line(event(2, v=2)), "form 2: this version"),
         (line(event(2, v=0)), "form 0: this version"),
-        (line(event(2, t="now")), "'t' is no bigint: 'now'"),
-        (line(event(2, t=True)), "'t' is no bigint: True"),
+        (line(event(2, t="now")), "'t' is not bigint: 'now'"),
+        (line(event(2, t=True)), "'t' is not bigint: True"),
         (line(event(2, t=None)), "'t' is missing"),
-        (line(event(2, t=2**63)), "'t' is no bigint"),
-        (line(event(2, number=float("nan"))), "'number' is no double: nan"),
-        (line(event(2, unit=float("nan"))), "NaN is no number"),
-        (line(event(2, bounds=[1, None])), "'bounds' is no array<double>"),
-        (line(event(2, labels={"a": 1})), "'labels' is no map<string,string>"),
+        (line(event(2, t=2**63)), "'t' is not bigint"),
+        (line(event(2, number=float("nan"))), "'number' is not double: nan"),
+        (line(event(2, unit=float("nan"))), "NaN is not a JSON number"),
+        (line(event(2, bounds=[1, None])), "'bounds' is not array<double>"),
+        (line(event(2, labels={"a": 1})), "'labels' is not map<string,string>"),
         (line(event(2, node="b")), "a line of 'b', boot"),
         (line(event(2, boot="0" * 16)), "a line of 'broker-1', boot '0000"),
         (line(event(2, kind="rejected")), "'kind' is 'rejected', and none of counter"),
         (line(event(0)), "'seq' is 0: it begins at 1"),
         (line(event(1)), "'seq' 1 has come before"),
         (line(event(2)).replace(b'"t":', b'"t":1,"t":'), "'t' is there twice"),
-        (b'{"name":"\\ud800",' + line(event(2))[1:].replace(b'"name":"connected",', b""), "'name' is no string"),
+        (b'{"name":"\\ud800",' + line(event(2))[1:].replace(b'"name":"connected",', b""), "'name' is not string"),
     ],
 )
 def test_a_bad_line_says_why_and_the_others_are_read(tmp_path: Path, bad: bytes, why: str) -> None:
@@ -324,7 +324,7 @@ def test_files_that_can_not_be_read_are_told_of(tmp_path: Path) -> None:
         (os.mkfifo, "it is a FIFO"),
         (lambda path: os.mknod(path, stat.S_IFSOCK | 0o600), "it is a socket"),
         (lambda path: os.symlink("/dev/zero", path), "it is a device"),
-        (lambda path: os.symlink("nowhere", path), "a link to what is not there"),
+        (lambda path: os.symlink("nowhere", path), "a broken link"),
         (lambda path: os.symlink(path, path), "a link that leads to itself"),
     ],
 )
@@ -345,7 +345,7 @@ def test_a_segment_that_is_gone_is_an_error_or_a_row(tmp_path: Path) -> None:
     """Who drops what is bad would not know that rows are missing, and gets an error; the others get a row."""
     gone = f"date=2026-11-21/{NAME}"
 
-    with pytest.raises(Gone, match="put it back, or read with option rejected=rows"):
+    with pytest.raises(Gone, match="restore it, or read with option rejected=rows"):
         list(LineReader(str(tmp_path), ["seq"], rejected=False).read(KEY, gone))
     rows = _rows(list(LineReader(str(tmp_path), list(FIELDS), rejected=True).read(KEY, gone)))
 

@@ -48,7 +48,7 @@ def test_an_offset_says_what_was_taken(before: set[Key], more: set[Key]) -> None
 )
 def test_an_offset_of_something_else_is_refused(offset: dict[str, object]) -> None:
     """A checkpoint that another source wrote gives an error that says what to do."""
-    with pytest.raises(ValueError, match="take another checkpointLocation"):
+    with pytest.raises(ValueError, match="use another checkpointLocation"):
         Taken.from_json(offset)
 
 

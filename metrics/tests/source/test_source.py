@@ -121,7 +121,7 @@ def test_what_is_bad_comes_as_rows_and_ends_nothing(spark: SparkSession, tmp_pat
     assert dropped == 12
     told = {(Path(row.name).name, row.value, row.reason.split(":")[0], row.payload) for row in rows.collect()}
     assert told == {
-        (f"broker-1-{BOOT}-00000002.jsonl", 2, "a line that is no JSON, or a part of one", '{"v":1,"t":17'),
+        (f"broker-1-{BOOT}-00000002.jsonl", 2, "a line that is not JSON, or incomplete", '{"v":1,"t":17'),
         (f"broker-1-{BOOT}-00000003.jsonl", 1, "a line of form 2", line(event(13, v=2)).decode().strip()),
         (f"broker-1-{BOOT}-00000004.jsonl", 0, "the file is empty", ""),
         ("notes.jsonl", 0, "a foreign file", ""),

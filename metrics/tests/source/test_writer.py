@@ -180,8 +180,8 @@ def test_a_broker_that_comes_back_gets_the_rest(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        (("a/+", "x", 1), r"row 0 of the partition: topic 'a/\+' is none to publish to"),
-        ((None, "x", 1), "topic None is none"),
+        (("a/+", "x", 1), r"row 0 of the partition: topic 'a/\+' is not valid"),
+        ((None, "x", 1), "topic None is not valid"),
         (("a", None, 1), "topic 'a': payload is null"),
         (("a", "x", 3), "qos is 3: it is 0, 1 or 2"),
     ],
@@ -202,18 +202,18 @@ def _message(**row: Any) -> Message:
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"topic": ""}, "topic '' is none to publish to: it has 1 to 65535 bytes"),
-        ({"topic": "x" * 65_536}, "topic 'x{100}'… is none to publish to"),
-        ({"topic": "ä" * 32_768}, "topic 'ä{100}'… is none to publish to"),
-        ({"topic": "a\0"}, "is none to publish to: .* no '\\+', '#' or NUL"),
-        ({"topic": "a\udcff"}, "is none to publish to"),
-        ({"topic": "$share/g/a"}, "is none to publish to: .* does not begin with \\$share/"),
+        ({"topic": ""}, "topic '' is not valid: a topic has 1 to 65535 bytes"),
+        ({"topic": "x" * 65_536}, "topic 'x{100}'… is not valid"),
+        ({"topic": "ä" * 32_768}, "topic 'ä{100}'… is not valid"),
+        ({"topic": "a\0"}, "is not valid: .* no '\\+', '#' or NUL"),
+        ({"topic": "a\udcff"}, "is not valid"),
+        ({"topic": "$share/g/a"}, "is not valid: .* does not begin with \\$share/"),
         ({"message_id": "x" * 65_536}, "topic 'a': message_id has 65536 bytes: it may have 65535"),
-        ({"message_id": "a\0"}, "topic 'a': message_id has a NUL"),
+        ({"message_id": "a\0"}, "topic 'a': message_id contains a NUL"),
         ({"properties": [("n" * 65_536, "x")]}, "properties: the name 'n{100}'… has 65536 bytes"),
-        ({"properties": [("n\0", "x")]}, r"properties: the name 'n\\x00' has a NUL"),
-        ({"properties": [("n", "ä" * 32_768)]}, "properties: what 'n' says has 65536 bytes: it may have 65535"),
-        ({"properties": [("n", "\0")]}, "properties: what 'n' says has a NUL"),
+        ({"properties": [("n\0", "x")]}, r"properties: the name 'n\\x00' contains a NUL"),
+        ({"properties": [("n", "ä" * 32_768)]}, "properties: the value of 'n' has 65536 bytes: it may have 65535"),
+        ({"properties": [("n", "\0")]}, "properties: the value of 'n' contains a NUL"),
         ({"topic": "t" * 300, "payload": None}, "topic 't{100}'…: payload is null"),
     ],
 )
@@ -254,11 +254,11 @@ def test_a_packet_that_is_too_long_is_told() -> None:
     connection = Connection.__new__(Connection)
     connection._name, connection._packet_bytes = "h:1", 100
 
-    with pytest.raises(NotPublished, match="topic 'a': payload and properties make a packet of 268435462 bytes"):
+    with pytest.raises(NotPublished, match="topic 'a': payload and properties need a packet of 268435462 bytes"):
         _message(payload=_Payload(268_435_456 - 31), message_id="i" * 10)
     assert _message(payload=_Payload(268_435_455 - 31), message_id="i" * 10).size_bytes == 268_435_460
     with pytest.raises(
-        NotPublished, match="h:1 takes packets of at most 100 bytes, and the message to 'a' makes one of"
+        NotPublished, match="h:1 takes packets of at most 100 bytes, but the message to 'a' needs one of"
     ):
         connection.publish(_message(payload=b"x" * 100))
 
@@ -316,19 +316,19 @@ def test_a_broker_that_is_not_there_is_an_error_that_names_it(spark: SparkSessio
     ("options", "why"),
     [
         ({}, "give option host"),
-        ({"host": "h", "password": "x"}, "would stand in plans and logs: give passwordFile"),
+        ({"host": "h", "password": "x"}, "would appear in plans and logs: give passwordFile"),
         ({"host": "h", "passwordFile": "x", "passwordVariable": "y"}, "give one of them"),
         ({"host": "h", "port": "0"}, "option port is '0': it is a number from 1 to 65535"),
         ({"host": "h", "maxInFlight": "many"}, "option maxInFlight is 'many'"),
         ({"host": "h", "tls": "yes"}, "option tls is 'yes': it is true or false"),
         ({"host": "h", "username": "u" * 65_536}, "option username has 65536 bytes: it may have 65535"),
-        ({"host": "h", "username": "u\0"}, "option username has a NUL"),
-        ({"host": "h", "username": "\udcff"}, "option username is no text"),
+        ({"host": "h", "username": "u\0"}, "option username contains a NUL"),
+        ({"host": "h", "username": "\udcff"}, "option username is not valid Unicode"),
         ({"host": "h", "clientId": "c" * 65_400}, "option clientId has 65400 bytes: it may have 65335"),
         ({"host": "h", "idPrefix": "ä" * 40_000}, "option idPrefix has 80000 bytes: it may have 65335"),
-        ({"host": "h", "idPrefix": "\0"}, "option idPrefix has a NUL"),
-        ({"host": "h", "caFile": "a\0b"}, "option caFile has a NUL"),
-        ({"host": "h\0"}, "option host has a NUL"),
+        ({"host": "h", "idPrefix": "\0"}, "option idPrefix contains a NUL"),
+        ({"host": "h", "caFile": "a\0b"}, "option caFile contains a NUL"),
+        ({"host": "h\0"}, "option host contains a NUL"),
         ({"host": "a..b"}, "option host is 'a..b': it is a name or an address, without a port"),
         ({"host": "h" * 64}, "option host is 'hhh.*: it is a name or an address"),
         ({"host": "a b"}, "option host is 'a b'"),
@@ -374,7 +374,7 @@ def test_a_password_comes_from_where_the_task_runs(tmp_path: Path, monkeypatch: 
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(NotPublished, match="passwordFile: the password has 65536 bytes: it may have 65535"):
         Endpoint(host="h", port=1, password_file=str(tmp_path / "long")).password()
-    with pytest.raises(NotPublished, match=r"bytes on .*: it is no text in UTF-8"):
+    with pytest.raises(NotPublished, match=r"bytes on .*: it is not UTF-8"):
         Endpoint(host="h", port=1, password_file=str(tmp_path / "bytes")).password()
     with pytest.raises(NotPublished, match=r"none on .*: No such file"):
         Endpoint(host="h", port=1, password_file=str(tmp_path / "none")).password()

@@ -37,18 +37,20 @@ nothing, until --enable switches them on.
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """``kinmqtt-metrics rules``."""
     defaults = Options()
-    parser = subparsers.add_parser("rules", help="learn limiter rules from what is usual", description=_DESCRIPTION)
+    parser = subparsers.add_parser("rules", help="learn limiter rules from usual rates", description=_DESCRIPTION)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", type=Path, metavar="FILE", help="learn, and write the rules there; written over")
-    what.add_argument("--replay", type=Path, metavar="FILE", help="say what the rules in a file would have refused")
-    what.add_argument("--enable", type=Path, metavar="FILE", help="switch rules in a file on: shadow = false")
-    what.add_argument("--disable", type=Path, metavar="FILE", help="put rules in a file into the shadow")
-    parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; may be repeated")
-    parser.add_argument("--tables", type=Path, metavar="FOLDER", help="what the pipeline writes to")
-    parser.add_argument(
-        "--since", metavar="TIME", help="leave out what was before: 2026-11-21T14:00 (UTC), or 24h ago"
+    what.add_argument(
+        "--out", type=Path, metavar="FILE", help="learn, and write the rules to this file, which is replaced"
     )
-    parser.add_argument("--until", metavar="TIME", help="leave out windows that begin then or later")
+    what.add_argument("--replay", type=Path, metavar="FILE", help="show what the rules in a file would have refused")
+    what.add_argument("--enable", type=Path, metavar="FILE", help="enable rules in a file: shadow = false")
+    what.add_argument("--disable", type=Path, metavar="FILE", help="disable rules in a file: shadow = true")
+    parser.add_argument("--rule", action="append", default=[], metavar="NAME", help="only this rule; repeatable")
+    parser.add_argument("--tables", type=Path, metavar="FOLDER", help="where the pipeline writes")
+    parser.add_argument(
+        "--since", metavar="TIME", help="only windows from this time on: 2026-11-21T14:00 (UTC), or 24h ago"
+    )
+    parser.add_argument("--until", metavar="TIME", help="only windows that begin before this time")
 
     def option(name: str, text: str, metavar: str) -> None:
         key, bounds = BOUNDS[name]
@@ -60,15 +62,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         said = f"{text}; {bounds} (default: %(default)s)"
         parser.add_argument(name, type=bounds, default=default, metavar=metavar, help=said)
 
-    option("--quantile", "usual is what so many windows did not exceed", "SHARE")
-    option("--factor", "how many times the usual rate is allowed", "N")
-    option("--over", "rates are means over so long", "SECONDS")
-    option("--min-windows", "who published in fewer windows of --over seconds is not known well enough", "N")
-    option("--others", "this quantile of all clients' usual rates is what others are allowed a factor of", "SHARE")
-    option("--least", "no limit below so many", "RATE")
-    option("--rules", "the most rules for clients, and for topics", "N")
+    option("--quantile", "this share of the windows did not exceed the usual rate", "SHARE")
+    option("--factor", "the limit is this many times the usual rate", "N")
+    option("--over", "length of the windows over which rates are averaged", "SECONDS")
+    option("--min-windows", "clients with fewer windows of --over seconds get no rule of their own", "N")
+    option("--others", "the rule for all others is based on this quantile of all usual rates", "SHARE")
+    option("--least", "no limit is lower", "RATE")
+    option("--rules", "maximum number of rules for clients, and for topics", "N")
     parser.add_argument(
-        "--no-topics", action="store_true", help="only rules about clients: those about topics look at each packet"
+        "--no-topics", action="store_true", help="only rules for clients; rules for topics look at each packet"
     )
     parser.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s)")
     parser.set_defaults(run=run)
@@ -82,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             if path is not None:
                 return _switch(path, option == "disable", arguments.rule)
         if arguments.tables is None:
-            raise LearningError("--tables is needed: the folder that the pipeline writes to")
+            raise LearningError("--tables is required: the folder that the pipeline writes to")
         check_path(arguments.tables)
         return _learn(arguments) if arguments.out is not None else _replay(arguments)
     except CommandError as error:
@@ -127,7 +129,7 @@ def _learn(arguments: argparse.Namespace) -> int:
     print(f"{arguments.out}: {told}, and one for all others of each, in the shadow")
     if learned.summed.messages:
         print("\n".join(summed_words(learned.summed)))
-        print("What is usual, and so what is allowed, is as high as it may have been with these.")
+        print("Usual rates and limits are as high as these messages allow.")
     for sentence in sample_size.sentences(learned, options):
         print(sentence)
     _print_replayed(learned.rules, learned.replayed, options.over_s)

@@ -28,12 +28,12 @@ def check_replaceable(path: Path) -> None:
         return
     text = read(path)
     if not text.startswith(FIRST_WORDS):
-        raise LearningError(f"{path} was not learned, and is not written over: give --out another name")
+        raise LearningError(f"{path} was not learned, so it is not replaced: give --out another name")
     on = [rule["name"] for rules in parsed(path, text).values() for rule in rules if not rule.get("shadow", False)]
     if on:
         raise LearningError(
-            f"{path} has rules that are switched on ({formatting.listed(on, 3)}), and is not written over: learn "
-            "into another file and compare, or put them into the shadow (--disable)"
+            f"{path} has rules that are switched on ({formatting.listed(on, 3)}), so it is not replaced: learn "
+            "into another file and compare, or disable them (--disable)"
         )
 
 
@@ -53,17 +53,17 @@ def parsed(path: Path, text: str, real: Callable[[str], Any] = float) -> dict[st
     except tomllib.TOMLDecodeError as error:
         raise LearningError(f"{path} is not TOML: {error}") from error
     except RecursionError:
-        raise LearningError(f"{path} is nested so deeply that it can't be a file of rules") from None
+        raise LearningError(f"{path} is nested too deeply for a file of rules") from None
     except ValueError as error:
-        raise LearningError(f"{path} has a number or a time that can't be: {error}") from error
+        raise LearningError(f"{path} has an invalid number or time: {error}") from error
     names: set[str] = set()
     for table, rules in found.items():
         if table not in ("flow", "degrade", "system", "param") or not isinstance(rules, list):
-            raise LearningError(f"{path}: {table} is no array of rules; rules stand in [[flow]], [[param]] and so on")
+            raise LearningError(f"{path}: {table} is not an array of rules; write [[flow]], [[param]] and so on")
         for number, rule in enumerate(rules):
             where = f"{path}: {table}[{number}]"
             if not isinstance(rule, dict) or not isinstance(rule.get("name"), str):
-                raise LearningError(f"{where} has no name, which is a text")
+                raise LearningError(f"{where} has no name, or it is not a string")
             if rule["name"] in names:
                 raise LearningError(f"{where}: another rule is called {rule['name']!r} as well: give it another name")
             names.add(rule["name"])

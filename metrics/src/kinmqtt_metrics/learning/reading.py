@@ -50,7 +50,7 @@ def usual_windows(
     if about["odd"]:
         print(
             f"kinmqtt-metrics rules: left out {formatting.some(about['odd'], 'row')} of the table usual: "
-            "their times or counts can't be",
+            "their times or counts are invalid",
             file=sys.stderr,
         )
     rows = rows.filter(usable)
@@ -80,13 +80,15 @@ def _sound(files: Sequence[Path]) -> list[Path]:
             pq.read_metadata(path)
         except (pa.ArrowException, OSError) as error:
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            print(f"kinmqtt-metrics rules: left out {path}: it is no whole Parquet file: {why}", file=sys.stderr)
+            print(
+                f"kinmqtt-metrics rules: left out {path}: it is not a complete Parquet file: {why}", file=sys.stderr
+            )
         else:
             sound.append(path)
     if not sound:
         raise LearningError(
-            f"no file of the table usual can be read: {files[0]} and others are no whole Parquet files; restore them "
-            "from a backup, or have the pipeline make the tables anew from the landing folder"
+            f"no file of the table usual can be read: {files[0]} and others are not complete Parquet files; "
+            "restore them from a backup, or let the pipeline make the tables again from the landing folder"
         )
     return sound
 

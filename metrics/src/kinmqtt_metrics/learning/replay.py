@@ -70,7 +70,7 @@ def _replayable(table: str, rule: dict[str, Any], over_s: int) -> list[Rule]:
 def _names(kind: str, said: object) -> list[str]:
     names = [said] if isinstance(said, str) else said
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{kind} must be a text or a list of texts, and is {said!r:.60}")
+        raise ValueError(f"{kind} must be a string or a list of strings, and is {said!r:.60}")
     return names
 
 

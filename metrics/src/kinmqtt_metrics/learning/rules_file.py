@@ -42,7 +42,7 @@ def _lines(learned: Learned, options: Options, source: str, made_at_s: float) ->
         yield "#"
         for sentence in summed_words(learned.summed):
             yield f"# {sentence}"
-        yield "# What is usual, and so what is allowed, is as high as it may have been with these."
+        yield "# Usual rates and limits are as high as these messages allow."
     little = sample_size.sentences(learned, options)
     if little:
         yield "#"
@@ -108,7 +108,7 @@ def _rules_of(kind: Kind, rules: Sequence[Rule], learned: Learned, options: Opti
 def _from_little(rule: Rule, learned: Learned, options: Options) -> Iterator[str]:
     little = sample_size.about(rule, learned, options)
     if little is not None:
-        yield f"# Warning: learned from {little}: learn for longer before you switch it on."
+        yield f"# Warning: learned from {little}: learn for longer before you enable it."
 
 
 def _usual(usual: Usual) -> str:
@@ -122,9 +122,9 @@ def summed_words(summed: Summed) -> list[str]:
     return [
         f"{formatting.share(summed.messages, summed.of)} of the messages ({formatting.whole(summed.messages)} of "
         f"{formatting.whole(summed.of)}) are in (others), in "
-        f"{formatting.some(summed.windows, 'window')}: nobody knows whose",
-        "they are, so they are in no figure of what was published or would be refused. A larger max_pairs in "
-        "[plugins.metrics] tells more.",
+        f"{formatting.some(summed.windows, 'window')}: their clients",
+        "and topics are unknown, so they are in no figure of what was published or would be refused. A larger",
+        "max_pairs in [plugins.metrics] reports more.",
     ]
 
 

@@ -56,5 +56,5 @@ def sentences(learned: Learned, options: Options) -> list[str]:
                 f"--others {options.others:g} of so few says little."
             )
     if told:
-        told.append("Learn again, over a longer span or from more, before you switch these on: the file marks each.")
+        told.append("Learn again, over a longer span or from more, before you enable these: the file marks each.")
     return [f"Warning: {sentence}" for sentence in told[:-1]] + told[-1:]

@@ -107,9 +107,9 @@ class Batches:
         done = self.steps.done(number)
         if self.steps.written(number).digest != digest if done else number != follows:
             raise PipelineError(
-                f"Spark's checkpoint {self.steps.checkpoint} goes on with batch {number}, and the steps beside it "
-                f"with {follows}: one of them was removed or restored without the other. Restore the whole of "
-                f"{self.steps.tables}, or begin anew in an empty folder"
+                f"Spark's checkpoint {self.steps.checkpoint} continues with batch {number}, but the commits beside "
+                f"it with {follows}: one of them was removed or restored without the other. Restore the whole of "
+                f"{self.steps.tables}, or start again in an empty folder"
             )
         if done:
             self.steps.publish(folder)

@@ -81,8 +81,8 @@ class Commit:
             )
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise PipelineError(
-                f"{path} can't be read ({error}): restore {path.parents[2]} with the tables from a backup, or begin "
-                f"anew in an empty folder of tables, which reads the landing folder again"
+                f"{path} can't be read ({error}): restore {path.parents[2]} with the tables from a backup, or start "
+                f"again in an empty folder of tables, which reads the whole landing folder"
             ) from error
 
 
@@ -113,8 +113,8 @@ class Commits:
             for key, value in frozen.items():
                 if began.get(key) != value:
                     raise PipelineError(
-                        f"{self.tables} was begun with {key} = {began.get(key)}, and this run says {value}: windows "
-                        f"of two kinds don't add up. Say {began.get(key)} again, or take another folder of tables"
+                        f"{self.tables} was made with {key} = {began.get(key)}, but this run has {value}: windows "
+                        f"of different kinds don't add up. Use {began.get(key)} again, or another folder of tables"
                     )
         else:
             known = next((files[0] for table in TABLES if (files := table.files(self.tables))), None)
@@ -122,7 +122,7 @@ class Commits:
                 # From the beginning again, each record would be in the tables twice.
                 raise PipelineError(
                     f"{self.tables} has tables ({known.parent.name}/{known.name}), and {path.parent}, which says "
-                    "what they were made of, is gone: put it back, or take another folder of tables"
+                    "what they were made from, is gone: restore it, or use another folder of tables"
                 )
             replace_text(path, json.dumps(frozen))
         for left in self.folder.glob(_MAKING + "*"):
@@ -145,8 +145,8 @@ class Commits:
                     break
                 if kind == "offsets" and self.done(number):
                     raise PipelineError(
-                        f"{path} is empty, as a power failure leaves files, and its batch was made: restore "
-                        f"{self.tables} from a backup, or begin anew in an empty folder of tables"
+                        f"{path} is empty, probably after a power failure, but its batch was committed: restore "
+                        f"{self.tables} from a backup, or start again in an empty folder of tables"
                     )
                 path.unlink()
                 path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
@@ -240,8 +240,8 @@ def locked(tables: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise PipelineError(
-                f"process {file.read().strip() or '(unknown)'} writes to {tables} already: two pipelines would write "
-                f"everything twice. End that one, or take another folder for the tables"
+                f"process {file.read().strip() or '(unknown)'} already writes to {tables}: two pipelines would write "
+                f"everything twice. Stop that one, or use another folder for the tables"
             ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")

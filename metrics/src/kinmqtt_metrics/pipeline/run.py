@@ -77,7 +77,7 @@ def _run(settings: PipelineSettings, tell: Tell, asked: Asked) -> None:
 def _check(settings: PipelineSettings) -> None:
     if not settings.landing.is_dir():
         raise PipelineError(
-            f"{settings.landing} is no folder: --landing is the folder that the broker writes to, `landing` of "
+            f"{settings.landing} is not a folder: --landing is the folder that the broker writes to, `landing` of "
             f"[plugins.metrics]"
         )
     check_path(settings.landing, only_named=True)
@@ -86,7 +86,7 @@ def _check(settings: PipelineSettings) -> None:
     settings.tables.mkdir(parents=True, exist_ok=True)
     landing, tables = settings.landing.resolve(), settings.tables.resolve()
     if landing == tables or landing in tables.parents:
-        raise PipelineError(f"the tables can't lie in the landing folder {landing}: take another folder for --tables")
+        raise PipelineError(f"the tables can't be in the landing folder {landing}: use another folder for --tables")
 
 
 def _check_readable(landing: Path) -> None:
@@ -101,7 +101,7 @@ def _check_readable(landing: Path) -> None:
     for path in paths:
         if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
             raise PipelineError(
-                f"{path} can't be read by this user: what brokers write belongs to their user and group; run as one "
+                f"{path} can't be read by this user: segments belong to the broker's user and group; run as one "
                 "of these"
             )
 

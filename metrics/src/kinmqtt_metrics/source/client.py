@@ -44,8 +44,8 @@ class Mqtt5Client(Client):
         missing += [name for name in ("_in_packet", "_out_messages", "_out_message_mutex") if not hasattr(self, name)]
         if missing:
             raise NotPublished(
-                f"paho-mqtt {importlib.metadata.version('paho-mqtt')} has no {', '.join(missing)}, by which refusals "
-                "at QoS 2 are seen: install paho-mqtt 2.1 or 2.2"
+                f"paho-mqtt {importlib.metadata.version('paho-mqtt')} has no {', '.join(missing)}, "
+                "which are needed to see refusals at QoS 2: install paho-mqtt 2.1 or 2.2"
             )
 
     # All of these are called in the client's thread.

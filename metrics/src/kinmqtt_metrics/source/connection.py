@@ -172,8 +172,8 @@ class Connection:
         """Send it, once there is room for one more that is not acknowledged."""
         if message.size_bytes > self._packet_bytes:
             raise NotPublished(
-                f"the broker {self._name} takes packets of at most {self._packet_bytes} bytes, and the message to "
-                f"{shown(message.topic)} makes one of {message.size_bytes}"
+                f"the broker {self._name} takes packets of at most {self._packet_bytes} bytes, but the message to "
+                f"{shown(message.topic)} needs one of {message.size_bytes}"
             )
         self._until(lambda: self._connected and self._waiting < self._room, "no message was acknowledged")
         with self._news:

@@ -35,15 +35,13 @@ class Endpoint:
         """Raises ``ValueError`` that names the option."""
         if options.get("password"):
             raise ValueError(
-                "option password would stand in plans and logs: give passwordFile, the path of a file that holds it, "
-                "or passwordVariable, the name of an environment variable, where the executors run"
+                "option password would appear in plans and logs: give passwordFile, the path of a file that holds "
+                "it, or passwordVariable, the name of an environment variable, where the executors run"
             )
         if options.get("passwordFile") and options.get("passwordVariable"):
             raise ValueError("options passwordFile and passwordVariable: give one of them")
         if not options.get("host"):
-            raise ValueError(
-                "format('kinmqtt') publishes to a broker: give option host, and port where it is not 1883"
-            )
+            raise ValueError("format('kinmqtt') publishes to a broker: give option host, and port if it is not 1883")
         for name in ("host", "username", "clientId", "idPrefix", "caFile", "passwordFile", "passwordVariable"):
             more_bytes = _OWN_BYTES if name in ("clientId", "idPrefix") else 0
             why = text_problem(options.get(name, ""), TEXT_BYTES - more_bytes)
@@ -93,7 +91,7 @@ class Endpoint:
                 ) from None
             except UnicodeDecodeError:
                 raise NotPublished(
-                    f"passwordFile {self.password_file} on {socket.gethostname()}: it is no text in UTF-8"
+                    f"passwordFile {self.password_file} on {socket.gethostname()}: it is not UTF-8"
                 ) from None
         return None
 

@@ -23,7 +23,7 @@ class JsonObject(dict[str, Any]):
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 DECODER: Final = json.JSONDecoder(object_pairs_hook=JsonObject, parse_constant=_no_constant)

@@ -103,7 +103,7 @@ class LineReader:
         Raises ``OSError`` where the file can't be read right now: the batch is not over, and reads it later.
         """
         if not key[0]:
-            yield from self._no_file(path or key[1], "a foreign file: its name is none of a segment")
+            yield from self._no_file(path or key[1], "a foreign file: its name is not that of a segment")
             return
         try:
             if not path:
@@ -119,14 +119,14 @@ class LineReader:
                 yield from self._read(file, key, path)
         except FileNotFoundError:
             if path and os.path.islink(os.path.join(self._root, path)):
-                yield from self._no_file(path, "a foreign file: a link to what is not there")
+                yield from self._no_file(path, "a foreign file: a broken link")
                 return
             name = path or "/".join(map(str, key))
             why = "the segment is gone: it was published when the batch was planned, or in an earlier run"
             if not self._rejected:
                 raise Gone(
-                    f"{os.path.join(self._root, name)}: {why}; put it back, or read with option rejected=rows, "
-                    "which tells of it in a row and goes on"
+                    f"{os.path.join(self._root, name)}: {why}; restore it, or read with option rejected=rows, "
+                    "which returns a row for it and continues"
                 ) from None
             yield from self._no_file(name, why)
         except OSError as error:
@@ -258,10 +258,10 @@ class LineReader:
             if odd is None:
                 if isinstance(error, RecursionError):
                     return "a line that is nested too deep"
-                return f"a line that is no JSON, or a part of one: {error}"
+                return f"a line that is not JSON, or incomplete: {error}"
             said = odd
         if not isinstance(said, JsonObject):
-            return f"a line that is no JSON object but {brief(said)}"
+            return f"a line that is not a JSON object but {brief(said)}"
         form = said.get("v")
         if isinstance(form, int) and form > FORMAT:
             return f"a line of form {brief(form)}: this version of kinmqtt-metrics reads {FORMAT}"
@@ -277,7 +277,7 @@ class LineReader:
                 try:
                     record[name] = CHECKS[kind](value)
                 except (TypeError, OverflowError, UnicodeEncodeError):
-                    return f"{name!r} is no {kind}: {brief(value)}"
+                    return f"{name!r} is not {kind}: {brief(value)}"
         if form != FORMAT:
             return f"a line of form {form}: this version of kinmqtt-metrics reads {FORMAT}"
         node, boot, _ = key

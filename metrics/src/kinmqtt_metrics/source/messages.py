@@ -36,9 +36,9 @@ def text_problem(text: str, most_bytes: int) -> str:
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:
-        return "is no text: it has half of a surrogate pair"
+        return "is not valid Unicode: it has half of a surrogate pair"
     if "\0" in text:
-        return "has a NUL"
+        return "contains a NUL"
     return f"has {size_bytes} bytes: it may have {most_bytes}" if size_bytes > most_bytes else ""
 
 
@@ -86,7 +86,7 @@ def message_of(row: Mapping[str, Any], number: int, default_id: str) -> Message:
         or topic.startswith("$share/")
     ):
         raise NotPublished(
-            f"{here}: topic {shown(topic)} is none to publish to: it has 1 to {TEXT_BYTES} bytes, no '+', '#' or "
+            f"{here}: topic {shown(topic)} is not valid: a topic has 1 to {TEXT_BYTES} bytes, no '+', '#' or "
             "NUL, and does not begin with $share/"
         )
     here += f", topic {shown(topic)}"
@@ -103,7 +103,7 @@ def message_of(row: Mapping[str, Any], number: int, default_id: str) -> Message:
             if why := text_problem(name, TEXT_BYTES):
                 raise NotPublished(f"{here}: properties: the name {shown(name)} {why}")
             if why := text_problem(value, TEXT_BYTES):
-                raise NotPublished(f"{here}: properties: what {shown(name)} says {why}")
+                raise NotPublished(f"{here}: properties: the value of {shown(name)} {why}")
             properties.append((name, value))
     message = Message(
         topic,
@@ -114,7 +114,7 @@ def message_of(row: Mapping[str, Any], number: int, default_id: str) -> Message:
     )
     if message.size_bytes > PACKET_BYTES:
         raise NotPublished(
-            f"{here}: payload and properties make a packet of {message.size_bytes} bytes: one of MQTT's has at most "
+            f"{here}: payload and properties need a packet of {message.size_bytes} bytes: MQTT allows at most "
             f"{PACKET_BYTES}"
         )
     return message

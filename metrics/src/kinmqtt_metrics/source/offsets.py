@@ -70,14 +70,14 @@ class Taken:
         taken = cls()
         try:
             if offset["form"] != FORM:
-                raise ValueError(f"its form is {offset['form']!r}, and this version of kinmqtt-metrics reads {FORM}")
+                raise ValueError(f"its form is {offset['form']!r}, but this version of kinmqtt-metrics reads {FORM}")
             for node, boots in offset["segments"].items():
                 for boot, text in boots.items():
                     taken._segments[node, boot] = Intervals.parse(text)
             taken._foreign.update(offset["foreign"])
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
-                f"the checkpoint's offset is none of format('kinmqtt'): {error!r} in {str(offset)[:200]}; "
-                "take another checkpointLocation, or the version that wrote it"
+                f"the checkpoint's offset is not one of format('kinmqtt'): {error!r} in {str(offset)[:200]}; "
+                "use another checkpointLocation, or the version that wrote it"
             ) from error
         return taken

@@ -44,9 +44,7 @@ class Options:
             raise ValueError("format('kinmqtt') needs the landing folder: .load('/var/lib/kinmqtt/landing')")
         parts = urlsplit(path)
         if parts.scheme not in ("", "file"):
-            raise ValueError(
-                f"path {path!r}: format('kinmqtt') reads folders that are mounted, and no {parts.scheme}: storage"
-            )
+            raise ValueError(f"path {path!r}: format('kinmqtt') reads mounted folders, not {parts.scheme}: storage")
         self.root = os.path.abspath(unquote(parts.path) if parts.scheme else path)
         self.rejected = options.get("rejected", "drop")
         if self.rejected not in ("drop", "rows"):
@@ -64,12 +62,14 @@ class Options:
         try:
             self.start = start_date(start) if start else ""
         except ValueError:
-            raise ValueError(f"option start is {start!r}: it is a date of UTC, as 2026-11-21") from None
+            raise ValueError(f"option start is {start!r}: it must be a date, UTC, such as 2026-11-21") from None
 
     def folder(self) -> Folder:
         """Raises ``ValueError`` for a path that is no folder."""
         if not os.path.isdir(self.root):
-            raise ValueError(f"{self.root} is no folder; path is the sink's landing folder, which holds date=…/")
+            raise ValueError(
+                f"{self.root} is not a folder; path is the sink's landing folder, which contains date=…/"
+            )
         return Folder(self.root, self.start, self.nodes, foreign=self.rejected == "rows")
 
 
