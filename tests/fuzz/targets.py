@@ -11,6 +11,7 @@ from typing import Final
 from harness import House, MemoryLink
 
 from kinmqtt.broker.connection.connection import Connection
+from kinmqtt.broker.handlers.table import HANDLERS
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.framing import Framer
@@ -88,7 +89,7 @@ class Machine:
             self._open_house()
         house = self._house
         link = MemoryLink(self._listener, Address("192.0.2.9", 9))
-        connection = Connection(house.broker, link)
+        connection = Connection(house.broker.services, HANDLERS, link)
         connection.opened()
         prefix = self._hello if data[0] & 1 else b""
         cut = data[1]
