@@ -70,7 +70,7 @@ def cases(good: bool | None = None, direction: str | None = None) -> Iterator[tu
 
 def describe(packet: object) -> dict[str, Any]:
     """A decoded packet in the shape of ``expected``: its type and the fields that have no default value."""
-    return {"type": type(packet).__name__.upper(), **_fields(packet)}
+    return {"type": type(packet).__name__.removesuffix("Packet").upper(), **_fields(packet)}
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:

@@ -52,9 +52,9 @@ def properties(draw: st.DrawFn, owner: int, version: int) -> Properties:
 
 
 @st.composite
-def wills(draw: st.DrawFn, version: int) -> p.Will:
+def wills(draw: st.DrawFn, version: int) -> p.ConnectWill:
     """Will messages."""
-    return p.Will(draw(topics), draw(payloads), draw(qos), draw(st.booleans()), draw(properties(WILL, version)))
+    return p.ConnectWill(draw(topics), draw(payloads), draw(qos), draw(st.booleans()), draw(properties(WILL, version)))
 
 
 @st.composite
@@ -109,7 +109,7 @@ def acknowledgements(draw: st.DrawFn, version: int) -> Acknowledgement:
     """PUBACK, PUBREC, PUBREL and PUBCOMP packets."""
     kinds: tuple[type[Acknowledgement], ...] = (p.Puback, p.Pubrec, p.Pubrel, p.Pubcomp)
     kind = draw(st.sampled_from(kinds))
-    owner = PacketType[kind.__name__.upper()]
+    owner = PacketType[kind.__name__.removesuffix("Packet").upper()]
     reason = draw(_reasons(owner)) if version == V5 else ReasonCode.SUCCESS
     return kind(draw(packet_ids), reason, draw(properties(owner, version)))
 
@@ -150,11 +150,11 @@ def unsubacks(draw: st.DrawFn, version: int) -> p.Unsuback:
 
 
 @st.composite
-def disconnects(draw: st.DrawFn, version: int) -> p.Disconnect:
+def disconnects(draw: st.DrawFn, version: int) -> p.DisconnectPacket:
     """DISCONNECT packets of either side."""
     if version != V5:
-        return p.Disconnect()
-    return p.Disconnect(draw(_reasons(PacketType.DISCONNECT)), draw(properties(PacketType.DISCONNECT, version)))
+        return p.DisconnectPacket()
+    return p.DisconnectPacket(draw(_reasons(PacketType.DISCONNECT)), draw(properties(PacketType.DISCONNECT, version)))
 
 
 @st.composite

@@ -110,16 +110,16 @@ class Arbiter:
         return self.answer()
 
 
-def full(*arbiters: Arbiter, kept: bool = True, **limits: Any) -> tuple[House, Peer]:
+def full(*arbiters: Arbiter, persistent: bool = True, **limits: Any) -> tuple[House, Peer]:
     """A house, and a publisher that has filled the queue of a client with ``t/0`` and ``t/1``."""
     plugins = {f"arbiter{n}": arbiter for n, arbiter in enumerate(arbiters)}
     house = House(plugins=plugins, max_queued_messages=2, max_inflight=1, **limits)
-    if kept:
+    if persistent:
         house.connect("sub", V5, expiry_s=100).subscribe("#", 1).drop()
     else:
         house.connect("sub", V5, silent=True).subscribe("#", 1)
     pub = house.connect("pub", V5)
-    if not kept:
+    if not persistent:
         pub.publish("in/flight", qos=1)
     return house, pub.publish("t/0", qos=1).publish("t/1", qos=1)
 
@@ -151,7 +151,7 @@ def test_queue_full_is_asked_for_each_message_too_many() -> None:
     assert (question.client.client_id, question.sizes.queued, question.sizes.inflight) == ("sub", 2, 1)
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize(
     ("policy", "topic", "left", "told"),
     [
@@ -164,10 +164,10 @@ def test_queue_full_is_asked_for_each_message_too_many() -> None:
     ],
 )
 def test_queue_full_says_what_gives_way(
-    policy: OverflowPolicy, topic: str, left: list[str], told: ReasonCode, kept: bool
+    policy: OverflowPolicy, topic: str, left: list[str], told: ReasonCode, persistent: bool
 ) -> None:
     """Each policy, for a queue in the store and for one that ends with its connection."""
-    house, pub = full(Arbiter(lambda: policy), persistent=kept)
+    house, pub = full(Arbiter(lambda: policy), persistent=persistent)
 
     pub.publish(topic, qos=1)
 
@@ -276,12 +276,12 @@ def test_message_queued_is_not_told_of_messages_dropped_at_once() -> None:
     assert diary.told == [("queued", "away", "t")]
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_message_expired_is_told_of_messages_that_waited_too_long(kept: bool) -> None:
+@pytest.mark.parametrize("persistent", [True, False])
+def test_message_expired_is_told_of_messages_that_waited_too_long(persistent: bool) -> None:
     """A message whose expiry interval passes while it waits is not sent, and its entry is removed."""
     diary = Diary()
     house = House(plugins={"diary": diary}, max_inflight=1)
-    sub = house.connect("sub", V5, silent=True, expiry_s=100 if kept else None).subscribe("t/#", 1)
+    sub = house.connect("sub", V5, silent=True, expiry_s=100 if persistent else None).subscribe("t/#", 1)
     pub = house.connect("pub", V5).publish("t/0", qos=1)
     pub.publish("t/1", qos=1, properties=Properties(message_expiry_interval=5)).publish("t/2", qos=1)
 
