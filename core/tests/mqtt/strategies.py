@@ -54,7 +54,9 @@ def properties(draw: st.DrawFn, owner: int, version: int) -> Properties:
 @st.composite
 def wills(draw: st.DrawFn, version: int) -> p.ConnectWill:
     """Will messages."""
-    return p.ConnectWill(draw(topics), draw(payloads), draw(qos), draw(st.booleans()), draw(properties(WILL, version)))
+    return p.ConnectWill(
+        draw(topics), draw(payloads), draw(qos), draw(st.booleans()), draw(properties(WILL, version))
+    )
 
 
 @st.composite
