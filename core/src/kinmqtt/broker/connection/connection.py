@@ -49,12 +49,12 @@ class Connection(Writer):
         "_disconnect_reason",
         "accepted_at",
         "aliases",
-        "asked",
         "authentication",
         "expiry_asked_s",
-        "good_until",
+        "identity_expires_at",
         "keep_alive_s",
         "limited_by",
+        "pending_answer",
         "receive_maximum",
         "routes",
     )
@@ -64,7 +64,7 @@ class Connection(Writer):
         super().__init__(services, handlers, link)
         self._aborts = False
         """Whether the end of the connection does not wait until everything has gone out."""
-        self.asked: Deferred[Any] | None = None
+        self.pending_answer: Deferred[Any] | None = None
         """A plugin's answer about a client that is not accepted yet; it is cancelled when the connection is gone."""
         self._disconnect_reason: ReasonCode | None = None
         self.accepted_at = 0
@@ -72,7 +72,7 @@ class Connection(Writer):
         self.keep_alive_s = 0
         self.expiry_asked_s = 0
         """The session expiry interval of CONNECT, whatever was made of it."""
-        self.good_until: int | None = None
+        self.identity_expires_at: int | None = None
         """The wheel's second from which the client's identity no longer holds."""
         self.receive_maximum = self.limits.receive_maximum
         self.aliases: dict[int, str] | None = None
@@ -112,16 +112,16 @@ class Connection(Writer):
     def drained(self) -> None:
         """The transport has sent everything."""
         self.runtime.turn.touch()
-        self._is_taken()
+        self._release_handed()
         if self._unsent:
-            self._send_on()
-        self._has_sent()
+            self._send_unsent()
+        self._output_sent()
 
     def lost(self, text: str) -> None:
         """The network connection is gone, from whichever side."""
         if self.gate.awaits_turn and self.state is not State.CLOSED:
             # What has come is carried out when its turn comes, as it is where nobody has to wait: a DISCONNECT, too.
-            self._lost_because = text
+            self._lost_reason = text
             return
         if self._disconnect_reason is not None:
             self._finish_disconnect()
@@ -131,14 +131,14 @@ class Connection(Writer):
             if self.session is not None:
                 self._report_lost(self.session, text)
         self._release_inbound()
-        self._is_taken()
+        self._release_handed()
         self._forget_unsent()
         self.gate.forget()
         self.outbox = Outbox()
         self.services.lost(self)
         self.link.listener.connections -= 1
-        self._packet_is_done()
-        self._read_is_done()
+        self._release_packet_grant()
+        self._release_read_grant()
         grants, self._lasting_grants = self._lasting_grants, None
         for resource, amount in grants or ():
             self.services.limiting.release(resource, amount)
@@ -146,15 +146,15 @@ class Connection(Writer):
 
     # What limiters grant
 
-    def watch(self, patience_s: int | None) -> None:
+    def watch(self, keep_alive_limit_s: int | None) -> None:
         """Be asked by the wheel in that many seconds, or when the client's identity is no longer good."""
         wheel = self.services.wheel
         wheel.remove(self, self._due)
-        dues = [] if patience_s is None else [wheel.now + patience_s]
-        if self.good_until is not None:
-            dues.append(self.good_until)
-        if self._packet_patience is not None:
-            dues.append(self._packet_patience.due)
+        dues = [] if keep_alive_limit_s is None else [wheel.now + keep_alive_limit_s]
+        if self.identity_expires_at is not None:
+            dues.append(self.identity_expires_at)
+        if self._packet_deadline is not None:
+            dues.append(self._packet_deadline.due)
         self._due = wheel.add(self, min(dues)) if dues else 0
 
     def time_is_over(self, now: int) -> None:
@@ -163,25 +163,25 @@ class Connection(Writer):
             return
         if self.session is None:
             self.fail(ReasonCode.MAXIMUM_CONNECT_TIME, "the client took too long to connect")
-        elif self.good_until is not None and now >= self.good_until:
+        elif self.identity_expires_at is not None and now >= self.identity_expires_at:
             self.fail(ReasonCode.NOT_AUTHORIZED, "the client's identity has expired")
-        elif not self._packet_comes(now):
+        elif not self._packet_in_time(now):
             self.fail(ReasonCode.QUOTA_EXCEEDED, "a packet took too long to arrive")
         elif not self.keep_alive_s:
             self.watch(None)
         else:
             silent_s = now - self.heard
             # Where nothing is read, it is the broker that does not listen.
-            if silent_s < self.patience_s:
-                self.watch(self.patience_s - silent_s)
+            if silent_s < self.keep_alive_limit_s:
+                self.watch(self.keep_alive_limit_s - silent_s)
             elif not self.gate.reasons:
                 text = "nothing was heard for one and a half times the keep alive"
                 self.fail(ReasonCode.KEEP_ALIVE_TIMEOUT, text)
             else:
-                self.watch(self.patience_s)
+                self.watch(self.keep_alive_limit_s)
 
     @property
-    def patience_s(self) -> int:
+    def keep_alive_limit_s(self) -> int:
         """One and a half times the keep alive, in whole seconds, and one more for the wheel's grain."""
         return self.keep_alive_s + (self.keep_alive_s + 1) // 2 + 1
 
@@ -206,7 +206,7 @@ class Connection(Writer):
         if self._is_accepted_client:
             if self.version == V5:
                 fitting = fitting_for(reason, PacketType.DISCONNECT)
-                self.send_packet(DisconnectPacket(fitting, self.problem(text)))
+                self.send_packet(DisconnectPacket(fitting, self.reason_string(text)))
         elif self.version:
             self._send_refusal(reason, text)
         self._end(will_stands=self._is_accepted_client)
@@ -311,12 +311,12 @@ class Connection(Writer):
 
     def watch_identity(self, identity: Identity) -> None:
         """Disconnect the client when its identity is no longer good; what held before holds no more."""
-        self.good_until = None
+        self.identity_expires_at = None
         if identity.expires_at is not None:
             left_s = identity.expires_at - self.runtime.clock.now()
-            self.good_until = self.services.wheel.now + max(1, int(left_s))
+            self.identity_expires_at = self.services.wheel.now + max(1, int(left_s))
         if self.session is not None:
-            self.watch(self.patience_s if self.keep_alive_s else None)
+            self.watch(self.keep_alive_limit_s if self.keep_alive_s else None)
 
     @property
     def lasted_s(self) -> int:
@@ -330,7 +330,7 @@ class Connection(Writer):
             return f"connection from {self.link.address}"
         return f"client {shown(self.session.client_id)} at {self.link.address}"
 
-    def logs_first(self, bound: str) -> bool:
+    def first_to_log(self, bound: str) -> bool:
         """Whether the log has not named yet that rule or bound for this connection; from now on it has."""
         if self.limited_by is None:
             self.limited_by = set()
@@ -372,7 +372,7 @@ class Connection(Writer):
     def cut(self) -> None:
         """Disconnect at once, for the sake of what is held for the client; what waits for its socket is forgotten."""
         # In the middle of a packet there is no place for a DISCONNECT.
-        self._aborts = not self.link.ready or self._goes_on
+        self._aborts = not self.link.ready or self._continues_next_turn
         if self._aborts:
             self._forget_unsent()
         if self.state is State.CLOSED:
@@ -383,15 +383,15 @@ class Connection(Writer):
     def _end(self, will_stands: bool) -> None:
         self.enter(State.CLOSED)
         self._release_inbound()
-        if self._impatience is not None:
-            self._impatience.cancel()
+        if self._congestion_timer is not None:
+            self._congestion_timer.cancel()
         session = self.session
         if session is not None:
             self.services.sessions.left(session, self, will_stands)
         self.services.wheel.remove(self, self._due)
         self.forget_routes()
         self.aliases = None
-        asked, self.asked = self.asked, None
+        asked, self.pending_answer = self.pending_answer, None
         if asked is not None:
             asked.cancel()
 
@@ -406,7 +406,7 @@ class Connection(Writer):
         # What this turn has for the client goes out before the close.
         if self.outbox.packets:
             self.flush()
-        self._send_rest()
+        self._send_all_unsent()
         self.link.close(linger and self.version > 0)
 
     def _log_end(self, reason: ReasonCode, text: str, line: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.output import Output
-from kinmqtt.broker.connection.patience import PacketPatience
+from kinmqtt.broker.connection.packet_deadline import PacketDeadline
 from kinmqtt.broker.connection.read_gate import CAPACITY, CONGESTION, HOLDS, ReadGate
 from kinmqtt.mqtt.framing import Framer
 
@@ -26,7 +26,7 @@ class Intake(Output):
 
     __slots__ = (
         "_due",
-        "_packet_patience",
+        "_packet_deadline",
         "beneath_bytes",
         "framer",
         "gate",
@@ -38,7 +38,7 @@ class Intake(Output):
         self.beneath_bytes = 0
         """Those that a layer below holds: of a WebSocket's handshake."""
         self.gate = ReadGate(link, self.framer)
-        self._packet_patience: PacketPatience | None = None
+        self._packet_deadline: PacketDeadline | None = None
         self._due = 0
         """The wheel's second in which the connection is asked; 0 where it is not, or one that is over."""
 
@@ -46,7 +46,7 @@ class Intake(Output):
         """The wheel's question."""
         raise NotImplementedError
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         """Read again, where nothing forbids it."""
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class Intake(Output):
     def buffer_available(self) -> None:
         """Read on: there is capacity."""
         self.gate.clear(CAPACITY)
-        self._read_on()
+        self._resume_reading()
 
     def held_beneath(self, size_bytes: int) -> None:
         """A layer below holds so much of what has come: count it with the rest."""
@@ -91,7 +91,7 @@ class Intake(Output):
         more = held - self.inbound_bytes
         self.inbound_bytes = held
         if self.accepted:
-            self._expect_packet(partial, completed)
+            self._limit_packet_time(partial, completed)
         buffers = self.runtime.buffers
         if completed or not partial:
             self.stalled = False
@@ -105,31 +105,31 @@ class Intake(Output):
         elif self.inbound_bytes:  # Else it has just been disconnected for what it held.
             self.wait_for_buffer()
 
-    def _expect_packet(self, partial: bool, completed: bool) -> None:
+    def _limit_packet_time(self, partial: bool, completed: bool) -> None:
         """See to it that a packet which has begun to arrive does not take too long."""
         wheel = self.services.wheel
-        patience = self._packet_patience
+        deadline = self._packet_deadline
         if not partial:
-            if patience is not None:
-                patience.is_over()
-        elif patience is not None:
-            patience.goes_on(wheel.now, completed)
+            if deadline is not None:
+                deadline.complete()
+        elif deadline is not None:
+            deadline.more_arrived(wheel.now, completed)
         else:
-            self._packet_patience = patience = PacketPatience(wheel.now, self.limits.packet_time_limit_s)
-            if self._due <= wheel.now or patience.due < self._due:
+            self._packet_deadline = deadline = PacketDeadline(wheel.now, self.limits.packet_time_limit_s)
+            if self._due <= wheel.now or deadline.due < self._due:
                 wheel.remove(self, self._due)
-                self._due = wheel.add(self, patience.due)
+                self._due = wheel.add(self, deadline.due)
 
-    def _packet_comes(self, now: int) -> bool:
+    def _packet_in_time(self, now: int) -> bool:
         """Whether the packet that is arriving may take longer, if there is one."""
-        patience = self._packet_patience
-        if patience is None or now < patience.due:
+        deadline = self._packet_deadline
+        if deadline is None or now < deadline.due:
             return True
         partial = self.framer.buffered_bytes
         if not partial:
-            self._packet_patience = None
+            self._packet_deadline = None
             return True
-        return patience.may_go_on(now, partial, self.gate.is_listening)
+        return deadline.may_continue(now, partial, self.gate.is_listening)
 
     def _release_inbound(self) -> None:
         """Nothing that has come is carried out any more."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Output(Peer):
     """What waits for one client's socket."""
 
-    __slots__ = ("_goes_on", "_unsent", "limits", "link", "runtime", "services", "waiting_bytes")
+    __slots__ = ("_continues_next_turn", "_unsent", "limits", "link", "runtime", "services", "waiting_bytes")
 
     def __init__(self, services: Services, link: Link) -> None:
         super().__init__()
@@ -33,18 +33,18 @@ class Output(Peer):
         self.waiting_bytes = 0
         """Bytes that wait for the socket, here and in the transport."""
         self._unsent: Unsent | None = None
-        self._goes_on = False
+        self._continues_next_turn = False
         """Whether the socket takes more of what waits, and is handed it in the next turn."""
 
-    def _congest(self) -> None:
+    def _begin_congestion(self) -> None:
         """The client takes too little."""
         raise NotImplementedError
 
-    def _has_sent(self) -> None:
+    def _output_sent(self) -> None:
         """Less waits than before: whoever waited for that may go on."""
         raise NotImplementedError
 
-    def _send_on_later(self) -> None:
+    def _send_unsent_later(self) -> None:
         """Have :meth:`send_out` called in the next turn, whatever that brings."""
         raise NotImplementedError
 
@@ -59,11 +59,11 @@ class Output(Peer):
 
     def send_out(self, packets: list[bytes]) -> None:
         """Hand a turn's packets to the transport, or keep them while it is busy."""
-        if self._goes_on:
-            self._goes_on = False
-            self._send_on()
+        if self._continues_next_turn:
+            self._continues_next_turn = False
+            self._send_unsent()
             self._check_congestion()
-            self._has_sent()
+            self._output_sent()
         if not packets:
             return  # It went out before the turn's end.
         runtime = self.runtime
@@ -90,7 +90,7 @@ class Output(Peer):
         else:
             self.link.write(data)
             if not self._is_ready():
-                self._is_handed(size)
+                self._count_handed(size)
                 self._check_congestion()
 
     def _send_later(self, packets: list[bytes], size: int) -> None:
@@ -102,7 +102,7 @@ class Output(Peer):
             unsent.add(packets)
             self.waiting_bytes += size
             packets.clear()
-            self._send_on()
+            self._send_unsent()
             self._check_congestion()
             return
         # What one turn brings must not go far beyond the limit either.
@@ -116,32 +116,32 @@ class Output(Peer):
         self.waiting_bytes += kept_size
         packets.clear()
         if not self.congested and not self.is_closed():
-            self._congest()
+            self._begin_congestion()
 
-    def _send_on(self) -> None:
+    def _send_unsent(self) -> None:
         """Hand on what waits, a little at a time, for as long as the socket takes it and there is time."""
         unsent = self._unsent
         link = self.link
         runtime = self.runtime
         while unsent and link.ready:
-            if self._goes_on:
+            if self._continues_next_turn:
                 return
             data = unsent.take(self.runtime.buffers.at_once)
             self.waiting_bytes -= len(data)
             link.write(data)
             if not self._is_ready():
-                self._is_handed(len(data))
+                self._count_handed(len(data))
             elif unsent and runtime.slices.is_over():
                 # In the next turn, behind those that have been sent nothing in this one.
-                self._goes_on = True
-                self._send_on_later()
+                self._continues_next_turn = True
+                self._send_unsent_later()
 
-    def _send_rest(self) -> None:
+    def _send_all_unsent(self) -> None:
         """Hand on all that waits, though the socket does not take it: the connection is about to be closed.
 
         It goes on to count here: the transport has the same pieces until it is gone.
         """
-        self._goes_on = False
+        self._continues_next_turn = False
         if self._unsent:
             for piece in self._unsent.rest():
                 self.link.write(piece)
@@ -152,13 +152,13 @@ class Output(Peer):
             self._unsent.clear()
         self.waiting_bytes = self.handed_bytes
 
-    def _is_handed(self, size: int) -> None:
+    def _count_handed(self, size: int) -> None:
         """The transport has bytes that its socket does not take yet."""
         self.handed_bytes += size
         self.waiting_bytes += size
         self.runtime.buffers.hold_outbound(size)
 
-    def _is_taken(self) -> None:
+    def _release_handed(self) -> None:
         """The socket has taken what the transport had, or is gone."""
         handed, self.handed_bytes = self.handed_bytes, 0
         if handed:
@@ -167,9 +167,9 @@ class Output(Peer):
 
     def _check_congestion(self) -> None:
         # What the socket would take waits for its turn, not for the client.
-        is_slow = self.waiting_bytes > self._outbound_limit and not self._goes_on
+        is_slow = self.waiting_bytes > self._outbound_limit and not self._continues_next_turn
         if is_slow and not self.congested and not self.is_closed():
-            self._congest()
+            self._begin_congestion()
 
 
 class ConnectionOutbox(Outbox):

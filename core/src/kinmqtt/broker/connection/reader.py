@@ -49,7 +49,7 @@ class Reader(Intake):
     __slots__ = (
         "_handlers",
         "_lasting_grants",
-        "_lost_because",
+        "_lost_reason",
         "_packet_grant",
         "_read_grant",
         "_table",
@@ -77,7 +77,7 @@ class Reader(Intake):
         """Until the PUBLISH packets of the read in hand are carried out."""
         self._packet_grant: Grant | None = None
         """Until the packet in hand is carried out: packets are carried out one by one."""
-        self._lost_because: str | None = None
+        self._lost_reason: str | None = None
         """Why the network connection is gone, where what came by it before that is still to be carried out."""
 
     def refuse(self, error: RemoteError) -> None:
@@ -128,9 +128,9 @@ class Reader(Intake):
             gate.rest = PendingRead(frames, None, False)
             self._await_turn()
         elif frames:
-            self._take_in(frames)
+            self._process(frames)
         else:
-            self._look_at_rest()
+            self._check_rest()
         buffered_bytes = framer.buffered_bytes
         if buffered_bytes or self.inbound_bytes or gate.holds_packets:
             self._count_inbound(bool(frames))
@@ -145,7 +145,7 @@ class Reader(Intake):
         work.addErrback(self._work_failed)
         if not work.called:
             self.gate.wait(ANSWER)
-            work.addCallback(lambda _: self._go_on())
+            work.addCallback(lambda _: self._resume())
             return True
         # What is done already may have led to something else that is waited for: what follows waits with it.
         return self.is_closed() or self.gate.holds_packets or None
@@ -173,12 +173,12 @@ class Reader(Intake):
 
     # Within
 
-    def _packet_is_done(self) -> None:
+    def _release_packet_grant(self) -> None:
         grant, self._packet_grant = self._packet_grant, None
         if grant is not None:
             self.services.limiting.release(*grant)
 
-    def _read_is_done(self) -> None:
+    def _release_read_grant(self) -> None:
         grant, self._read_grant = self._read_grant, None
         if grant is not None:
             self.services.limiting.release(*grant)
@@ -186,11 +186,11 @@ class Reader(Intake):
     def _await_turn(self) -> None:
         """Hold what the client sends until it is its turn: others are served first."""
         self.gate.wait(TURN)
-        self.runtime.slices.later(self._go_on)
+        self.runtime.slices.later(self._resume)
 
     def _unpause(self) -> None:
         self.gate.clear(DELAY)
-        self._read_on()
+        self._resume_reading()
 
     def _cut(self, data: bytes) -> list[Frame]:
         """Cut packets from what came: not more than are carried out at one time."""
@@ -200,18 +200,18 @@ class Reader(Intake):
             self.runtime.statistics.packets_received.value += len(frames)
         return frames
 
-    def _take_in(self, frames: list[Frame]) -> None:
+    def _process(self, frames: list[Frame]) -> None:
         """Ask the limiters about packets whose turn it is, and carry them out; then those that came with them."""
         framer = self.framer
-        while self._carry_out(self._asked_about(frames)):
+        while self._run_handlers(self._ask_limiters(frames)):
             if not framer.is_behind:
-                self._look_at_rest()
+                self._check_rest()
                 return
             if self.is_closed():
                 return
             frames = self._cut(b"")
 
-    def _look_at_rest(self) -> None:
+    def _check_rest(self) -> None:
         """Judge what stands behind the packets that are carried out: an error, or the first byte of the next one."""
         framer = self.framer
         if framer.error is not None:
@@ -224,7 +224,7 @@ class Reader(Intake):
             except RemoteError as error:
                 self.refuse(error)
 
-    def _asked_about(self, frames: list[Frame]) -> PendingRead:
+    def _ask_limiters(self, frames: list[Frame]) -> PendingRead:
         """Ask the limiters once for all PUBLISH packets of a read."""
         resource = self.limited_to
         if resource is None or not self.services.limiting.publishes:
@@ -232,7 +232,7 @@ class Reader(Intake):
         publishes = sum(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
         return PendingRead(frames, self._refusal_of(resource, publishes), True)
 
-    def _carry_out(self, read: PendingRead) -> bool:
+    def _run_handlers(self, read: PendingRead) -> bool:
         """Carry out packets; ``False`` where what follows them must wait, or there is nobody left for it."""
         gate = self.gate
         remaining = iter(read.frames)
@@ -250,12 +250,12 @@ class Reader(Intake):
                         gate.pending_bytes = len(frame)
                     return False
                 if counts_packets:
-                    self._packet_is_done()
+                    self._release_packet_grant()
                 if self._handlers is not state_handlers:
                     beyond, gate.beyond = gate.beyond, None
                     rest = [*remaining, *(beyond or ())]
                     # In another state other limits may hold: a client's own begin when it is let in.
-                    return self._carry_out(read.after(rest) if read.was_asked else self._asked_about(rest))
+                    return self._run_handlers(read.after(rest) if read.was_asked else self._ask_limiters(rest))
                 unasked -= 1
                 if unasked and not slices.is_heavy:
                     continue
@@ -273,41 +273,41 @@ class Reader(Intake):
             log.failure("{name}: a packet could not be handled", name=self.name)
             self.fail(ReasonCode.UNSPECIFIED_ERROR, "an internal error")
             return False
-        self._read_is_done()
+        self._release_read_grant()
         return True
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """One thing that was waited for is done."""
-        self._carry_on()
-        why, self._lost_because = self._lost_because, None
+        self._process_held()
+        why, self._lost_reason = self._lost_reason, None
         if why is not None:
             self.lost(why)
 
-    def _carry_on(self) -> None:
+    def _process_held(self) -> None:
         """Carry out what the client has sent meanwhile; what that leads to may still be waited for."""
         gate = self.gate
         was_paused = gate.awaits_turn and not gate.reads_ahead
         if not gate.answered():
             return
-        self._packet_is_done()
+        self._release_packet_grant()
         rest, gate.rest = gate.rest, None
         held = gate.take_held()
         if self.is_closed():
             return
         self.runtime.turn.touch()
-        if self._packet_patience is not None:
-            self._packet_patience.begins_anew(self.services.wheel.now, self.framer.buffered_bytes)
+        if self._packet_deadline is not None:
+            self._packet_deadline.restart(self.services.wheel.now, self.framer.buffered_bytes)
         if rest is not None and not rest.was_asked:
             held = [*rest.frames, *held]
-        elif rest is not None and not self._carry_out(rest):
+        elif rest is not None and not self._run_handlers(rest):
             gate.hold(held)
             self._count_inbound(False)
             return
-        self._take_in(held)
+        self._process(held)
         self._count_inbound(False)
-        self._read_on()
+        self._resume_reading()
         if was_paused:
-            self.runtime.slices.reads_on()
+            self.runtime.slices.count_resumed_read()
 
     def _work_failed(self, failure: Failure) -> None:
         error = failure.value
@@ -333,7 +333,7 @@ class Reader(Intake):
             return None
         return None if limit.verdict is LimitVerdict.ALLOW else limit
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self.is_closed():
             self.gate.open()
 

@@ -30,7 +30,7 @@ _PUBREL: Final = PacketType.PUBREL << 4 | 2
 class Writer(Reader):
     """The packets that go to one client."""
 
-    __slots__ = ("_impatience", "max_packet_bytes", "session", "unacknowledged", "wants_problems")
+    __slots__ = ("_congestion_timer", "max_packet_bytes", "session", "unacknowledged", "wants_reason_strings")
 
     def __init__(self, services: Services, handlers: HandlerTable, link: Link) -> None:
         super().__init__(services, handlers, link)
@@ -38,11 +38,11 @@ class Writer(Reader):
         self.outbox = ConnectionOutbox(self)
         self.max_packet_bytes: int | None = None
         """The largest packet that the client takes."""
-        self.wants_problems = True
+        self.wants_reason_strings = True
         """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
         self.unacknowledged = 0
         """QoS 1 and 2 messages taken from the client and not answered."""
-        self._impatience: Timer | None = None
+        self._congestion_timer: Timer | None = None
         """Until a client that takes nothing is disconnected."""
 
     def send(self, packet: bytes) -> None:
@@ -58,7 +58,7 @@ class Writer(Reader):
         data = encode(packet, self.version)
         limit = self.max_packet_bytes
         if limit is not None and len(data) > limit:
-            slim = _without_problems(packet)
+            slim = _without_diagnostics(packet)
             data = encode(slim, self.version)
             if len(data) > limit:
                 return False
@@ -103,44 +103,46 @@ class Writer(Reader):
         if self.waits_for_capacity and self.link.ready:
             self._notify_capacity()
 
-    def problem(self, text: str) -> Properties:
+    def reason_string(self, text: str) -> Properties:
         """A reason string, where the client wants to know (section 3.1.2.11.7)."""
-        return Properties(reason_string=text) if text and self.wants_problems else NO_PROPERTIES
+        return Properties(reason_string=text) if text and self.wants_reason_strings else NO_PROPERTIES
 
     # Within
 
-    def _has_sent(self) -> None:
+    def _output_sent(self) -> None:
         if self.congested and self.waiting_bytes <= self._outbound_limit:
-            self._relieve()
+            self._end_congestion()
         if self.waits_for_capacity and self.link.ready:
             self._notify_capacity()
 
-    def _send_on_later(self) -> None:
+    def _send_unsent_later(self) -> None:
         self.runtime.turn.dirty.append(self.outbox)
         self.runtime.turn.touch()
 
-    def _congest(self) -> None:
+    def _begin_congestion(self) -> None:
         """The client takes too little: QoS 0 is dropped, the rest stays in its queue, nothing more is read."""
         self.congested = True
         self.gate.shut(CONGESTION)
-        self._impatience = self.runtime.clock.later(self.limits.outbound_time_limit_s, self._lose_patience)
+        self._congestion_timer = self.runtime.clock.later(
+            self.limits.outbound_time_limit_s, self._disconnect_slow_client
+        )
         if self.session is not None:
             self.runtime.slow_consumers.buffer_is_full(self.session.client, self.waiting_bytes)
             self.session.outbox = self.runtime.congested
 
-    def _lose_patience(self) -> None:
+    def _disconnect_slow_client(self) -> None:
         if self.congested and not self.is_closed():
             self.fail(ReasonCode.QUOTA_EXCEEDED, "the client does not take what is sent to it")
 
-    def _relieve(self) -> None:
+    def _end_congestion(self) -> None:
         self.congested = False
         self.gate.clear(CONGESTION)
-        if self._impatience is not None:
-            self._impatience.cancel()
+        if self._congestion_timer is not None:
+            self._congestion_timer.cancel()
         if self.session is not None and self.session.connection is self:
             self.session.outbox = self.outbox
             self.session.wants_pump()
-        self._read_on()
+        self._resume_reading()
 
     def _notify_capacity(self) -> None:
         """Tell those for whose messages there is room by now; all, where the connection is gone."""
@@ -162,7 +164,7 @@ class Writer(Reader):
             reason = ReasonCode.UNSPECIFIED_ERROR  # A plugin may disconnect with 0x00, which would let the client in.
         if self.version == V5:
             fitting = fitting_for(reason, PacketType.CONNACK)
-            self.send_packet(Connack(False, fitting, self.problem(text)))
+            self.send_packet(Connack(False, fitting, self.reason_string(text)))
         elif has_connack_code(reason, self.version):
             self.send_packet(Connack(False, reason))
 
@@ -174,7 +176,7 @@ def fitting_for(reason: ReasonCode, packet_type: PacketType) -> ReasonCode:
     return fitting(reason, packet_type, ReasonCode.UNSPECIFIED_ERROR)
 
 
-def _without_problems(packet: Packet) -> Packet:
+def _without_diagnostics(packet: Packet) -> Packet:
     """The packet without what must fall away first where it is too large (MQTT-3.2.2-19 and its kin)."""
     properties = getattr(packet, "properties", NO_PROPERTIES)
     if not properties:

@@ -16,7 +16,7 @@ ENOUGH_BYTES: Final = 64 << 10
 _OVER: Final = -1
 
 
-class PacketPatience:
+class PacketDeadline:
     """The time of the packet that arrives on one connection, in seconds of the wheel."""
 
     __slots__ = ("_began", "_limit_s", "_seen_bytes", "due")
@@ -30,17 +30,17 @@ class PacketPatience:
         self.due = now + self._limit_s
         """When it is to be looked at."""
 
-    def goes_on(self, now: int, anew: bool) -> None:
+    def more_arrived(self, now: int, anew: bool) -> None:
         """More has come; ``anew`` says that it is of another packet."""
         if anew or self._began == _OVER:
             self._began = now
             self._seen_bytes = 0
 
-    def is_over(self) -> None:
+    def complete(self) -> None:
         """The packet is complete, and no other has begun."""
         self._began = _OVER
 
-    def may_go_on(self, now: int, bytes_there: int, listening: bool) -> bool:
+    def may_continue(self, now: int, bytes_there: int, listening: bool) -> bool:
         """Whether the packet, of which there is so much, may take longer; if so, :attr:`due` says until when.
 
         ``listening`` says that the broker has read what came: where it did not, the client is not to blame.
@@ -49,10 +49,10 @@ class PacketPatience:
             self.due = self._began + self._limit_s
             return True
         enough = bytes_there - self._seen_bytes >= ENOUGH_BYTES
-        self.begins_anew(now, bytes_there)
+        self.restart(now, bytes_there)
         return enough or not listening
 
-    def begins_anew(self, now: int, bytes_there: int) -> None:
+    def restart(self, now: int, bytes_there: int) -> None:
         """The packet, of which there is so much, has its time in full from now on."""
         self._began = now
         self._seen_bytes = bytes_there
