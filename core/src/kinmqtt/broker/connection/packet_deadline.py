@@ -1,8 +1,7 @@
-"""How long one packet may take to arrive.
+"""The time limit for one packet to arrive.
 
-A packet has its time from its first byte on. A large one over a slow link may need longer, and gets it for as long as
-it keeps coming: at least 64 KiB of it in each such time. So bytes that trickle, or that stop, are not held for ever,
-and nobody needs to know how fast a client's link is.
+The time starts with the packet's first byte. A large packet over a slow link gets as much time again while at least
+64 KiB arrive in each such time. This ends packets that trickle or stall, whatever the speed of the client's link.
 """
 
 from __future__ import annotations
@@ -11,39 +10,40 @@ from math import ceil
 from typing import Final
 
 ENOUGH_BYTES: Final = 64 << 10
-"""A packet of which so much has come in its time gets as much time again."""
+"""Bytes that must arrive within the time limit for it to start again."""
 
 _OVER: Final = -1
 
 
 class PacketDeadline:
-    """The time of the packet that arrives on one connection, in seconds of the wheel."""
+    """The deadline of the packet that is arriving on one connection, in seconds of the timer wheel."""
 
     __slots__ = ("_began", "_limit_s", "_seen_bytes", "due")
 
     def __init__(self, now: int, limit_s: float) -> None:
-        """A packet begins to arrive."""
-        # Wherever between two turns of the wheel it begins, it has its time in full.
+        """Start the time limit for a packet that begins to arrive."""
+        # One more second, because a packet may begin anywhere between two ticks of the wheel.
         self._limit_s = ceil(limit_s) + 1
         self._began = now
         self._seen_bytes = 0
         self.due = now + self._limit_s
-        """When it is to be looked at."""
+        """When to check it."""
 
     def more_arrived(self, now: int, anew: bool) -> None:
-        """More has come; ``anew`` says that it is of another packet."""
+        """Note that bytes arrived; ``anew`` says that they begin another packet."""
         if anew or self._began == _OVER:
             self._began = now
             self._seen_bytes = 0
 
     def complete(self) -> None:
-        """The packet is complete, and no other has begun."""
+        """Note that the packet is complete and no other has begun."""
         self._began = _OVER
 
     def may_continue(self, now: int, bytes_there: int, listening: bool) -> bool:
-        """Whether the packet, of which there is so much, may take longer; if so, :attr:`due` says until when.
+        """Returns whether the packet may take longer, and sets :attr:`due` if so.
 
-        ``listening`` says that the broker has read what came: where it did not, the client is not to blame.
+        ``bytes_there`` of it have arrived. ``listening`` is false if the broker paused reading: the client is not at
+        fault then.
         """
         if now < self._began + self._limit_s:
             self.due = self._began + self._limit_s
@@ -53,7 +53,7 @@ class PacketDeadline:
         return enough or not listening
 
     def restart(self, now: int, bytes_there: int) -> None:
-        """The packet, of which there is so much, has its time in full from now on."""
+        """Start the full time limit again; ``bytes_there`` of the packet have arrived."""
         self._began = now
         self._seen_bytes = bytes_there
         self.due = now + self._limit_s
