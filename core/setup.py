@@ -30,7 +30,7 @@ COMPILED = (
     "kinmqtt/broker/connection/connection.py",
     "kinmqtt/broker/connection/intake.py",
     "kinmqtt/broker/connection/output.py",
-    "kinmqtt/broker/connection/patience.py",
+    "kinmqtt/broker/connection/packet_deadline.py",
     "kinmqtt/broker/connection/read_gate.py",
     "kinmqtt/broker/connection/reader.py",
     "kinmqtt/broker/connection/writer.py",

@@ -812,9 +812,9 @@ class Desk:
         self.turn = Turn(stores, self.soon.append)
         self.told: list[str] = []
 
-    def gather(self, name: str, kept: bool = True) -> None:
+    def gather(self, name: str, persistent: bool = True) -> None:
         """Something to keep, in a turn of its own, and somebody to tell of how it went."""
-        if kept:
+        if persistent:
             self.turn.batch.queue.append(InboundOpen(name, 1, 1))
         self.turn.batch.after_commit.append(lambda: self.told.append(f"{name} is kept"))
         self.turn.batch.on_commit_failed.append(lambda reason: self.told.append(f"{name}: {reason.name}"))

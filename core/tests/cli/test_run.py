@@ -11,6 +11,7 @@ from twisted.internet.testing import MemoryReactorClock
 from kinmqtt.builtins import memory
 from kinmqtt.cli import run as runner
 from kinmqtt.config import Overrides, Settings, load
+from kinmqtt.hooks.denial_log import DenialLogger
 from kinmqtt.hooks.discovery import Candidate
 from kinmqtt.hooks.selection import Selection
 from kinmqtt_spi import ALLOW, SPI_VERSION, hookimpl
@@ -77,6 +78,14 @@ def test_what_a_plugin_needs_of_the_reactor(installed: dict[str, Any]) -> None:
     assert "fancy" not in assembly.manager.active
     with pytest.raises(AssemblyError, match="plugin 'fancy' needs the asyncio reactor, but the broker runs on Mem"):
         runner.build_assembly(named, MemoryReactorClock())
+
+
+def test_the_denial_logger_is_handed_on_to_the_assembly() -> None:
+    """`kinmqtt run` passes its own one; without it, as under twistd, denials are not logged."""
+    denials = DenialLogger(enabled=True)
+
+    assert runner.build_assembly(settings(), MemoryReactorClock(), denials)[0].denials is denials
+    assert not runner.build_assembly(settings(), MemoryReactorClock())[0].denials.enabled
 
 
 def test_anybody_or_not_is_told(installed: dict[str, Any]) -> None:

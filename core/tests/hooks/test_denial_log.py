@@ -1,4 +1,4 @@
-"""What the log says of clients that are refused."""
+"""Log lines about denied clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from harness import House
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 
-from kinmqtt.hooks.denial_log import DENIALS
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi import ALLOW, Decision, deny, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
@@ -54,16 +53,15 @@ def lines() -> Iterator[list[tuple[str, str]]]:
     globalLogPublisher.removeObserver(observe)
 
 
-@pytest.fixture
-def told() -> Iterator[None]:
-    """As with `--log-level debug`."""
-    DENIALS.told = True
-    yield
-    DENIALS.told = False
-
-
 def house(*denied: Action, **limits: str) -> House:
     return House(plugins={"doorkeeper": Doorkeeper(*denied)}, **limits)
+
+
+def house_logging_denials(*denied: Action) -> House:
+    """As with `--log-level debug`."""
+    broker = house(*denied)
+    broker.assembly.denials.enabled = True
+    return broker
 
 
 @pytest.mark.parametrize("version", [V311, V5])
@@ -101,10 +99,9 @@ def test_names_are_shown_on_one_line_and_cut(lines: list[tuple[str, str]]) -> No
     assert "(no client id, no user name)" in second
 
 
-@pytest.mark.usefixtures("told")
-def test_denials_are_told_at_debug(lines: list[tuple[str, str]]) -> None:
+def test_denials_are_logged_at_debug(lines: list[tuple[str, str]]) -> None:
     """Of each action, with client, user, topic, text and plugin."""
-    broker = house(*Action)
+    broker = house_logging_denials(*Action)
     client = broker.connect("welcome", V5, username="ada")
     client.publish("a/b", b"x", qos=1).publish("a/b", b"x", qos=1).subscribe("a/#")
     broker.connect("welcome", V5, will=will("w"))
@@ -119,10 +116,9 @@ def test_denials_are_told_at_debug(lines: list[tuple[str, str]]) -> None:
     ]
 
 
-@pytest.mark.usefixtures("told")
-def test_a_denied_delivery_is_told_at_debug(lines: list[tuple[str, str]]) -> None:
+def test_a_denied_delivery_is_logged_at_debug(lines: list[tuple[str, str]]) -> None:
     """Where a client does not get what it has subscribed to."""
-    broker = house(Action.RECEIVE)
+    broker = house_logging_denials(Action.RECEIVE)
     broker.connect("welcome", V5).subscribe("a").publish("a", b"x")
 
     assert [line for level, line in lines if level == "debug"] == [
@@ -131,8 +127,9 @@ def test_a_denied_delivery_is_told_at_debug(lines: list[tuple[str, str]]) -> Non
     ]
 
 
-def test_nothing_is_put_together_where_nobody_wants_it(lines: list[tuple[str, str]]) -> None:
-    """By itself a denial makes no line, and no work."""
+def test_denials_are_not_logged_by_default(lines: list[tuple[str, str]]) -> None:
+    """One broker's setting does not affect another in the same process."""
+    house_logging_denials()
     broker = house(*Action)
     broker.connect("welcome", V5).publish("a/b", b"x", qos=1).subscribe("a/#")
 

@@ -21,6 +21,7 @@ from kinmqtt.hooks.answers import EXPECTED, WrongAnswer
 from kinmqtt.hooks.asyncio_services import on_asyncio
 from kinmqtt.hooks.awaitables import is_pending
 from kinmqtt.hooks.context import PluginContext
+from kinmqtt.hooks.denial_log import DenialLogger
 from kinmqtt.hooks.manager import PROVIDERS, PluginManager
 from kinmqtt.hooks.registry import Hooks
 from kinmqtt.settings import BrokerSettings, LimitSettings
@@ -56,6 +57,8 @@ class Environment:
     """Returns the memory and files that this process may use; by default they are unknown."""
     trim: Callable[[], object] = field(factory=trimmer)
     """Releases free memory to the system."""
+    denials: DenialLogger = field(factory=DenialLogger)
+    """Logs denials of authorizers; disabled by default."""
 
 
 @define(slots=True)
@@ -82,6 +85,7 @@ class Assembly:
     memory_bytes: Callable[[], int | None]
     machine: Callable[[], Machine]
     trim: Callable[[], object]
+    denials: DenialLogger
     default_authenticators: tuple[str, ...] | None
     """The authenticators of listeners that name none; ``None`` for all."""
     spaces: TopicSpaces
@@ -138,6 +142,7 @@ def assemble(
         environment.memory_bytes,
         environment.machine,
         environment.trim,
+        environment.denials,
         default_authenticators,
         claims.settled(manager.active),
     )

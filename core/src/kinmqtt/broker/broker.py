@@ -312,7 +312,7 @@ def _runtime(assembly: Assembly, buffers: Buffers, call_soon: CallSoon, random_h
         buffers,
         slices,
         random_hex,
-        Rights(assembly.hooks, assembly.spaces),
+        Rights(assembly.hooks, assembly.spaces, assembly.denials),
     )
 
 

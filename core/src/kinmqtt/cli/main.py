@@ -209,12 +209,11 @@ def _run(parsed: argparse.Namespace) -> int:
     )
 
     from kinmqtt.cli.run import build_service
-    from kinmqtt.hooks.denial_log import DENIALS
+    from kinmqtt.hooks.denial_log import DenialLogger
 
     settings = _settings(parsed)
-    DENIALS.told = parsed.log_level == "debug"
     reactor = _reactor(settings)
-    service = build_service(settings, reactor)
+    service = build_service(settings, reactor, DenialLogger(enabled=parsed.log_level == "debug"))
     level = LogLevel.levelWithName(parsed.log_level)
     observer = FilteringLogObserver(textFileLogObserver(sys.stderr), [LogLevelFilterPredicate(defaultLogLevel=level)])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)

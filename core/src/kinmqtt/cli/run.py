@@ -18,6 +18,7 @@ from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.user_rules import notes_on_users
 from kinmqtt.builtins import PERSISTENT_DEFAULTS
 from kinmqtt.config import Settings
+from kinmqtt.hooks.denial_log import DenialLogger
 from kinmqtt.hooks.discovery import builtin_candidates, installed_candidates
 from kinmqtt.hooks.manager import PluginManager
 from kinmqtt.hooks.selection import choose
@@ -52,10 +53,13 @@ def build_manager(settings: Settings, reactor: Any) -> PluginManager:
     return PluginManager(choose(candidates, settings.selection), settings.selection, reactor_kind(reactor))
 
 
-def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[ListenerPort]]:
-    """Everything up to the point where something would be opened or started.
+def build_assembly(
+    settings: Settings, reactor: Any, denials: DenialLogger | None = None
+) -> tuple[Assembly, list[ListenerPort]]:
+    """Assemble the broker and its listeners without opening or starting anything.
 
-    Raises :class:`~kinmqtt_spi.errors.AssemblyError` or :class:`~kinmqtt_spi.errors.SettingsError`.
+    Without ``denials`` no denial of an authorizer is logged. Raises :class:`~kinmqtt_spi.errors.AssemblyError` or
+    :class:`~kinmqtt_spi.errors.SettingsError`.
     """
     listeners = parse_listeners(reactor, settings.listeners)
     if reactor_kind(reactor) != SELECT:
@@ -67,6 +71,7 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
         lambda call: deferToThread(call),
         [listener.plan for listener in listeners],
         machine=this_machine,
+        denials=denials or DenialLogger(),
     )
     manager = build_manager(settings, reactor)
     assembly = assemble(settings.broker, settings.limits, settings.for_plugin, manager, environment)
@@ -74,10 +79,10 @@ def build_assembly(settings: Settings, reactor: Any) -> tuple[Assembly, list[Lis
     return assembly, listeners
 
 
-def build_service(settings: Settings, reactor: Any) -> BrokerService:
-    """The service that runs the broker; raises what :func:`build_assembly` does."""
+def build_service(settings: Settings, reactor: Any, denials: DenialLogger | None = None) -> BrokerService:
+    """Build the service that runs the broker; takes and raises what :func:`build_assembly` does."""
     allocator.tune()
-    assembly, listeners = build_assembly(settings, reactor)
+    assembly, listeners = build_assembly(settings, reactor, denials)
 
     def introduce(broker: Broker) -> Sequence[str]:
         return introduction(assembly, listeners, reactor)

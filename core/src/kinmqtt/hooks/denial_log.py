@@ -1,4 +1,4 @@
-"""What the log says of clients that are refused: who they say they are, and which plugin has decided."""
+"""Log lines about denied clients: their names and the plugin that decided."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 log = Logger("kinmqtt.denials")
 
 LONGEST: Final = 100
-"""Characters of a name that stand in the log: whoever is refused must not fill it."""
+"""Characters of a name that are logged, so that denied clients can't fill the log."""
 
 _DOES: Final = {
     Action.PUBLISH: "publish to",
@@ -22,17 +22,17 @@ _DOES: Final = {
 }
 
 
-class Denials:
-    """Whether each denial of an authorizer gets a line in the log: with `kinmqtt run --log-level debug`."""
+class DenialLogger:
+    """Logs each denial of an authorizer at level debug, where enabled: by `kinmqtt run --log-level debug`."""
 
-    __slots__ = ("told",)
+    __slots__ = ("enabled",)
 
-    def __init__(self) -> None:
-        self.told = False
+    def __init__(self, enabled: bool = False) -> None:
+        self.enabled = enabled
 
-    def tell(self, request: AuthorizationRequest, ruling: HookVerdict) -> None:
-        """A line at level debug; where nobody wants it nothing is put together."""
-        if not self.told:
+    def log(self, request: AuthorizationRequest, ruling: HookVerdict) -> None:
+        """Log one denial at level debug; while disabled, return before formatting anything."""
+        if not self.enabled:
             return
         client, decision = request.client, ruling.decision
         log.debug(
@@ -49,20 +49,16 @@ class Denials:
         )
 
 
-DENIALS: Final = Denials()
-"""This process's: it has one log."""
-
-
 def applicant(client_id: str, username: str | None) -> str:
-    """Who somebody says to be that has not been let in; never what the password was."""
+    """Returns the names of a client that is not accepted yet, for the log; never the password."""
     return f"client {shown(client_id)}, {user(username)}" if client_id else f"no client id, {user(username)}"
 
 
 def user(name: str | None) -> str:
-    """A user name for the log."""
+    """Returns a user name for the log."""
     return "no user name" if name is None else f"user {shown(name)}"
 
 
 def shown(text: str) -> str:
-    """A text of a client's for the log: in quotes, on one line, and not too long."""
+    """Returns a client's text for the log: quoted, on one line and cut to :data:`LONGEST` characters."""
     return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}…"

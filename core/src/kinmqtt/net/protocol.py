@@ -179,7 +179,7 @@ class MqttProtocol(Protocol):
 
     def _forget_on(self) -> None:
         if self._left_bytes is not None:
-            self._broker.runtime.slices.reads_on()
+            self._broker.runtime.slices.count_resumed_read()
             transport: Any = self.transport
             transport.resumeProducing()
 

@@ -1,1 +1,1 @@
-"""One network connection: reading, writing and its end."""
+"""One network connection: reading, writing and closing."""

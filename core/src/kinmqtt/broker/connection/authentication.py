@@ -1,4 +1,4 @@
-"""An enhanced authentication under way, and what it may be repeated with (section 4.12)."""
+"""The state of an enhanced authentication, kept for re-authentication (section 4.12)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kinmqtt_spi.services.authentication import ConnectRequest
 
 @define(slots=True)
 class Authentication:
-    """What is known of the exchange; it stays for re-authentication."""
+    """An authentication exchange; kept after it succeeds, for re-authentication."""
 
     method: str
     request: ConnectRequest
     packet: Connect
     state: object = None
-    """What the plugin handed over with its last step."""
+    """The plugin's state, from its last :class:`Continue`."""

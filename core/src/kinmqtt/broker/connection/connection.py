@@ -1,8 +1,8 @@
-"""One network connection: runs the table of :mod:`kinmqtt.mqtt.connection_state` and carries out what it says.
+"""One network connection: runs the state machine of :mod:`kinmqtt.mqtt.connection_state`.
 
-Input goes down from here (session, publishing, router); what must come back (there is room, the client is taken over,
-a turn has ended) is a call on the connection that was handed in. While an answer is waited for, what the client sends
-next waits too, in order, and its socket is not read.
+The connection calls the layers below it (session, publishing, router). They call back on the connection they were
+given: capacity is available, the client was taken over, a turn has ended. While an answer is pending, later packets
+of the client wait in order and its socket is not read.
 """
 
 from __future__ import annotations
@@ -49,42 +49,42 @@ class Connection(Writer):
         "_disconnect_reason",
         "accepted_at",
         "aliases",
-        "asked",
         "authentication",
         "expiry_asked_s",
-        "good_until",
+        "identity_expires_at",
         "keep_alive_s",
         "limited_by",
+        "pending_answer",
         "receive_maximum",
         "routes",
     )
 
     def __init__(self, services: Services, handlers: HandlerTable, link: Link) -> None:
-        """``handlers`` is the table of what carries out each packet."""
+        """``handlers`` has the function that handles each packet."""
         super().__init__(services, handlers, link)
         self._aborts = False
-        """Whether the end of the connection does not wait until everything has gone out."""
-        self.asked: Deferred[Any] | None = None
-        """A plugin's answer about a client that is not accepted yet; it is cancelled when the connection is gone."""
+        """Whether to close without sending the remaining output."""
+        self.pending_answer: Deferred[Any] | None = None
+        """A plugin's pending answer about a client that is not accepted yet; cancelled when the connection ends."""
         self._disconnect_reason: ReasonCode | None = None
         self.accepted_at = 0
-        """The wheel's second in which the client was accepted."""
+        """When the client was accepted, in seconds of the timer wheel."""
         self.keep_alive_s = 0
         self.expiry_asked_s = 0
-        """The session expiry interval of CONNECT, whatever was made of it."""
-        self.good_until: int | None = None
-        """The wheel's second from which the client's identity no longer holds."""
+        """The session expiry interval of CONNECT, before limits and plugins changed it."""
+        self.identity_expires_at: int | None = None
+        """When the client's identity expires, in seconds of the timer wheel; ``None`` for never."""
         self.receive_maximum = self.limits.receive_maximum
         self.aliases: dict[int, str] | None = None
         self.routes: dict[bytes, TopicRoute] | None = None
         self.authentication: Authentication | None = None
         self.limited_by: set[str] | None = None
-        """The rules and bounds by which something was refused, and which the log has named."""
+        """The rules and limits already logged for this connection: each is logged once."""
 
-    # What the transport tells
+    # Events of the transport
 
     def opened(self) -> None:
-        """A connection was accepted: ask whether to talk to it, and give it its time to connect."""
+        """Start a new connection: ask limiters and plugins whether to accept it, and start the CONNECT timer."""
         services = self.services
         link = self.link
         full = "there are too many connections" if services.is_full or link.listener.is_full else None
@@ -103,25 +103,25 @@ class Connection(Writer):
             self._reject(f"limited by {limit.rule}")
             return
         if not ruling.decision.allowed:
-            self._reject(ruling.decision.text or "a plugin refused it")
+            self._reject(ruling.decision.text or "rejected by a plugin")
             return
         if limit.verdict is LimitVerdict.DELAY:
             self.pause_for(limit.delay_s)
         self.watch(ceil(self.limits.connect_time_limit_s) + 1)
 
     def drained(self) -> None:
-        """The transport has sent everything."""
+        """Send more of the waiting output: the transport has sent everything it had."""
         self.runtime.turn.touch()
-        self._is_taken()
+        self._release_handed()
         if self._unsent:
-            self._send_on()
-        self._has_sent()
+            self._send_unsent()
+        self._output_sent()
 
     def lost(self, text: str) -> None:
-        """The network connection is gone, from whichever side."""
+        """Clean up after the network connection was closed, by either side."""
         if self.gate.awaits_turn and self.state is not State.CLOSED:
-            # What has come is carried out when its turn comes, as it is where nobody has to wait: a DISCONNECT, too.
-            self._lost_because = text
+            # Packets already received are handled in their turn first; one of them may be a DISCONNECT.
+            self._lost_reason = text
             return
         if self._disconnect_reason is not None:
             self._finish_disconnect()
@@ -131,74 +131,72 @@ class Connection(Writer):
             if self.session is not None:
                 self._report_lost(self.session, text)
         self._release_inbound()
-        self._is_taken()
+        self._release_handed()
         self._forget_unsent()
         self.gate.forget()
         self.outbox = Outbox()
         self.services.lost(self)
         self.link.listener.connections -= 1
-        self._packet_is_done()
-        self._read_is_done()
+        self._release_packet_grant()
+        self._release_read_grant()
         grants, self._lasting_grants = self._lasting_grants, None
         for resource, amount in grants or ():
             self.services.limiting.release(resource, amount)
         self._notify_capacity()
 
-    # What limiters grant
+    # Timers
 
-    def watch(self, patience_s: int | None) -> None:
-        """Be asked by the wheel in that many seconds, or when the client's identity is no longer good."""
+    def watch(self, limit_s: int | None) -> None:
+        """Set the connection's timer: after ``limit_s`` seconds, or when the identity or a packet's time ends."""
         wheel = self.services.wheel
         wheel.remove(self, self._due)
-        dues = [] if patience_s is None else [wheel.now + patience_s]
-        if self.good_until is not None:
-            dues.append(self.good_until)
-        if self._packet_patience is not None:
-            dues.append(self._packet_patience.due)
+        dues = [] if limit_s is None else [wheel.now + limit_s]
+        if self.identity_expires_at is not None:
+            dues.append(self.identity_expires_at)
+        if self._packet_deadline is not None:
+            dues.append(self._packet_deadline.due)
         self._due = wheel.add(self, min(dues)) if dues else 0
 
     def time_is_over(self, now: int) -> None:
-        """The wheel's question: is the client still there, and still who it was? (MQTT-3.1.2-22)"""
+        """Check the keep alive (MQTT-3.1.2-22), the identity's expiry and the time limits of CONNECT and packets."""
         if self.state is State.CLOSED:
             return
         if self.session is None:
             self.fail(ReasonCode.MAXIMUM_CONNECT_TIME, "the client took too long to connect")
-        elif self.good_until is not None and now >= self.good_until:
+        elif self.identity_expires_at is not None and now >= self.identity_expires_at:
             self.fail(ReasonCode.NOT_AUTHORIZED, "the client's identity has expired")
-        elif not self._packet_comes(now):
+        elif not self._packet_in_time(now):
             self.fail(ReasonCode.QUOTA_EXCEEDED, "a packet took too long to arrive")
         elif not self.keep_alive_s:
             self.watch(None)
         else:
             silent_s = now - self.heard
-            # Where nothing is read, it is the broker that does not listen.
-            if silent_s < self.patience_s:
-                self.watch(self.patience_s - silent_s)
+            # While the broker reads nothing, the client's silence proves nothing.
+            if silent_s < self.keep_alive_limit_s:
+                self.watch(self.keep_alive_limit_s - silent_s)
             elif not self.gate.reasons:
                 text = "nothing was heard for one and a half times the keep alive"
                 self.fail(ReasonCode.KEEP_ALIVE_TIMEOUT, text)
             else:
-                self.watch(self.patience_s)
+                self.watch(self.keep_alive_limit_s)
 
     @property
-    def patience_s(self) -> int:
-        """One and a half times the keep alive, in whole seconds, and one more for the wheel's grain."""
+    def keep_alive_limit_s(self) -> int:
+        """One and a half times the keep alive in whole seconds, plus one second for the timer wheel's resolution."""
         return self.keep_alive_s + (self.keep_alive_s + 1) // 2 + 1
 
-    # Sending
-
-    # Ending
+    # Closing
 
     def fail(self, reason: ReasonCode, text: str, line: str = "") -> None:
-        """Close from our side, with the reason where the protocol can carry it (section 4.13).
+        """Close from the broker's side, and send the reason where the protocol can carry it (section 4.13).
 
-        ``line`` is how the line in the log begins, where it says more than that the connection is closed.
+        ``line`` replaces the beginning of the log line, "NAME closed".
         """
         if self.state is State.CLOSED:
             return
         self.runtime.turn.touch()
         if self._disconnect_reason is not None:
-            # The client has gone in good order: whatever comes now does not bring its will back (MQTT-3.14.4-3).
+            # After the client's DISCONNECT a later error must not restore its will (MQTT-3.14.4-3).
             self._finish_disconnect()
             return
         session = self.session
@@ -206,7 +204,7 @@ class Connection(Writer):
         if self._is_accepted_client:
             if self.version == V5:
                 fitting = fitting_for(reason, PacketType.DISCONNECT)
-                self.send_packet(DisconnectPacket(fitting, self.problem(text)))
+                self.send_packet(DisconnectPacket(fitting, self.reason_string(text)))
         elif self.version:
             self._send_refusal(reason, text)
         self._end(will_stands=self._is_accepted_client)
@@ -218,13 +216,13 @@ class Connection(Writer):
         self._close_now(linger=True)
 
     def refuse(self, error: RemoteError) -> None:
-        """Close because the peer broke a rule."""
+        """Close because the client violated the protocol or a limit."""
         self.runtime.statistics.remote_errors.value += 1
         text = f"{error.text} [{error.clause}]" if error.clause else error.text
         self.fail(error.reason, text)
 
     def start_disconnect(self, reason: ReasonCode) -> None:
-        """A DISCONNECT came: nothing more is read, and what the client is owed for earlier packets still goes out."""
+        """Handle DISCONNECT: stop reading, and close once the acknowledgements of earlier packets are sent."""
         self._disconnect_reason = reason
         self.gate.shut(DISCONNECTING)
         batch = self.runtime.turn.batch
@@ -232,7 +230,7 @@ class Connection(Writer):
         batch.on_commit_failed.append(lambda reason: self._finish_disconnect())
 
     def _finish_disconnect(self) -> None:
-        """The client has what it is owed; the will stands only where the client said so (MQTT-3.14.4-3)."""
+        """Close after DISCONNECT; the will is published only if the reason asks for it (MQTT-3.14.4-3)."""
         reason = self._disconnect_reason
         if reason is None or self.state is State.CLOSED:
             return
@@ -247,42 +245,42 @@ class Connection(Writer):
         self._close_now()
 
     def close(self, text: str) -> None:
-        """Close with nothing more to say than what was just sent."""
+        """Close without a further packet, after the output just sent."""
         if self.runtime.log_lines.may("closed"):
             log.info("{client} closed: {text}", client=self.name, text=text)
         self._end(will_stands=self._is_accepted_client)
         self._close_now(linger=True)
 
     def taken_over(self, by: Client | None) -> None:
-        """Another connection has this client id now (MQTT-3.1.4-3)."""
+        """Disconnect because another connection uses this client id now (MQTT-3.1.4-3)."""
         session = self.session
         self.fail(ReasonCode.SESSION_TAKEN_OVER, "the client id was taken over by another connection")
         hooks = self.runtime.hooks
         if session is not None and by is not None and hooks.session_taken_over.active:
             hooks.session_taken_over(by, session.client.address)
 
-    # Waiting
+    # State
 
     def use(self, session: Session) -> None:
-        """The session is this connection's from here on."""
+        """Attach the session to this connection."""
         self.session = session
 
     def accept(self) -> None:
-        """The client is let in: packets may be larger from here on."""
+        """Mark the client as accepted: from now on ``max_packet_bytes`` limits its packets."""
         self.accepted_at = self.services.wheel.now
         self._count_accepted()
         self.gate.accept()
         self.gate.beyond = self.framer.allow(self.limits.max_packet_bytes) or None
 
     def enter(self, state: State) -> None:
-        """Go to another state of the table."""
+        """Change the state; raises :class:`LocalError` for a transition that the table does not have."""
         if state not in TRANSITIONS[self.state]:
             raise LocalError(f"a connection can't go from {self.state.value} to {state.value}")
         self.state = state
         self._handlers = self._table.by_state[state]
 
     def count_routes(self) -> int:
-        """Add up what the client has published since the last time; answers how many topics were looked at."""
+        """Add the client's publishes since the last call to the traffic ledger; returns the number of topics."""
         routes = self.routes
         if not routes or self.session is None:
             return 0
@@ -290,48 +288,48 @@ class Connection(Writer):
         return len(routes)
 
     def forget_routes(self) -> None:
-        """The rights or the fan-outs that are remembered hold no more."""
+        """Drop the cached rights and fan-outs of topics."""
         if self.services.traffic.active:
             self.count_routes()
         self.routes = None
 
     def is_closed(self) -> bool:
-        """Whether the connection has ended; what was begun for it must not go on."""
+        """Whether the connection has ended; pending work for it must stop."""
         return self.state is State.CLOSED
 
     def is_of(self, client_ids: Set[str]) -> bool:
-        """Whether the connection belongs to one of some clients."""
+        """Whether the connection belongs to one of these clients."""
         session = self.session
         return session is not None and session.client_id in client_ids
 
     def authorization_changed(self, scope: Scope) -> None:
-        """Forget what authorizers answered, where the client is within a scope."""
+        """Drop cached authorizer answers if the scope covers the client."""
         if self.session is not None and scope.covers(self.session.client):
             self.forget_routes()
 
     def watch_identity(self, identity: Identity) -> None:
-        """Disconnect the client when its identity is no longer good; what held before holds no more."""
-        self.good_until = None
+        """Set the timer that disconnects the client when its identity expires, replacing an earlier one."""
+        self.identity_expires_at = None
         if identity.expires_at is not None:
             left_s = identity.expires_at - self.runtime.clock.now()
-            self.good_until = self.services.wheel.now + max(1, int(left_s))
+            self.identity_expires_at = self.services.wheel.now + max(1, int(left_s))
         if self.session is not None:
-            self.watch(self.patience_s if self.keep_alive_s else None)
+            self.watch(self.keep_alive_limit_s if self.keep_alive_s else None)
 
     @property
     def lasted_s(self) -> int:
-        """For how many seconds the client has been connected."""
+        """Seconds since the client was accepted."""
         return self.services.wheel.now - self.accepted_at
 
     @property
     def name(self) -> str:
-        """For the log: the client id where there is one, and the address."""
+        """The client id, if known, and the address, for the log."""
         if self.session is None:
             return f"connection from {self.link.address}"
         return f"client {shown(self.session.client_id)} at {self.link.address}"
 
-    def logs_first(self, bound: str) -> bool:
-        """Whether the log has not named yet that rule or bound for this connection; from now on it has."""
+    def first_to_log(self, bound: str) -> bool:
+        """Returns whether this rule or limit is not logged yet for this connection, and marks it as logged."""
         if self.limited_by is None:
             self.limited_by = set()
         if bound in self.limited_by:
@@ -343,11 +341,11 @@ class Connection(Writer):
 
     @property
     def _is_accepted_client(self) -> bool:
-        """Whether the client has its CONNACK: one that was refused leaves no will (section 3.1.2.5)."""
+        """Whether the client got a successful CONNACK; a rejected client leaves no will (section 3.1.2.5)."""
         return self.state in (State.CONNECTED, State.REAUTHENTICATING)
 
     def _reject(self, why: str) -> None:
-        """Close before a byte is read: no packet has come that could be answered."""
+        """Close a new connection before reading: there is no packet to answer."""
         self.runtime.statistics.connections_refused.value += 1
         if self.runtime.log_lines.may("refused"):
             log.info(
@@ -360,9 +358,7 @@ class Connection(Writer):
 
     @property
     def held_bytes(self) -> int:
-        """What would be free if the connection ended: what has come, what waits, and what is in flight to a session
-        that ends with it.
-        """
+        """Bytes freed if the connection ended: input, waiting output, and inflight of a non-persistent session."""
         session = self.session
         held = self.inbound_bytes + self.waiting_bytes
         if session is not None and session.connection is self and not session.persistent:
@@ -370,47 +366,47 @@ class Connection(Writer):
         return held
 
     def cut(self) -> None:
-        """Disconnect at once, for the sake of what is held for the client; what waits for its socket is forgotten."""
-        # In the middle of a packet there is no place for a DISCONNECT.
-        self._aborts = not self.link.ready or self._goes_on
+        """Disconnect at once to free memory, discarding the output that waits for the socket."""
+        # A DISCONNECT can't be sent in the middle of another packet.
+        self._aborts = not self.link.ready or self._continues_next_turn
         if self._aborts:
             self._forget_unsent()
         if self.state is State.CLOSED:
             self.link.abort()
         else:
-            self.fail(ReasonCode.QUOTA_EXCEEDED, "memory is short, and this client holds much of it")
+            self.fail(ReasonCode.QUOTA_EXCEEDED, "memory is short and this client uses much of it")
 
     def _end(self, will_stands: bool) -> None:
         self.enter(State.CLOSED)
         self._release_inbound()
-        if self._impatience is not None:
-            self._impatience.cancel()
+        if self._congestion_timer is not None:
+            self._congestion_timer.cancel()
         session = self.session
         if session is not None:
             self.services.sessions.left(session, self, will_stands)
         self.services.wheel.remove(self, self._due)
         self.forget_routes()
         self.aliases = None
-        asked, self.asked = self.asked, None
+        asked, self.pending_answer = self.pending_answer, None
         if asked is not None:
             asked.cancel()
 
     def _close_now(self, linger: bool = False) -> None:
-        """Close; a client that has said who it is may still be writing, and has our last words to read then."""
+        """Close the link; with ``linger`` a client that has sent CONNECT gets time to read the last packets."""
         if self.state is not State.CLOSED:
             self.enter(State.CLOSED)
         if self._aborts:
             self.outbox.packets.clear()
             self.link.abort()
             return
-        # What this turn has for the client goes out before the close.
+        # This turn's packets go out before the close.
         if self.outbox.packets:
             self.flush()
-        self._send_rest()
+        self._send_all_unsent()
         self.link.close(linger and self.version > 0)
 
     def _log_end(self, reason: ReasonCode, text: str, line: str) -> None:
-        """A line about a connection that the broker ends."""
+        """Log that the broker closes the connection."""
         session = self.session
         if session is not None and self._is_accepted_client:
             self._log_disconnected(session, f"by the broker: {text} (0x{reason:02X} {reason.name})")

@@ -1,4 +1,4 @@
-"""What the log says of clients that come and go: a line each."""
+"""Log lines for clients that connect and disconnect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 def connected(log_lines: LogLines, client: Client, keep_alive_s: int, present: bool) -> None:
-    """A client has its CONNACK."""
+    """Log that a client was accepted; ``present`` says that its session existed before."""
     if not log_lines.may("connected"):
         return
     keep_alive = f"keep alive {keep_alive_s} s" if keep_alive_s else "no keep alive"
@@ -33,7 +33,7 @@ def connected(log_lines: LogLines, client: Client, keep_alive_s: int, present: b
 
 
 def disconnected(log_lines: LogLines, client: Client, lasted_s: int, how: str) -> None:
-    """A client that was connected is gone; ``how`` says who ended it, and why."""
+    """Log that an accepted client is disconnected; ``how`` says by whom and why."""
     if not log_lines.may("disconnected"):
         return
     log.info(

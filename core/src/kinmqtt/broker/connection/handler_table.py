@@ -1,6 +1,7 @@
-"""Which function carries out a packet: by the state of the connection and the type of the packet.
+"""The type of the handler table: a function for each connection state and packet type.
 
-The table is made by :mod:`kinmqtt.broker.handlers.table` and handed to each connection, which knows no handler.
+:mod:`kinmqtt.broker.handlers.table` builds the table and passes it to each connection, so that this package does not
+depend on the handlers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kinmqtt.mqtt.connection_state import State
 from kinmqtt_spi.services.limiter import LimitDecision
 
 Handler = Callable[[Any, bytes, int], bool | None]
-"""Takes the connection, a packet, and where its body begins; answers ``True`` where what follows must wait.
+"""Takes the connection, a packet and the offset of its body; returns ``True`` if later packets must wait.
 
 The connection is :class:`kinmqtt.broker.connection.connection.Connection`, which is above this module.
 """
@@ -29,4 +30,4 @@ class HandlerTable:
 
     by_state: Mapping[State, Row]
     over_limit: Callable[[Row, LimitDecision], Row]
-    """The row to use while PUBLISH packets are more than limiters allow."""
+    """Returns the row to use while limiters refuse PUBLISH packets."""

@@ -1,7 +1,7 @@
-"""What has come in on one connection and is not carried out: counted, bounded, and bounded in time.
+"""Input of one connection that is not handled yet: counted, and limited in size and time.
 
-That is a packet that has not arrived in full, packets that wait behind an answer, and what a layer below holds. A
-connection that holds more than its share of what all may hold is not read from until there is capacity.
+It consists of the packet that is arriving, packets that wait for a pending answer, and bytes held by a layer below. A
+connection that holds more than its share of the common limit is not read until there is capacity.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.output import Output
-from kinmqtt.broker.connection.patience import PacketPatience
+from kinmqtt.broker.connection.packet_deadline import PacketDeadline
 from kinmqtt.broker.connection.read_gate import CAPACITY, CONGESTION, HOLDS, ReadGate
 from kinmqtt.mqtt.framing import Framer
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from kinmqtt.broker.services import Services
 
 FRAMES_AT_ONCE: Final = 1024
-"""Packets cut from a read before they are carried out; a read of 256 KB may hold 128,000."""
+"""Packets cut from a read at a time; a read of 256 KB may hold 128,000."""
 
 
 class Intake(Output):
-    """What is held of what one client has sent."""
+    """The unhandled input of one client."""
 
     __slots__ = (
         "_due",
-        "_packet_patience",
+        "_packet_deadline",
         "beneath_bytes",
         "framer",
         "gate",
@@ -36,53 +36,53 @@ class Intake(Output):
         super().__init__(services, link)
         self.framer = Framer(self.limits.max_connect_bytes, FRAMES_AT_ONCE)
         self.beneath_bytes = 0
-        """Those that a layer below holds: of a WebSocket's handshake."""
+        """Bytes held by a layer below, such as a WebSocket handshake."""
         self.gate = ReadGate(link, self.framer)
-        self._packet_patience: PacketPatience | None = None
+        self._packet_deadline: PacketDeadline | None = None
         self._due = 0
-        """The wheel's second in which the connection is asked; 0 where it is not, or one that is over."""
+        """When the timer wheel checks the connection, in its seconds; 0 or a past second for never."""
 
     def time_is_over(self, now: int) -> None:
-        """The wheel's question."""
+        """Check the connection's timers."""
         raise NotImplementedError
 
-    def _read_on(self) -> None:
-        """Read again, where nothing forbids it."""
+    def _resume_reading(self) -> None:
+        """Resume reading if no reason to stop is left."""
         raise NotImplementedError
 
     @property
     def may_go_on(self) -> bool:
-        """Whether a packet is arriving that the broker would read on, if there were capacity."""
+        """Whether only a lack of capacity keeps the broker from reading the rest of a packet."""
         return not self.gate.reasons & (HOLDS | CONGESTION) and self.framer.buffered_bytes > 0
 
     @property
     def missing_bytes(self) -> int:
-        """How much is missing of the packet that is arriving."""
+        """The bytes still missing of the packet that is arriving."""
         return self.framer.missing_bytes
 
     def wait_for_buffer(self) -> None:
-        """Read nothing until there is capacity for more."""
+        """Stop reading until there is capacity."""
         if not self.gate.reasons & CAPACITY:
             self.gate.shut(CAPACITY)
         self.runtime.buffers.wait(self)
 
     def buffer_available(self) -> None:
-        """Read on: there is capacity."""
+        """Resume reading: there is capacity."""
         self.gate.clear(CAPACITY)
-        self._read_on()
+        self._resume_reading()
 
     def held_beneath(self, size_bytes: int) -> None:
-        """A layer below holds so much of what has come: count it with the rest."""
+        """Count the bytes that a layer below holds."""
         self.beneath_bytes = size_bytes
         self._count_inbound(False)
 
     def _count_accepted(self) -> None:
-        """The client has its CONNACK: it counts no longer among those of whom nothing is known."""
+        """Move the held bytes to the share of accepted clients."""
         self.accepted = True
         self.runtime.buffers.accept(self.inbound_bytes)
 
     def _count_inbound(self, completed: bool) -> None:
-        """Count anew what is held of what comes in; ``completed`` says that packets have arrived in full."""
+        """Recount the held input; ``completed`` says that whole packets have arrived."""
         if self.is_closed():
             return
         framer = self.framer
@@ -91,7 +91,7 @@ class Intake(Output):
         more = held - self.inbound_bytes
         self.inbound_bytes = held
         if self.accepted:
-            self._expect_packet(partial, completed)
+            self._limit_packet_time(partial, completed)
         buffers = self.runtime.buffers
         if completed or not partial:
             self.stalled = False
@@ -102,37 +102,37 @@ class Intake(Output):
             if self.gate.reasons & CAPACITY:
                 buffers.leave(self)
                 self.buffer_available()
-        elif self.inbound_bytes:  # Else it has just been disconnected for what it held.
+        elif self.inbound_bytes:  # Otherwise it was just disconnected to free memory.
             self.wait_for_buffer()
 
-    def _expect_packet(self, partial: bool, completed: bool) -> None:
-        """See to it that a packet which has begun to arrive does not take too long."""
+    def _limit_packet_time(self, partial: bool, completed: bool) -> None:
+        """Set or update the time limit of the packet that is arriving."""
         wheel = self.services.wheel
-        patience = self._packet_patience
+        deadline = self._packet_deadline
         if not partial:
-            if patience is not None:
-                patience.is_over()
-        elif patience is not None:
-            patience.goes_on(wheel.now, completed)
+            if deadline is not None:
+                deadline.complete()
+        elif deadline is not None:
+            deadline.more_arrived(wheel.now, completed)
         else:
-            self._packet_patience = patience = PacketPatience(wheel.now, self.limits.packet_time_limit_s)
-            if self._due <= wheel.now or patience.due < self._due:
+            self._packet_deadline = deadline = PacketDeadline(wheel.now, self.limits.packet_time_limit_s)
+            if self._due <= wheel.now or deadline.due < self._due:
                 wheel.remove(self, self._due)
-                self._due = wheel.add(self, patience.due)
+                self._due = wheel.add(self, deadline.due)
 
-    def _packet_comes(self, now: int) -> bool:
-        """Whether the packet that is arriving may take longer, if there is one."""
-        patience = self._packet_patience
-        if patience is None or now < patience.due:
+    def _packet_in_time(self, now: int) -> bool:
+        """Returns whether the packet that is arriving, if any, is within its time limit."""
+        deadline = self._packet_deadline
+        if deadline is None or now < deadline.due:
             return True
         partial = self.framer.buffered_bytes
         if not partial:
-            self._packet_patience = None
+            self._packet_deadline = None
             return True
-        return patience.may_go_on(now, partial, self.gate.is_listening)
+        return deadline.may_continue(now, partial, self.gate.is_listening)
 
     def _release_inbound(self) -> None:
-        """Nothing that has come is carried out any more."""
+        """Discard all unhandled input."""
         self.gate.rest = None
         self.gate.beyond = None
         self.framer.forget()

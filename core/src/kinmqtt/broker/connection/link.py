@@ -1,4 +1,4 @@
-"""What the broker asks of a transport."""
+"""The interface between the broker and a transport."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ if TYPE_CHECKING:
 
 
 class Link(Protocol):
-    """The little that the broker asks of a transport."""
+    """A transport, as a connection uses it."""
 
     ready: bool
-    """Whether what is written now goes out without piling up; ``Connection.drained`` says when it does again."""
+    """Whether the transport can send now without buffering; ``Connection.drained`` reports when it can again."""
     address: Address
     listener: Listener
     certificate_subject: str | None
-    """The subject of the client's certificate, as RFC 4514 writes it, where there is one that was verified."""
+    """The subject of the client's verified certificate in RFC 4514 form, if there is one."""
     certificate_username: str | None
-    """What the listener makes a user name of, from that certificate."""
+    """The user name that the listener takes from that certificate."""
     certificate_problem: str | None
-    """Why the listener can't take a user name from that certificate, where it is to: its client is refused."""
+    """Why the listener can't take the user name it needs from that certificate; such a client is rejected."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes, at once where the transport can."""
+        """Send bytes, or buffer them if the socket is busy."""
 
     def pause_reading(self) -> None:
-        """Read nothing more until told."""
+        """Stop reading until :meth:`resume_reading`."""
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading."""
 
     def close(self, linger: bool = False) -> None:
-        """Close when everything written has gone out; to ``linger``, let the client read that before."""
+        """Close when everything is sent; with ``linger``, give the client time to read it first."""
 
     def abort(self) -> None:
-        """Close now, and forget what has not gone out."""
+        """Close now and discard unsent bytes."""

@@ -1,4 +1,4 @@
-"""The ways in: each listener has its own limits and authenticators, and counts who came in by it."""
+"""Listeners: each has its own limits and authenticators and counts its connections."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 @frozen(slots=True)
 class ListenerPlan:
-    """A listener as the settings describe it, before there is a broker."""
+    """A listener as configured."""
 
     name: str
-    """Its table's name, or its endpoint as the operator wrote it."""
+    """The name of its settings table, or its endpoint as configured."""
     is_local: bool
-    """Whether only this machine can reach it."""
+    """Whether it is reachable from this machine only."""
     settings: ListenerSettings
     place: str = ""
-    """Where it stands: file, line and key, or the option."""
+    """Where it is configured: file, line and key, or the option."""
 
 
 class Listener:
-    """What a running broker knows of one way in."""
+    """A listener of a running broker."""
 
     __slots__ = ("_own", "arriving", "authenticate", "connections", "exchange", "limits", "name")
 
     def __init__(
         self, plan: ListenerPlan, limits: LimitSettings, hooks: Hooks, authenticators: tuple[str, ...] | None
     ) -> None:
-        """``authenticators`` are the plugins that are asked here; ``None`` for all."""
+        """``authenticators`` are the plugins that authenticate clients of this listener; ``None`` for all."""
         self.name = plan.name
         self._own = plan.settings.limits
         self.limits = self._own.over(limits)
         self.connections = 0
         self.arriving = 0
-        """Connections of which it is not known yet who is there."""
+        """Connections in a TLS handshake or before a proxy's header."""
         self.authenticate: Decide[[ConnectRequest]] = hooks.authenticate
         self.exchange: Decide[[ExchangeStep]] = hooks.exchange
         if authenticators is not None:
@@ -50,10 +50,10 @@ class Listener:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further connection may come in here."""
+        """Whether the listener's own connection limit is reached."""
         limit = self._own.max_connections
         return limit is not None and self.connections + self.arriving >= limit
 
     def limit(self, limits: LimitSettings) -> None:
-        """Take new limits of the broker; the listener's own stand over them."""
+        """Set new broker limits; the listener's own limits override them."""
         self.limits = self._own.over(limits)

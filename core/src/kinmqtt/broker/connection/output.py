@@ -1,8 +1,8 @@
-"""The output of one connection: what its socket does not take waits, is counted, and goes out a little at a time.
+"""The output of one connection: sent in one write a turn, or buffered and sent in pieces.
 
-A turn's packets go to the transport in one write where it takes them. Where it does not, or where there are very
-many, they wait as they are: a message to many is not copied for each. What waits counts here and in the transport,
-and the client is congested when that is more than its limit, or more than is free of what all connections may hold.
+If the transport is ready, a turn's packets go to it in one write. Otherwise, or if there are very many, they wait
+uncopied: a message to many clients is stored once. Waiting bytes are counted here and in the transport. The client is
+congested when they exceed its limit or its share of the limit for all connections.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Output(Peer):
-    """What waits for one client's socket."""
+    """The output that waits for one client's socket."""
 
-    __slots__ = ("_goes_on", "_unsent", "limits", "link", "runtime", "services", "waiting_bytes")
+    __slots__ = ("_continues_next_turn", "_unsent", "limits", "link", "runtime", "services", "waiting_bytes")
 
     def __init__(self, services: Services, link: Link) -> None:
         super().__init__()
@@ -31,52 +31,52 @@ class Output(Peer):
         self.link = link
         self.limits = link.listener.limits
         self.waiting_bytes = 0
-        """Bytes that wait for the socket, here and in the transport."""
+        """Bytes waiting for the socket, here and in the transport."""
         self._unsent: Unsent | None = None
-        self._goes_on = False
-        """Whether the socket takes more of what waits, and is handed it in the next turn."""
+        self._continues_next_turn = False
+        """Whether the socket is ready for more, and sending continues in the next turn."""
 
-    def _congest(self) -> None:
-        """The client takes too little."""
+    def _begin_congestion(self) -> None:
+        """Handle that too much output waits for the client."""
         raise NotImplementedError
 
-    def _has_sent(self) -> None:
-        """Less waits than before: whoever waited for that may go on."""
+    def _output_sent(self) -> None:
+        """Handle that less output waits than before."""
         raise NotImplementedError
 
-    def _send_on_later(self) -> None:
-        """Have :meth:`send_out` called in the next turn, whatever that brings."""
+    def _send_unsent_later(self) -> None:
+        """Schedule :meth:`send_out` for the next turn, even without new packets."""
         raise NotImplementedError
 
     def _is_ready(self) -> bool:
-        """Asked anew: a type checker, and the compiler with it, believes what it was told of an attribute."""
+        """Read ``link.ready`` again: mypy and mypyc assume that an attribute does not change after a check."""
         return self.link.ready
 
     @property
     def _outbound_limit(self) -> int:
-        """How much may wait before the client counts as one that takes too little."""
+        """The number of waiting bytes above which the client is congested."""
         return min(self.limits.outbound_buffer_bytes, self.runtime.buffers.outbound_share())
 
     def send_out(self, packets: list[bytes]) -> None:
-        """Hand a turn's packets to the transport, or keep them while it is busy."""
-        if self._goes_on:
-            self._goes_on = False
-            self._send_on()
+        """Send a turn's packets, or buffer them while the transport is busy."""
+        if self._continues_next_turn:
+            self._continues_next_turn = False
+            self._send_unsent()
             self._check_congestion()
-            self._has_sent()
+            self._output_sent()
         if not packets:
-            return  # It went out before the turn's end.
+            return  # They were flushed before the turn's end.
         runtime = self.runtime
         is_ready = self.link.ready and not self._unsent
         at_once = self.runtime.buffers.at_once
-        # The sizes of the first and the last tell those of the others, as a rule: to look at each costs a good deal.
+        # Estimated from the first and last packet: looking at each costs too much.
         looks_small = len(packets) * (len(packets[0]) + len(packets[-1])) <= at_once
         if looks_small and is_ready and not runtime.turn.has_large:
             data = b"".join(packets)
             packets.clear()
             size = len(data)
         else:
-            # Joined for each of the connections they go to, large pieces would be there as many times.
+            # Joining would copy large pieces once for each connection.
             data = b""
             size = size_of(packets)
         runtime.statistics.bytes_sent.value += size
@@ -90,11 +90,11 @@ class Output(Peer):
         else:
             self.link.write(data)
             if not self._is_ready():
-                self._is_handed(size)
+                self._count_handed(size)
                 self._check_congestion()
 
     def _send_later(self, packets: list[bytes], size: int) -> None:
-        """Have a turn's packets wait for the socket, and send as many of them as it takes now."""
+        """Buffer a turn's packets, and send as many as the socket takes now; above the limit, drop QoS 0."""
         unsent = self._unsent
         if unsent is None:
             self._unsent = unsent = Unsent(self.runtime.buffers)
@@ -102,10 +102,10 @@ class Output(Peer):
             unsent.add(packets)
             self.waiting_bytes += size
             packets.clear()
-            self._send_on()
+            self._send_unsent()
             self._check_congestion()
             return
-        # What one turn brings must not go far beyond the limit either.
+        # A single turn must not exceed the limit by much either.
         kept, dropped = without_qos_0(packets)
         kept_size = size_of(kept)
         statistics = self.runtime.statistics
@@ -116,64 +116,64 @@ class Output(Peer):
         self.waiting_bytes += kept_size
         packets.clear()
         if not self.congested and not self.is_closed():
-            self._congest()
+            self._begin_congestion()
 
-    def _send_on(self) -> None:
-        """Hand on what waits, a little at a time, for as long as the socket takes it and there is time."""
+    def _send_unsent(self) -> None:
+        """Write waiting output in pieces while the socket is ready and the slice lasts."""
         unsent = self._unsent
         link = self.link
         runtime = self.runtime
         while unsent and link.ready:
-            if self._goes_on:
+            if self._continues_next_turn:
                 return
             data = unsent.take(self.runtime.buffers.at_once)
             self.waiting_bytes -= len(data)
             link.write(data)
             if not self._is_ready():
-                self._is_handed(len(data))
+                self._count_handed(len(data))
             elif unsent and runtime.slices.is_over():
-                # In the next turn, behind those that have been sent nothing in this one.
-                self._goes_on = True
-                self._send_on_later()
+                # Continue in the next turn, after connections that were sent nothing in this one.
+                self._continues_next_turn = True
+                self._send_unsent_later()
 
-    def _send_rest(self) -> None:
-        """Hand on all that waits, though the socket does not take it: the connection is about to be closed.
+    def _send_all_unsent(self) -> None:
+        """Write all waiting output although the socket is busy, because the connection is about to close.
 
-        It goes on to count here: the transport has the same pieces until it is gone.
+        It stays counted here, because the transport holds the same pieces until the connection is gone.
         """
-        self._goes_on = False
+        self._continues_next_turn = False
         if self._unsent:
             for piece in self._unsent.rest():
                 self.link.write(piece)
 
     def _forget_unsent(self) -> None:
-        """Forget what waits and the transport does not have."""
+        """Discard the waiting output that the transport does not have."""
         if self._unsent is not None:
             self._unsent.clear()
         self.waiting_bytes = self.handed_bytes
 
-    def _is_handed(self, size: int) -> None:
-        """The transport has bytes that its socket does not take yet."""
+    def _count_handed(self, size: int) -> None:
+        """Count bytes that the transport buffers because its socket is busy."""
         self.handed_bytes += size
         self.waiting_bytes += size
         self.runtime.buffers.hold_outbound(size)
 
-    def _is_taken(self) -> None:
-        """The socket has taken what the transport had, or is gone."""
+    def _release_handed(self) -> None:
+        """Release the bytes that the transport buffered: they are sent, or the socket is gone."""
         handed, self.handed_bytes = self.handed_bytes, 0
         if handed:
             self.waiting_bytes -= handed
             self.runtime.buffers.hold_outbound(-handed)
 
     def _check_congestion(self) -> None:
-        # What the socket would take waits for its turn, not for the client.
-        is_slow = self.waiting_bytes > self._outbound_limit and not self._goes_on
+        # Output deferred to the next turn waits for the broker, not for the client.
+        is_slow = self.waiting_bytes > self._outbound_limit and not self._continues_next_turn
         if is_slow and not self.congested and not self.is_closed():
-            self._congest()
+            self._begin_congestion()
 
 
 class ConnectionOutbox(Outbox):
-    """What goes out on a connection."""
+    """The outbox of a connection."""
 
     __slots__ = ("connection",)
 
@@ -183,11 +183,11 @@ class ConnectionOutbox(Outbox):
 
     @property
     def name(self) -> str:
-        """The client's."""
+        """The client's name, for log lines."""
         return self.connection.name
 
     def flush(self) -> None:
-        """Send the turn's packets; nobody gets them where the connection has been closed meanwhile."""
+        """Send the turn's packets; discard them if the connection was closed meanwhile."""
         connection = self.connection
         if connection.outbox is self:
             connection.send_out(self.packets)

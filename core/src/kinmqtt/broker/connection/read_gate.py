@@ -1,9 +1,9 @@
-"""When a connection is read from: the reasons to stop, and what has come meanwhile.
+"""The read gate of a connection: the reasons not to read its socket, and the packets that wait.
 
-Reading stops for six reasons (:data:`RULES`), several of them at a time. Two of them hold packets back: the client's
-next packet waits until an answer is there, or until it is this client's turn. Under these two the socket is read
-ahead for a while: that a peer has gone shows in reading alone, and to stop and begin again costs more than a little
-memory. Under the others packets at hand are carried out, and nothing more is read.
+Reading stops for six reasons (:data:`RULES`), which may overlap. ANSWER and TURN hold back the client's next packets
+until an answer has arrived or the client's turn has come. Meanwhile the socket is still read ahead up to a limit: a
+closed peer shows only in reading, and pausing and resuming costs more than a little memory. For the other reasons,
+packets already read are handled and nothing more is read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kinmqtt.mqtt.framing import Framer
 from kinmqtt_spi.services.limiter import LimitDecision
 
 READ_AHEAD_BYTES: Final = 65_536
-"""Read of a client that is not accepted yet, behind its CONNECT, before it is read no more until it is."""
+"""Bytes read ahead after CONNECT from a client that is not accepted yet."""
 
 AWAITING_TURN_BYTES: Final = 128 << 10
-"""Read of a client that awaits its turn before it is read no more until it has it."""
+"""Bytes read ahead from a client that awaits its turn."""
 
 FRAME_BYTES: Final = 100
-"""What a packet takes besides its bytes while it waits: a flood of the smallest is no small thing to hold."""
+"""Overhead of a waiting packet: it matters for a flood of the smallest packets."""
 
 ANSWER: Final = 1
 TURN: Final = 2
@@ -33,13 +33,13 @@ DISCONNECTING: Final = 32
 
 
 class Rule(NamedTuple):
-    """What a reason to stop reading leads to."""
+    """What to do for one reason to stop reading."""
 
     why: str
     holds_packets: bool
-    """Whether packets that have come wait."""
+    """Whether packets already read wait."""
     reads_ahead_bytes: int
-    """How much is read all the same."""
+    """How much is still read."""
 
 
 RULES: Final[Mapping[int, Rule]] = {
@@ -50,34 +50,34 @@ RULES: Final[Mapping[int, Rule]] = {
     CONGESTION: Rule("the client does not take what is sent to it", False, 0),
     DISCONNECTING: Rule("a DISCONNECT has come", True, 0),
 }
-"""The reasons. After ANSWER nothing is read ahead of a client that is accepted: it may send megabytes."""
+"""The reasons. For ANSWER, nothing is read ahead from an accepted client, which may send megabytes."""
 
 HOLDS: Final = ANSWER | TURN | DISCONNECTING
-"""The reasons that hold packets, as :data:`RULES` has them."""
+"""The reasons that hold packets; the same as in :data:`RULES`."""
 
 Frame = tuple[bytes, int]
-"""A packet, and where its body begins."""
+"""A packet and the offset of its body."""
 
 
 class PendingRead:
-    """Packets of a read that are still to be carried out, and what limiters said of its PUBLISH packets."""
+    """Packets of a read that are not handled yet, with the limiters' decision on its PUBLISH packets."""
 
     __slots__ = ("frames", "refusal", "was_asked")
 
     def __init__(self, frames: list[Frame], refusal: LimitDecision | None, was_asked: bool) -> None:
         self.frames = frames
         self.refusal = refusal
-        """Why its PUBLISH packets are refused; ``None`` where they are not."""
+        """Why its PUBLISH packets are refused; ``None`` if they are allowed."""
         self.was_asked = was_asked
-        """Whether limiters were asked at all: they are not asked twice for one packet."""
+        """Whether limiters were asked: they are not asked twice for one packet."""
 
     def after(self, frames: list[Frame]) -> PendingRead:
-        """The same read, of which these are left."""
+        """Returns this read with only ``frames`` left."""
         return PendingRead(frames, self.refusal, self.was_asked)
 
 
 class ReadGate:
-    """Whether one connection is read from, and the packets that wait."""
+    """Decides whether one connection is read, and holds its waiting packets."""
 
     __slots__ = (
         "_ahead_bytes",
@@ -97,44 +97,44 @@ class ReadGate:
         self._link = link
         self._framer = framer
         self.reasons = 0
-        """Why nothing is read: a sum of the constants above; 0 where the gate is open."""
+        """The reasons not to read: bits of the constants above; 0 while the gate is open."""
         self._answers = 0
-        """How many answers are waited for,"""
+        """The number of pending answers."""
         self._delays = 0
-        """and how many delays."""
+        """The number of delays in effect."""
         self._ahead_bytes = 0
-        """What was read while a plugin was asked about a client that is not accepted yet."""
+        """Bytes read while an answer about a client that is not accepted yet was pending."""
         self._is_accepted = False
         self.rest: PendingRead | None = None
-        """What is left of the read whose packet is waited for; it goes before what is held."""
+        """The rest of the read whose packet awaits an answer; handled before :attr:`held`."""
         self.held: list[Frame] | None = None
-        """Packets that wait behind it."""
+        """Later packets, which wait behind :attr:`rest`."""
         self.beyond: list[Frame] | None = None
-        """Packets that came with CONNECT and were too large for a client that was not accepted."""
+        """Packets that came with CONNECT and exceed the size limit of clients not accepted yet."""
         self.pending_bytes = 0
-        """The size of the packet whose answer is waited for."""
+        """The size of the packet whose answer is pending."""
 
     @property
     def holds_packets(self) -> bool:
-        """Whether packets that have come wait."""
+        """Whether packets already read wait."""
         return self.reasons & HOLDS != 0
 
     @property
     def awaits_turn(self) -> bool:
-        """Whether nothing is waited for but a turn of the event loop."""
+        """Whether packets wait for a turn of the event loop."""
         return self.reasons & TURN != 0
 
     @property
     def is_listening(self) -> bool:
-        """Whether nothing but a lack of capacity can keep the broker from reading what the client sends."""
+        """Whether the broker reads, or stopped only for a lack of capacity."""
         return self.reasons & ~CAPACITY == 0
 
     def accept(self) -> None:
-        """The client has its CONNACK: nothing more is read ahead of an answer."""
+        """Stop reading ahead while an answer is pending: the client is accepted."""
         self._is_accepted = True
 
     def wait(self, reason: int) -> None:
-        """Hold the client's next packets, for :data:`ANSWER` or :data:`TURN`."""
+        """Hold the client's next packets for :data:`ANSWER` or :data:`TURN`."""
         if reason == ANSWER:
             self._answers += 1
         self.reasons |= reason
@@ -142,7 +142,7 @@ class ReadGate:
             self._link.pause_reading()
 
     def answered(self) -> bool:
-        """What was waited for is there; whether it was the last that was."""
+        """End one wait; returns whether no other is pending."""
         if self.reasons & TURN:
             self.reasons &= ~TURN
         else:
@@ -153,14 +153,14 @@ class ReadGate:
         return True
 
     def shut(self, reason: int) -> None:
-        """Read nothing more for a reason that holds no packets, or for :data:`DISCONNECTING`."""
+        """Stop reading for a reason other than :data:`ANSWER` and :data:`TURN`."""
         if reason == DELAY:
             self._delays += 1
         self.reasons |= reason
         self._link.pause_reading()
 
     def clear(self, reason: int) -> None:
-        """A reason is over; :meth:`open` is to be called then."""
+        """Remove a reason; the caller then calls :meth:`open`."""
         if reason == DELAY:
             self._delays -= 1
             if self._delays:
@@ -168,19 +168,19 @@ class ReadGate:
         self.reasons &= ~reason
 
     def open(self) -> None:
-        """Read again, where no reason is left."""
+        """Resume reading if no reason is left."""
         if not self.reasons:
             self._link.resume_reading()
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether to read although packets are held."""
+        """Whether to keep reading while packets are held."""
         if self.reasons & TURN:
             return self._framer.held_bytes <= AWAITING_TURN_BYTES
         return self._ahead_bytes <= READ_AHEAD_BYTES and not self._is_accepted and self._framer.error is None
 
     def read_ahead(self, data: bytes) -> None:
-        """Bytes have come while packets are held: keep them uncut."""
+        """Hold bytes read while packets are held, without cutting them into packets."""
         self._framer.hold(data)
         if not self.reasons & TURN:
             self._ahead_bytes += len(data)
@@ -188,7 +188,7 @@ class ReadGate:
             self._link.pause_reading()
 
     def hold(self, frames: list[Frame]) -> None:
-        """Put packets behind those that wait; where nothing is waited for, nobody is left to carry them out."""
+        """Append waiting packets; if nothing is pending the connection has ended, and they are discarded."""
         if not self.reasons & HOLDS:
             return
         if self.held is None:
@@ -197,7 +197,7 @@ class ReadGate:
             self.held.extend(frames)
 
     def take_held(self) -> list[Frame]:
-        """Take the packets that wait behind :attr:`rest`."""
+        """Remove and return the packets that wait behind :attr:`rest`."""
         held = [*(self.held or ()), *(self.beyond or ())]
         self.held = self.beyond = None
         self.pending_bytes = 0
@@ -205,7 +205,7 @@ class ReadGate:
 
     @property
     def waiting_bytes(self) -> int:
-        """What the packets take that wait, and the one whose answer is waited for."""
+        """The size of the waiting packets and of the one whose answer is pending."""
         if not (self.held or self.rest is not None or self.beyond):
             return self.pending_bytes
         rest = self.rest
@@ -213,14 +213,14 @@ class ReadGate:
         return self.pending_bytes + waiting + (0 if rest is None else _size_of(rest.frames))
 
     def forget(self) -> None:
-        """Nothing that waits is carried out any more."""
+        """Discard all waiting packets."""
         self.rest = None
         self.beyond = None
         self.held = None
 
 
 def _size_of(frames: list[Frame] | None) -> int:
-    """What packets take that wait."""
+    """Returns the size of waiting packets, with their overhead."""
     if not frames:
         return 0
     return sum(len(frame) for frame, _ in frames) + FRAME_BYTES * len(frames)

@@ -1,6 +1,6 @@
-"""Carrying out what one client sends: packets are cut from reads, limiters are asked, and handlers carry them out.
+"""Processing of one client's input: cut reads into packets, ask limiters, call handlers.
 
-While an answer is waited for, what the client sends next waits too, in order (:mod:`.read_gate`).
+While an answer is pending, later packets of the client wait in order (:mod:`.read_gate`).
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.connection")
 
 MANY_PIECES: Final = 16_384
-"""So many answers to one read are not gathered until the turn ends."""
+"""With more pieces of output than this, a read's answers are sent before the turn ends."""
 
 LARGE_READ_BYTES: Final = 256 << 10
-"""Read of a packet that is larger still, before what follows may wait for another turn."""
+"""A packet larger than this may use up the slice by its reading alone."""
 
 SMALL_READ_BYTES: Final = 1024
-"""A read that is cut and begun in the turn in which it comes, however much that turn has done."""
+"""A read up to this size is normally processed at once, even if the slice is over."""
 
 ASKS_AFTER: Final = 32
-"""Packets carried out between two looks at the clock."""
+"""Packets handled between two checks of the slice."""
 
 Grant = tuple[Resource, int]
-"""What limiters granted, and want to be told the end of."""
+"""A resource granted by limiters and its amount, to be released."""
 
 
 class Reader(Intake):
-    """What one client sends, from the bytes to the handlers."""
+    """Processes the input of one client, from bytes to handlers."""
 
     __slots__ = (
         "_handlers",
         "_lasting_grants",
-        "_lost_because",
+        "_lost_reason",
         "_packet_grant",
         "_read_grant",
         "_table",
@@ -60,36 +60,36 @@ class Reader(Intake):
     )
 
     def __init__(self, services: Services, handlers: HandlerTable, link: Link) -> None:
-        """``handlers`` is the table of what carries out each packet."""
+        """``handlers`` has the function that handles each packet."""
         super().__init__(services, link)
         self.state = State.AWAITING_CONNECT
         self._table = handlers
         self._handlers = handlers.by_state[State.AWAITING_CONNECT]
         self.version = 0
-        """The protocol version; 0 until a CONNECT has named it."""
+        """The protocol version; 0 before CONNECT."""
         self.heard = services.wheel.now
-        """The wheel's second in which the client was last heard of."""
+        """When a packet last arrived, in seconds of the timer wheel."""
         self.limited_to: Resource | None = None
-        """What limiters are asked for before each PUBLISH, where they want to be."""
+        """The resource for which limiters are asked before PUBLISH; ``None`` if no limiter wants it."""
         self._lasting_grants: list[Grant] | None = None
-        """Until the connection is gone: the connection itself, and its CONNECT."""
+        """Grants until the connection ends: for the connection and for CONNECT."""
         self._read_grant: Grant | None = None
-        """Until the PUBLISH packets of the read in hand are carried out."""
+        """The grant until the PUBLISH packets of the current read are handled."""
         self._packet_grant: Grant | None = None
-        """Until the packet in hand is carried out: packets are carried out one by one."""
-        self._lost_because: str | None = None
-        """Why the network connection is gone, where what came by it before that is still to be carried out."""
+        """The grant until the current packet is handled."""
+        self._lost_reason: str | None = None
+        """Why the network connection was lost, while packets received before are still to be handled."""
 
     def refuse(self, error: RemoteError) -> None:
-        """Close because the peer broke a rule."""
+        """Close because the client violated the protocol or a limit."""
         raise NotImplementedError
 
     def lost(self, text: str) -> None:
-        """The network connection is gone, from whichever side."""
+        """Clean up after the network connection was closed, by either side."""
         raise NotImplementedError
 
     def receive(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Process bytes that arrived."""
         if self.is_closed():
             return
         services = self.services
@@ -102,7 +102,7 @@ class Reader(Intake):
         framer = self.framer
         gate = self.gate
         if gate.holds_packets:
-            # It is cut when its turn comes.
+            # They are cut into packets later.
             gate.read_ahead(data)
             self._count_inbound(False)
             return
@@ -111,7 +111,7 @@ class Reader(Intake):
             slices.hurry()
         may_wait = len(data) > SMALL_READ_BYTES or not self.version or slices.is_heavy or slices.is_flooded
         if may_wait and slices.is_over():
-            # Many clients come at once, or send much: not each has its first packets carried out in one turn.
+            # Under load, such as many new clients at once, input waits for a later turn.
             framer.hold(data)
             if services.overload.slows:
                 self.pause_for(len(data) / SLOW_BYTES_PER_S)
@@ -124,39 +124,39 @@ class Reader(Intake):
             if framer.buffered_bytes or framer.is_behind or _has_publish(frames):
                 self.pause_for(len(data) / SLOW_BYTES_PER_S)
         if was_large and frames and runtime.slices.is_over():
-            # To read it, and to put it together, was enough for one turn.
+            # Reading and joining the large packet used up the slice.
             gate.rest = PendingRead(frames, None, False)
             self._await_turn()
         elif frames:
-            self._take_in(frames)
+            self._process(frames)
         else:
-            self._look_at_rest()
+            self._check_rest()
         buffered_bytes = framer.buffered_bytes
         if buffered_bytes or self.inbound_bytes or gate.holds_packets:
             self._count_inbound(bool(frames))
             if buffered_bytes > LARGE_READ_BYTES:
                 runtime.slices.hurry()
         if len(self.outbox.packets) > MANY_PIECES:
-            # What a flood of small packets is answered with takes more in pieces than it has bytes.
+            # For many small answers the pieces take more memory than the bytes.
             self.outbox.flush()
 
     def wait_for(self, work: Deferred[None]) -> bool | None:
-        """Hold what the client sends until ``work`` is done; answers what a handler has to answer."""
+        """Hold later packets until ``work`` is done; returns the result for the handler to return."""
         work.addErrback(self._work_failed)
         if not work.called:
             self.gate.wait(ANSWER)
-            work.addCallback(lambda _: self._go_on())
+            work.addCallback(lambda _: self._resume())
             return True
-        # What is done already may have led to something else that is waited for: what follows waits with it.
+        # Work that is already done may have started another wait: later packets wait for that.
         return self.is_closed() or self.gate.holds_packets or None
 
     def pause_for(self, delay_s: float) -> None:
-        """Read nothing for a while: a limiter's DELAY."""
+        """Stop reading for ``delay_s`` seconds, for a limiter's DELAY or a shortage of memory."""
         self.gate.shut(DELAY)
         self.runtime.clock.later(delay_s, self._unpause)
 
     def acquire_for_good(self, resource: Resource) -> LimitDecision:
-        """Ask the limiters for something that is in use until the connection is gone."""
+        """Ask the limiters for a resource that is in use until the connection ends."""
         limit = self.services.limiting.ask(resource, 1)
         if self.services.limiting.is_held(resource, limit):
             if self._lasting_grants is None:
@@ -165,7 +165,7 @@ class Reader(Intake):
         return limit
 
     def acquire_for_packet(self, resource: Resource, amount: int) -> LimitDecision:
-        """Ask the limiters for something that is in use until the packet in hand is carried out."""
+        """Ask the limiters for a resource that is in use until the current packet is handled."""
         limit = self.services.limiting.ask(resource, amount)
         if self.services.limiting.is_held(resource, limit):
             self._packet_grant = (resource, amount)
@@ -173,46 +173,46 @@ class Reader(Intake):
 
     # Within
 
-    def _packet_is_done(self) -> None:
+    def _release_packet_grant(self) -> None:
         grant, self._packet_grant = self._packet_grant, None
         if grant is not None:
             self.services.limiting.release(*grant)
 
-    def _read_is_done(self) -> None:
+    def _release_read_grant(self) -> None:
         grant, self._read_grant = self._read_grant, None
         if grant is not None:
             self.services.limiting.release(*grant)
 
     def _await_turn(self) -> None:
-        """Hold what the client sends until it is its turn: others are served first."""
+        """Hold later packets until a later turn: other connections are served first."""
         self.gate.wait(TURN)
-        self.runtime.slices.later(self._go_on)
+        self.runtime.slices.later(self._resume)
 
     def _unpause(self) -> None:
         self.gate.clear(DELAY)
-        self._read_on()
+        self._resume_reading()
 
     def _cut(self, data: bytes) -> list[Frame]:
-        """Cut packets from what came: not more than are carried out at one time."""
+        """Cut packets from ``data``, at most as many as are handled at a time."""
         frames = self.framer.feed(data)
         if frames:
             self.heard = self.services.wheel.now
             self.runtime.statistics.packets_received.value += len(frames)
         return frames
 
-    def _take_in(self, frames: list[Frame]) -> None:
-        """Ask the limiters about packets whose turn it is, and carry them out; then those that came with them."""
+    def _process(self, frames: list[Frame]) -> None:
+        """Ask the limiters about packets and handle them, then the rest of what the framer holds."""
         framer = self.framer
-        while self._carry_out(self._asked_about(frames)):
+        while self._run_handlers(self._ask_limiters(frames)):
             if not framer.is_behind:
-                self._look_at_rest()
+                self._check_rest()
                 return
             if self.is_closed():
                 return
             frames = self._cut(b"")
 
-    def _look_at_rest(self) -> None:
-        """Judge what stands behind the packets that are carried out: an error, or the first byte of the next one."""
+    def _check_rest(self) -> None:
+        """Check the bytes after the handled packets: for a framing error, or an invalid first byte."""
         framer = self.framer
         if framer.error is not None:
             self.refuse(framer.error)
@@ -224,16 +224,16 @@ class Reader(Intake):
             except RemoteError as error:
                 self.refuse(error)
 
-    def _asked_about(self, frames: list[Frame]) -> PendingRead:
-        """Ask the limiters once for all PUBLISH packets of a read."""
+    def _ask_limiters(self, frames: list[Frame]) -> PendingRead:
+        """Ask the limiters once for all PUBLISH packets of a read; returns the read with their decision."""
         resource = self.limited_to
         if resource is None or not self.services.limiting.publishes:
             return PendingRead(frames, None, False)
         publishes = sum(frame[0] >> 4 == PacketType.PUBLISH for frame, _ in frames)
         return PendingRead(frames, self._refusal_of(resource, publishes), True)
 
-    def _carry_out(self, read: PendingRead) -> bool:
-        """Carry out packets; ``False`` where what follows them must wait, or there is nobody left for it."""
+    def _run_handlers(self, read: PendingRead) -> bool:
+        """Call the handlers of packets; ``False`` if later packets must wait or the connection has ended."""
         gate = self.gate
         remaining = iter(read.frames)
         state_handlers = self._handlers
@@ -250,12 +250,12 @@ class Reader(Intake):
                         gate.pending_bytes = len(frame)
                     return False
                 if counts_packets:
-                    self._packet_is_done()
+                    self._release_packet_grant()
                 if self._handlers is not state_handlers:
                     beyond, gate.beyond = gate.beyond, None
                     rest = [*remaining, *(beyond or ())]
-                    # In another state other limits may hold: a client's own begin when it is let in.
-                    return self._carry_out(read.after(rest) if read.was_asked else self._asked_about(rest))
+                    # Another state has other handlers and maybe other limits: a client's own apply once accepted.
+                    return self._run_handlers(read.after(rest) if read.was_asked else self._ask_limiters(rest))
                 unasked -= 1
                 if unasked and not slices.is_heavy:
                     continue
@@ -270,44 +270,44 @@ class Reader(Intake):
             self.refuse(error)
             return False
         except Exception:
-            log.failure("{name}: a packet could not be handled", name=self.name)
+            log.failure("{name}: a packet handler failed", name=self.name)
             self.fail(ReasonCode.UNSPECIFIED_ERROR, "an internal error")
             return False
-        self._read_is_done()
+        self._release_read_grant()
         return True
 
-    def _go_on(self) -> None:
-        """One thing that was waited for is done."""
-        self._carry_on()
-        why, self._lost_because = self._lost_because, None
+    def _resume(self) -> None:
+        """Continue after a wait, and report a connection lost meanwhile."""
+        self._process_held()
+        why, self._lost_reason = self._lost_reason, None
         if why is not None:
             self.lost(why)
 
-    def _carry_on(self) -> None:
-        """Carry out what the client has sent meanwhile; what that leads to may still be waited for."""
+    def _process_held(self) -> None:
+        """Process the packets held during a wait; they may start another wait."""
         gate = self.gate
         was_paused = gate.awaits_turn and not gate.reads_ahead
         if not gate.answered():
             return
-        self._packet_is_done()
+        self._release_packet_grant()
         rest, gate.rest = gate.rest, None
         held = gate.take_held()
         if self.is_closed():
             return
         self.runtime.turn.touch()
-        if self._packet_patience is not None:
-            self._packet_patience.begins_anew(self.services.wheel.now, self.framer.buffered_bytes)
+        if self._packet_deadline is not None:
+            self._packet_deadline.restart(self.services.wheel.now, self.framer.buffered_bytes)
         if rest is not None and not rest.was_asked:
             held = [*rest.frames, *held]
-        elif rest is not None and not self._carry_out(rest):
+        elif rest is not None and not self._run_handlers(rest):
             gate.hold(held)
             self._count_inbound(False)
             return
-        self._take_in(held)
+        self._process(held)
         self._count_inbound(False)
-        self._read_on()
+        self._resume_reading()
         if was_paused:
-            self.runtime.slices.reads_on()
+            self.runtime.slices.count_resumed_read()
 
     def _work_failed(self, failure: Failure) -> None:
         error = failure.value
@@ -316,12 +316,12 @@ class Reader(Intake):
             return
         reason = getattr(error, "reason", None)
         if not isinstance(reason, ReasonCode):
-            log.failure("{name}: a request could not be handled", failure, name=self.name)
+            log.failure("{name}: a request failed", failure, name=self.name)
             reason = ReasonCode.UNSPECIFIED_ERROR
-        self.fail(reason, "the request could not be carried out")
+        self.fail(reason, "the request failed")
 
     def _refusal_of(self, resource: Resource, publishes: int) -> LimitDecision | None:
-        """Ask once for all PUBLISH packets of a read; ``None`` where they may all go on."""
+        """Ask once for all PUBLISH packets of a read; returns the refusal, ``None`` if they are allowed."""
         if not publishes:
             return None
         limiting = self.services.limiting
@@ -333,7 +333,7 @@ class Reader(Intake):
             return None
         return None if limit.verdict is LimitVerdict.ALLOW else limit
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self.is_closed():
             self.gate.open()
 

@@ -1,4 +1,4 @@
-"""A topic that a client publishes to, as its connection remembers it."""
+"""The route of a published topic, cached by the connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUCCESS: Final = ReasonCode.SUCCESS
 
 
 class TopicRoute:
-    """A topic a client has published to: whether it may, who gets it, and which hooks must see it."""
+    """A topic published by a client: its right to publish, the fan-out and the hooks to call."""
 
     __slots__ = (
         "bytes",
@@ -47,16 +47,16 @@ class TopicRoute:
         self.fanout: Fanout | None = None
         self.intercept: Intercept[[Client, Message], Message] | None = None
         self.messages = 0
-        """PUBLISH packets that came this way since somebody last counted them together."""
+        """PUBLISH packets since traffic was last counted."""
         self.bytes = 0
-        """Of these packets."""
+        """The bytes of these packets."""
         self.remembered = False
-        """Whether the connection keeps this, so that they are counted with others later."""
+        """Whether the connection caches this route; its traffic is then counted later."""
         self.straight = False
-        """Whether a plain QoS 0 packet goes to everybody as it came, with nobody else to ask or to tell."""
+        """Whether a plain QoS 0 packet is forwarded unchanged, with no hook or limiter to call."""
 
     def refresh(self, services: Services, version: int) -> None:
-        """Take the topic's present fan-out and hooks."""
+        """Load the topic's current fan-out and hooks."""
         runtime = services.runtime
         fanout = self.fanout = services.fanouts.get(self.topic)
         self.intercept = runtime.hooks.publish_received.for_topic(self.topic)

@@ -1,7 +1,7 @@
-"""What waits for one client's socket, in pieces that are not copied for each client.
+"""Output that waits for one client's socket, in pieces shared between clients.
 
-A message to many is one object in many outboxes. Joined for each of them it would be there as many times; so what a
-socket does not take at once waits as it is, and is joined only as it goes out, a little at a time.
+A message to many clients is one object in many outboxes. Joining pieces would copy it for each client, so pieces wait
+as they are and are joined only when they are sent, a few at a time.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 from kinmqtt.broker.buffers import Buffers
 
 JOINED_BYTES: Final = 512
-"""Pieces smaller than this are joined with their neighbours: to hold them one by one costs more than a copy."""
+"""Pieces smaller than this are joined with their neighbours: holding each costs more than a copy."""
 
 _QOS_0: Final = 0x30
 
 
 class Unsent:
-    """Pieces of output in order; every byte is counted among what all connections hold."""
+    """Pieces of output in order, counted in the output of all connections."""
 
     __slots__ = ("_at", "_buffers", "_pieces")
 
@@ -26,13 +26,13 @@ class Unsent:
         self._buffers = buffers
         self._pieces: deque[bytes] = deque()
         self._at = 0
-        """How much of the first piece has been taken."""
+        """How many bytes of the first piece are taken."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
     def add(self, pieces: list[bytes]) -> None:
-        """Have these wait, behind what waits."""
+        """Append pieces."""
         small: list[bytes] = []
         for piece in pieces:
             if len(piece) < JOINED_BYTES:
@@ -44,7 +44,7 @@ class Unsent:
         self._append(b"".join(small))
 
     def take(self, at_once: int) -> bytes:
-        """The next bytes, ``at_once`` at most; they count no longer. There must be some."""
+        """Remove and return the next bytes, at most ``at_once``; there must be some."""
         pieces = self._pieces
         first = pieces[0]
         if len(first) - self._at > at_once:
@@ -63,14 +63,14 @@ class Unsent:
         return taken[0] if len(taken) == 1 else b"".join(taken)
 
     def rest(self) -> list[bytes]:
-        """All that waits, in pieces; it goes on to count."""
+        """Returns all waiting pieces, which stay counted."""
         pieces = list(self._pieces)
         if self._at:
             pieces[0] = pieces[0][self._at :]
         return pieces
 
     def clear(self) -> None:
-        """Forget all that waits."""
+        """Discard all waiting pieces."""
         for piece in self._pieces:
             self._buffers.release_piece(piece)
         self._pieces.clear()
@@ -83,7 +83,7 @@ class Unsent:
 
 
 def size_of(pieces: list[bytes]) -> int:
-    """The bytes of all pieces together."""
+    """Returns the total size of pieces in bytes."""
     size = 0
     for piece in pieces:
         size += len(piece)
@@ -91,9 +91,9 @@ def size_of(pieces: list[bytes]) -> int:
 
 
 def without_qos_0(pieces: list[bytes]) -> tuple[list[bytes], int]:
-    """An outbox's pieces but for its PUBLISH packets of QoS 0; and how many those are.
+    """Returns an outbox's pieces without its QoS 0 PUBLISH packets, and the number of those.
 
-    A packet may be one piece or several; its fixed header is in the first.
+    A packet has one or several pieces; its fixed header is in the first.
     """
     left: list[bytes] = []
     dropped = 0
@@ -101,7 +101,7 @@ def without_qos_0(pieces: list[bytes]) -> tuple[list[bytes], int]:
     while position < len(pieces):
         start = position
         if not pieces[position]:
-            position += 1  # The payload of the packet before, which has none.
+            position += 1  # The empty payload of the packet before.
             continue
         size = _packet_size(pieces[position])
         while size > 0 and position < len(pieces):
@@ -115,7 +115,7 @@ def without_qos_0(pieces: list[bytes]) -> tuple[list[bytes], int]:
 
 
 def _packet_size(piece: bytes) -> int:
-    """The size of the packet that begins with a piece, by its fixed header (MQTT 5.0 section 2.1.4)."""
+    """Returns the size of the packet that begins with a piece, from its fixed header (MQTT 5.0 section 2.1.4)."""
     length = shift = 0
     offset = 1
     while True:

@@ -1,4 +1,4 @@
-"""What the broker sends to one client, and how fast the client takes it."""
+"""Packets to one client, and congestion if it reads too slowly."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ _PUBREL: Final = PacketType.PUBREL << 4 | 2
 
 
 class Writer(Reader):
-    """The packets that go to one client."""
+    """Sends packets to one client."""
 
-    __slots__ = ("_impatience", "max_packet_bytes", "session", "unacknowledged", "wants_problems")
+    __slots__ = ("_congestion_timer", "max_packet_bytes", "session", "unacknowledged", "wants_reason_strings")
 
     def __init__(self, services: Services, handlers: HandlerTable, link: Link) -> None:
         super().__init__(services, handlers, link)
         self.session: Session | None = None
         self.outbox = ConnectionOutbox(self)
         self.max_packet_bytes: int | None = None
-        """The largest packet that the client takes."""
-        self.wants_problems = True
-        """Whether reason strings may go into every packet (section 3.1.2.11.7)."""
+        """The largest packet that the client accepts; ``None`` for any."""
+        self.wants_reason_strings = True
+        """Whether reason strings may be sent in every packet (section 3.1.2.11.7)."""
         self.unacknowledged = 0
-        """QoS 1 and 2 messages taken from the client and not answered."""
-        self._impatience: Timer | None = None
-        """Until a client that takes nothing is disconnected."""
+        """QoS 1 and 2 messages received and not acknowledged."""
+        self._congestion_timer: Timer | None = None
+        """Disconnects a client that stays congested."""
 
     def send(self, packet: bytes) -> None:
-        """Send a packet with everything else of this turn."""
+        """Send a packet with this turn's output."""
         self.runtime.turn.packets_for(self.outbox).append(packet)
         self.runtime.statistics.packets_sent.value += 1
 
     def send_packet(self, packet: Packet) -> bool:
-        """Encode and send a packet; without reason string and user properties where those make it too large.
+        """Encode and send a packet, without reason string and user properties if they make it too large.
 
-        ``False`` where it is too large all the same, and is not sent.
+        Returns ``False`` if it is still too large and was not sent.
         """
         data = encode(packet, self.version)
         limit = self.max_packet_bytes
         if limit is not None and len(data) > limit:
-            slim = _without_problems(packet)
+            slim = _without_diagnostics(packet)
             data = encode(slim, self.version)
             if len(data) > limit:
                 return False
@@ -71,20 +71,20 @@ class Writer(Reader):
             return
         sort = packet[0]
         if sort != _PUBREL and (sort != _PUBREC or (packet[1] > 2 and packet[4] >= 0x80)):
-            # An identifier of an earlier connection may be released on this one (section 4.9): it was not counted.
+            # A PUBREL for a message of an earlier connection (section 4.9) was not counted here: stay at 0.
             self.unacknowledged = max(0, self.unacknowledged - 1)
         self.send(packet)
 
     def withhold_acknowledgement(self, reason: ReasonCode) -> None:
-        """A store did not keep what was to be acknowledged: the client must send it again."""
-        self.fail(reason, "a store did not keep the message")
+        """Disconnect because a store did not commit a message: the client must send it again."""
+        self.fail(reason, "a store did not commit the message")
 
     def flush(self) -> None:
-        """Hand this turn's packets to the transport before the turn's end."""
+        """Send this turn's packets now, before the turn ends."""
         self.outbox.flush()
 
     def wait_for_capacity(self, messages: int) -> Deferred[None]:
-        """Fires when the client can take about that many messages more, or is gone; in a later turn, as a rule."""
+        """Fires when the client can take about that many more messages, or is gone; usually in a later turn."""
         ready: Deferred[None] = Deferred()
         session = self.session
         if self.is_closed() or session is None:
@@ -94,56 +94,58 @@ class Writer(Reader):
             self.waits_for_capacity = []
         self.waits_for_capacity.append((messages, ready))
         if self.link.ready and session.queue.count < messages:
-            # What this turn has for it goes out before: then the transport says whether it is enough.
+            # This turn's output goes first: then the transport shows whether it is ready for more.
             self.runtime.slices.later(self._notify_capacity)
         return ready
 
     def capacity_available(self) -> None:
-        """The session's queue has become shorter."""
+        """Notify those waiting for capacity that the session's queue became shorter."""
         if self.waits_for_capacity and self.link.ready:
             self._notify_capacity()
 
-    def problem(self, text: str) -> Properties:
-        """A reason string, where the client wants to know (section 3.1.2.11.7)."""
-        return Properties(reason_string=text) if text and self.wants_problems else NO_PROPERTIES
+    def reason_string(self, text: str) -> Properties:
+        """Returns properties with a reason string, empty if the client wants none (section 3.1.2.11.7)."""
+        return Properties(reason_string=text) if text and self.wants_reason_strings else NO_PROPERTIES
 
     # Within
 
-    def _has_sent(self) -> None:
+    def _output_sent(self) -> None:
         if self.congested and self.waiting_bytes <= self._outbound_limit:
-            self._relieve()
+            self._end_congestion()
         if self.waits_for_capacity and self.link.ready:
             self._notify_capacity()
 
-    def _send_on_later(self) -> None:
+    def _send_unsent_later(self) -> None:
         self.runtime.turn.dirty.append(self.outbox)
         self.runtime.turn.touch()
 
-    def _congest(self) -> None:
-        """The client takes too little: QoS 0 is dropped, the rest stays in its queue, nothing more is read."""
+    def _begin_congestion(self) -> None:
+        """Drop QoS 0 messages, leave others in the session's queue, and stop reading until output is sent."""
         self.congested = True
         self.gate.shut(CONGESTION)
-        self._impatience = self.runtime.clock.later(self.limits.outbound_time_limit_s, self._lose_patience)
+        self._congestion_timer = self.runtime.clock.later(
+            self.limits.outbound_time_limit_s, self._disconnect_slow_client
+        )
         if self.session is not None:
             self.runtime.slow_consumers.buffer_is_full(self.session.client, self.waiting_bytes)
             self.session.outbox = self.runtime.congested
 
-    def _lose_patience(self) -> None:
+    def _disconnect_slow_client(self) -> None:
         if self.congested and not self.is_closed():
-            self.fail(ReasonCode.QUOTA_EXCEEDED, "the client does not take what is sent to it")
+            self.fail(ReasonCode.QUOTA_EXCEEDED, "the client reads too slowly")
 
-    def _relieve(self) -> None:
+    def _end_congestion(self) -> None:
         self.congested = False
         self.gate.clear(CONGESTION)
-        if self._impatience is not None:
-            self._impatience.cancel()
+        if self._congestion_timer is not None:
+            self._congestion_timer.cancel()
         if self.session is not None and self.session.connection is self:
             self.session.outbox = self.outbox
             self.session.wants_pump()
-        self._read_on()
+        self._resume_reading()
 
     def _notify_capacity(self) -> None:
-        """Tell those for whose messages there is room by now; all, where the connection is gone."""
+        """Notify those waiting for capacity whose messages fit now; all of them if the connection is gone."""
         session = self.session
         waiting, self.waits_for_capacity = self.waits_for_capacity, None
         for messages, ready in waiting or ():
@@ -155,27 +157,27 @@ class Writer(Reader):
                 self.waits_for_capacity.append((messages, ready))
 
     def _send_refusal(self, reason: ReasonCode, text: str) -> None:
-        """A CONNACK with a failure, for a client that was not let in."""
+        """Send a CONNACK with a failure, to a client that is not accepted."""
         if reason in (ReasonCode.SERVER_SHUTTING_DOWN, ReasonCode.SESSION_TAKEN_OVER):
             reason = ReasonCode.SERVER_UNAVAILABLE  # CONNACK has no 0x8B, nor 0x8E.
         elif reason < 0x80:
-            reason = ReasonCode.UNSPECIFIED_ERROR  # A plugin may disconnect with 0x00, which would let the client in.
+            reason = ReasonCode.UNSPECIFIED_ERROR  # A plugin may disconnect with 0x00, which would mean success.
         if self.version == V5:
             fitting = fitting_for(reason, PacketType.CONNACK)
-            self.send_packet(Connack(False, fitting, self.problem(text)))
+            self.send_packet(Connack(False, fitting, self.reason_string(text)))
         elif has_connack_code(reason, self.version):
             self.send_packet(Connack(False, reason))
 
 
 def fitting_for(reason: ReasonCode, packet_type: PacketType) -> ReasonCode:
-    """The reason, where that packet may carry it, else the one that says nothing in particular."""
+    """Returns the reason if this packet type may carry it, else "unspecified error"."""
     if packet_type is PacketType.DISCONNECT and reason is ReasonCode.SERVER_UNAVAILABLE:
-        return ReasonCode.SERVER_BUSY  # DISCONNECT has no 0x88; this says the same: come again.
+        return ReasonCode.SERVER_BUSY  # DISCONNECT has no 0x88; 0x89 also means: retry.
     return fitting(reason, packet_type, ReasonCode.UNSPECIFIED_ERROR)
 
 
-def _without_problems(packet: Packet) -> Packet:
-    """The packet without what must fall away first where it is too large (MQTT-3.2.2-19 and its kin)."""
+def _without_diagnostics(packet: Packet) -> Packet:
+    """Returns the packet without reason string and user properties (MQTT-3.2.2-19 and similar rules)."""
     properties = getattr(packet, "properties", NO_PROPERTIES)
     if not properties:
         return packet

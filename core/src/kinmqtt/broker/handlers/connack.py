@@ -156,6 +156,6 @@ def _with_keep_alive(connection: Connection, packet: Connect, properties: Proper
         seconds = min(seconds or longest, longest)
     if seconds != connection.keep_alive_s:
         connection.keep_alive_s = seconds
-        connection.watch(connection.patience_s if seconds else None)
+        connection.watch(connection.keep_alive_limit_s if seconds else None)
     properties = properties.without("server_keep_alive")
     return properties if seconds == packet.keep_alive else properties.replace(server_keep_alive=seconds)

@@ -47,7 +47,7 @@ def _nearest(level: int) -> int:
 
 async def _begin(connection: Connection, packet: Connect) -> None:
     """Ask limiters, interceptors and authenticators, in this order."""
-    connection.wants_problems = packet.properties.request_problem_information != 0
+    connection.wants_reason_strings = packet.properties.request_problem_information != 0
     connection.max_packet_bytes = packet.properties.maximum_packet_size
     request = _request_of(connection, packet)
     _ask_limiters(connection, request)

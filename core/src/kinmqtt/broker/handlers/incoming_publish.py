@@ -1,7 +1,7 @@
 """One PUBLISH on its way from its packet to its acknowledgement, where it can't go out as it came.
 
 Each step goes on to the next one at once, or, where it has to wait for a plugin or a store, when the answer is there:
-:meth:`IncomingPublish._when` is the only place that waits.
+:meth:`IncomingPublish._then` is the only place that waits.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class IncomingPublish:
         self.publication: Publication | None = None
         """The message that is routed, once it is known."""
 
-    def carry_out(self, frame: bytes, body: int) -> bool | None:
+    def process(self, frame: bytes, body: int) -> bool | None:
         """Take the steps until the message is acknowledged, or waits; ``True`` where what follows must wait."""
         connection = self.connection
         packet = self.packet
@@ -95,7 +95,7 @@ class IncomingPublish:
         route = routes.get(key) if routes else None
         if route is None or (route.expires_at is not None and route.expires_at <= connection.runtime.clock.now()):
             return self._ask_for_route(key)
-        return self._go_along(route)
+        return self._follow_route(route)
 
     def stop_by_limit(self, limit: LimitDecision) -> bool:
         """Carry out what limiters have decided of a PUBLISH; ``True`` where the connection is closed for it."""
@@ -107,14 +107,14 @@ class IncomingPublish:
 
     # The one wait
 
-    def _when(self, pending: Awaitable[Any], go_on: Callable[[Any], object]) -> bool | None:
+    def _then(self, pending: Awaitable[Any], proceed: Callable[[Any], object]) -> bool | None:
         """Go on when an answer is there; the client's next packets wait until then."""
-        return self.connection.wait_for(run(self._wait(pending, go_on)))
+        return self.connection.wait_for(run(self._wait(pending, proceed)))
 
-    async def _wait(self, pending: Awaitable[Any], go_on: Callable[[Any], object]) -> None:
+    async def _wait(self, pending: Awaitable[Any], proceed: Callable[[Any], object]) -> None:
         answer = await as_deferred(pending)
         self.connection.runtime.turn.touch()
-        go_on(answer)
+        proceed(answer)
 
     @property
     def _is_current(self) -> bool:
@@ -201,7 +201,7 @@ class IncomingPublish:
 
     def _log_limited(self, rule: str) -> None:
         """A line in the log, once for each connection and rule: no packet of MQTT 3 can tell its client."""
-        if self.connection.logs_first(rule):
+        if self.connection.first_to_log(rule):
             log.info(
                 "{client}: a PUBLISH is limited by {rule}; it goes to nobody, and its publisher can't be told",
                 client=self.connection.name,
@@ -217,17 +217,17 @@ class IncomingPublish:
         problem = limits.problem_with(packet.topic)
         if problem is not None:
             denial = values.deny(ReasonCode.TOPIC_NAME_INVALID, f"the topic: {problem}")
-            return self._go_along(self._remember(key, TopicRoute(packet.topic, HookVerdict(denial, "limits"))))
+            return self._follow_route(self._remember(key, TopicRoute(packet.topic, HookVerdict(denial, "limits"))))
         request = AuthorizationRequest(self.session.client, Action.PUBLISH, packet.topic, packet.qos, packet.retain)
         rights = connection.runtime.rights
         ruling = rights.ask(request)
         if isinstance(ruling, HookVerdict):
             rights.report_denial(request, ruling)
-            return self._go_along(self._remember(key, TopicRoute(packet.topic, ruling)))
+            return self._follow_route(self._remember(key, TopicRoute(packet.topic, ruling)))
         routes = connection.routes
         if routes is None:
             routes = connection.routes = {}
-        return self._when(ruling, partial(self._authorized, key, request, routes))
+        return self._then(ruling, partial(self._authorized, key, request, routes))
 
     def _authorized(
         self, key: bytes, request: AuthorizationRequest, routes: dict[bytes, TopicRoute], ruling: HookVerdict
@@ -239,7 +239,7 @@ class IncomingPublish:
         if connection.routes is routes:  # Else the rules have changed since, and the answer is for this message only.
             self._remember(key, route)
         if self._is_current:
-            self._go_along(route)
+            self._follow_route(route)
 
     def _remember(self, key: bytes, route: TopicRoute) -> TopicRoute:
         connection = self.connection
@@ -257,7 +257,7 @@ class IncomingPublish:
             route.remembered = True
         return route
 
-    def _go_along(self, route: TopicRoute) -> bool | None:
+    def _follow_route(self, route: TopicRoute) -> bool | None:
         """The route is known: refuse, drop, or make a message and ask the intercepts about it."""
         connection = self.connection
         packet = self.packet
@@ -282,9 +282,9 @@ class IncomingPublish:
             self.publication = publication
             outcome = route.intercept(self.session.client, publication.message)
             if isinstance(outcome, Awaitable):
-                return self._when(outcome, self._intercepted_later)
+                return self._then(outcome, self._intercepted_later)
             return self._intercepted(outcome)
-        return self._take(publication, fanout)
+        return self._accept(publication, fanout)
 
     def _intercepted_later(self, outcome: Any) -> None:
         if self._is_current:
@@ -295,11 +295,11 @@ class IncomingPublish:
         publication = self.publication
         if isinstance(outcome, Message) and publication is not None:
             if outcome is not publication.message:
-                made = self._remade(outcome, publication.message)
+                made = self._from_plugin(outcome, publication.message)
                 if made is None:
                     return None
                 publication = made
-            return self._take(publication, None)
+            return self._accept(publication, None)
         if isinstance(outcome, Drop):
             self._acknowledge(_SUCCESS)
         elif isinstance(outcome, Reject):
@@ -309,7 +309,7 @@ class IncomingPublish:
             return True
         return None
 
-    def _remade(self, message: Message, original: Message) -> Publication | None:
+    def _from_plugin(self, message: Message, original: Message) -> Publication | None:
         """The message that a plugin made of another; ``None`` where it is refused."""
         runtime = self.connection.runtime
         limits = runtime.limits
@@ -329,7 +329,7 @@ class IncomingPublish:
 
     # From here on the message is the broker's
 
-    def _take(self, publication: Publication, fanout: Fanout | None) -> bool | None:
+    def _accept(self, publication: Publication, fanout: Fanout | None) -> bool | None:
         """Retain and route the message, which is accepted."""
         connection = self.connection
         packet = self.packet
@@ -345,7 +345,7 @@ class IncomingPublish:
             connection=connection if packet.qos else None,
         )
         if not isinstance(routed, Routed):
-            return self._when(routed, self._routed_later)
+            return self._then(routed, self._routed_later)
         if packet.qos:
             self._routed(routed)
         return None
@@ -423,7 +423,7 @@ class IncomingPublish:
         connection = self.connection
         packet_id = self.packet.packet_id
         # Cut so that the length of the packet stays one byte: acknowledgements are looked into on their way.
-        properties = connection.problem(text.encode()[:LONGEST_REASON_BYTES].decode(errors="ignore"))
+        properties = connection.reason_string(text.encode()[:LONGEST_REASON_BYTES].decode(errors="ignore"))
         if properties:
             made = encode((Puback if packet_type is _PUBACK else Pubrec)(packet_id, reason, properties), V5)
             session = connection.session

@@ -258,7 +258,7 @@ def _configure_connection(connection: Connection, request: ConnectRequest, clien
         keep_alive_s = limits.max_keep_alive_s if limits.max_keep_alive_s < 65_535 else keep_alive_s
     connection.keep_alive_s = keep_alive_s
     connection.expiry_asked_s = request.properties.session_expiry_interval or 0
-    connection.watch(connection.patience_s if keep_alive_s else None)
+    connection.watch(connection.keep_alive_limit_s if keep_alive_s else None)
     if services.limiting.publishes or services.limiting.topics:
         connection.limited_to = Resource(
             ResourceKind.PUBLISH, client.listener, client.address.host, client.client_id, client.username

@@ -24,9 +24,9 @@ async def while_connected(connection: Connection, answer: Maybe[T]) -> T:
     if not isinstance(answer, Awaitable):
         return answer
     asked: Deferred[T] = as_deferred(answer)
-    connection.asked = asked
+    connection.pending_answer = asked
     try:
         result: T = await asked
         return result
     finally:
-        connection.asked = None
+        connection.pending_answer = None

@@ -42,7 +42,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
         except IndexError:
             pass  # A packet too short for what it says: the decoder tells what is wrong with it.
     packet = decode_publish(frame, body, connection.version, connection.limits)
-    return IncomingPublish(connection, session_of(connection), packet).carry_out(frame, body)
+    return IncomingPublish(connection, session_of(connection), packet).process(frame, body)
 
 
 def publish_over_limit(connection: Connection, frame: bytes, body: int, limit: LimitDecision) -> bool:

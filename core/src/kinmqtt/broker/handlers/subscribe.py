@@ -46,8 +46,8 @@ Made = list[tuple[Subscription, bool]]
 """Subscriptions that were made, each with whether it is new: what retained messages are sent for."""
 
 
-class _Turns:
-    """The turns over which a request is carried out: it is answered when the writes of all of them are kept."""
+class _RequestCommits:
+    """The commits over which a request is carried out: it is answered when the writes of all of them are kept."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -60,7 +60,7 @@ class _Turns:
         if batch is not self._joined:
             self._joined = batch
             # By the connection: the batch must not lead back to who holds the batch.
-            batch.on_commit_failed.append(partial(_not_kept, self._connection))
+            batch.on_commit_failed.append(partial(_disconnect_uncommitted, self._connection))
 
     def answer(self, call: Callable[[], object]) -> None:
         """Make a call when everything is kept. Batches are released in order, so all before it are."""
@@ -69,7 +69,7 @@ class _Turns:
         self._runtime.turn.touch()
 
 
-def _not_kept(connection: Connection, reason: ReasonCode) -> None:
+def _disconnect_uncommitted(connection: Connection, reason: ReasonCode) -> None:
     connection.fail(reason, "a store did not keep it")
 
 
@@ -115,7 +115,7 @@ async def subscribe_initially(connection: Connection, session: Session) -> Made:
         for subscription in subscriptions or ():
             try:
                 _check_subscription(subscription, connection.runtime)
-                made.append((subscription, _make(connection, session, subscription)))
+                made.append((subscription, _add_subscription(connection, session, subscription)))
             except (RemoteError, SubscriptionRefused, ValueError) as error:
                 log.error(
                     "plugin {plugin}: the initial subscription {filter!r} is refused: {error}",
@@ -132,7 +132,7 @@ async def _subscribe(connection: Connection, session: Session, packet: Subscribe
     refused = _limited(connection, session, len(packet.requests))
     identifiers = packet.properties.subscription_identifier
     runtime = connection.runtime
-    turns = _Turns(connection)
+    commits = _RequestCommits(connection)
     is_full = False
     for request in packet.requests:
         if runtime.slices.is_over():
@@ -147,24 +147,24 @@ async def _subscribe(connection: Connection, session: Session, packet: Subscribe
             runtime.statistics.subscriptions_refused["max_subscriptions"].value += 1
             reasons.append(ReasonCode.QUOTA_EXCEEDED)
             continue
-        outcome = await _request(connection, session, request, identifiers[0] if identifiers else None)
+        outcome = await _subscribe_filter(connection, session, request, identifiers[0] if identifiers else None)
         if session.connection is not connection:
             return
         if isinstance(outcome, ReasonCode):
             reasons.append(outcome)
             is_full = len(session.subscriptions) >= runtime.limits.max_subscriptions
             continue
-        turns.join()
+        commits.join()
         made.append(outcome)
         reasons.append(ReasonCode(outcome[0].qos))
-    await _routes_known(connection)
+    await _wait_for_routes(connection)
     if session.connection is not connection:
         return
     answer = Suback(packet.packet_id, tuple(reasons))
-    turns.answer(lambda: _granted(connection, session, answer, made))
+    commits.answer(lambda: _answer_granted(connection, session, answer, made))
 
 
-def _granted(connection: Connection, session: Session, answer: Suback, made: Made) -> None:
+def _answer_granted(connection: Connection, session: Session, answer: Suback, made: Made) -> None:
     """Everything is kept: answer, and send the retained messages."""
     if session.connection is not connection:
         return
@@ -176,13 +176,13 @@ def _granted(connection: Connection, session: Session, answer: Suback, made: Mad
     connection.services.retained.send(session, made)
 
 
-async def _routes_known(connection: Connection) -> None:
+async def _wait_for_routes(connection: Connection) -> None:
     laggards = await resolve(connection.services.router.routes_known())
     if laggards:
         log.warn("{count} nodes do not know the latest routes yet", count=len(laggards))
 
 
-async def _request(
+async def _subscribe_filter(
     connection: Connection, session: Session, request: SubscribeRequest, identifier: int | None
 ) -> tuple[Subscription, bool] | ReasonCode:
     """One topic filter of a SUBSCRIBE: the subscription and whether it is new, or why there is none."""
@@ -209,7 +209,7 @@ async def _request(
         return ReasonCode.UNSPECIFIED_ERROR
     if not ruling.decision.allowed:
         runtime.rights.report_denial(question, ruling)
-        return _fitting(ruling.decision.reason)
+        return _suback_reason(ruling.decision.reason)
     changed = await _intercepted(connection, session, subscription)
     if session.connection is not connection:
         return ReasonCode.UNSPECIFIED_ERROR
@@ -223,9 +223,9 @@ async def _request(
         _log_bound_reached(connection, session, bound)
         return ReasonCode.QUOTA_EXCEEDED
     try:
-        return changed, _make(connection, session, changed)
+        return changed, _add_subscription(connection, session, changed)
     except SubscriptionRefused as error:
-        return _fitting(error.reason)
+        return _suback_reason(error.reason)
 
 
 def _bound_reached(session: Session, subscription: Subscription, runtime: Runtime) -> str | None:
@@ -252,7 +252,7 @@ def _log_bound_reached(connection: Connection, session: Session, bound: str) -> 
     """Count it; with a line in the log, once for each connection and bound."""
     runtime = connection.runtime
     runtime.statistics.subscriptions_refused[bound].value += 1
-    if connection.logs_first(f"limits.{bound}"):
+    if connection.first_to_log(f"limits.{bound}"):
         log.info(
             "{client}: a subscription is refused, for limits.{bound} is reached: the client has {count}, which take "
             "{its} bytes; those of its user take {user}, and those of all clients {all}",
@@ -284,7 +284,7 @@ async def _intercepted(
     if isinstance(outcome, Disconnect):
         raise RemoteError(outcome.reason, outcome.text or "a plugin refused a subscription")
     # A dropped request is answered as if it had been granted.
-    return ReasonCode(subscription.qos) if isinstance(outcome, Drop) else _fitting(outcome.reason)
+    return ReasonCode(subscription.qos) if isinstance(outcome, Drop) else _suback_reason(outcome.reason)
 
 
 def _check_bounds(full_filter: str, filter: str, limits: LimitSettings) -> None:
@@ -313,7 +313,7 @@ def _check_subscription(subscription: Subscription, runtime: Runtime) -> None:
         raise ValueError(f"QoS {subscription.qos!r}, retain handling {subscription.retain_handling!r}")
 
 
-def _make(connection: Connection, session: Session, subscription: Subscription) -> bool:
+def _add_subscription(connection: Connection, session: Session, subscription: Subscription) -> bool:
     """Add a subscription to index, session and store; ``True`` if it is new."""
     services = connection.services
     services.router.subscribe(session.client_id, subscription)
@@ -344,26 +344,26 @@ def _limited(connection: Connection, session: Session, amount: int) -> ReasonCod
         return None
     if limit.verdict is LimitVerdict.DISCONNECT:
         raise RemoteError(limit.reason, f"limited by {limit.rule}")
-    return None if limit.verdict is LimitVerdict.ALLOW else _fitting(limit.reason)
+    return None if limit.verdict is LimitVerdict.ALLOW else _suback_reason(limit.reason)
 
 
 async def _unsubscribe(connection: Connection, session: Session, packet: Unsubscribe) -> None:
     reasons = []
     slices = connection.runtime.slices
-    turns = _Turns(connection)
+    commits = _RequestCommits(connection)
     for filter in packet.filters:
         if slices.is_over():
             await slices.turn()
             if session.connection is not connection:
                 return
-        reason = await _give_up(connection, session, filter)
+        reason = await _unsubscribe_filter(connection, session, filter)
         if session.connection is not connection:
             return
         reasons.append(reason)
         if reason is ReasonCode.SUCCESS:
-            turns.join()
+            commits.join()
     answer = Unsuback(packet.packet_id, tuple(reasons))
-    turns.answer(lambda: _send(connection, session, answer))
+    commits.answer(lambda: _send(connection, session, answer))
 
 
 def _send(connection: Connection, session: Session, answer: Unsuback) -> None:
@@ -371,7 +371,7 @@ def _send(connection: Connection, session: Session, answer: Unsuback) -> None:
         connection.send_packet(answer)
 
 
-async def _give_up(connection: Connection, session: Session, filter: str) -> ReasonCode:
+async def _unsubscribe_filter(connection: Connection, session: Session, filter: str) -> ReasonCode:
     """One topic filter of an UNSUBSCRIBE, compared character by character (MQTT-3.10.4-1)."""
     services = connection.services
     hooks = services.runtime.hooks
@@ -407,6 +407,6 @@ async def _give_up(connection: Connection, session: Session, filter: str) -> Rea
     return ReasonCode.SUCCESS
 
 
-def _fitting(reason: ReasonCode) -> ReasonCode:
+def _suback_reason(reason: ReasonCode) -> ReasonCode:
     """The reason as SUBACK may carry it (section 3.9.3)."""
     return fitting(reason, PacketType.SUBACK, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)

@@ -37,7 +37,7 @@ def _over_limit(handlers: Row, limit: LimitDecision) -> Row:
     return (*handlers[:_PUBLISH], refuse, *handlers[_PUBLISH + 1 :])
 
 
-_CARRY_OUT: Final[Mapping[PacketAction, Handler]] = {
+_HANDLERS_BY_ACTION: Final[Mapping[PacketAction, Handler]] = {
     PacketAction.CONNECT: connect.connect,
     PacketAction.AUTHENTICATE: authenticate.authenticate,
     PacketAction.REAUTHENTICATE: authenticate.reauthenticate,
@@ -55,7 +55,7 @@ _CARRY_OUT: Final[Mapping[PacketAction, Handler]] = {
 HANDLERS: Final = HandlerTable(
     {
         state: tuple(
-            _CARRY_OUT[row[packet_type]] if packet_type in row else _not_allowed(packet_type, state)  # type: ignore[index]
+            _HANDLERS_BY_ACTION[row[packet_type]] if packet_type in row else _not_allowed(packet_type, state)  # type: ignore[index]
             for packet_type in range(16)
         )
         for state, row in TABLE.items()

@@ -91,14 +91,14 @@ class Publication:
     def message(self) -> Message:
         """The message as hooks see it, with the packet it came in."""
         if self._message is None:
-            self._message = self._made(self.publish.frame if self.frame_version else None, self.frame_version)
+            self._message = self._make_message(self.publish.frame if self.frame_version else None, self.frame_version)
         return self._message
 
     @property
     def stored(self) -> Message:
         """The message as stores keep it: without the packet, which would hold the payload twice."""
         if self._message is None:
-            self._message = self._made(None, 0)
+            self._message = self._make_message(None, 0)
         elif self._message.frame is not None:
             self._message = self._message.replace()
         return self._message
@@ -135,7 +135,7 @@ class Publication:
             self._payload = self.publish.payload
         return self._payload
 
-    def _made(self, frame: bytes | None, frame_version: int) -> Message:
+    def _make_message(self, frame: bytes | None, frame_version: int) -> Message:
         publish = self.publish
         properties = publish.properties
         return make_message(

@@ -9,7 +9,6 @@ from typing import Final
 
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session.owner import QueueOwner
-from kinmqtt.hooks.denial_log import DENIALS
 from kinmqtt_spi.services.authorization import Action, Authorization, AuthorizationRequest, Cache
 from kinmqtt_spi.values import Message
 
@@ -46,7 +45,7 @@ def is_allowed(runtime: Runtime, session: QueueOwner, message: Message) -> bool:
             _remember(session, topic, decision.allowed)
     if decision.allowed:
         return True
-    DENIALS.tell(request, ruling)
+    runtime.rights.denials.log(request, ruling)
     if hooks.authorization_refused.active:
         hooks.authorization_refused(request, ruling.by)
     return False

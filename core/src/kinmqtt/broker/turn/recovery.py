@@ -22,7 +22,7 @@ from kinmqtt_spi.services.session import (
 
 log = Logger("kinmqtt.turn")
 
-STANDING: Final = (ClearWill, DiscardSession, ReleaseSession, RemoveSubscriptions, Purge)
+ALWAYS_RETRIED: Final = (ClearWill, DiscardSession, ReleaseSession, RemoveSubscriptions, Purge)
 """Writes of what has happened whether it was kept or not: they are handed over again until they are kept."""
 
 ELSEWHERE: Final = ReasonCode.USE_ANOTHER_SERVER
@@ -95,14 +95,14 @@ class Recovery:
     def await_retry(self, batch: Batch) -> None:
         """Keep the writes of a batch that must be made although it failed, until a later turn retries them."""
         tied = batch.tied
-        queue: list[QueueWrite] = [w for w in batch.queue if isinstance(w, STANDING) and w not in tied]
+        queue: list[QueueWrite] = [w for w in batch.queue if isinstance(w, ALWAYS_RETRIED) and w not in tied]
         if not batch.refused and self._stores.queue.transaction not in batch.failed:
             # It has kept that they were taken over, and another store has not kept the rest: better twice than never.
             queue += [InboundClose(*write) for write in batch.queue if isinstance(write, InboundOpen)]
         for write in queue:
             self._awaiting.setdefault(write.client_id, RetryWrites()).queue.append(write)
         for change in batch.sessions:
-            if isinstance(change, STANDING) and change not in tied:
+            if isinstance(change, ALWAYS_RETRIED) and change not in tied:
                 self._awaiting.setdefault(change.client_id, RetryWrites()).sessions.append(change)
 
     def notify_fenced(self, batch: Batch) -> None:
@@ -152,7 +152,7 @@ class Recovery:
             attempt(partial(self._on_commit_failed, client_id, writes, ELSEWHERE, True))
         return publishers
 
-    def give_up(self, batch: Batch, error: BaseException) -> None:
+    def notify_failed(self, batch: Batch, error: BaseException) -> None:
         reason = getattr(error, "reason", None)
         if not isinstance(reason, ReasonCode):  # errors of other libraries have one too
             reason = ReasonCode.SERVER_UNAVAILABLE

@@ -25,20 +25,20 @@ log = Logger("kinmqtt.slices")
 LONGEST_TURN_S: Final = 0.010
 """How long a slice and what it leads to may take together while somebody waits for a turn."""
 
-LONGEST_LONELY_TURN_S: Final = 0.016
+LONGEST_UNCONTENDED_TURN_S: Final = 0.016
 """The same where nobody waits: what is done in one go costs less."""
 
 LONGEST_HURRIED_TURN_S: Final = 0.007
 """The same of work that is known to take more than one slice, or of which much comes at once."""
 
-_MOST: Final = 0.5
+_MAX_SHARE: Final = 0.5
 """How much of a turn a slice takes at most, however little it leads to."""
 
-SLICE_S: Final = LONGEST_TURN_S * _MOST
+SLICE_S: Final = LONGEST_TURN_S * _MAX_SHARE
 """How long a slice is at most while somebody waits,"""
-FIRST_SLICE_S: Final = LONGEST_LONELY_TURN_S * _MOST
+FIRST_SLICE_S: Final = LONGEST_UNCONTENDED_TURN_S * _MAX_SHARE
 """where nobody does,"""
-HURRIED_SLICE_S: Final = LONGEST_HURRIED_TURN_S * _MOST
+HURRIED_SLICE_S: Final = LONGEST_HURRIED_TURN_S * _MAX_SHARE
 """and of work that is known to be long."""
 
 SHORTEST_SLICE_S: Final = 0.0005
@@ -47,7 +47,7 @@ SHORTEST_SLICE_S: Final = 0.0005
 READ_S: Final = 0.0002
 """How long the event loop takes, about, to read the 256 KB that may have come meanwhile."""
 
-_FORGETS: Final = 0.2
+_DECAY: Final = 0.2
 """How much of what was seen before is forgotten with each slice that leads to less."""
 
 _NOT_ASKED: Final = -1.0
@@ -81,10 +81,10 @@ class Slices:
         self._monotonic = monotonic
         self._began = _NOT_ASKED
         self._waiting: deque[Callable[[], object]] = deque()
-        self._share = _MOST
+        self._share = _MAX_SHARE
         """How much of a turn the slice may take."""
         self._limit_s = FIRST_SLICE_S
-        self._longest_s = LONGEST_LONELY_TURN_S
+        self._longest_s = LONGEST_UNCONTENDED_TURN_S
         self._gathered_s = 0.0
         """How long the slice took whose outcome is being committed and sent."""
         self._cost = 0.0
@@ -108,7 +108,7 @@ class Slices:
             self._limit(alone=not (self._waiting or self._is_behind))
 
     def _limit(self, alone: bool) -> None:
-        self._limit_to(LONGEST_LONELY_TURN_S if alone else LONGEST_TURN_S)
+        self._limit_to(LONGEST_UNCONTENDED_TURN_S if alone else LONGEST_TURN_S)
 
     def _limit_to(self, longest_s: float) -> None:
         self._longest_s = longest_s
@@ -152,10 +152,10 @@ class Slices:
         """A turn has gathered and then committed and sent for so long: slices shrink where that was too long."""
         cost = took_s / max(gathered_s, SHORTEST_SLICE_S)
         if cost < self._cost:
-            self._cost += _FORGETS * (cost - self._cost)
+            self._cost += _DECAY * (cost - self._cost)
         elif gathered_s + took_s > self._longest_s:
             self._cost = cost
-        self._share = min(_MOST, 1.0 / (1.0 + self._cost))
+        self._share = min(_MAX_SHARE, 1.0 / (1.0 + self._cost))
 
     def hurry(self) -> None:
         """What begins is known to be long: others have their turn sooner, and the slice begins now at the latest."""
@@ -175,7 +175,7 @@ class Slices:
             return False
         return now - self._began >= self._limit_s
 
-    def reads_on(self) -> None:
+    def count_resumed_read(self) -> None:
         """A connection is read from again that was not, for what it sends: that takes time, and counts here."""
         if self._began != _NOT_ASKED:
             self._began -= READ_S

@@ -34,7 +34,7 @@ log = Logger("kinmqtt.turn")
 FLUSHED_AT_ONCE: Final = 16
 """Connections that are sent little before the clock is looked at; it is after each that is sent much."""
 
-LITTLE_TURNS: Final = 8
+SHORT_TURNS: Final = 8
 """Turns in which little is done, before what is done between turns is."""
 
 
@@ -43,11 +43,10 @@ class Turn:
 
     __slots__ = (
         "_call_soon",
+        "_committing",
         "_ends",
+        "_event_log_failing",
         "_failing",
-        "_late",
-        "_late_small",
-        "_loses_events",
         "_monotonic",
         "_observe",
         "_paused",
@@ -55,7 +54,8 @@ class Turn:
         "_scheduled",
         "_slices",
         "_stores",
-        "_under_way",
+        "_unsent_large",
+        "_unsent_small",
         "_when_ended",
         "batch",
         "began_at",
@@ -81,8 +81,8 @@ class Turn:
         self._retries: bool | str = False
         self._failing = False
         """Whether the last that was to be kept was not."""
-        self._loses_events = False
-        self._under_way: deque[Batch] = deque()
+        self._event_log_failing = False
+        self._committing: deque[Batch] = deque()
         self._monotonic: Callable[[], float] | None = None
         self._observe: Callable[[float], object] = lambda seconds: None
         self.recovery = Recovery(stores)
@@ -96,9 +96,9 @@ class Turn:
         """Outboxes that were empty before this turn."""
         self._ends = 0
         self._when_ended: Callable[[], object] | None = None
-        self._late: list[Outbox] = []
+        self._unsent_large: list[Outbox] = []
         """Those of earlier turns that there was no time for and that get much; the oldest first."""
-        self._late_small: list[Outbox] = []
+        self._unsent_small: list[Outbox] = []
         """The same of those that get little."""
         self.pump: list[Recipient] = []
         """Sessions that may have room for what waits in their queue."""
@@ -115,9 +115,9 @@ class Turn:
     async def pause_writes(self, client_id: str) -> None:
         """Hold back writes of a client until :meth:`resume_writes`; writes that are under way are waited for."""
         self._paused.add(client_id)
-        for batch in tuple(self._under_way):
+        for batch in tuple(self._committing):
             if any(write.client_id == client_id for write in (*batch.queue, *batch.sessions)):
-                await self._released(batch)
+                await self._when_released(batch)
 
     def paused_writes(self, client_id: str) -> list[QueueWrite]:
         """What waits for :meth:`resume_writes` to go to a client's queue."""
@@ -125,12 +125,12 @@ class Turn:
 
     def writes_for(self, client_id: str) -> bool:
         """Whether something is on its way to the queue store that concerns a client, or is to go there."""
-        return any(write.client_id == client_id for batch in (self.batch, *self._under_way) for write in batch.queue)
+        return any(write.client_id == client_id for batch in (self.batch, *self._committing) for write in batch.queue)
 
-    def _released(self, batch: Batch) -> Deferred[None]:
+    def _when_released(self, batch: Batch) -> Deferred[None]:
         """Fires when a batch that is under way is not any more, whatever became of it."""
         done: Deferred[None] = Deferred()
-        if batch in self._under_way:
+        if batch in self._committing:
             batch.after_commit.append(lambda: done.callback(None))
             batch.on_commit_failed.append(lambda reason: done.callback(None))
         else:
@@ -148,7 +148,7 @@ class Turn:
 
     def retry(self, client_id: str | None = None) -> None:
         """Hand over again what earlier turns could not have kept, of one client or of as many as go in one turn."""
-        if not self.recovery.is_empty and not self._under_way:
+        if not self.recovery.is_empty and not self._committing:
             self._retries = client_id or True
             self.touch()
 
@@ -178,7 +178,7 @@ class Turn:
     @property
     def commits_under_way(self) -> int:
         """How many turns wait for a store."""
-        return len(self._under_way)
+        return len(self._committing)
 
     def end(self) -> None:
         """Commit, release what is committed, and send."""
@@ -187,7 +187,7 @@ class Turn:
             slices.begin_sending()
         try:
             self._commit()
-            while (self.pump or not self.batch.is_empty) and not self._waits():
+            while (self.pump or not self.batch.is_empty) and not self._is_paused():
                 self._pump()
                 self._commit()
             self._flush()
@@ -196,17 +196,17 @@ class Turn:
             self._scheduled = False
             self.began_at = 0.0
             had_slice = slices is not None and slices.end_sending(
-                bool(self._late or self._late_small), bool(self._late_small)
+                bool(self._unsent_large or self._unsent_small), bool(self._unsent_small)
             )
             self._ends += 1
-            if self._when_ended is not None and (had_slice or not self._ends % LITTLE_TURNS):
+            if self._when_ended is not None and (had_slice or not self._ends % SHORT_TURNS):
                 attempt(self._when_ended)
-            if self._late or self._late_small:
+            if self._unsent_large or self._unsent_small:
                 self.touch()
-        if self.dirty or ((self.pump or not self.batch.is_empty) and not self._waits()):
+        if self.dirty or ((self.pump or not self.batch.is_empty) and not self._is_paused()):
             self.touch()
 
-    def _waits(self) -> bool:
+    def _is_paused(self) -> bool:
         """Whether what is to be kept must wait for a claim, or for a queue that is being loaded."""
         held = self._paused
         if not held:
@@ -239,7 +239,7 @@ class Turn:
 
     def _commit(self) -> None:
         batch = self.batch
-        if self._waits():
+        if self._is_paused():
             return
         retries, self._retries = self._retries, False
         if batch.is_empty and not retries:
@@ -249,14 +249,14 @@ class Turn:
         if not self.recovery.is_empty:
             self.recovery.add_retries(batch, retries if isinstance(retries, str) else None)
         self.batch = Batch()
-        self._under_way.append(batch)
+        self._committing.append(batch)
         batch.pending_commits = 1
-        failed = batch.ahead or next((ahead.failure for ahead in self._under_way if ahead.failure is not None), None)
+        failed = batch.ahead or next((ahead.failure for ahead in self._committing if ahead.failure is not None), None)
         if failed is not None:
             # What is written behind a failure would overtake what its clients send again.
             batch.ahead = batch.failure = failed
             batch.refused = True
-            self._kept(batch)
+            self._commit_done(batch)
             return
         if batch.promises and self._monotonic is not None:
             batch.began_at = self._monotonic()
@@ -282,7 +282,7 @@ class Turn:
             taken = self._write(batch, store, store.commit)
             if not taken and store.transaction is stores.queue.transaction:
                 batch.refused = True
-        self._kept(batch)
+        self._commit_done(batch)
 
     def _write(self, batch: Batch, store: Store, write: Callable[[], Commit]) -> bool:
         """Hand something over; ``False`` where the store refused it there and then."""
@@ -295,13 +295,13 @@ class Turn:
             raise
         except BaseException as error:
             # Whatever it was: a batch that is never released would hold up all that come behind it.
-            self._not_kept(batch, store, error)
+            self._write_failed(batch, store, error)
             return False
         if isinstance(commit, Awaitable):
             batch.pending_commits += 1
             batch.late = True
             as_deferred(commit).addCallbacks(
-                lambda _: self._kept(batch), lambda failure: self._failed_later(batch, store, failure)
+                lambda _: self._commit_done(batch), lambda failure: self._failed_later(batch, store, failure)
             )
         return True
 
@@ -310,15 +310,15 @@ class Turn:
         if isinstance(error, Fenced):
             batch.fenced |= error.client_ids
         else:
-            self._not_kept(batch, store, error)
-        self._kept(batch)
+            self._write_failed(batch, store, error)
+        self._commit_done(batch)
 
-    def _not_kept(self, batch: Batch, store: Store, error: BaseException) -> None:
+    def _write_failed(self, batch: Batch, store: Store, error: BaseException) -> None:
         if store is self._stores.event:
             # Nobody was promised that.
-            if not self._loses_events:
+            if not self._event_log_failing:
                 log.error("the event log can't keep what it is given: {error}", error=error)
-            self._loses_events = batch.lost_events = True
+            self._event_log_failing = batch.lost_events = True
             return
         if not isinstance(error, ServiceUnavailable):
             log.failure("a store did not keep a batch of writes", Failure(error))
@@ -333,11 +333,11 @@ class Turn:
             # Events, and what is handed over again, are no promise to anybody here: what is alive goes on without.
             self.recovery.await_retry(batch)
 
-    def _kept(self, batch: Batch) -> None:
+    def _commit_done(self, batch: Batch) -> None:
         batch.pending_commits -= 1
         late = False
-        while self._under_way and not self._under_way[0].pending_commits:
-            self._release(self._under_way.popleft())
+        while self._committing and not self._committing[0].pending_commits:
+            self._release(self._committing.popleft())
             late = True
         if late:
             self.touch()
@@ -349,15 +349,15 @@ class Turn:
             if batch.ahead is None and not self.batch.is_empty:
                 # Gathered in this turn already, by those who are about to be told.
                 self.batch.ahead = batch.failure
-            self.recovery.give_up(batch, batch.failure)
+            self.recovery.notify_failed(batch, batch.failure)
             return
         if batch.promises and self._monotonic is not None:
             self._observe(self._monotonic() - batch.began_at)
         if not batch.failed and (batch.queue or batch.sessions or batch.retain):
             self._failing = False
         if batch.events and not batch.lost_events:
-            self._loses_events = False
-        if not self._failing and not self._under_way and not self.recovery.is_empty:
+            self._event_log_failing = False
+        if not self._failing and not self._committing and not self.recovery.is_empty:
             self.retry()
         for session, packet_id, delivery in batch.sends:
             try:
@@ -378,17 +378,17 @@ class Turn:
     def _flush(self) -> None:
         """Send, as far as there is time; the rest goes out in later turns."""
         dirty, self.dirty = self.dirty, []
-        late = self._late
+        late = self._unsent_large
         if self.has_large or late:
             # Who gets little does not wait for what goes to others.
             late += [outbox for outbox in dirty if outbox.is_large]
             dirty = [outbox for outbox in dirty if not outbox.is_large]
-        if self._late_small:
-            dirty = self._late_small + dirty
-        self._late_small = self._send(dirty, FLUSHED_AT_ONCE)
+        if self._unsent_small:
+            dirty = self._unsent_small + dirty
+        self._unsent_small = self._send(dirty, FLUSHED_AT_ONCE)
         if late:
-            self._late = self._send(late, 1)
-        self.has_large = bool(self._late)
+            self._unsent_large = self._send(late, 1)
+        self.has_large = bool(self._unsent_large)
 
     def _send(self, outboxes: list[Outbox], asks_after: int) -> list[Outbox]:
         """Send until the time is over, but to some in any case; answers to whom nothing was sent."""
