@@ -57,7 +57,7 @@ COMPILED = (
     "kinmqtt/broker/routing/target.py",
     "kinmqtt/broker/runtime.py",
     "kinmqtt/broker/services.py",
-    "kinmqtt/broker/session/holder.py",
+    "kinmqtt/broker/session/account_holder.py",
     "kinmqtt/broker/session/memory_queue.py",
     "kinmqtt/broker/session/overflow.py",
     "kinmqtt/broker/session/owner.py",

@@ -73,7 +73,7 @@ class FailedWrites:
             return
         if certain and len(new) == len(writes):
             for write in new:
-                session.forget(write)
+                session.drop_uncommitted(write)
             return
         if session.connection is not None:
             session.connection.fail(reason, "a store did not keep what is in flight")

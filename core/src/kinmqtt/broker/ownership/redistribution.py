@@ -56,7 +56,7 @@ class Redistribution:
             return True
         for packet_id, delivery in session.outgoing:
             if delivery.qos == 1 and self._give(session, delivery.shared_filter, delivery.publication, ends):
-                session.hand_on(packet_id, delivery)
+                session.give_away(packet_id, delivery)
                 given.append(delivery)
         if isinstance(session.queue, MemoryQueue):
             for delivery in list(session.queue.deliveries):

@@ -1,1 +1,1 @@
-"""One client's session: its window, its queue and what it may receive."""
+"""One client's session: inflight window, queue and receive rights."""

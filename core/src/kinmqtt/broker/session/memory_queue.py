@@ -1,4 +1,4 @@
-"""The queue of a session that ends with its connection: in memory."""
+"""The queue of a non-persistent session: in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kinmqtt.broker.session.receive_rights import may_receive
 
 @final
 class MemoryQueue(SessionQueue):
-    """In memory, for as long as the session's connection lasts."""
+    """A queue in memory; it lasts as long as the session's connection."""
 
     __slots__ = ("_deliveries", "_expiring_at")
 
@@ -25,26 +25,26 @@ class MemoryQueue(SessionQueue):
         super().__init__(runtime, session)
         self._deliveries: deque[Delivery] | None = None
         self._expiring_at: float | None = None
-        """The first moment at which something that waits may have expired."""
+        """The earliest time at which a queued message may expire, in seconds since the epoch."""
 
     @property
     def deliveries(self) -> deque[Delivery]:
-        """What waits, in order."""
+        """The queued deliveries, in order."""
         if self._deliveries is None:
             self._deliveries = deque()
         return self._deliveries
 
     def overflow_action(self, publication: Publication) -> OverflowAction | None:
-        """See :meth:`SessionQueue.overflow_action`; what has expired takes no place."""
+        """See :meth:`SessionQueue.overflow_action`; removes expired messages first."""
         if self.is_full:
-            self._forget_expired()
+            self._remove_expired()
         return super().overflow_action(publication)
 
     def add(self, delivery: Delivery, action: OverflowAction | None) -> None:
-        """Have a message wait behind the others; with a ``action`` that says who gives way for it."""
+        """Append a delivery; an overflow ``action`` says which queued message is dropped for it."""
         publication = delivery.publication
         self.deliveries.append(delivery)
-        self._comes(delivery.size_bytes)
+        self._added(delivery.size_bytes)
         expires_at = publication.expires_at
         if expires_at is not None and (self._expiring_at is None or expires_at < self._expiring_at):
             self._expiring_at = expires_at
@@ -53,9 +53,9 @@ class MemoryQueue(SessionQueue):
         self._notify_queued(publication)
 
     def take_out(self, delivery: Delivery) -> None:
-        """Another takes a message over."""
+        """Remove a delivery that another session takes over."""
         self.deliveries.remove(delivery)
-        self.leaves(delivery.size_bytes)
+        self.removed(delivery.size_bytes)
 
     def pump(self) -> None:
         """See :meth:`SessionQueue.pump`."""
@@ -66,10 +66,10 @@ class MemoryQueue(SessionQueue):
         while deliveries and session.can_send:
             delivery = deliveries.popleft()
             publication = delivery.publication
-            self.leaves(delivery.size_bytes)
-            # A message is made of it only where somebody looks: it would hold the payload once more.
+            self.removed(delivery.size_bytes)
+            # `stored` is a second copy of the payload: it is made only where it is needed.
             if publication.has_expired(now):
-                self._expired(publication.stored)
+                self._drop_expired(publication.stored)
             elif not guarded or may_receive(self._runtime, session, publication.stored):
                 session.transmit(session.assign(delivery), delivery)
 
@@ -78,17 +78,17 @@ class MemoryQueue(SessionQueue):
         topic = (
             deliveries[-1].publication.publish.topic if action is OverflowAction.QUEUE_DROPPING_SAME_TOPIC else None
         )
-        while self._is_over:
+        while self._exceeds_limits:
             older = range(len(deliveries) - 1)
             same = (n for n in older if deliveries[n].publication.publish.topic == topic)
             position = 0 if topic is None else next(same, 0)
             victim = deliveries[position]
             del deliveries[position]
-            self.leaves(victim.size_bytes)
+            self.removed(victim.size_bytes)
             overflow.drop(self._runtime, self._session, victim.publication.message)
 
-    def _forget_expired(self) -> None:
-        """Make room of what has expired while it waited."""
+    def _remove_expired(self) -> None:
+        """Drop the queued messages that have expired."""
         now = self._runtime.clock.now()
         if self._expiring_at is None or now < self._expiring_at:
             return
@@ -96,8 +96,8 @@ class MemoryQueue(SessionQueue):
         for delivery in self.deliveries:
             publication = delivery.publication
             if publication.has_expired(now):
-                self.leaves(delivery.size_bytes)
-                self._expired(publication.stored)
+                self.removed(delivery.size_bytes)
+                self._drop_expired(publication.stored)
             else:
                 good.append(delivery)
         self._deliveries = good

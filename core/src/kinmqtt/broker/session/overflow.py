@@ -1,4 +1,4 @@
-"""What gives way when a client's queue is full: the plugins' or the settings' policy, carried out."""
+"""Applies the overflow policy of plugins or settings when a client's queue is full."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kinmqtt_spi.values import Message
 
 
 class OverflowAction(Enum):
-    """What becomes of a message that finds the queue full."""
+    """What is done with a new message when the queue is full."""
 
     DROPPED = "dropped"
     REFUSED = "refused"
-    """Its publisher is to be told 0x97 (quota exceeded)."""
+    """The publisher gets reason code 0x97 (quota exceeded)."""
     QUEUE_DROPPING_OLDEST = "queued for oldest"
-    """It is queued, and the oldest gives way."""
+    """The message is queued, and the oldest is dropped."""
     QUEUE_DROPPING_SAME_TOPIC = "queued for topic"
-    """It is queued, and an older one of its topic gives way; where there is none, the oldest."""
+    """The message is queued, and an older one of its topic is dropped, or else the oldest."""
 
 
-# For speed: a member of an Enum costs a Python function to look up, and one to find an entry of a dict by.
+# For speed: looking up an Enum member, or hashing it for a dict, calls a Python function.
 DROPPED: Final = OverflowAction.DROPPED
 REFUSED: Final = OverflowAction.REFUSED
 _QUEUE_DROPPING_OLDEST: Final = OverflowAction.QUEUE_DROPPING_OLDEST
@@ -37,42 +37,42 @@ _REFUSE: Final = OverflowPolicy.REFUSE
 
 
 def is_queued(action: OverflowAction) -> bool:
-    """Whether a message that found the queue full is to be queued."""
+    """Return whether the action queues the new message."""
     return action is _QUEUE_DROPPING_OLDEST or action is _QUEUE_DROPPING_SAME_TOPIC
 
 
 def decide(runtime: Runtime, session: QueueOwner, publication: Publication, is_empty: bool) -> OverflowAction:
-    """Decide about a message that finds the queue full; one that is not queued is dropped, counted and told of.
+    """Choose the action for a new message when the queue is full; a message that is not queued is dropped here.
 
-    ``is_empty`` says that nothing waits in this queue.
+    ``is_empty``: this queue has no messages, so all queues together are full.
     """
     message = publication.stored
     policy = _policy(runtime, session, message)
-    # Where all queues together are full, this one may have nothing that could give way.
+    # If only the sum of all queues is too large, this one may have no message to drop instead.
     if not is_empty:
         if policy is _DROP_OLDEST:
             return _QUEUE_DROPPING_OLDEST
         if policy is _KEEP_LATEST:
             return _QUEUE_DROPPING_SAME_TOPIC
-    # Queues hold QoS 1 and 2 only: "QoS 0 first" finds none and drops the newcomer.
+    # Queues hold only QoS 1 and 2: "QoS 0 first" finds none and drops the new message.
     drop(runtime, session, message)
     return REFUSED if policy is _REFUSE else DROPPED
 
 
 def drop(runtime: Runtime, session: QueueOwner, message: Message) -> None:
-    """A message gives way. One event tells of all that do so for a client in a turn."""
+    """Drop a message because the queue is full; all drops of a client in one turn share one event."""
     client_id = session.client_id
     runtime.drop(client_id, message, "queue_full")
     drops = runtime.turn.batch.drops
-    told = drops.get(client_id)
-    if told is not None:
-        told["messages"] += 1
+    event_data = drops.get(client_id)
+    if event_data is not None:
+        event_data["messages"] += 1
         return
     sizes = session.sizes
     is_connected = session.connection is not None
     runtime.slow_consumers.queue_is_full(session.client, is_connected, sizes.queued, sizes.queued_bytes)
-    told = drops[client_id] = {"topic": message.topic, "messages": 1}
-    events.record_data(runtime, EventKind.QUEUE_DROP, client_id, session.epoch, told)
+    event_data = drops[client_id] = {"topic": message.topic, "messages": 1}
+    events.record_data(runtime, EventKind.QUEUE_DROP, client_id, session.epoch, event_data)
 
 
 def _policy(runtime: Runtime, session: QueueOwner, message: Message) -> OverflowPolicy:

@@ -1,18 +1,18 @@
-"""A session, as its queue knows it: the client, the window, and what may be sent now."""
+"""The part of a session that its queue uses: client, inflight window, and whether it can send."""
 
 from __future__ import annotations
 
 from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.runtime import Runtime
-from kinmqtt.broker.session.holder import Holder
+from kinmqtt.broker.session.account_holder import AccountHolder
 from kinmqtt.broker.session.window import Window
 from kinmqtt.broker.turn.ports import Peer
 from kinmqtt_spi.services.queue import QueueSizes
 from kinmqtt_spi.values import Client
 
 
-class QueueOwner(Holder):
-    """Native base class of :class:`~kinmqtt.broker.session.session.Session`, which is above the queues."""
+class QueueOwner(AccountHolder):
+    """Native base class of :class:`~kinmqtt.broker.session.session.Session`, so that queues need not import it."""
 
     __slots__ = ("client", "connection", "epoch", "outgoing", "receive_rights", "sequence")
 
@@ -24,9 +24,9 @@ class QueueOwner(Holder):
         limits = runtime.limits
         self.outgoing = Window(runtime.buffers, limits.max_inflight, limits.max_queued_bytes)
         self.sequence = 0
-        """The number of the latest message that went to the queue store."""
+        """The sequence number of the latest message written to the queue store."""
         self.receive_rights: dict[str, bool] | None = None
-        """By topic: whether the client may receive it, where the only authorizer of deliveries said so for good."""
+        """By topic: the cached answer of the only authorizer of deliveries, where it does not expire."""
 
     @property
     def client_id(self) -> str:
@@ -35,14 +35,14 @@ class QueueOwner(Holder):
 
     @property
     def can_send(self) -> bool:
-        """Whether the next message may go out now."""
+        """Whether the next message may be sent now."""
         raise NotImplementedError
 
     @property
     def sizes(self) -> QueueSizes:
-        """What waits and what is in flight."""
+        """The numbers of queued and inflight messages."""
         raise NotImplementedError
 
     def assign(self, delivery: Delivery) -> int:
-        """Put a delivery in flight; answers its packet identifier."""
+        """Put a delivery in flight; returns its packet identifier."""
         raise NotImplementedError

@@ -1,11 +1,10 @@
-"""What one client's filters may add to the work of matching one message.
+"""Bounds the steps that one client's filters add to matching one message.
 
-A topic is matched level by level. Where a filter has a ``+``, the match goes two ways, so a client whose filters have
-``+`` in every possible combination of places makes it go a thousand ways after ten levels. What counts is the pattern
-of a filter, the places of its ``+``: of any number of filters with one pattern (``a/+/b``, ``c/+/d``) each topic
-follows one. So each distinct pattern of a client counts its levels from the first ``+`` on, which bounds the steps
-that a match takes for this client's sake, whatever the topic. A shared subscription gets a message for itself, in
-addition to the client's others; so each pattern counts anew for each group.
+A topic is matched level by level. At each ``+`` in a filter the match branches, so filters with ``+`` in every
+combination of ten levels cause a thousand branches. The cost depends on the pattern of a filter, the positions of its
+``+``: of all filters with one pattern (``a/+/b``, ``c/+/d``) a topic follows only one. So each distinct pattern of a
+client counts its levels from the first ``+`` on. This bounds the steps for this client, whatever the topic. A shared
+subscription gets a delivery of its own, so patterns are counted per group.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Final
 from kinmqtt_spi.values import Subscription
 
 STEPS_OF_SHARED: Final = 10
-"""What a delivery by a shared subscription costs beside a step of a match, about."""
+"""The approximate cost of a shared subscription's delivery, in match steps."""
 
 
 class Patterns:
@@ -25,17 +24,17 @@ class Patterns:
 
     def __init__(self) -> None:
         self._filters: dict[tuple[str, int], int] = {}
-        """How many filters there are of a group (empty for none) and a pattern."""
+        """The number of filters by group (empty for none) and pattern."""
         self.steps = 0
-        """What all of them together add to a match, at most."""
+        """The most steps that all filters together add to a match."""
 
     def added_by(self, subscription: Subscription) -> int:
-        """How many steps a further subscription would add."""
+        """Return the number of steps that another subscription would add."""
         key, steps = _pattern(subscription)
         return 0 if key in self._filters else steps
 
     def add(self, subscription: Subscription) -> None:
-        """The client has a new subscription."""
+        """Count a new subscription."""
         key, steps = _pattern(subscription)
         if not steps:
             return
@@ -45,7 +44,7 @@ class Patterns:
         self._filters[key] = filters + 1
 
     def remove(self, subscription: Subscription) -> None:
-        """The client has a subscription no more."""
+        """Uncount a removed subscription."""
         key, steps = _pattern(subscription)
         if not steps:
             return
@@ -56,7 +55,7 @@ class Patterns:
 
 
 def _pattern(subscription: Subscription) -> tuple[tuple[str, int], int]:
-    """The group and the pattern, a bit for each level, and the steps that they add."""
+    """Return the group and the pattern, one bit for each level, and the steps that they add."""
     group = subscription.share_group
     filter = subscription.filter
     if group is None and "+" not in filter:
@@ -71,5 +70,5 @@ def _pattern(subscription: Subscription) -> tuple[tuple[str, int], int]:
     steps = len(levels) - levels.index("+") if "+" in levels else 0
     if group is None:
         return ("", pattern), steps
-    # "a/#" and "a/b" are deliveries of their own, where a topic matches both.
+    # A topic that matches "a/#" and "a/b" of a group is delivered once for each.
     return (group, pattern << 1 | many), steps + STEPS_OF_SHARED

@@ -1,7 +1,7 @@
-"""What waits for one client: the base class of the queues, with the bounds of ``[limits]``.
+"""The base class of session queues, with the bounds of ``[limits]``.
 
-A session that ends with its connection has a queue in memory, a persistent one has its queue in the queue store; both
-feed the session's window in order.
+A non-persistent session has its queue in memory, a persistent session in the queue store; both feed the session's
+inflight window in order.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kinmqtt.broker.session.owner import QueueOwner
 from kinmqtt_spi.values import Message
 
 RETRY_S: Final = 1.0
-"""How long a store that failed is left alone by a session."""
+"""The time from a store's failure to the session's next attempt."""
 
 
 class SessionQueue(ABC):
-    """Messages of QoS 1 and 2 for which the window has no room yet."""
+    """Messages of QoS 1 and 2 that wait for capacity in the inflight window."""
 
     __slots__ = ("_runtime", "_session", "count", "retrying", "size_bytes")
 
@@ -30,28 +30,28 @@ class SessionQueue(ABC):
         self._session = session
         self.count = 0
         self.size_bytes = 0
-        """What they count for."""
+        """The size of all queued messages."""
         self.retrying = False
-        """Whether the store could not do something, and time is to pass before it is asked again."""
+        """Whether the store has failed and a retry is scheduled."""
 
     @abstractmethod
     def pump(self) -> None:
-        """Send what waits, as far as the window goes."""
+        """Send queued messages while the inflight window has capacity."""
 
     def overflow_action(self, publication: Publication) -> OverflowAction | None:
-        """What becomes of a newcomer; ``None`` where there is room for it."""
+        """Return what is done with a new message; ``None`` if the queue is not full."""
         return overflow.decide(self._runtime, self._session, publication, not self.count) if self.is_full else None
 
-    def leaves(self, size_bytes: int) -> None:
-        """A message that counted for so much waits no longer."""
-        self._hold(max(0, self.count - 1), max(0, self.size_bytes - size_bytes))
+    def removed(self, size_bytes: int) -> None:
+        """Uncount a message of this size that has left the queue."""
+        self._set_size(max(0, self.count - 1), max(0, self.size_bytes - size_bytes))
 
     def end(self) -> ClosedQueue:
-        """The session ends, and what waited with it; answers what stands in its place."""
-        self._hold(0, 0)
+        """Discard all messages because the session ends; returns the queue that replaces this one."""
+        self._set_size(0, 0)
         return ClosedQueue(self._runtime)
 
-    def _hold(self, count: int, size_bytes: int) -> None:
+    def _set_size(self, count: int, size_bytes: int) -> None:
         self._runtime.queued.messages += count - self.count
         self._session.count_queued(size_bytes - self.size_bytes)
         self.count = count
@@ -59,25 +59,25 @@ class SessionQueue(ABC):
 
     @property
     def is_full(self) -> bool:
-        """Whether something must give way for whatever comes next."""
+        """Whether a message must be dropped before the next can be queued."""
         limits = self._runtime.limits
         return (
             self.count >= limits.max_queued_messages
             or self.size_bytes >= limits.max_queued_bytes
-            or self.all_are_full()
+            or self.total_is_full()
         )
 
-    def all_are_full(self) -> bool:
-        """Whether the queues of all clients, or those of this one's user, hold as much as they may."""
+    def total_is_full(self) -> bool:
+        """Return whether the queues of all clients, or those of this user, have reached their limit."""
         limits = self._runtime.limits
         most = limits.max_all_queued_bytes
         if self._runtime.queued.size_bytes >= most:
             return True
-        # As LimitSettings.share_of has it, without the call: each message that waits comes here more than once.
+        # LimitSettings.share_of, inlined: this runs more than once for each queued message.
         return self._session.account.queued_bytes >= most * limits.user_share
 
-    def all_hold_too_much(self) -> bool:
-        """Whether they hold more than that."""
+    def total_exceeds_limit(self) -> bool:
+        """Return whether the queues of all clients, or those of this user, exceed their limit."""
         limits = self._runtime.limits
         most = limits.max_all_queued_bytes
         if self._runtime.queued.size_bytes > most:
@@ -85,20 +85,20 @@ class SessionQueue(ABC):
         return self._session.account.queued_bytes > most * limits.user_share
 
     @property
-    def _is_over(self) -> bool:
-        """Whether more waits than may; the newest stays, however large it is."""
+    def _exceeds_limits(self) -> bool:
+        """Whether the queue exceeds a limit; the newest message stays, whatever its size."""
         limits = self._runtime.limits
-        too_large = self.size_bytes > limits.max_queued_bytes or self.all_hold_too_much()
+        too_large = self.size_bytes > limits.max_queued_bytes or self.total_exceeds_limit()
         return (too_large and self.count > 1) or self.count > limits.max_queued_messages
 
-    def _comes(self, size_bytes: int) -> None:
-        self._hold(self.count + 1, self.size_bytes + size_bytes)
+    def _added(self, size_bytes: int) -> None:
+        self._set_size(self.count + 1, self.size_bytes + size_bytes)
 
     def _notify_queued(self, publication: Publication) -> None:
         if self._runtime.hooks.message_queued.active:
             self._runtime.hooks.message_queued(self._session.client_id, publication.message)
 
-    def _expired(self, message: Message) -> None:
+    def _drop_expired(self, message: Message) -> None:
         client_id = self._session.client_id
         self._runtime.drop(client_id, message, "expired")
         if self._runtime.hooks.message_expired.active:
@@ -107,9 +107,9 @@ class SessionQueue(ABC):
 
 @final
 class ClosedQueue(SessionQueue):
-    """Nothing waits, and nothing will: the session is over.
+    """The empty queue of an ended session.
 
-    It does not know its session, as the session knows it: a circle of references would stay in memory for long.
+    It has no reference to its session: the reference cycle would delay the release of the memory.
     """
 
     __slots__ = ()
@@ -123,20 +123,20 @@ class ClosedQueue(SessionQueue):
     def pump(self) -> None:
         """See :meth:`SessionQueue.pump`."""
 
-    def all_are_full(self) -> bool:
-        """See :meth:`SessionQueue.all_are_full`."""
+    def total_is_full(self) -> bool:
+        """See :meth:`SessionQueue.total_is_full`."""
         return False
 
-    def all_hold_too_much(self) -> bool:
-        """See :meth:`SessionQueue.all_hold_too_much`."""
+    def total_exceeds_limit(self) -> bool:
+        """See :meth:`SessionQueue.total_exceeds_limit`."""
         return False
 
     def overflow_action(self, publication: Publication) -> OverflowAction:
-        """See :meth:`SessionQueue.overflow_action`: whatever is meant for the session comes too late."""
+        """See :meth:`SessionQueue.overflow_action`; every message is dropped."""
         return OverflowAction.DROPPED
 
-    def leaves(self, size_bytes: int) -> None:
-        """See :meth:`SessionQueue.leaves`."""
+    def removed(self, size_bytes: int) -> None:
+        """See :meth:`SessionQueue.removed`."""
 
     def end(self) -> ClosedQueue:
         """See :meth:`SessionQueue.end`."""

@@ -1,6 +1,6 @@
-"""Whether a client may receive a message: asked when it is routed, and again when it leaves a queue.
+"""Checks whether a client may receive a message: when it is routed, and again when it leaves a queue.
 
-What waited may have been meant for whoever had the client id before, or for rules that have changed since.
+While a message is queued, another user may take over the client id, or the rules may change.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from kinmqtt_spi.services.authorization import Action, Authorization, Authorizat
 from kinmqtt_spi.values import Message
 
 CACHED_RIGHTS: Final = 1024
-"""Topics of which it is remembered whether a session may receive them."""
+"""The most topics whose rights a session caches."""
 
-LONGEST_REMEMBERED: Final = 256
-"""Of a topic, in characters: those of one session take a megabyte at most."""
+MAX_CACHED_LENGTH: Final = 256
+"""The longest topic whose rights are cached, in characters: the cache of a session takes at most a megabyte."""
 
 
 def may_receive(runtime: Runtime, session: QueueOwner, message: Message) -> bool:
-    """Whether a session may have a message; one that it may not is dropped: told of and counted.
+    """Return whether a session may receive a message; drop a message that it may not receive.
 
-    Only to be asked where :attr:`Hooks.authorize_receive` is active.
+    Call it only while :attr:`Hooks.authorize_receive` is active.
     """
     if is_allowed(runtime, session, message):
         return True
@@ -31,7 +31,7 @@ def may_receive(runtime: Runtime, session: QueueOwner, message: Message) -> bool
 
 
 def is_allowed(runtime: Runtime, session: QueueOwner, message: Message) -> bool:
-    """Whether a session has the right to a message, where nothing is dropped yet: another may get it instead."""
+    """Return whether a session may receive a message, without dropping it: another session may get it instead."""
     hooks = runtime.hooks
     topic = message.topic
     known = known_right(session, topic)
@@ -52,13 +52,13 @@ def is_allowed(runtime: Runtime, session: QueueOwner, message: Message) -> bool:
 
 
 def known_right(session: QueueOwner, topic: str) -> bool | None:
-    """Whether a session may receive a topic; ``None`` where that is not known."""
+    """Return the cached right of a session to receive a topic; ``None`` if there is none."""
     rights = session.receive_rights
     return None if rights is None else rights.get(topic)
 
 
 def _remember(session: QueueOwner, topic: str, right: bool) -> None:
-    if len(topic) > LONGEST_REMEMBERED:
+    if len(topic) > MAX_CACHED_LENGTH:
         return
     rights = session.receive_rights
     if rights is None or len(rights) >= CACHED_RIGHTS:

@@ -1,4 +1,4 @@
-"""The packets that a session sends: how they are encoded for its client, and what is too large for it."""
+"""Encodes the PUBLISH packets of a session for its client, and drops those that are too large for it."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class PacketSender(QueueOwner):
     def __init__(self, runtime: Runtime, client: Client, epoch: int, persistent: bool) -> None:
         super().__init__(runtime, client, epoch, persistent)
         self.outbox: Outbox = runtime.offline
-        """Where QoS 0 packets gather: the connection's, or one that counts them as dropped."""
+        """Collects QoS 0 packets: the connection's outbox, or one that counts them as dropped."""
         self.version = client.protocol_version
         self.max_packet_bytes: int | None = None
-        """The largest packet that the client takes."""
+        """The largest packet that the client accepts; ``None`` for no limit."""
         self._aliases: OutgoingAliases | None = None
         self._resumed = False
-        """Whether the client has its CONNACK: nothing goes to it before (MQTT-3.2.0-1)."""
+        """Whether CONNACK has been sent: it is the first packet to the client (MQTT-3.2.0-1)."""
 
     def finished(self, delivery: Delivery) -> None:
-        """A delivery is over."""
+        """Complete a delivery."""
         raise NotImplementedError
 
     @property
     def sort_key(self) -> int:
-        """What fan-outs sort the session by: the version of its packets, and whether they are made for it alone."""
+        """The key by which fan-outs sort the session: protocol version, and whether its packets are its own."""
         return (self.version == V5) << 1 | self.has_packets_of_its_own
 
     @property
     def has_packets_of_its_own(self) -> bool:
-        """Whether the bytes sent to this client are not those sent to others."""
+        """Whether packets are encoded for this client alone, not shared with others."""
         return self.max_packet_bytes is not None or self._aliases is not None
 
     def deliver_particular(self, publication: Publication, retain: bool, identifiers: tuple[int, ...]) -> None:
-        """Send a QoS 0 message whose bytes this client does not share with others."""
+        """Send a QoS 0 message that is encoded for this client alone."""
         if not self._resumed:
             self._runtime.drop(self.client_id, publication.message, "offline")
             return
@@ -69,7 +69,7 @@ class PacketSender(QueueOwner):
         self._notify_delivered(publication)
 
     def transmit(self, packet_id: int, delivery: Delivery) -> None:
-        """Send a delivery that has its packet identifier; nothing happens while there is no connection."""
+        """Send a delivery with this packet identifier, if there is a connection and it is still in flight."""
         delivery.committed = True
         if self._resumed and self.outgoing.flights.get(packet_id) is delivery:
             self._transmit(packet_id, delivery)
@@ -77,7 +77,7 @@ class PacketSender(QueueOwner):
     # Within
 
     def _transmit(self, packet_id: int, delivery: Delivery) -> None:
-        """The same for one that is in flight, to a client that is there."""
+        """Encode and send a delivery that is in flight, if there is a connection."""
         connection = self.connection
         if connection is None:
             return
@@ -86,7 +86,7 @@ class PacketSender(QueueOwner):
         if self.max_packet_bytes is not None:
             size = len(head) + len(tail) + len(payload) + 2
             if not self._fits(publication, size):
-                self._too_large(packet_id, delivery)
+                self._drop_too_large(packet_id, delivery)
                 return
         if delivery.sent:
             head = bytes((head[0] | DUP,)) + head[1:]
@@ -104,7 +104,7 @@ class PacketSender(QueueOwner):
     def _encode(
         self, publication: Publication, qos: int, retain: bool, identifiers: tuple[int, ...]
     ) -> tuple[bytes, bytes, bytes]:
-        """What stands before the packet identifier, what behind it, and a payload that is not copied for a client."""
+        """Return the bytes before and after the packet identifier, and a large payload, which is not copied."""
         aliases = self._aliases
         if aliases is None and (self.version != V5 or (not identifiers and publication.expires_at is None)):
             head, tail = publication.parts(self.version, qos, retain)
@@ -125,14 +125,14 @@ class PacketSender(QueueOwner):
             self._aliases.forget(publication.publish.topic)
         return fits
 
-    def _too_large(self, packet_id: int, delivery: Delivery) -> None:
-        """Behave as if the message had been sent and acknowledged (MQTT-3.1.2-25)."""
+    def _drop_too_large(self, packet_id: int, delivery: Delivery) -> None:
+        """Drop a message as if it had been sent and acknowledged (MQTT-3.1.2-25)."""
         self.outgoing.forget(packet_id)
         self._runtime.drop(self.client_id, delivery.publication.message, "packet_too_large")
         self.finished(delivery)
 
     def _send_now(self, start: bytes, end: bytes) -> None:
-        """Send a packet; where its end is large it may be in many outboxes, and is not copied for this one."""
+        """Send a packet; a large ``end`` may be shared by many outboxes, so it is not copied."""
         packets = self._runtime.turn.packets_for(self.outbox)
         if len(end) >= SHARED_BYTES:
             self._runtime.turn.has_large = True

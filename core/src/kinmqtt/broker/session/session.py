@@ -1,8 +1,8 @@
-"""One session (section 4.1): what a client has subscribed to, what is in flight to it, and what waits.
+"""One session (section 4.1): the subscriptions, inflight messages and queue of a client id.
 
-A session whose state ends with its connection keeps all of that here. One that outlives its connection is *kept*:
-its queue is the queue store's, this object holds only what is in flight and a cursor into the store, and whatever
-goes to its client goes after the commit. Both send through the same window.
+A non-persistent session has all its state here. A persistent session has its queue in the queue store; this object
+has only the messages in flight and a cursor into the store, and sends after the commit. Both use the same inflight
+window.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, QueueState, Re
 from kinmqtt_spi.values import Client, Message, Publisher
 
 _RELEASED: Final = Message("released")
-"""Stands for a message of which only the packet identifier is left; it is never sent."""
+"""Replaces a message of which only the packet identifier is needed; it is never sent."""
 
 _NOTHING_LEFT: Final = Publication.of(_RELEASED)
 
 LARGE_BYTES: Final = 16 << 10
-"""In flight a message that counts for more is counted: the window bounds how much the others are."""
+"""A larger message is counted while in flight; the window limits the smaller ones."""
 
 _LIGHT_BYTES: Final = 1024
-"""A packet that is no larger is no large message: its properties take at most 13 times what they do on the wire."""
+"""A packet up to this size is never a large message: properties take at most 13 times their encoded size."""
 
 FLIGHT_BYTES: Final = 300
-"""What a message in flight takes besides what it counts for where it waits: it is known here and in the store."""
+"""The memory that a message in flight takes in addition to its queued size, here and in the store."""
 
 INBOUND_BYTES: Final = 150
-"""What the identifier of a QoS 2 message takes that its client has not released, here and in the store."""
+"""The memory that the identifier of an unreleased QoS 2 message takes, here and in the store."""
 
 
 class Session(PacketSender):
@@ -63,10 +63,10 @@ class Session(PacketSender):
     def __init__(
         self, runtime: Runtime, client: Client, epoch: int, expiry_s: int, persistent: bool | None = None
     ) -> None:
-        """``persistent`` says whether it outlives its connection, where that is not plain from ``expiry_s``."""
+        """``persistent``: whether it outlives its connection; by default if ``expiry_s`` (seconds) is above 0."""
         super().__init__(runtime, client, epoch, expiry_s > 0 if persistent is None else persistent)
         self.ending = False
-        """Whether it is about to end: what others held for a shared subscription is not for it."""
+        """Whether it is about to end: then it gets no messages that are redistributed from other sessions."""
         self.expiry_s = expiry_s
         self.queue: MemoryQueue | StoredQueue | ClosedQueue = (
             StoredQueue(runtime, self) if self.persistent else MemoryQueue(runtime, self)
@@ -74,25 +74,25 @@ class Session(PacketSender):
         self.created_at = runtime.clock.now()
         self.incoming = Incoming()
         self.sorted_by = -1
-        """The sort key by which fan-outs hold the session."""
+        """The sort key that fan-outs have for the session."""
         self._resending = False
         self._unsent_inflight: dict[Delivery, int] | None = None
-        """In flight before the connection, and not sent again yet: its window is narrower than the one before."""
+        """Messages in flight from an earlier connection, not resent yet because the new window is smaller."""
         self.identify(client)
 
     def identify(self, client: Client) -> None:
-        """Take what is known of the client that now uses the session."""
+        """Set the client that now uses the session, and reset what depends on it."""
         self.client = client
         self.count_for(client.quota_key)
         self.username_unverified = False
-        """Whether the user name is what CONNECT said when the session was stored: see ``StoredSession``."""
+        """Whether the stored user name is the unverified one of CONNECT: see ``StoredSession``."""
         self.receive_rights = None
         self.version = client.protocol_version
         self._publisher: Publisher | None = None
 
     @property
     def publisher(self) -> Publisher:
-        """Who publishes by this session; made when it first does."""
+        """The client as a publisher; created on first use."""
         if self._publisher is None:
             self._publisher = Publisher(self.client.client_id, self.client.username)
         return self._publisher
@@ -102,11 +102,11 @@ class Session(PacketSender):
     def attach(
         self, connection: Peer, receive_maximum: int, max_packet_bytes: int | None, topic_aliases: int
     ) -> None:
-        """A connection begins to use the session; nothing goes to it before :meth:`resume` (MQTT-3.2.0-1)."""
+        """Attach a connection; nothing is sent to it before :meth:`resume` (MQTT-3.2.0-1)."""
         self.connection = connection
-        self._count_away(0)
+        self._count_offline_inflight(0)
         for _, delivery in self.outgoing:
-            self._flies(delivery)
+            self._add_large_inflight(delivery)
         if isinstance(self.queue, StoredQueue):
             self.queue.retrying = False
         limits = self._runtime.limits
@@ -115,7 +115,7 @@ class Session(PacketSender):
         self._aliases = OutgoingAliases(topic_aliases) if topic_aliases else None
 
     def detach(self) -> None:
-        """The connection is gone: what is in flight stays so until it is sent again."""
+        """Detach the connection; messages in flight stay so until they are resent."""
         self.connection = None
         self.outgoing.detach()
         self._aliases = None
@@ -124,26 +124,24 @@ class Session(PacketSender):
         self.outbox = self._runtime.offline
         if self.persistent:
             for _, delivery in self.outgoing:
-                self._landed(delivery)
+                self._remove_large_inflight(delivery)
                 delivery.publication.rest()
-            self._count_away(self._inflight_bytes)
+            self._count_offline_inflight(self._inflight_bytes)
             self._drop_inflight()
 
     def end(self) -> None:
-        """The session is over, and nothing waits for its client."""
+        """End the session, and discard its messages."""
         self.queue = self.queue.end()
         self.close_account()
-        # Whoever still remembers this session must not keep its messages.
+        # A remaining reference to this session must not keep its messages in memory.
         self.outgoing.clear()
 
     def restore(self, state: QueueState) -> None:
-        """Take what the queue store holds for this client: after a restart, a claim from another node, or where the
-        store did not keep what was done since.
-        """
+        """Load the state of the queue store: after a restart, a claim from another node, or a failed commit."""
         self.sequence = max(self.sequence, state.last_sequence)
         self.incoming.restore(state.inbound)
         self.outgoing.clear()
-        self._count_large(0)
+        self._count_large_inflight(0)
         self._unsent_inflight = None
         if isinstance(self.queue, StoredQueue):
             self.queue.restore(state.sizes)
@@ -155,12 +153,12 @@ class Session(PacketSender):
                 delivery.stage = FlightStage.PUBCOMP
             self.outgoing.restore(inflight.packet_id, delivery)
             if self.connection is not None:
-                self._flies(delivery)
+                self._add_large_inflight(delivery)
         if self.connection is None:
-            self._count_away(self._inflight_bytes)
+            self._count_offline_inflight(self._inflight_bytes)
 
     def resume(self) -> None:
-        """The client has its CONNACK: send what is unacknowledged, in the old order (MQTT-4.4.0-1), then the rest."""
+        """After CONNACK, resend what is unacknowledged, in the original order (MQTT-4.4.0-1), then send the queue."""
         connection = self.connection
         if connection is None:
             return
@@ -178,7 +176,7 @@ class Session(PacketSender):
         self.wants_pump()
 
     def _is_denied(self, packet_id: int, delivery: Delivery) -> bool:
-        """Take out of the window what the client that is there now may not receive."""
+        """Return whether the connected client may not receive a delivery; if so, remove it from the window."""
         runtime = self._runtime
         if not runtime.hooks.authorize_receive.active or may_receive(runtime, self, delivery.publication.stored):
             return False
@@ -189,30 +187,30 @@ class Session(PacketSender):
     # In flight
 
     def assign(self, delivery: Delivery) -> int:
-        """Put a delivery in flight; answers its packet identifier."""
+        """Put a delivery in flight; returns its packet identifier."""
         publication = delivery.publication
         if not publication.frame_version or publication.packet_bytes > _LIGHT_BYTES:
-            self._flies(delivery)
+            self._add_large_inflight(delivery)
         return self.outgoing.assign(delivery)
 
     def released(self, delivery: Delivery) -> None:
-        """PUBREC has come: of the message only its packet identifier is needed from here on."""
+        """Discard the message after PUBREC: only its packet identifier is still needed."""
         if delivery.large_bytes:
-            self._landed(delivery)
+            self._remove_large_inflight(delivery)
             self.wants_pump()
         self.outgoing.replace(delivery, _NOTHING_LEFT)
 
-    def _flies(self, delivery: Delivery) -> None:
-        """Count a delivery in flight to a client that is there, where it is a large one."""
+    def _add_large_inflight(self, delivery: Delivery) -> None:
+        """Count a delivery in flight to a connected client, if it is large."""
         size_bytes = delivery.size_bytes
         if size_bytes > LARGE_BYTES:
             delivery.large_bytes = size_bytes
-            self._count_large(self._large_bytes + size_bytes)
+            self._count_large_inflight(self._large_inflight_bytes + size_bytes)
 
-    def _landed(self, delivery: Delivery) -> None:
-        """A delivery is no longer in flight, or nothing is left of it."""
+    def _remove_large_inflight(self, delivery: Delivery) -> None:
+        """Uncount a large delivery that has ended or whose message was discarded."""
         if delivery.large_bytes:
-            self._count_large(self._large_bytes - delivery.large_bytes)
+            self._count_large_inflight(self._large_inflight_bytes - delivery.large_bytes)
             delivery.large_bytes = 0
 
     # Delivery
@@ -225,7 +223,7 @@ class Session(PacketSender):
         identifiers: tuple[int, ...] = (),
         shared_filter: str | None = None,
     ) -> bool:
-        """Bring a message of QoS 1 or 2 to the client, now or later; ``False`` if its queue refused it."""
+        """Send or queue a message of QoS 1 or 2; ``False`` if the queue refused it."""
         waiting = self.queue
         waits = bool(waiting.count) or not self.can_send
         action = waiting.overflow_action(publication) if waits else None
@@ -255,29 +253,29 @@ class Session(PacketSender):
         batch.sends.append((self, packet_id, delivery))
         return True
 
-    def forget(self, write: Append) -> None:
-        """A new message was not kept: it is not this session's."""
+    def drop_uncommitted(self, write: Append) -> None:
+        """Remove a new message whose write was not committed."""
         if write.packet_id is None:
-            self.queue.leaves(write.entry.size_bytes)
+            self.queue.removed(write.entry.size_bytes)
         else:
             delivery = self.outgoing.flights.get(write.packet_id)
             if delivery is not None:
-                self._landed(delivery)
+                self._remove_large_inflight(delivery)
             self.outgoing.forget(write.packet_id)
 
-    def hand_on(self, packet_id: int, delivery: Delivery) -> None:
-        """A delivery in flight goes to another member of its shared subscription: it is no longer this session's."""
+    def give_away(self, packet_id: int, delivery: Delivery) -> None:
+        """Remove a delivery in flight that goes to another member of its shared subscription."""
         self.outgoing.forget(packet_id)
-        self._landed(delivery)
-        if self._away_bytes:
-            self._count_away(max(0, self._away_bytes - FLIGHT_BYTES - delivery.size_bytes))
+        self._remove_large_inflight(delivery)
+        if self._offline_inflight_bytes:
+            self._count_offline_inflight(max(0, self._offline_inflight_bytes - FLIGHT_BYTES - delivery.size_bytes))
         if self.persistent:
             self._runtime.turn.batch.queue.append(make_write(Remove, (self.client_id, self.epoch, delivery.sequence)))
 
     def finished(self, delivery: Delivery) -> None:
-        """A delivery is over: forget it in the store, and send what waited for its place."""
+        """Complete a delivery: remove it from the store, and send what waited for its place in the window."""
         if delivery.large_bytes:
-            self._landed(delivery)
+            self._remove_large_inflight(delivery)
         if self.persistent:
             client_id = self.client.client_id
             self._runtime.turn.batch.queue.append(make_write(Remove, (client_id, self.epoch, delivery.sequence)))
@@ -290,23 +288,23 @@ class Session(PacketSender):
             self.connection.capacity_available()
 
     def wants_pump(self) -> None:
-        """Have :meth:`pump` called when the turn ends."""
+        """Schedule :meth:`pump` for the end of the turn, if anything is queued."""
         if self.queue.count:
             self._runtime.turn.pump.append(self)
 
     def pump(self) -> None:
-        """Send what waits, as far as the window goes."""
+        """Send queued messages while the inflight window has capacity."""
         if self.connection is not None and self.can_send:
             self.connection.capacity_available()
         self.queue.pump()
 
     @property
     def sizes(self) -> QueueSizes:
-        """What waits and what is in flight."""
+        """The numbers of queued and inflight messages."""
         return QueueSizes(self.queue.count, self.queue.size_bytes, len(self.outgoing), len(self.incoming.packet_ids))
 
     def expired_in_store(self, entry: Entry) -> None:
-        """The queue store has removed a queued entry of its own accord."""
+        """Uncount a queued entry that the queue store has expired."""
         if isinstance(self.queue, StoredQueue):
             self.queue.expired_in_store(entry)
         if self.connection is not None:
@@ -316,27 +314,27 @@ class Session(PacketSender):
 
     @property
     def _inflight_bytes(self) -> int:
-        flying = sum(FLIGHT_BYTES + delivery.size_bytes for _, delivery in self.outgoing)
-        return flying + INBOUND_BYTES * len(self.incoming.packet_ids)
+        outgoing_bytes = sum(FLIGHT_BYTES + delivery.size_bytes for _, delivery in self.outgoing)
+        return outgoing_bytes + INBOUND_BYTES * len(self.incoming.packet_ids)
 
     def _drop_inflight(self) -> None:
-        """Where its user, or all together, hold too much, what is in flight to who leaves gives way, newest first."""
+        """Drop messages in flight, newest first, while the total limit or the user's share is exceeded."""
         runtime = self._runtime
-        if not self.queue.all_hold_too_much():
+        if not self.queue.total_exceeds_limit():
             return
         for packet_id, delivery in reversed(list(self.outgoing)):
             if delivery.stage is FlightStage.PUBCOMP:
-                continue  # Nothing is left of its message.
-            self.hand_on(packet_id, delivery)
+                continue  # Its message has been discarded.
+            self.give_away(packet_id, delivery)
             overflow.drop(runtime, self, delivery.publication.message)
-            if not self.queue.all_hold_too_much():
+            if not self.queue.total_exceeds_limit():
                 return
 
     def _resend(self) -> None:
-        """Send again what was in flight, as far as the window of this connection goes (MQTT-3.3.4-9)."""
+        """Resend what was in flight, up to the window of this connection (MQTT-3.3.4-9)."""
         unsent = self._unsent_inflight
         if self._resending or unsent is None:
-            return  # What is too large is settled at once, and settling pays: once is enough.
+            return  # Not reentrant: a message that is too large finishes at once, and `finished` calls this method.
         self._resending = True
         while unsent and len(self.outgoing) - len(unsent) < self.outgoing.window:
             delivery = next(iter(unsent))
@@ -345,24 +343,24 @@ class Session(PacketSender):
 
     @property
     def can_send(self) -> bool:
-        """Whether the next message may go out now."""
+        """Whether the next message may be sent now."""
         connection = self.connection
         if connection is None or not self._resumed or connection.congested or self.queue.retrying:
             return False
-        return self.outgoing.has_capacity and not (self._large_bytes and self._flies_too_much)
+        return self.outgoing.has_capacity and not (self._large_inflight_bytes and self._large_inflight_is_full)
 
     @property
-    def _flies_too_much(self) -> bool:
-        """Whether the next message must wait until large ones are acknowledged; one of those is sent in any case."""
-        return self._large_bytes >= self._runtime.limits.max_inflight_bytes or self.queue.all_are_full()
+    def _large_inflight_is_full(self) -> bool:
+        """Whether the next message must wait for acknowledgements of large ones; one large message is always sent."""
+        return self._large_inflight_bytes >= self._runtime.limits.max_inflight_bytes or self.queue.total_is_full()
 
     @property
     def has_no_capacity(self) -> bool:
-        """Whether the next message of QoS 1 or 2 finds the queue full."""
+        """Whether the next message of QoS 1 or 2 must be queued and the queue is full."""
         waiting = self.queue
         return waiting.is_full and (bool(waiting.count) or not self.can_send)
 
 
 def expiry_moment(expiry_s: int, now: float) -> float | None:
-    """When a session that is left at ``now`` expires; ``None`` for never."""
+    """Return when a session disconnected at ``now`` expires, in seconds since the epoch; ``None`` for never."""
     return None if expiry_s == NEVER_EXPIRES else now + expiry_s

@@ -1,7 +1,7 @@
-"""The queue of a persistent session: in the queue store, read on from a cursor when the window has room.
+"""The queue of a persistent session: in the queue store, read from a cursor while the window has capacity.
 
-When it is full the turn's writes are committed before it is read for those that give way, so that what gives way is
-what the store then holds.
+When the queue overflows, the turn's writes are committed before it is read, so that the messages to drop are chosen
+from the store's contents.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, Remove, Send, 
 log = Logger("kinmqtt.waiting")
 
 READ_AT_ONCE: Final = 128
-"""Entries taken from a queue store in one read."""
+"""The most entries that one read of the queue store returns."""
 
 
 @final
 class StoredQueue(SessionQueue):
-    """In the queue store, for as long as the session lasts."""
+    """A queue in the queue store; it lasts as long as the session."""
 
-    __slots__ = ("_at_rest", "_evicted", "_full", "_reading", "_stale", "cursor")
+    __slots__ = ("_at_rest", "_evicted", "_overflows", "_reading", "_stale", "cursor")
 
     def __init__(self, runtime: Runtime, session: QueueOwner) -> None:
         super().__init__(runtime, session)
         self.cursor = 0
-        """The sequence number up to which everything has left the queue."""
+        """All entries up to this sequence number have left the queue."""
         self._reading = False
         self._stale = False
-        """Whether what is being read counts no more: the queue was loaded meanwhile."""
+        """Whether to ignore the result of the current read: the queue was restored meanwhile."""
         self._at_rest = False
-        """Whether nothing was on its way to the queue when it was read, and nothing has come since."""
-        self._full: list[tuple[OverflowAction, int, str]] = []
-        """For newcomers that found the queue full: who is to give way, and their sequence number and topic."""
+        """Whether no write to the queue was pending when the read began, and none was made since."""
+        self._overflows: list[tuple[OverflowAction, int, str]] = []
+        """Messages queued beyond the limit: the overflow action, sequence number and topic of each."""
         self._evicted: set[int] = set()
-        """Sequence numbers that gave way, and that a read may still show."""
+        """Sequence numbers of dropped entries that a read may still return."""
 
     def add(self, entry: Entry, publication: Publication, action: OverflowAction | None) -> None:
-        """Have a message wait behind the others; with a ``action`` that says who gives way for it."""
+        """Append an entry; an overflow ``action`` says which queued message is dropped for it."""
         session = self._session
         batch = self._runtime.turn.batch
         if action is not None:
-            self._full.append((action, entry.sequence, publication.publish.topic))
-        self._comes(entry.size_bytes)
+            self._overflows.append((action, entry.sequence, publication.publish.topic))
+        self._added(entry.size_bytes)
         self._at_rest = False
         batch.queue.append(make_write(Append, (session.client_id, session.epoch, entry, None)))
         batch.queued.append(session)
@@ -65,27 +65,27 @@ class StoredQueue(SessionQueue):
             batch.after_commit.append(partial(self._notify_queued, publication))
 
     def restore(self, sizes: QueueSizes) -> None:
-        """Begin anew with what the store holds."""
-        self._hold(sizes.queued, sizes.queued_bytes)
+        """Start again from the store's contents, of these ``sizes``."""
+        self._set_size(sizes.queued, sizes.queued_bytes)
         self.cursor = 0
         self._stale = self._reading
-        self._full.clear()
+        self._overflows.clear()
         self._evicted.clear()
 
     def expired_in_store(self, entry: Entry) -> None:
-        """The store has removed an entry; one whose sending is on its way to the store has left already."""
+        """Uncount an entry that the store has expired, unless it has left the queue already."""
         if entry.sequence > self.cursor and entry.sequence not in self._evicted:
-            self.leaves(entry.size_bytes)
+            self.removed(entry.size_bytes)
 
     def take_out(self, entry: Entry) -> None:
-        """Another takes a message over."""
-        self.leaves(entry.size_bytes)
+        """Remove an entry that another session takes over."""
+        self.removed(entry.size_bytes)
         self._remove(entry)
 
     def pump(self) -> None:
-        """See :meth:`SessionQueue.pump`; those that are too many make room first."""
+        """See :meth:`SessionQueue.pump`; enforces the limits first."""
         session = self._session
-        if self._full and not self._reading:
+        if self._overflows and not self._reading:
             self._make_room()
         if self.count and not self._reading and session.can_send:
             room = min(READ_AT_ONCE, session.outgoing.capacity_for(self.size_bytes // self.count))
@@ -102,10 +102,10 @@ class StoredQueue(SessionQueue):
             self.cursor = entry.sequence
             if entry.sequence in self._evicted:
                 continue
-            self.leaves(entry.size_bytes)
+            self.removed(entry.size_bytes)
             if entry.message.has_expired(now):
                 self._remove(entry)
-                self._expired(entry.message)
+                self._drop_expired(entry.message)
                 continue
             if guarded and not may_receive(self._runtime, session, entry.message):
                 self._remove(entry)
@@ -118,32 +118,32 @@ class StoredQueue(SessionQueue):
             session.wants_pump()
 
     def _make_room(self) -> None:
-        by_topic = any(action is OverflowAction.QUEUE_DROPPING_SAME_TOPIC for action, _, _ in self._full)
-        limit = self.count if by_topic else max(READ_AT_ONCE, len(self._full))
+        by_topic = any(action is OverflowAction.QUEUE_DROPPING_SAME_TOPIC for action, _, _ in self._overflows)
+        limit = self.count if by_topic else max(READ_AT_ONCE, len(self._overflows))
         self._read(limit + len(self._evicted), self._evict)
 
     def _evict(self, found: Sequence[Entry]) -> None:
         session = self._session
-        full, self._full = self._full, []
+        full, self._overflows = self._overflows, []
         entries = [entry for entry in found if entry.sequence not in self._evicted and entry.sequence > self.cursor]
         victims: set[int] = set()
-        while self._is_over and entries:
-            newcomer = full.pop(0) if full else (OverflowAction.QUEUE_DROPPING_OLDEST, session.sequence, "")
-            position = _victim(entries, *newcomer)
+        while self._exceeds_limits and entries:
+            cause = full.pop(0) if full else (OverflowAction.QUEUE_DROPPING_OLDEST, session.sequence, "")
+            position = _victim(entries, *cause)
             if entries[position].sequence == session.sequence:
                 break
             victim = entries.pop(position)
             if not position:
                 self.cursor = victim.sequence
             victims.add(victim.sequence)
-            self.leaves(victim.size_bytes)
+            self.removed(victim.size_bytes)
             self._remove(victim)
             overflow.drop(self._runtime, session, victim.message)
         if victims:
             self._evicted |= victims
             self._runtime.turn.batch.after_commit.append(lambda: self._evicted.difference_update(victims))
-            if self._is_over:
-                self._full.append((OverflowAction.QUEUE_DROPPING_OLDEST, session.sequence, ""))
+            if self._exceeds_limits:
+                self._overflows.append((OverflowAction.QUEUE_DROPPING_OLDEST, session.sequence, ""))
                 session.wants_pump()
 
     def _remove(self, entry: Entry) -> None:
@@ -151,7 +151,7 @@ class StoredQueue(SessionQueue):
         self._runtime.turn.batch.queue.append(make_write(Remove, (session.client_id, session.epoch, entry.sequence)))
 
     def _read(self, limit: int, use: Callable[[Sequence[Entry]], None]) -> None:
-        """Read the queue from the cursor on; one read at a time."""
+        """Read at most ``limit`` entries after the cursor and call ``use`` with them; one read at a time."""
         self._reading = True
         try:
             entries = self._runtime.stores.queue.read(self._session.client_id, self.cursor, limit)
@@ -171,8 +171,8 @@ class StoredQueue(SessionQueue):
         if not stale:
             use(entries)
             if not entries and self._at_rest:
-                # The store has less than was counted: it was expired there, and the answer that told so was lost.
-                self._hold(0, 0)
+                # The store has fewer entries than counted: they expired there, and that answer was lost.
+                self._set_size(0, 0)
         self._session.wants_pump()
         self._runtime.turn.touch()
 
@@ -180,14 +180,14 @@ class StoredQueue(SessionQueue):
         self._reading = self._stale = False
         client_id = self._session.client_id
         if failure.check(ServiceUnavailable):
-            # It is no fault of the broker's, and a trace would say no more.
+            # The store is unavailable: a traceback would add nothing.
             log.error("the queue of {client_id!r} can't be read: {error}", client_id=client_id, error=failure.value)
         else:
             log.failure("the queue of {client_id!r} can't be read", failure, client_id=client_id)
         self._pump_later()
 
     def _pump_later(self) -> None:
-        """Try again what the store could not do."""
+        """Schedule a retry after the store has failed."""
         if not self.retrying:
             self.retrying = True
             self._runtime.clock.later(RETRY_S, self._pump_again)
@@ -199,7 +199,7 @@ class StoredQueue(SessionQueue):
 
 
 def _victim(entries: Sequence[Entry], action: OverflowAction, sequence: int, topic: str) -> int:
-    """The position of the entry that gives way to a newcomer."""
+    """Return the position of the entry to drop for a new message."""
     if action is OverflowAction.QUEUE_DROPPING_SAME_TOPIC:
         for position, entry in enumerate(entries):
             if entry.sequence < sequence and entry.message.topic == topic:

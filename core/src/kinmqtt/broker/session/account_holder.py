@@ -1,4 +1,4 @@
-"""What one session holds of what all clients share, counted for its user and for all together."""
+"""Accounting of one session: what it holds counts for its user and for all users together."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from kinmqtt.broker.turn.ports import Recipient
 from kinmqtt_spi.values import Subscription, Will
 
 
-class Holder(Recipient):
-    """The account-keeping of a session: it is right at every moment between two calls.
+class AccountHolder(Recipient):
+    """Keeps the accounts of a session; they are exact between any two calls.
 
-    Subscriptions and the will change here and nowhere else. What is queued is counted by what waits for the client
-    (:class:`~kinmqtt.broker.session.queue.SessionQueue`) and by the session.
+    Only this class changes subscriptions and the will. Queued messages are counted by
+    :class:`~kinmqtt.broker.session.queue.SessionQueue`, messages in flight by the session.
     """
 
     __slots__ = (
-        "_away_bytes",
-        "_is_over",
-        "_large_bytes",
+        "_is_closed",
+        "_large_inflight_bytes",
+        "_offline_inflight_bytes",
         "_patterns",
         "_runtime",
         "_will",
@@ -31,45 +31,45 @@ class Holder(Recipient):
     )
 
     def __init__(self, runtime: Runtime, name: str, persistent: bool) -> None:
-        """``name`` is that of the user's account; ``persistent`` says whether the session outlives its connection."""
+        """``name`` is the user's account; a ``persistent`` session outlives its connection."""
         self._runtime = runtime
         self.persistent = persistent
-        """Whether the session outlives its connection, and so lives in the stores."""
+        """Whether the session outlives its connection, and so is in the stores."""
         self.account = runtime.accounts.enter(name)
-        """The user's: it is left when the session ends."""
-        self._is_over = False
+        """The user's account, until the session ends."""
+        self._is_closed = False
         self.subscriptions: dict[str, Subscription] = {}
-        """By filter, as the client wrote it. Changed by :meth:`add_subscription` and :meth:`remove_subscription`."""
+        """By full filter. Changed only by :meth:`add_subscription` and :meth:`remove_subscription`."""
         self._patterns: Patterns | None = None
-        # Those of the filters; absent in most sessions, whose filters add nothing to a match.
+        # The patterns of the filters; ``None`` in most sessions, whose filters add no match steps.
         self.subscription_bytes = 0
         self._will: Will | None = None
         self.will_bytes = 0
         self.queued_bytes = 0
-        """What waits for the client, and what of the next two is counted with it."""
-        self._away_bytes = 0
-        """What is in flight to a client that is away: nothing else bounds how much that is, of all together."""
-        self._large_bytes = 0
-        """What is in flight in large messages to a client that is there: the window bounds how much others are."""
+        """Bytes queued for the client, including the next two."""
+        self._offline_inflight_bytes = 0
+        """Bytes in flight to a disconnected client; nothing else limits their sum over all clients."""
+        self._large_inflight_bytes = 0
+        """Bytes of large messages in flight to a connected client; the window limits the small ones."""
         self._count_session(1)
 
     @property
     def will(self) -> Will | None:
-        """What is to be published when the client is gone."""
+        """The will, published after the connection is lost."""
         return self._will
 
     @will.setter
     def will(self, will: Will | None) -> None:
         self._will = will
-        self._hold(self.subscription_bytes, 0 if will is None else will.message.size_bytes)
+        self._set_held(self.subscription_bytes, 0 if will is None else will.message.size_bytes)
 
     def add_subscription(self, subscription: Subscription) -> bool:
-        """The client has a subscription; ``True`` if it had none with that filter."""
+        """Add or replace a subscription; returns whether its filter is new."""
         full_filter = subscription.full_filter
         new = full_filter not in self.subscriptions
         self.subscriptions[full_filter] = subscription
         if new:
-            self._hold(self.subscription_bytes + subscription.size_bytes, self.will_bytes)
+            self._set_held(self.subscription_bytes + subscription.size_bytes, self.will_bytes)
             if self._patterns is not None or subscription.share_group or "+" in subscription.filter:
                 if self._patterns is None:
                     self._patterns = Patterns()
@@ -77,30 +77,30 @@ class Holder(Recipient):
         return new
 
     def remove_subscription(self, full_filter: str) -> Subscription | None:
-        """The client has a subscription no more; ``None`` if it had none with that filter."""
+        """Remove a subscription and return it; ``None`` if there is none with this filter."""
         subscription = self.subscriptions.pop(full_filter, None)
         if subscription is not None:
-            self._hold(self.subscription_bytes - subscription.size_bytes, self.will_bytes)
+            self._set_held(self.subscription_bytes - subscription.size_bytes, self.will_bytes)
             if self._patterns is not None:
                 self._patterns.remove(subscription)
         return subscription
 
     def match_steps_with(self, subscription: Subscription) -> int:
-        """What all filters add to matching one message, at most, with one more of them."""
+        """Return the most steps that all filters together with ``subscription`` add to matching one message."""
         patterns = self._patterns
         if patterns is None:
             patterns = Patterns()
         return patterns.steps + patterns.added_by(subscription)
 
     def count_queued(self, more_bytes: int) -> None:
-        """So much more, or less, is held for the client."""
+        """Add bytes to what is held for the client, or subtract them where ``more_bytes`` is negative."""
         self.queued_bytes += more_bytes
         self.account.queued_bytes += more_bytes
         self._runtime.queued.size_bytes += more_bytes
 
     def count_for(self, name: str) -> None:
-        """From now on what the session holds counts for the user of this name."""
-        if name == self.account.name or self._is_over:
+        """Move what the session holds to the account of the user with this name."""
+        if name == self.account.name or self._is_closed:
             return
         before, self.account = self.account, self._runtime.accounts.enter(name)
         for account, sign in ((before, -1), (self.account, 1)):
@@ -111,18 +111,18 @@ class Holder(Recipient):
         self._runtime.accounts.leave(before)
 
     def close_account(self) -> None:
-        """The session is over, and holds nothing; whatever is done with it from here on counts nowhere."""
-        if self._is_over:
+        """Remove the ended session from its account; later changes are not counted."""
+        if self._is_closed:
             return
-        self._count_away(0)
-        self._count_large(0)
-        self._hold(0, 0)
+        self._count_offline_inflight(0)
+        self._count_large_inflight(0)
+        self._set_held(0, 0)
         self._count_session(-1)
-        self._is_over = True
+        self._is_closed = True
         self._runtime.accounts.leave(self.account)
 
-    def _hold(self, subscription_bytes: int, will_bytes: int) -> None:
-        if self._is_over:
+    def _set_held(self, subscription_bytes: int, will_bytes: int) -> None:
+        if self._is_closed:
             return
         for account in (self.account, self._runtime.accounts.all):
             account.subscription_bytes += subscription_bytes - self.subscription_bytes
@@ -135,14 +135,14 @@ class Holder(Recipient):
             self.account.sessions += one
             self._runtime.accounts.all.sessions += one
 
-    def _count_away(self, size_bytes: int) -> None:
-        """Count what is in flight among what waits for all clients together, while the client is away."""
-        if not self._is_over:
-            self.count_queued(size_bytes - self._away_bytes)
-            self._away_bytes = size_bytes
+    def _count_offline_inflight(self, size_bytes: int) -> None:
+        """Set the bytes in flight to a disconnected client; they count as queued."""
+        if not self._is_closed:
+            self.count_queued(size_bytes - self._offline_inflight_bytes)
+            self._offline_inflight_bytes = size_bytes
 
-    def _count_large(self, size_bytes: int) -> None:
-        """Count large messages in flight among what waits for all clients together."""
-        if not self._is_over:
-            self.count_queued(size_bytes - self._large_bytes)
-            self._large_bytes = size_bytes
+    def _count_large_inflight(self, size_bytes: int) -> None:
+        """Set the bytes of large messages in flight to a connected client; they count as queued."""
+        if not self._is_closed:
+            self.count_queued(size_bytes - self._large_inflight_bytes)
+            self._large_inflight_bytes = size_bytes
