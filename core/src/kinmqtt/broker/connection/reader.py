@@ -111,19 +111,14 @@ class Reader(Intake):
             slices.hurry()
         may_wait = len(data) > SMALL_READ_BYTES or not self.version or slices.is_heavy or slices.is_flooded
         if may_wait and slices.is_over():
-            # Under load, such as many new clients at once, input waits for a later turn.
-            framer.hold(data)
-            if services.overload.slows:
-                self.pause_for(len(data) / SLOW_BYTES_PER_S)
-            self._await_turn()
-            self._count_inbound(False)
+            self._defer(data)
             return
         was_large = framer.buffered_bytes > LARGE_READ_BYTES
         frames = self._cut(data)
         if services.overload.slows and len(data) >= SLOWED_FROM_BYTES:
             if framer.buffered_bytes or framer.is_behind or _has_publish(frames):
                 self.pause_for(len(data) / SLOW_BYTES_PER_S)
-        if was_large and frames and runtime.slices.is_over():
+        if was_large and frames and slices.is_over():
             # Reading and joining the large packet used up the slice.
             gate.rest = PendingRead(frames, None, False)
             self._await_turn()
@@ -135,10 +130,18 @@ class Reader(Intake):
         if buffered_bytes or self.inbound_bytes or gate.holds_packets:
             self._count_inbound(bool(frames))
             if buffered_bytes > LARGE_READ_BYTES:
-                runtime.slices.hurry()
+                slices.hurry()
         if len(self.outbox.packets) > MANY_PIECES:
             # For many small answers the pieces take more memory than the bytes.
             self.outbox.flush()
+
+    def _defer(self, data: bytes) -> None:
+        """Keep bytes for a later turn: there is load, such as many new clients at once."""
+        self.framer.hold(data)
+        if self.services.overload.slows:
+            self.pause_for(len(data) / SLOW_BYTES_PER_S)
+        self._await_turn()
+        self._count_inbound(False)
 
     def wait_for(self, work: Deferred[None]) -> bool | None:
         """Hold later packets until ``work`` is done; returns the result for the handler to return."""
