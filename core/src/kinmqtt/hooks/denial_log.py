@@ -1,4 +1,4 @@
-"""What the log says of clients that are refused: who they say they are, and which plugin has decided."""
+"""Logs denied clients: the name they claim, and the plugin that decided."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 log = Logger("kinmqtt.denials")
 
 LONGEST: Final = 100
-"""Characters of a name that stand in the log: whoever is refused must not fill it."""
+"""Characters of a name in the log, so that a denied client can't fill the log."""
 
 _DOES: Final = {
     Action.PUBLISH: "publish to",
@@ -23,7 +23,7 @@ _DOES: Final = {
 
 
 class Denials:
-    """Whether each denial of an authorizer gets a line in the log: with `kinmqtt run --log-level debug`."""
+    """Logs each denial of an authorizer, with `kinmqtt run --log-level debug`."""
 
     __slots__ = ("told",)
 
@@ -31,7 +31,7 @@ class Denials:
         self.told = False
 
     def tell(self, request: AuthorizationRequest, ruling: HookVerdict) -> None:
-        """A line at level debug; where nobody wants it nothing is put together."""
+        """Log a denial at level debug; if that is off, nothing is formatted."""
         if not self.told:
             return
         client, decision = request.client, ruling.decision
@@ -50,11 +50,11 @@ class Denials:
 
 
 DENIALS: Final = Denials()
-"""This process's: it has one log."""
+"""The only instance of this process, because the process has one log."""
 
 
 def applicant(client_id: str, username: str | None) -> str:
-    """Who somebody says to be that has not been let in; never what the password was."""
+    """Describe a client that was not accepted by the names it claims, never by its password."""
     return f"client {shown(client_id)}, {user(username)}" if client_id else f"no client id, {user(username)}"
 
 
@@ -64,5 +64,5 @@ def user(name: str | None) -> str:
 
 
 def shown(text: str) -> str:
-    """A text of a client's for the log: in quotes, on one line, and not too long."""
+    """A client's text for the log: quoted, on one line, and cut to :data:`LONGEST` characters."""
     return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}…"
