@@ -54,7 +54,7 @@ def test_a_disk_that_fails_loses_nothing(tmp_path: Path, fault: str, durability:
     run.life_s = 4.0 if fault == "slow-fsync" else 0.3
     if fault != "slow-fsync":
         # Each broker has failed before it is killed, on a machine that has much to do as well.
-        run.lives_until = lambda: said(tmp_path / "data").count("can't keep anything") > run.kills
+        run.lives_until = lambda: said(tmp_path / "data").count("can't write") > run.kills
 
     asyncio.run(run.kill(3))
 

@@ -79,8 +79,8 @@ def test_a_full_disk_refuses_with_a_reason_and_recovers(broker: BrokerProcess, t
     assert len(acknowledged) > 100
     assert set(acknowledged) | set(more) <= set(received)
     assert received == sorted(received)
-    broker.wait_for_line("can't keep anything: database or disk is full")
-    broker.wait_for_line("keeps what it is given again")
+    broker.wait_for_line("can't write: database or disk is full")
+    broker.wait_for_line("can write again")
 
 
 def _publish_until_refused(port: int, first: int, most: int = 100_000) -> tuple[list[int], ReasonCode | None]:

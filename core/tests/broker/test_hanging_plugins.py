@@ -32,8 +32,7 @@ def test_a_plugin_that_hangs_on_a_notice_is_told_the_next() -> None:
 
     assert told == ["1", "2", "3"]
     assert lines == [
-        "plugin hanging: published has not come to its end within 30 s and is cancelled; notices that waited for it: "
-        "1"
+        "plugin hanging: published has not ended within 30 s and is cancelled; notices that waited for it: 1"
     ]
 
 
@@ -55,7 +54,7 @@ def test_how_long_a_notice_may_take_is_a_setting() -> None:
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        (None, Health(HealthState.DEGRADED, "published did not come to its end within 30 s")),
+        (None, Health(HealthState.DEGRADED, "published did not end within 30 s")),
         (Health(HealthState.HEALTHY, "7 users"), Health(HealthState.DEGRADED, "published … 30 s; 7 users")),
         (Health(HealthState.FAILED), Health(HealthState.FAILED, "published … 30 s")),
     ],
@@ -74,7 +73,7 @@ def test_a_plugin_that_hangs_is_degraded(own: Health | None, expected: Health) -
     house.advance(31)
     later = house.result(house.broker.health()).get("hanging")
 
-    long = "published did not come to its end within 30 s"
+    long = "published did not end within 30 s"
     assert found == evolve(expected, text=expected.text.replace("published … 30 s", long))
     assert later == own
 
@@ -90,6 +89,5 @@ def test_a_broker_that_stops_names_the_notice_that_hangs() -> None:
 
     assert stopped.called
     assert lines == [
-        "plugin hanging: the broker stops, and published has not come to its end; it is cancelled; notices that are "
-        "lost behind it: 1"
+        "plugin hanging: the broker stops before published has ended; it is cancelled; notices lost behind it: 1"
     ]

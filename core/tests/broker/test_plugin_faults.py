@@ -41,7 +41,7 @@ def test_a_plugin_can_not_publish_what_no_packet_carries() -> None:
     """context.publish refuses an invalid topic at once, in the plugin's face."""
     house = House()
 
-    with pytest.raises(ValueError, match="'a/\\+' is no topic name"):
+    with pytest.raises(ValueError, match="'a/\\+' is not a topic name"):
         house.broker.publish(Message("a/+"))
 
 

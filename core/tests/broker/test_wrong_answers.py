@@ -58,15 +58,15 @@ def broken_items(*items: Any) -> Any:
 A = Subscription("a", 1)
 
 WRONG_SUBSCRIPTIONS = [
-    ("a/b", "answered a str; expected a sequence of Subscription"),
-    (["a/b"], "answered a str as number 1; expected a sequence of Subscription"),
-    ([A, None], "answered None as number 2; expected a sequence of Subscription"),
-    (A, "answered a Subscription; expected a sequence of Subscription"),
-    (True, "answered the bool True; expected a sequence of Subscription"),
-    ({"a": 1}, "answered a dict; expected a sequence of Subscription"),
-    ([Subscription(None, 1)], "answered an invalid Subscription as number 1: its filter is None, not str"),  # type: ignore[arg-type]
+    ("a/b", "returned a str; expected a sequence of Subscription"),
+    (["a/b"], "returned a str as number 1; expected a sequence of Subscription"),
+    ([A, None], "returned None as number 2; expected a sequence of Subscription"),
+    (A, "returned a Subscription; expected a sequence of Subscription"),
+    (True, "returned the bool True; expected a sequence of Subscription"),
+    ({"a": 1}, "returned a dict; expected a sequence of Subscription"),
+    ([Subscription(None, 1)], "returned an invalid Subscription as number 1: its filter is None, not str"),  # type: ignore[arg-type]
     (lambda: broken_items(A), None),
-    (lambda: succeed("a/b"), "answered a str; expected a sequence of Subscription"),
+    (lambda: succeed("a/b"), "returned a str; expected a sequence of Subscription"),
 ]
 
 
@@ -90,7 +90,7 @@ WRONG_DECISIONS = [
     (True, "the bool True"),
     ("yes", "a str"),
     (Verdict.ALLOW, "a Verdict"),
-    (deny(ReasonCode.SUCCESS), "an invalid Decision: it refuses with the reason 0x00, which says success"),
+    (deny(ReasonCode.SUCCESS), "an invalid Decision: it refuses with the reason 0x00, which means success"),
     (Decision("allow"), "an invalid Decision: its verdict is a str, not a Verdict"),  # type: ignore[arg-type]
     (
         Authenticated(Verdict.ALLOW, identity="ann"),
@@ -115,7 +115,7 @@ def test_a_wrong_answer_of_an_authenticator_lets_nobody_in(answer: Any, shown: s
     assert peer.connack.reason is ReasonCode.SERVER_UNAVAILABLE
     assert peer.closed
     [line] = lines
-    assert line.startswith(f"plugin wrong: authenticate answered {shown}")
+    assert line.startswith(f"plugin wrong: authenticate returned {shown}")
     assert house.assembly.metrics.sum("plugin.failures") == 1
 
 
@@ -161,7 +161,7 @@ CONSEQUENCES: list[tuple[str, Any, Callable[[House], Any], Any]] = [
         "reload",
         "not now",
         reloaded,
-        "wrong: what holds now is not known: reload answered a str; expected a sequence of str",
+        "wrong: what holds now is not known: reload returned a str; expected a sequence of str",
     ),
 ]
 
@@ -180,7 +180,7 @@ def test_a_wrong_answer_has_the_consequence_of_a_failure(
 
     assert found == expected
     if not isinstance(answer, Disconnect):
-        assert any(line.startswith(f"plugin wrong: {hook} answered ") for line in lines)
+        assert any(line.startswith(f"plugin wrong: {hook} returned ") for line in lines)
         assert house.assembly.metrics.sum("plugin.failures") > 0
 
 
@@ -202,7 +202,7 @@ def test_what_is_answered_in_a_generator_never_runs_and_is_named() -> None:
     def start(context: Any) -> Any:
         yield Deferred()
 
-    with pytest.raises(AssemblyError, match=r"'wrong' can't start: .*answered a generator, whose body never runs"):
+    with pytest.raises(AssemblyError, match=r"'wrong' can't start: .*returned a generator, whose body never runs"):
         House(plugins={"wrong": plugin(start=start)})
 
 
@@ -220,10 +220,10 @@ def test_where_nothing_is_expected_an_answer_is_ignored(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("hook", "answer", "complaint"),
     [
-        ("limiter_needs", None, "limiter_needs answered None; expected LimiterNeeds"),
+        ("limiter_needs", None, "limiter_needs returned None; expected LimiterNeeds"),
         ("limiter_needs", LimiterNeeds("publish"), "its kinds are a str, not a set of ResourceKind"),  # type: ignore[arg-type]
-        ("settings_class", {"a": int}, "settings_class answered a dict; expected None or type"),
-        ("settings_class", int, "int is no attrs class"),
+        ("settings_class", {"a": int}, "settings_class returned a dict; expected None or type"),
+        ("settings_class", int, "int is not an attrs class"),
     ],
 )
 def test_a_wrong_answer_at_assembly_stops_it(hook: str, answer: Any, complaint: str) -> None:
@@ -245,7 +245,7 @@ def test_wrong_sys_topics_are_left_out(answer: Any) -> None:
     house.advance(2)
 
     assert [payload for _, payload, _ in sub.messages][:1] == [b"1"]
-    assert [line.split(" answered")[0] for line in lines] == ["plugin wrong: sys_topics"]
+    assert [line.split(" returned")[0] for line in lines] == ["plugin wrong: sys_topics"]
 
 
 def test_an_answer_is_shown_without_what_may_be_a_secret() -> None:

@@ -36,7 +36,7 @@ def test_retained_messages_come_along() -> None:
 @pytest.mark.parametrize("filter", ["a/#/b", "", "$share/g", "a/${clientid}+"])
 def test_a_filter_that_is_none_is_refused(filter: str) -> None:
     """By the settings, and not anew for each client."""
-    with pytest.raises(ValueError, match="is no topic filter"):
+    with pytest.raises(ValueError, match="is not a topic filter"):
         TemplateSettings(filter=filter)
 
 

@@ -53,14 +53,14 @@ def test_a_text_has_one_spelling(text: str, name: str) -> None:
 )
 def test_a_forbidden_sign_is_named(text: str) -> None:
     """Each table of RFC 4013 section 2.3 holds; the text itself, which may be a password, is not in the error."""
-    with pytest.raises(ValueError, match=r"U\+[0-9A-F]{4,6} in it, which SASLprep forbids"):
+    with pytest.raises(ValueError, match=r"U\+[0-9A-F]{4,6}, which SASLprep forbids"):
         prepared(text)
 
 
 @pytest.mark.parametrize("text", ["\u06271", "\u0627a\u0628", "1\u0627"])
 def test_directions_of_writing_do_not_mix(text: str) -> None:
     """RFC 3454 section 6: one with letters from right to left has none of the others, and begins and ends so."""
-    with pytest.raises(ValueError, match=r"SASLprep forbids|from right to left"):
+    with pytest.raises(ValueError, match=r"SASLprep forbids|it is right-to-left, but"):
         prepared(text)
 
 

@@ -236,10 +236,10 @@ def test_the_user_name_of_connect_counts_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("\uff55ser", "write 'user', which is what SASLprep makes of it"),
-        ("us\u00ader", "write 'user', which is what SASLprep makes of it"),
-        ("us\u202eer", r"U\+202E in it, which SASLprep forbids"),
-        ("\u00ad", "nothing left of the name"),
+        ("\uff55ser", "write 'user', the name after SASLprep"),
+        ("us\u00ader", "write 'user', the name after SASLprep"),
+        ("us\u202eer", r"U\+202E, which SASLprep forbids"),
+        ("\u00ad", "the name is empty after SASLprep"),
     ],
 )
 def test_a_name_in_the_settings_has_its_one_spelling(name: str, problem: str) -> None:
@@ -299,13 +299,13 @@ SHORT = b64encode(bytes(31)).decode()
 @pytest.mark.parametrize(
     ("secret", "problem"),
     [
-        (f"0:AAAA${KEY}:{KEY}", "the iterations must be 1 at least"),
-        (f"00:AAAA${KEY}:{KEY}", "the iterations must be 1 at least"),
-        (f"1:AAA${KEY}:{KEY}", "its salt is no base64"),
-        (f"1:AAAA${KEY[:-1]}:{KEY}", "its StoredKey is no base64"),
-        (f"1:AAAA${KEY}:{KEY[:-1]}", "its ServerKey is no base64"),
-        (f"1:AAAA${SHORT}:{KEY}", "its StoredKey has 31 bytes in place of 32"),
-        (f"1:AAAA${KEY}:AAAA{KEY}", "its ServerKey has 35 bytes in place of 32"),
+        (f"0:AAAA${KEY}:{KEY}", "the number of iterations must be at least 1"),
+        (f"00:AAAA${KEY}:{KEY}", "the number of iterations must be at least 1"),
+        (f"1:AAA${KEY}:{KEY}", "its salt is not base64"),
+        (f"1:AAAA${KEY[:-1]}:{KEY}", "its StoredKey is not base64"),
+        (f"1:AAAA${KEY}:{KEY[:-1]}", "its ServerKey is not base64"),
+        (f"1:AAAA${SHORT}:{KEY}", "its StoredKey has 31 bytes instead of 32"),
+        (f"1:AAAA${KEY}:AAAA{KEY}", "its ServerKey has 35 bytes instead of 32"),
     ],
 )
 def test_a_secret_with_a_faulty_part_is_refused(secret: str, problem: str) -> None:

@@ -130,13 +130,13 @@ def test_without_rules_it_stays_out_of_the_way() -> None:
 
 def test_a_reference_to_a_group_that_is_none() -> None:
     """Is found before it makes a topic shorter than was meant."""
-    with pytest.raises(ValueError, match=r"target has \$3, and the pattern only 1 groups"):
+    with pytest.raises(ValueError, match=r"target has \$3, but the pattern has only 1 groups"):
         _rule("(x)", "a/$3")
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
     """With what is wrong with it."""
-    with pytest.raises(ValueError, match="no regular expression"):
+    with pytest.raises(ValueError, match="not a regular expression"):
         _rule("(", "x")
 
 

@@ -102,7 +102,7 @@ def test_nobody_decides() -> None:
 
     assert (publish.decision.allowed, publish.by) == (True, "")
     assert connect.decision.reason is ReasonCode.NOT_AUTHORIZED
-    assert connect.lines()[-1].endswith("no authenticator spoke for the client (no plugin decides)")
+    assert connect.lines()[-1].endswith("no authenticator accepted the client (no plugin decides)")
 
 
 def test_who_is_let_in_under_another_name_is_asked_about_under_that() -> None:

@@ -52,7 +52,7 @@ def test_a_synchronous_hook_must_answer_at_once(desk: Desk, answer: Callable[...
     """Something to wait for is a mistake, even where it has its value already."""
     [call] = desk.calls(answer, synchronous=True)
 
-    with pytest.raises(TypeError, match="hook must answer at once"):
+    with pytest.raises(TypeError, match="hook must be synchronous"):
         call()
 
 

@@ -250,6 +250,6 @@ def test_publish_on_behalf_of_a_client_refuses_what_is_no_message(plugin: Plugin
     rules = Rules()
     House(plugins={"plugin": plugin, "rules": rules})
 
-    with pytest.raises(ValueError, match="is no topic name"):
+    with pytest.raises(ValueError, match="is not a topic name"):
         plugin.context.publish(Message("a/#"), on_behalf_of=Client("a"))
     assert rules.asked == []

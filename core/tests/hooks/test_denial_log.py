@@ -84,7 +84,7 @@ def test_a_client_for_whom_nobody_speaks_is_named_too(lines: list[tuple[str, str
 
     assert [line for _, line in lines] == [
         "connection from 192.0.2.1:50000 (client 'stranger', no user name) refused: "
-        "no authenticator spoke for the client (0x87 NOT_AUTHORIZED)"
+        "no authenticator accepted the client (0x87 NOT_AUTHORIZED)"
     ]
 
 

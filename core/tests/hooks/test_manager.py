@@ -216,7 +216,9 @@ class NewWrapper:
 @pytest.mark.parametrize("plugin", [OldWrapper(), NewWrapper()])
 def test_wrappers_are_refused(plugin: Any) -> None:
     """The broker combines answers itself, and a wrapper would be called by nobody."""
-    with pytest.raises(AssemblyError, match="plugin 'a' wraps the hook authenticate; the broker combines answers"):
+    with pytest.raises(
+        AssemblyError, match="plugin 'a' wraps the hook authenticate; hook wrappers are not supported"
+    ):
         manager({"a": plugin})
 
 
@@ -257,8 +259,8 @@ class ForeignHook:
     [
         (MisspeltHook(), "there is no hook 'authentcate'; did you mean 'authenticate'?"),
         (MisspeltArgument(), "the hook authenticate has no argument 'reqest'; did you mean 'request'?"),
-        (ForeignArgument(), "the hook authenticate has no argument 'xyz'; those it has: request"),
-        (ForeignHook(), "there is no hook 'xyz'; docs/ lists those there are"),
+        (ForeignArgument(), "the hook authenticate has no argument 'xyz'; it has request"),
+        (ForeignHook(), "there is no hook 'xyz'; see the list in docs/"),
     ],
 )
 def test_a_misspelt_hook_or_argument_is_told_with_what_is_near(plugin: Any, message: str) -> None:

@@ -146,7 +146,7 @@ def test_a_plugin_that_never_answers_is_bounded_too(desk: Desk, monkeypatch: pyt
 
     assert desk.count("plugin.calls", "p", "notice") == 1
     assert desk.count("plugin.notices_dropped", "p", "notice") == 3
-    assert lines == ["plugin p is too slow for notice: 3 notices wait, others are dropped"]
+    assert lines == ["plugin p is too slow for notice: 3 notices are queued, others are dropped"]
 
 
 def test_notices_about_a_topic_go_to_those_it_concerns(desk: Desk) -> None:
@@ -187,9 +187,7 @@ def test_a_notice_that_never_ends_is_cancelled_and_the_next_is_told(desk: Desk, 
     assert (before, told) == ([1], [1, 2])
     assert desk.count("plugin.notices_timed_out", "p", "notice") == 1
     assert desk.count("plugin.failures", "p", "notice") == 1
-    assert lines == [
-        "plugin p: notice has not come to its end within 30 s and is cancelled; notices that waited for it: 1"
-    ]
+    assert lines == ["plugin p: notice has not ended within 30 s and is cancelled; notices that waited for it: 1"]
 
 
 def test_a_plugin_hangs_until_it_comes_to_an_end_with_something(desk: Desk) -> None:
@@ -274,8 +272,8 @@ def test_what_does_not_end_when_it_is_cancelled_is_left_alone(desk: Desk) -> Non
 
     assert (before, told) == ([1], [1, 2])
     assert [line.partition(";")[0] for line in lines[1:]] == [
-        "plugin p: notice goes on although it was cancelled 1 s ago",
-        "plugin p: notice has ended after all",
+        "plugin p: notice still runs 1 s after it was cancelled",
+        "plugin p: notice ended late",
     ]
     assert desk.count("plugin.failures", "p", "notice") == 1
     assert desk.clock.pending() == 0
@@ -325,10 +323,7 @@ def test_a_stop_gives_up_what_hangs(desk: Desk) -> None:
 
     assert len(cancelled) == 1
     assert drained.called
-    assert lines == [
-        "plugin p: the broker stops, and notice has not come to its end; it is cancelled; notices that are lost "
-        "behind it: 2"
-    ]
+    assert lines == ["plugin p: the broker stops before notice has ended; it is cancelled; notices lost behind it: 2"]
     assert desk.clock.pending() == 0
 
 

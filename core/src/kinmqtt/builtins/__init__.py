@@ -1,7 +1,6 @@
-"""The embedded defaults. They are plugins as any other, found by a list instead of entry points.
+"""The embedded defaults: plugins like any other, but found by a list instead of entry points.
 
-A list, because the broker must work from a source tree and in a frozen application, where no entry point of the
-core's own is to be found, and because a built-in is what a family falls back to.
+A source tree or a frozen application has no entry points of the core, and every service family needs a fallback.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ BUILTINS: Final[dict[str, str]] = {
     "delayed": "kinmqtt.builtins.delayed:Delayed",
     "direct": "kinmqtt.builtins.direct:Direct",
 }
-"""Plugin name to ``module:attribute``, in the order in which they stand behind installed plugins."""
+"""Plugin name to ``module:attribute``, in the order in which they follow installed plugins."""
 
 DEFAULTS: Final[dict[str, str]] = {
     "subscription": "trie",
@@ -35,12 +34,12 @@ DEFAULTS: Final[dict[str, str]] = {
     "event": "memory",
     "cluster": "single_node",
 }
-"""The built-in that serves an exclusive family when neither the settings nor an installed plugin does."""
+"""Exclusive family to the built-in that serves it if neither the settings nor an installed plugin does."""
 
 PERSISTENT_DEFAULTS: Final[dict[str, str]] = dict.fromkeys(("queue", "retain", "session", "event"), "embedded")
-"""The same where there is a data directory."""
+"""The same for a broker with a data directory."""
 
 ANONYMOUS: Final = "anonymous"
-"""Accepts clients that show nothing."""
+"""Accepts clients without credentials."""
 CERTIFICATE: Final = "certificate"
-"""Accepts clients that have shown a certificate; only listeners that name it ask it."""
+"""Accepts clients with a TLS certificate. Only listeners that name it use it."""

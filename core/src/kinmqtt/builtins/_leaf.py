@@ -1,4 +1,4 @@
-"""What the built-in subscription indexes share: the subscriptions of one filter, and the book-keeping."""
+"""Shared parts of the built-in subscription indexes: the subscriptions of one filter, and counts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Leaf:
         self.filter = filter
         self.plain: dict[str, Subscriber] = {}
         self.groups: dict[str, dict[str, Subscriber]] | None = None
-        """Absent in most leaves, whose filter nobody shares."""
+        """``None`` in most leaves, because most filters have no shared subscriptions."""
         self.matches: Matches | None = None
-        """What a topic matches that matches nothing else; ``None`` when it must be put together anew."""
+        """The matches of a topic that matches this filter only; ``None`` after a change, until rebuilt."""
 
     def __len__(self) -> int:
         return len(self.plain) + (sum(map(len, self.groups.values())) if self.groups else 0)
 
     def members(self, share_group: str | None) -> dict[str, Subscriber]:
-        """Those of a group, which is made where it isn't there, or the plain ones."""
+        """Return the plain subscriptions, or those of a group, which is created if necessary."""
         if share_group is None:
             return self.plain
         if self.groups is None:
@@ -36,7 +36,7 @@ class Leaf:
         return self.groups.setdefault(share_group, {})
 
     def leave(self, client_id: str, share_group: str | None) -> bool:
-        """Forget a subscription; whether it was there."""
+        """Remove a subscription; return whether it existed."""
         if share_group is None:
             return self.plain.pop(client_id, None) is not None
         group = None if self.groups is None else self.groups.get(share_group)
@@ -49,7 +49,7 @@ class Leaf:
         return True
 
     def answer(self) -> Matches:
-        """This leaf's part of a match; made once for each change."""
+        """Return this leaf's part of a match; cached until the next change."""
         if self.matches is None:
             if self.groups is None:
                 self.matches = Matches(tuple(self.plain.values()))
@@ -60,7 +60,7 @@ class Leaf:
 
 
 def together(leaves: list[Leaf]) -> Matches:
-    """The matches of several filters as one answer."""
+    """Merge the matches of several filters."""
     if not leaves:
         return NO_MATCHES
     if len(leaves) == 1:
@@ -76,7 +76,7 @@ def together(leaves: list[Leaf]) -> Matches:
 
 
 class LeafIndex(SubscriptionIndex):
-    """An index that keeps a leaf for each distinct filter; subclasses say how a topic finds its leaves."""
+    """An index with a leaf for each distinct filter; subclasses find a topic's leaves."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -118,7 +118,7 @@ class LeafIndex(SubscriptionIndex):
         return self._count
 
     def distinct(self) -> int:
-        """How many distinct topic filters there are, without walking over them."""
+        """Return the number of distinct topic filters, in constant time."""
         return len(self._leaves)
 
     def filters(self) -> Iterator[tuple[str, int]]:
@@ -127,8 +127,8 @@ class LeafIndex(SubscriptionIndex):
 
     @abstractmethod
     def _attach(self, leaf: Leaf) -> None:
-        """Make a new filter's leaf findable, or raise ``SubscriptionRefused``."""
+        """Add a new filter's leaf to the index, or raise ``SubscriptionRefused``."""
 
     @abstractmethod
     def _detach(self, leaf: Leaf) -> None:
-        """Make a leaf that lost its last subscription unfindable."""
+        """Remove a leaf without subscriptions from the index."""

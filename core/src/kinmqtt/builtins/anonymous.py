@@ -1,4 +1,4 @@
-"""Lets everybody in, where the settings or a loopback-only listener allow it."""
+"""Accepts clients without credentials, if the settings or loopback-only listeners allow it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 class Anonymous:
     """The authenticator of last resort.
 
-    The composition root decides whether it is active (:mod:`kinmqtt.broker.assembly`): it is where
-    ``broker.allow_anonymous`` is true, or where nothing else authenticates and every listener is on loopback.
+    :mod:`kinmqtt.broker.assembly` activates it if ``broker.allow_anonymous`` is true, or if there is no other
+    authenticator and all listeners are on loopback.
     """
 
     @hookimpl
     def authenticate(self, request: ConnectRequest) -> Decision | None:
-        """Allow a client for which no other plugin spoke, without the user name that it gives.
+        """Allow a client that no other plugin decided on, and drop its user name.
 
-        Nobody has verified that, unless it is a certificate's.
+        Nobody has verified the name, unless it comes from a certificate.
         """
         return ALLOW if request.username_verified else ALLOW_ANONYMOUS

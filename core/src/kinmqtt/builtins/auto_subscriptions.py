@@ -1,4 +1,4 @@
-"""Subscriptions that clients have without asking, by templates."""
+"""Subscribes clients automatically, by templates in the settings."""
 
 from __future__ import annotations
 
@@ -23,28 +23,31 @@ _SHARED: Final = "$share/"
 
 
 def _check_filter(instance: TemplateSettings, attribute: Any, filter: str) -> None:
-    """Refuse a filter that no client could subscribe to."""
+    """Raise ``ValueError`` for a filter that no client could subscribe to."""
     try:
         group, _ = split_shared(_PLACEHOLDER.sub("x", filter))
     except RemoteError as error:
-        raise ValueError(f"{filter!r} is no topic filter: {error.text}") from None
+        raise ValueError(f"{filter!r} is not a topic filter: {error.text}") from None
     if group is not None and instance.no_local:
-        raise ValueError(f"no_local can't be: {filter!r} is shared, and MQTT has no such subscription")
+        raise ValueError(f"no_local is not allowed: {filter!r} is a shared subscription")
 
 
 @frozen(slots=True)
 class TemplateSettings:
-    """One subscription for everybody it can be filled in for."""
+    """A subscription for each client whose values complete the template."""
 
     filter: str = setting(
-        help="the topic filter, $share/group/ in front where it is shared; ${clientid} and ${username} are filled in",
+        help="the topic filter, $share/group/ in front if it is shared; ${clientid} and ${username} are replaced",
         validator=_check_filter,
     )
     qos: int = setting(0, help="the maximum QoS", minimum=0, maximum=2)
-    no_local: bool = setting(False, help="not the client's own messages")
-    retain_as_published: bool = setting(False, help="keep the RETAIN flag as it was published")
+    no_local: bool = setting(False, help="do not deliver the client's own messages")
+    retain_as_published: bool = setting(False, help="keep the RETAIN flag of the published message")
     retain_handling: int = setting(
-        0, help="retained messages: 0 at each connect, 1 when it is new, 2 never", minimum=0, maximum=2
+        0,
+        help="retained messages: 0 sends them at each connect, 1 only for a new subscription, 2 never",
+        minimum=0,
+        maximum=2,
     )
 
 
@@ -52,34 +55,34 @@ class TemplateSettings:
 class AutoSubscriptionsSettings:
     """``[plugins.auto_subscriptions]``."""
 
-    subscriptions: tuple[TemplateSettings, ...] = setting((), help="what every client is subscribed to")
+    subscriptions: tuple[TemplateSettings, ...] = setting((), help="the subscriptions of every client")
 
 
 class AutoSubscriptions:
-    """Answers ``initial_subscriptions`` from the settings."""
+    """Implements ``initial_subscriptions`` from the settings."""
 
     def __init__(self) -> None:
         self._templates: tuple[TemplateSettings, ...] = ()
 
     @hookimpl
     def settings_class(self) -> type[AutoSubscriptionsSettings]:
-        """The templates."""
+        """Return the class of the settings."""
         return AutoSubscriptionsSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the templates."""
+        """Read the templates."""
         self._templates = context.settings.subscriptions
 
     @hookimpl
     def reload(self, settings: AutoSubscriptionsSettings) -> Sequence[str]:
-        """Take new templates; they hold for whoever connects from now on."""
+        """Use new templates for clients that connect from now on."""
         self._templates = settings.subscriptions
         return ()
 
     @hookimpl
     def initial_subscriptions(self, client: Client) -> Sequence[Subscription]:
-        """The templates that can be filled in for this client."""
+        """Return the subscriptions of this client, from all templates that its values complete."""
         return [
             Subscription(
                 filter,
@@ -95,10 +98,10 @@ class AutoSubscriptions:
 
 
 def _filled_in(template: str, client: Client) -> Iterator[tuple[str | None, str]]:
-    """The share group and the filter, where the template can be filled in for a client."""
+    """Yield share group and filter, if the client has all values of the template."""
     group = None
     if template.startswith(_SHARED):
-        # Apart, so that the client's name does not begin what it is subscribed to either.
+        # The group is split off first, so that a client's name can't add one.
         group_template, _, template = template[len(_SHARED) :].partition("/")
         group = fill_in(group_template, client, begins=False)
         if group is None:

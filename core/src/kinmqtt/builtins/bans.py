@@ -1,4 +1,4 @@
-"""A black list of clients, users and addresses, each for ever or until a moment."""
+"""Bans clients, users and addresses, permanently or until a given time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _BANNED = ReasonCode.BANNED
 
 
 def _moment(text: str) -> float:
-    """Seconds since the epoch of an ISO 8601 time; one without a zone is UTC."""
+    """Parse an ISO 8601 time to seconds since the epoch; without a time zone it is UTC."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time; write 2027-01-31T12:00:00Z") from None
+        raise ValueError(f"{text!r} is not a time; write for example 2027-01-31T12:00:00Z") from None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
@@ -42,7 +42,7 @@ def _check_network(instance: object, attribute: Any, value: str | None) -> None:
 
 @frozen(slots=True)
 class BanSettings:
-    """Whom to keep out: everything that is given must fit."""
+    """A ban. A client must match all given conditions."""
 
     client_id: str | None = setting(None, help="this client id")
     username: str | None = setting(None, help="this user name")
@@ -50,20 +50,20 @@ class BanSettings:
         None, help="this address or network, such as 192.0.2.0/24", validator=_check_network
     )
     until: str | None = setting(
-        None, help="a time such as 2027-01-31T12:00:00Z; for ever where left out", validator=_check_moment
+        None, help="a time such as 2027-01-31T12:00:00Z; default: permanent", validator=_check_moment
     )
-    why: str = setting("banned", help="what the client and the log are told")
+    why: str = setting("banned", help="the reason for the client and the log")
 
     def __attrs_post_init__(self) -> None:
         if self.client_id is None and self.username is None and self.address is None:
-            raise ValueError("name a client_id, a username or an address: this would ban everybody")
+            raise ValueError("give a client_id, a username or an address: this entry would ban all clients")
 
 
 @frozen(slots=True)
 class BansSettings:
     """``[plugins.bans]``."""
 
-    entries: tuple[BanSettings, ...] = setting((), help="who is kept out")
+    entries: tuple[BanSettings, ...] = setting((), help="the bans")
 
 
 @frozen(slots=True)
@@ -89,7 +89,7 @@ class _Ban:
 
 
 class Bans:
-    """Keeps those out who are on the list, before anybody asks who they are."""
+    """Refuses banned clients: addresses and CONNECT's names before authentication, verified names after it."""
 
     def __init__(self) -> None:
         self._bans: tuple[_Ban, ...] = ()
@@ -97,36 +97,36 @@ class Bans:
 
     @hookimpl
     def settings_class(self) -> type[BansSettings]:
-        """The list."""
+        """Return the class of the settings."""
         return BansSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the list."""
+        """Read the bans."""
         self._context = context
         self._take(context.settings)
 
     @hookimpl
     def reload(self, settings: BansSettings) -> Sequence[str]:
-        """Take a new list; it holds for whoever connects from now on."""
+        """Use new bans for clients that connect from now on."""
         self._take(settings)
         return ()
 
     @hookimpl
     def connection_opened(self, address: Address) -> Decision | None:
-        """Refuse a banned address before a byte is read."""
+        """Refuse a banned address before any byte is read."""
         ban = self._find(address.host, None, None, address_only=True)
         return None if ban is None else deny(_BANNED, ban.why)
 
     @hookimpl
     def connect_received(self, request: ConnectRequest) -> Reject | None:
-        """Refuse a banned client or user by what it says of itself."""
+        """Refuse a banned client or user by the names in CONNECT."""
         ban = self._find(request.address.host, request.client_id, request.username)
         return None if ban is None else Reject(_BANNED, ban.why)
 
     @hookimpl
     def choose_server(self, client: Client, redirect: Redirect | None) -> Reject | None:
-        """Refuse a banned client or user by what the authenticator says it is."""
+        """Refuse a banned client or user by the names that the authenticator verified."""
         ban = self._find(client.address.host, client.client_id, client.username)
         return None if ban is None else Reject(_BANNED, ban.why)
 

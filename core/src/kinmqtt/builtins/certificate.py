@@ -1,4 +1,4 @@
-"""Lets in clients that have shown a certificate, where a listener names it: ``authenticators = ["certificate"]``."""
+"""Accepts clients with a TLS certificate on listeners with ``authenticators = ["certificate"]``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @hookimpl
 def authenticate(request: ConnectRequest) -> Decision | None:
-    """Allow who came with a certificate: TLS has verified it by then. Abstain otherwise.
+    """Allow a client with a certificate, which TLS has verified; abstain otherwise.
 
-    The user name is the certificate's where the listener has ``username_from``. Left out, CONNECT's is dropped:
-    whoever has a certificate could give any.
+    The user name is the certificate's if the listener has ``username_from``. Otherwise CONNECT's user name is
+    dropped, because any holder of a certificate could claim any name.
     """
     if request.certificate_subject is None:
         return None

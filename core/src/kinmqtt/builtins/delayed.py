@@ -1,4 +1,4 @@
-"""Delayed publish: ``$delayed/<seconds>/<topic>`` is published to ``<topic>`` when the time has come."""
+"""Delayed publish: a message to ``$delayed/<seconds>/<topic>`` is published to ``<topic>`` after that time."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ if TYPE_CHECKING:
 PREFIX: Final = "$delayed/"
 
 HELD_BYTES: Final = 300
-"""What a message that waits takes besides itself and what is kept of it, about."""
+"""Approximate overhead of a delayed message and its stored copy."""
 AT_ONCE: Final = 20
-"""Messages published in one turn of the event loop, however many are due in the same second."""
+"""Maximum number of messages published in one turn of the event loop."""
 
 
 @frozen(slots=True)
 class DelayedSettings:
     """``[plugins.delayed]``."""
 
-    max_messages: int = setting(10_000, help="messages that may wait at one time", minimum=0)
+    max_messages: int = setting(10_000, help="the maximum number of delayed messages", minimum=0)
     max_bytes: int = setting(
-        64 << 20, help="what they may take in memory, with what is kept of them, about", unit="bytes", minimum=0
+        64 << 20, help="the approximate memory for delayed messages and their stored copies", unit="bytes", minimum=0
     )
-    max_messages_per_client: int = setting(1000, help="how many of them may be of one client id", minimum=0)
-    max_bytes_per_client: int = setting(8 << 20, help="what these may take", unit="bytes", minimum=0)
+    max_messages_per_client: int = setting(1000, help="the maximum number for one client id", minimum=0)
+    max_bytes_per_client: int = setting(
+        8 << 20, help="the memory for the delayed messages of one client id", unit="bytes", minimum=0
+    )
     user_share: float = setting(
         0.5,
-        help="how much of max_messages and max_bytes one user may take, or one address of those without a user name "
-        "that was checked; 1 for all of it",
+        help="the share of max_messages and max_bytes for one user, or for one address without a verified user name; "
+        "1 for all of it",
         minimum=0.001,
         maximum=1,
     )
@@ -51,41 +53,41 @@ class DelayedSettings:
 
 @frozen(slots=True, order=True)
 class _Held:
-    """A message that waits, in the order of its time."""
+    """A delayed message, ordered by its due time."""
 
     due: float
-    """On the monotonic clock."""
+    """In seconds of the monotonic clock."""
     serial: int
     key: str = field(order=False)
     message: Message = field(order=False)
     client: Client = field(order=False)
-    """Who has left it, as it was then."""
+    """The publisher, as it was at the time of publishing."""
     size_bytes: int = field(order=False)
 
     @property
     def client_id(self) -> str:
-        """Whose it is."""
+        """The publisher's client id."""
         return self.client.client_id
 
     @property
     def user(self) -> str:
-        """Whose share it takes."""
+        """The user or address whose share the message counts against."""
         return self.client.quota_key
 
 
 class _Tally:
-    """How many messages wait, and what they take: of each of some names, and in all."""
+    """Number and size of delayed messages, by name and in total."""
 
     def __init__(self) -> None:
         self.messages = self.size_bytes = 0
         self._by_name: dict[str, tuple[int, int]] = {}
 
     def of(self, name: str) -> tuple[int, int]:
-        """Messages and bytes of one name."""
+        """Return the number and size in bytes for one name."""
         return self._by_name.get(name, (0, 0))
 
     def add(self, name: str, messages: int, size_bytes: int) -> None:
-        """So many more, or less."""
+        """Add to the number and size; negative values subtract."""
         self.messages += messages
         self.size_bytes += size_bytes
         its_messages, its_bytes = self.of(name)
@@ -96,10 +98,10 @@ class _Tally:
 
 
 class Delayed:
-    """Holds messages until they are due, over restarts where the broker keeps anything.
+    """Holds messages until they are due; they survive restarts if the broker has persistence.
 
-    A client needs the right to publish to both names: to that under ``$delayed/``, which the broker asks for of every
-    PUBLISH, and to the topic itself, when it leaves the message and again when that is due.
+    A client needs the right to publish to both topics: to the one under ``$delayed/``, which the broker checks for
+    each PUBLISH, and to the target topic, which is checked at publishing and again when the message is due.
     """
 
     def __init__(self) -> None:
@@ -108,19 +110,19 @@ class Delayed:
         self._waiting: list[_Held] = []
         self._clients = _Tally()
         self._users = _Tally()
-        """Of each client id and of each user; those with them whose keeping is under way."""
+        """By client id and by user; includes messages whose commit is pending."""
         self._serial = 0
         self._timer: Timer | None = None
         self._armed_for = 0.0
 
     @hookimpl
     def settings_class(self) -> type[DelayedSettings]:
-        """The bounds."""
+        """Return the class of the settings."""
         return DelayedSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the bounds, and the topics."""
+        """Read the bounds and claim the topics."""
         self._context = context
         context.claim_topics(f"{PREFIX}#", Action.PUBLISH, Action.WILL)
         self._settings = context.settings
@@ -129,13 +131,13 @@ class Delayed:
 
     @hookimpl
     async def start(self, context: Context) -> None:
-        """Take up what waited when the broker stopped; what has become due meanwhile is published at once."""
+        """Load the delayed messages; those that are due by now are published immediately."""
         values = await context.persisted()
         for key, value in sorted(values.items()):
             try:
                 due, message, client = _unpacked(value)
             except (ValueError, TypeError, KeyError) as error:
-                context.log.error("what is kept as {key} is no delayed message: {error}", key=key, error=error)
+                context.log.error("the stored value {key} is not a delayed message: {error}", key=key, error=error)
                 continue
             moment = context.clock.monotonic() + due - context.clock.now()
             self._serial += 1
@@ -146,13 +148,13 @@ class Delayed:
 
     @hookimpl
     def reload(self, settings: DelayedSettings) -> tuple[str, ...]:
-        """Take new bounds; what waits already goes on waiting."""
+        """Use new bounds; messages that are already delayed stay."""
         self._settings = settings
         return ()
 
     @hookimpl
     def stop(self) -> None:
-        """Wait for nothing more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -162,17 +164,17 @@ class Delayed:
     @hookimpl
     @on_topics("$delayed/#")
     def publish_received(self, client: Client, message: Message) -> Maybe[Drop | Reject | None]:
-        """Take a message aside until it is due."""
+        """Hold a message until it is due."""
         return self._aside(client, message, Action.PUBLISH)
 
     @hookimpl
     def will_publishing(self, client: Client, message: Message) -> Maybe[Drop | Reject | None]:
-        """The same for a will: it will be published as a message is, so it takes the right to that, too."""
+        """Hold a will like a message. Its client also needs the right to publish to the target topic."""
         return self._aside(client, message, Action.WILL, Action.PUBLISH)
 
     def _aside(self, client: Client, message: Message, *actions: Action) -> Maybe[Drop | Reject | None]:
         if not f"{message.topic}/".startswith(PREFIX):
-            return None  # A will as any other, or what another plugin has moved elsewhere.
+            return None  # Not a delayed topic: an ordinary will, or a topic that another plugin has rewritten.
         seconds, _, topic = message.topic[len(PREFIX) :].partition("/")
         if not (seconds.isascii() and seconds.isdecimal()) or not topic:
             return Reject(ReasonCode.TOPIC_NAME_INVALID, "expected $delayed/<seconds>/<topic>")
@@ -180,8 +182,8 @@ class Delayed:
         if len(seconds) > 12 or int(seconds) > longest:
             return Reject(ReasonCode.TOPIC_NAME_INVALID, f"the delay is more than {longest} s")
         if topic.startswith("$"):
-            # What is due goes to subscribers, and past the plugins that take what clients publish to such topics.
-            return Reject(ReasonCode.TOPIC_NAME_INVALID, "the topic behind $delayed/<seconds>/ begins with $")
+            # A due message goes to subscribers and bypasses plugins that handle clients' publishes to such topics.
+            return Reject(ReasonCode.TOPIC_NAME_INVALID, "the topic after $delayed/<seconds>/ begins with $")
         if self._context is None:
             return Reject(ReasonCode.SERVER_UNAVAILABLE, "not configured")
         asked = [AuthorizationRequest(client, action, topic, message.qos, message.retain) for action in actions]
@@ -190,7 +192,7 @@ class Delayed:
     def _take(
         self, context: Context, asked: Sequence[AuthorizationRequest], message: Message, delay_s: int
     ) -> Maybe[Drop | Reject]:
-        """Hold a message where every question is answered with yes."""
+        """Hold a message if the client is allowed to do all the actions."""
         for position, request in enumerate(asked):
             answer = context.authorize(request)
             if isinstance(answer, Awaitable):
@@ -216,9 +218,9 @@ class Delayed:
         return await taken if isinstance(taken, Awaitable) else taken
 
     def _hold(self, context: Context, client: Client, message: Message, delay_s: int) -> Drop | Reject:
-        # Its expiry begins when it is published, or one that waits long could never be delivered.
+        # The message expiry begins when it is published, or a long delay would exceed it.
         held = message.received(MessageId(0, 0), 0.0, None)
-        # Nothing is packed that can't be held in any case.
+        # Check the bounds before packing the message.
         full = self._bound_reached(client.client_id, client.quota_key, held.size_bytes)
         if full is not None:
             return _refused(full)
@@ -238,7 +240,7 @@ class Delayed:
         return Drop("delayed")
 
     def _bound_reached(self, client_id: str, user: str, size_bytes: int) -> str | None:
-        """The setting that a message of that size would exceed; ``None`` for none."""
+        """Return the setting that a message of this size would exceed, or ``None``."""
         bounds = self._settings
         client_messages, client_bytes = self._clients.of(client_id)
         user_messages, user_bytes = self._users.of(user)
@@ -269,7 +271,7 @@ class Delayed:
         self._users.add(held.user, -1, -held.size_bytes)
 
     def _arm(self) -> None:
-        """One timer, for the message that is due first."""
+        """Set the timer for the message that is due first."""
         context = self._context
         if context is None or not self._waiting:
             return
@@ -279,7 +281,7 @@ class Delayed:
                 return
             self._timer.cancel()
         self._armed_for = due
-        # By the time of this call it may be due already.
+        # It may be due already.
         self._timer = context.clock.later(max(0.0, due - context.clock.monotonic()), self._publish_due)
 
     def _publish_due(self) -> None:
@@ -302,16 +304,16 @@ class Delayed:
 
 
 def _packed(due: float, message: Message, client: Client) -> bytes:
-    """A message, who has left it, and when it is due (seconds since the epoch), as JSON."""
-    # Its publisher is the client: a name that a client chose need not stand there twice.
+    """Encode a message, its publisher and its due time (seconds since the epoch) as JSON."""
+    # The message's publisher is the client, so its client id is stored only once.
     plain = to_plain(evolve(message, publisher=THE_BROKER))
     return json.dumps({"due": due, "message": plain, "client": to_plain(client)}).encode()
 
 
 def _unpacked(value: bytes) -> tuple[float, Message, Client]:
-    """What :func:`_packed` has packed; raises ``ValueError`` or its kin for anything else.
+    """Decode the result of :func:`_packed`; raise ``ValueError`` or a related error for other bytes.
 
-    Of what an earlier version has kept no more is known of the client than the message says.
+    Earlier versions stored nothing of the client except the message's publisher.
     """
     known = json.loads(value)
     due, message = float(known["due"]), from_plain(Message, known["message"])
@@ -326,5 +328,5 @@ def _refused(bound: str) -> Reject:
 
 
 def _size_bytes(key: str, value: bytes, message: Message) -> int:
-    """What a message counts for that waits: it is held here, and with the retained messages as it is kept."""
+    """The size that counts for a delayed message: the held message and its copy in the retain store."""
     return message.size_bytes + HELD_BYTES + retained_bytes(Message(f"$plugin/delayed/{key}", value))

@@ -1,4 +1,4 @@
-"""Publish to one client by its id: ``$p2p/<client id>/<topic>`` goes to that client's session and nobody else."""
+"""Publish to one client: a message to ``$p2p/<client id>/<topic>`` goes to that client's session only."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PREFIX = "$p2p/"
 
 
 class Direct:
-    """Delivers without a subscription; kept for a client that is offline, where its session is."""
+    """Delivers without a subscription. For an offline client the message is queued in its session."""
 
     def __init__(self) -> None:
         self._context: Context | None = None
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the context, and the topics."""
+        """Store the context and claim the topics."""
         self._context = context
         context.claim_topics(f"{PREFIX}#", Action.PUBLISH, Action.WILL)
         self._undeliverable = context.metrics.counter("undeliverable", "messages")
@@ -32,23 +32,23 @@ class Direct:
     @hookimpl
     @on_topics("$p2p/#")
     def publish_received(self, message: Message) -> Drop | Reject | None:
-        """Deliver to the client the topic names; a slash in a client id is written %2F."""
+        """Deliver to the client that the topic names; a slash in a client id is written %2F."""
         return self._deliver(message)
 
     @hookimpl
     def will_publishing(self, message: Message) -> Drop | Reject | None:
-        """The same for a will."""
+        """Deliver a will in the same way."""
         return self._deliver(message)
 
     def _deliver(self, message: Message) -> Drop | Reject | None:
         if not f"{message.topic}/".startswith(PREFIX):
-            return None  # A will as any other, or what another plugin has moved elsewhere.
+            return None  # Not a direct topic: an ordinary will, or a topic that another plugin has rewritten.
         name, _, topic = message.topic[len(PREFIX) :].partition("/")
         if not name or not topic:
             return Reject(ReasonCode.TOPIC_NAME_INVALID, "expected $p2p/<client id>/<topic>")
         if topic.startswith("$"):
-            # Who may write to a client must not thereby speak in the broker's name.
-            return Reject(ReasonCode.TOPIC_NAME_INVALID, "the topic behind $p2p/<client id>/ begins with $")
+            # The right to send to a client must not allow to impersonate the broker.
+            return Reject(ReasonCode.TOPIC_NAME_INVALID, "the topic after $p2p/<client id>/ begins with $")
         if self._context is None:
             return Reject(ReasonCode.SERVER_UNAVAILABLE, "not configured")
         delivery = self._context.deliver(unquote(name), message.replace(topic=topic, retain=False))

@@ -1,4 +1,4 @@
-"""A subscription index for exact topic filters only: the fastest where nobody uses wildcards."""
+"""A subscription index for exact topic filters only: the fastest one without wildcards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinmqtt_spi.services.subscription import Matches, SubscriptionIndex
 
 
 class HashIndex(LeafIndex):
-    """One look-up for each match, whatever the number of levels and filters."""
+    """Matches with one look-up, independent of the number of levels and filters."""
 
     def match(self, topic: str) -> Matches:
         leaf = self._leaves.get(topic)
@@ -19,15 +19,15 @@ class HashIndex(LeafIndex):
     def _attach(self, leaf: Leaf) -> None:
         if "+" in leaf.filter or "#" in leaf.filter:
             raise SubscriptionRefused(
-                f"the hash index takes no wildcards, and {leaf.filter!r} has one",
+                f"the hash index supports no wildcards, but {leaf.filter!r} has one",
                 ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
             )
 
     def _detach(self, leaf: Leaf) -> None:
-        """The leaf was found through the dict of leaves alone."""
+        """Do nothing: the leaf was found only through the base class's dict."""
 
 
 @hookimpl
 def subscription_index(context: Context) -> SubscriptionIndex:
-    """An index for topic filters without wildcards."""
+    """Return an index for topic filters without wildcards."""
     return HashIndex()

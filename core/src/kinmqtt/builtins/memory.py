@@ -1,4 +1,4 @@
-"""Sessions, queues, retained messages and events in memory: fast, bounded, and gone with the process."""
+"""Sessions, queues, retained messages and events in memory: fast, bounded, and lost when the process ends."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 @hookimpl
 def session_store() -> SessionStore:
-    """A session store in memory."""
+    """Return a session store in memory."""
     return MemorySessionStore()
 
 
 @hookimpl
 def queue_store() -> QueueStore:
-    """A queue store in memory."""
+    """Return a queue store in memory."""
     return MemoryQueueStore()
 
 
 @hookimpl
 def retain_store() -> RetainStore:
-    """A retain store in memory."""
+    """Return a retain store in memory."""
     return MemoryRetainStore()
 
 
 @hookimpl
 def event_log(context: Context) -> EventLog:
-    """An event log in memory."""
+    """Return an event log in memory."""
     return MemoryEventLog(context.clock.later, run=run_awaitable, report=reporter(context))
 
 
 def run_awaitable(
     awaitable: Awaitable[None], done: Callable[[], object], failed: Callable[[BaseException], object]
 ) -> Awaitable[None]:
-    """Wait for a consumer's handler as Twisted does."""
+    """Await a consumer's handler as a Twisted coroutine."""
 
     def finished(result: object) -> None:
         if isinstance(result, Failure):
@@ -61,7 +61,7 @@ def run_awaitable(
 
 
 def reporter(context: Context) -> Callable[[str, BaseException], None]:
-    """Tells the log of what a consumer raised."""
+    """Return a function that logs a consumer's errors."""
 
     def report(group: str, error: BaseException) -> None:
         context.log.error("consumer group {group}: {error}", group=group, error=error)

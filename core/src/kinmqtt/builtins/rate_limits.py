@@ -1,6 +1,6 @@
 """The built-in limiter: token buckets by the rules of ``[[plugins.rate_limits.rules]]``.
 
-Without rules it asks to be left alone, and costs nothing.
+Without rules the broker does not call it, so it costs nothing.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ if TYPE_CHECKING:
 class RuleSettings:
     """One rule."""
 
-    name: str = setting(help="what metrics and logs call the rule")
-    kind: ResourceKind = setting(help="what is limited")
-    rate_per_s: float = setting(help="how many a second", minimum=0.001)
-    burst: float | None = setting(None, help="how many at once; one second's worth where left out", minimum=1)
+    name: str = setting(help="the rule's name in metrics and logs")
+    kind: ResourceKind = setting(help="the kind of use that is limited")
+    rate_per_s: float = setting(help="the permitted rate per second", minimum=0.001)
+    burst: float | None = setting(None, help="the permitted burst; default: one second's worth", minimum=1)
     per: Literal["client", "address", "username", "listener", "all"] = setting(
-        "client", help="whose use is counted together"
+        "client", help="the scope of a count: the uses that share a bucket"
     )
-    topics: tuple[str, ...] | None = setting(None, help="for publish: only topics that match one of these filters")
-    verdict: LimitVerdict = setting(LimitVerdict.DELAY, help="what an excess brings")
+    topics: tuple[str, ...] | None = setting(
+        None, help="for publish: limit only topics that match one of these filters"
+    )
+    verdict: LimitVerdict = setting(LimitVerdict.DELAY, help="the action on excess")
 
 
 @frozen(slots=True)
 class RateLimitSettings:
     """``[plugins.rate_limits]``."""
 
-    rules: tuple[RuleSettings, ...] = setting((), help="the rules; the first that is exceeded speaks")
+    rules: tuple[RuleSettings, ...] = setting((), help="the rules; the first exceeded rule decides")
 
 
 class RateLimits:
@@ -51,33 +53,33 @@ class RateLimits:
 
     @hookimpl
     def settings_class(self) -> type[RateLimitSettings]:
-        """The rules."""
+        """Return the class of the settings."""
         return RateLimitSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Make the buckets; they fill as the broker's clock goes."""
+        """Create the buckets, which use the broker's clock."""
         self._context = context
         self._fill(context.settings)
 
     @hookimpl
     def reload(self, settings: RateLimitSettings) -> Sequence[str]:
-        """Take new rules; all buckets begin full. What kinds are asked for is settled when the broker starts."""
+        """Use new rules with full buckets. The kinds of use that are limited are fixed at the start of the broker."""
         before = self.limiter_needs()
         self._fill(settings)
         after = self.limiter_needs()
         if after.kinds <= before.kinds and (before.topics or not after.topics):
             return ()
-        return ("rules for kinds of use that no rule was about before need a restart",)
+        return ("rules for kinds of use that had no rule at the start need a restart",)
 
     @hookimpl
     def limiter_needs(self) -> LimiterNeeds:
-        """What the rules look at."""
+        """Return the kinds of use that the rules limit."""
         return LimiterNeeds(frozenset()) if self._buckets is None else self._buckets.limiter_needs()
 
     @hookimpl
     def acquire(self, resource: Resource, amount: int) -> LimitDecision | None:
-        """Ask the buckets."""
+        """Take tokens from the buckets."""
         return None if self._buckets is None else self._buckets.acquire(resource, amount)
 
     def _fill(self, settings: RateLimitSettings) -> None:

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 METHOD: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 4096
-"""RFC 7677's least; more for those who make their secrets elsewhere."""
+"""The minimum of RFC 7677; secrets that are made elsewhere may have more."""
 
 _SECRET: Final = re.compile(r"SCRAM-SHA-256\$(\d+):([A-Za-z0-9+/=]+)\$([A-Za-z0-9+/=]+):([A-Za-z0-9+/=]+)")
 _FIRST: Final = re.compile(
     r"(?P<header>(?:n|y),(?:a=(?P<authzid>[^,]+))?,)"
     r"(?P<bare>n=(?P<user>(?:[^,=]|=2C|=3D)+),r=(?P<nonce>[!-+\--~]+))(?:,.*)?"
 )
-"""A client-first message (RFC 5802 section 7): in a name "," is written =2C, "=" is =3D, and no other "=" stands."""
+"""A client-first message (RFC 5802 section 7). In a name "," is written =2C and "=" is =3D; no other "=" occurs."""
 
 _FINAL: Final = re.compile(
     r"(?P<without>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)(?:,[^,]*)*),p=(?P<proof>[A-Za-z0-9+/=]+)"
@@ -42,7 +42,7 @@ _FINAL: Final = re.compile(
 
 @frozen(slots=True)
 class Secret:
-    """What a server keeps of a password: enough to check a proof, not to make one."""
+    """A server's secret for a password: it can check a proof, but not make one."""
 
     iterations: int
     salt: bytes
@@ -51,7 +51,7 @@ class Secret:
 
     @classmethod
     def of(cls, password: str, salt: bytes, iterations: int = ITERATIONS) -> Secret:
-        """The secret of a password; raises ``ValueError`` for one that SASLprep forbids."""
+        """Derive the secret of a password; raise ``ValueError`` if SASLprep forbids the password."""
         salted = hashlib.pbkdf2_hmac("sha256", prepared(password).encode(), salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", "sha256")
         return cls(
@@ -60,20 +60,20 @@ class Secret:
 
     @classmethod
     def parse(cls, text: str) -> Secret:
-        """Read ``SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>``, the form that PostgreSQL keeps too."""
+        """Parse ``SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>``, PostgreSQL's format."""
         match = _SECRET.fullmatch(text)
         if match is None:
             raise ValueError("expected SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>")
         if not int(match[1]):
-            raise ValueError("the iterations must be 1 at least")
+            raise ValueError("the number of iterations must be at least 1")
         parts = {}
         for part, text, size in (("salt", match[2], None), ("StoredKey", match[3], 32), ("ServerKey", match[4], 32)):
             try:
                 parts[part] = b64decode(text, validate=True)
             except Base64Error:
-                raise ValueError(f"its {part} is no base64") from None
+                raise ValueError(f"its {part} is not base64") from None
             if size is not None and len(parts[part]) != size:
-                raise ValueError(f"its {part} has {len(parts[part])} bytes in place of {size}")
+                raise ValueError(f"its {part} has {len(parts[part])} bytes instead of {size}")
         return cls(int(match[1]), *parts.values())
 
     def __str__(self) -> str:
@@ -91,15 +91,15 @@ def _check_secrets(instance: object, attribute: Any, value: dict[str, str]) -> N
 
 
 def _check_name(user: str) -> None:
-    """Raise ``ValueError`` for a name under which nobody could come in.
+    """Raise ``ValueError`` for a name with which no client could authenticate.
 
-    The spelling in the settings is the one that bans, access control lists and limits meet.
+    The settings must have the normalized name, which bans, access control lists and limits see.
     """
     name = prepared(user)
     if not name:
-        raise ValueError("there is nothing left of the name by SASLprep")
+        raise ValueError("the name is empty after SASLprep")
     if name != user:
-        raise ValueError(f"write {name!r}, which is what SASLprep makes of it, and what the client is known as")
+        raise ValueError(f"write {name!r}, the name after SASLprep, under which the client is known")
 
 
 @frozen(slots=True)
@@ -108,7 +108,7 @@ class ScramSettings:
 
     users: dict[str, str] = setting(
         factory=dict,
-        help="user name to SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>, as PostgreSQL keeps it",
+        help="user name to SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>, PostgreSQL's format",
         secret=True,
         validator=_check_secrets,
     )
@@ -116,10 +116,10 @@ class ScramSettings:
 
 @frozen(slots=True)
 class _Pending:
-    """What the server remembers between the client's two messages."""
+    """The state between the client's two messages."""
 
     user: str
-    """By SASLprep: the name that the secret was found by, and no other, is the client's."""
+    """The name after SASLprep, under which the secret was found; only this is the client's name."""
     secret: Secret
     known: bool
     nonce: str
@@ -127,7 +127,7 @@ class _Pending:
     so_far: str
     """Client-first-bare and server-first, which both proofs cover."""
     expected: str | None
-    """Who the client is already, where it authenticates again."""
+    """The client's current user name, if it re-authenticates."""
 
 
 class Scram:
@@ -140,19 +140,19 @@ class Scram:
 
     @hookimpl
     def settings_class(self) -> type[ScramSettings]:
-        """The users."""
+        """Return the class of the settings."""
         return ScramSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the users."""
+        """Read the users."""
         if not context.settings.users:
             raise NotConfigured("there are no users")
         self._take(context.settings)
 
     @hookimpl
     def reload(self, settings: ScramSettings) -> Sequence[str]:
-        """Take new users; who is connected stays. Raises, and keeps the old ones, where there would be none."""
+        """Use new users; connected clients stay. Raises, and keeps the old users, if there are none."""
         if not settings.users:
             raise NotConfigured("there are no users")
         self._take(settings)
@@ -160,7 +160,7 @@ class Scram:
 
     @hookimpl
     def exchange(self, step: ExchangeStep) -> Decision | Continue | None:
-        """One of the client's two messages; abstains from other methods, and where there are no users."""
+        """Handle one of the client's two messages; abstain from other methods, and without users."""
         if step.method != METHOD or not self._secrets:
             return None
         try:
@@ -180,7 +180,7 @@ class Scram:
         except ValueError as error:
             return deny(ReasonCode.NOT_AUTHORIZED, f"the SCRAM user name is refused: {error}")
         if not user:
-            return deny(ReasonCode.NOT_AUTHORIZED, "the SCRAM user name is refused: SASLprep leaves nothing of it")
+            return deny(ReasonCode.NOT_AUTHORIZED, "the SCRAM user name is refused: it is empty after SASLprep")
         secret = self._secrets.get(user)
         known = secret is not None
         if secret is None:
@@ -193,7 +193,7 @@ class Scram:
     def _second(self, text: str, pending: _Pending) -> Decision:
         match = _FINAL.fullmatch(text)
         if match is None or match["nonce"] != pending.nonce:
-            return deny(ReasonCode.NOT_AUTHORIZED, "not the SCRAM client-final message that was due")
+            return deny(ReasonCode.NOT_AUTHORIZED, "not the expected SCRAM client-final message")
         if b64decode(match["binding"]) != pending.header.encode():
             return deny(ReasonCode.NOT_AUTHORIZED, "the channel binding differs from that of the first message")
         covered = f"{pending.so_far},{match['without']}".encode()
@@ -206,12 +206,12 @@ class Scram:
         if not (right and pending.known):
             return deny(ReasonCode.NOT_AUTHORIZED, "authentication failed")
         if pending.expected not in (None, pending.user):
-            return deny(ReasonCode.NOT_AUTHORIZED, "re-authentication is for the same user")
+            return deny(ReasonCode.NOT_AUTHORIZED, "re-authentication must be for the same user")
         verifier = b64encode(hmac.digest(pending.secret.server_key, covered, "sha256"))
         return allow_as(Identity(username=pending.user), data=b"v=" + verifier)
 
     def _pretended(self, user: str) -> Secret:
-        """For an unknown user, a salt that is the same each time: nobody learns who is known."""
+        """Return a secret for an unknown user, always with the same salt, so that clients can't probe for names."""
         salt = hmac.digest(self._disguise, user.encode(), "sha256")[:16]
         return Secret(ITERATIONS, salt, b"\0" * 32, b"\0" * 32)
 

@@ -1,4 +1,4 @@
-"""Which member of a shared subscription gets a message: by turns, at random, always the same, or by a hash."""
+"""Chooses the member of a shared subscription that gets a message: in turn, at random, sticky, or by a hash."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from kinmqtt_spi.services.subscription import Subscriber
 
 REMEMBERED: Final = 100_000
-"""Publishers and groups whose member a sticky strategy remembers."""
+"""Number of pairs of publisher and group whose member the sticky strategy remembers."""
 
 
 class Strategy(Enum):
     """How a member is chosen."""
 
     ROUND_ROBIN = "round_robin"
-    """The members take turns: what the core does by itself."""
+    """The members take turns: the core's default."""
     RANDOM = "random"
     STICKY = "sticky"
-    """A publisher keeps its member as long as that is there."""
+    """A publisher's messages go to the same member as long as it is a member."""
     HASH_CLIENT = "hash_client"
     """By the publisher's client id."""
     HASH_TOPIC = "hash_topic"
@@ -41,34 +41,34 @@ class Strategy(Enum):
 class ShareStrategySettings:
     """``[plugins.share_strategy]``."""
 
-    default: Strategy = setting(Strategy.ROUND_ROBIN, help="the strategy of every group that has none of its own")
+    default: Strategy = setting(Strategy.ROUND_ROBIN, help="the strategy of groups that are not in groups")
     groups: dict[str, Strategy] = setting(factory=dict, help="group name to strategy")
 
 
 class ShareStrategy:
-    """Answers ``choose_member`` by the settings; abstains for ``round_robin``."""
+    """Implements ``choose_member`` by the settings; abstains for ``round_robin``."""
 
     def __init__(self, choice: Callable[[Sequence[Subscriber]], Subscriber] = random.choice) -> None:
-        """``choice`` picks one at random."""
+        """``choice`` picks a member at random."""
         self._choice = choice
         self._settings = ShareStrategySettings()
         self._sticky: OrderedDict[tuple[str, str, str], str] = OrderedDict()
 
     @hookimpl
     def settings_class(self) -> type[ShareStrategySettings]:
-        """The strategies."""
+        """Return the class of the settings."""
         return ShareStrategySettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the strategies."""
+        """Read the strategies."""
         if context.settings.default is Strategy.ROUND_ROBIN and not context.settings.groups:
-            raise NotConfigured("every group goes by turns")
+            raise NotConfigured("all groups use round_robin")
         self._settings = context.settings
 
     @hookimpl
     def reload(self, settings: ShareStrategySettings) -> Sequence[str]:
-        """Take new strategies."""
+        """Use new strategies."""
         self._settings = settings
         return ()
 
@@ -76,7 +76,7 @@ class ShareStrategy:
     def choose_member(
         self, group: str, filter: str, candidates: Sequence[Subscriber], message: Message
     ) -> Subscriber | None:
-        """The member that gets the message."""
+        """Return the member that gets the message."""
         strategy = self._settings.groups.get(group, self._settings.default)
         publisher = message.publisher.client_id
         if strategy is Strategy.RANDOM:
@@ -103,7 +103,7 @@ class ShareStrategy:
 
 
 def _by_hash(key: str, candidates: Sequence[Subscriber]) -> Subscriber:
-    """By rendezvous hashing: when a member comes or goes, only what was or becomes its own moves."""
+    """Choose by rendezvous hashing: if a member comes or goes, only the keys of that member move."""
 
     def weight(candidate: Subscriber) -> bytes:
         text = f"{len(key)}:{key}{candidate.client_id}"

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 @hookimpl
 def cluster_backend() -> ClusterBackend:
-    """A cluster of one."""
+    """Return a cluster backend with only this node."""
     return SingleNode()

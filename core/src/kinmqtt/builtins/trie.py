@@ -1,4 +1,4 @@
-"""The default subscription index: a trie of levels, so that a match costs what its topic's levels cost."""
+"""The default subscription index: a trie of topic levels; the cost of a match depends on the topic's levels."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from kinmqtt_spi.services.subscription import Matches, SubscriptionIndex
 
 
 class _Node:
-    """One level. The wildcards have places of their own, so that matching hashes only the topic's level."""
+    """One level. Wildcards have slots of their own, so that matching hashes only the topic's level."""
 
     __slots__ = ("children", "leaf", "multi", "single")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] | None = None
-        """Absent in most nodes, which are the last of their filter."""
+        """``None`` in most nodes, which are the last of their filter."""
         self.single: _Node | None = None
-        """What follows a ``+`` here."""
+        """The node after a ``+`` here."""
         self.multi: Leaf | None = None
-        """The filter that ends with a ``#`` here."""
+        """The leaf of the filter that ends with a ``#`` here."""
         self.leaf: Leaf | None = None
-        """The filter that ends here."""
+        """The leaf of the filter that ends here."""
 
     def is_empty(self) -> bool:
         return not self.children and self.single is None and self.multi is None and self.leaf is None
 
 
 class TrieIndex(LeafIndex):
-    """Matches wildcards level by level (section 4.7). Nothing recurses, so no filter is too deep for it."""
+    """Matches wildcards level by level (section 4.7), without recursion, so filters may have any depth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class TrieIndex(LeafIndex):
 
 
 def _child(node: _Node, level: str) -> _Node:
-    """The node below, which is there because a filter leads through it."""
+    """Return the child node, which exists because a filter leads through it."""
     child = node.single if level == "+" or node.children is None else node.children[level]
     assert child is not None
     return child
@@ -118,5 +118,5 @@ def _cut(node: _Node, level: str) -> None:
 
 @hookimpl
 def subscription_index(context: Context) -> SubscriptionIndex:
-    """An index for every topic filter of MQTT."""
+    """Return an index for every topic filter of MQTT."""
     return TrieIndex()

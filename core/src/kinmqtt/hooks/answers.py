@@ -1,7 +1,7 @@
-"""What a hook's implementations may answer; everything else is a failure that names plugin, hook and answer.
+"""Checks the answers of hooks; an invalid answer is a failure whose text names plugin, hook and answer.
 
-Each hook has its line in :data:`EXPECTED`. :class:`kinmqtt.hooks.calls.Call` looks at every answer, whether it came
-at once or later: what the dispatchers combine is never of a wrong type.
+:data:`EXPECTED` has an entry for each hook. :class:`kinmqtt.hooks.calls.Call` checks every answer, immediate or
+awaited, so the dispatchers never see an answer of a wrong type.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import Decision, Disconnect, Drop, Message, Reject, Subscription, Verdict
 
 STOPS: Final = (Drop, Reject, Disconnect)
-"""What an intercept may answer besides a value."""
+"""The answers with which an intercept stops a value."""
 
 Problem = Callable[[Any], str | None]
-"""Looks at an answer of the right type: what is wrong with it, or ``None``."""
+"""Checks an answer of the right type: returns what is wrong with it, or ``None``."""
 
 
 class WrongAnswer(TypeError):
-    """An implementation answered what its hook does not expect; the text names the hook, the answer and what is."""
+    """An implementation returned an invalid answer; the text names the hook, the answer and the expected types."""
 
 
 @frozen(slots=True)
 class Expected:
-    """What the implementations of one hook may answer besides ``None``."""
+    """The valid answers of one hook besides ``None``."""
 
     types: tuple[type[Any], ...] = ()
-    """One of these, none of which can be waited for."""
+    """The types of an answer; none of them is awaitable."""
     problem: Problem | None = None
     items: type[Any] | None = None
-    """In place of ``types``: a sequence of these; what is handed on is a tuple."""
+    """Instead of ``types``: the type of a sequence's items. The dispatchers get a tuple."""
     nothing: bool = False
-    """Whether there is nothing to answer: what comes is ignored."""
+    """Whether the hook has no answer, so that any value is ignored."""
     needed: bool = False
-    """Whether ``None`` is no answer."""
+    """Whether ``None`` is invalid."""
 
     def checked(self, hook: str, answer: Any) -> Any:
-        """The answer as it is handed on; raises :class:`WrongAnswer`, or what a generator raises."""
+        """Return the answer for the dispatchers; raises :class:`WrongAnswer` or what the plugin's iterator raises."""
         if answer is None and not self.needed:
             return None
         if self.items is not None:
@@ -63,27 +63,27 @@ class Expected:
         if not self.types:
             if self.nothing and (isgenerator(answer) or isasyncgen(answer)):
                 raise WrongAnswer(
-                    f"{hook} answered a generator, whose body never runs; expected {self}: write `async def` and "
-                    "`await` in place of `yield`"
+                    f"{hook} returned a generator, whose body never runs; expected {self}: write `async def` and "
+                    "`await` instead of `yield`"
                 )
             return None if self.nothing else answer
         if not isinstance(answer, self.types):
-            raise WrongAnswer(f"{hook} answered {shown(answer)}; expected {self}")
+            raise WrongAnswer(f"{hook} returned {shown(answer)}; expected {self}")
         problem = None if self.problem is None else self.problem(answer)
         if problem is not None:
-            raise WrongAnswer(f"{hook} answered an invalid {type(answer).__name__}: {problem}")
+            raise WrongAnswer(f"{hook} returned an invalid {type(answer).__name__}: {problem}")
         return answer
 
     def _items(self, hook: str, answer: Any, type_: type[Any]) -> tuple[Any, ...]:
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
-            raise WrongAnswer(f"{hook} answered {shown(answer)}; expected {self}")
+            raise WrongAnswer(f"{hook} returned {shown(answer)}; expected {self}")
         items = tuple(answer)
         for number, item in enumerate(items, 1):
             if not isinstance(item, type_):
-                raise WrongAnswer(f"{hook} answered {shown(item)} as number {number}; expected {self}")
+                raise WrongAnswer(f"{hook} returned {shown(item)} as number {number}; expected {self}")
             problem = None if self.problem is None else self.problem(item)
             if problem is not None:
-                raise WrongAnswer(f"{hook} answered an invalid {type(item).__name__} as number {number}: {problem}")
+                raise WrongAnswer(f"{hook} returned an invalid {type(item).__name__} as number {number}: {problem}")
         return items
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Expected:
 
 
 def shown(answer: object) -> str:
-    """An answer in words: its type, and a value only where it can be no secret."""
+    """Describe an answer by its type; only ``None`` and booleans by value, because others may be secret."""
     if answer is None:
         return "None"
     if isinstance(answer, bool):
@@ -107,14 +107,14 @@ def shown(answer: object) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-# What is wrong with answers of the right type. What their fields hold is not known: plugins need not be typed.
+# Checks of answers of the right type. Plugins need not be typed, so a field may hold any type.
 
 
 def _refusal(reason: Any) -> str | None:
-    """A refusal whose reason says success would be taken for one."""
+    """Check the reason of a refusal: clients would take a success code for success."""
     if not isinstance(reason, ReasonCode):
         return f"its reason is {shown(reason)}, not a ReasonCode"
-    return None if reason >= 0x80 else f"it refuses with the reason 0x{reason:02X}, which says success"
+    return None if reason >= 0x80 else f"it refuses with the reason 0x{reason:02X}, which means success"
 
 
 def _decision(decision: Any) -> str | None:
@@ -140,7 +140,7 @@ def _exchanged(answer: Decision | Continue) -> str | None:
 
 
 def _stop_or(value: Problem | None) -> Problem:
-    """An intercept's answer: a stop, or a value."""
+    """Check an intercept's answer: a stop, or a value."""
 
     def problem(answer: Any) -> str | None:
         if isinstance(answer, Reject):
@@ -155,7 +155,7 @@ def _stop_or(value: Problem | None) -> Problem:
 def _message(message: Message) -> str | None:
     try:
         check_message(message)
-    except Exception as error:  # Fields of wrong types fail wherever they are first used.
+    except Exception as error:  # A field of a wrong type fails at its first use.
         return str(error)
     return None
 
@@ -208,7 +208,7 @@ def _limit(decision: Any) -> str | None:
     if verdict is LimitVerdict.DELAY:
         delay_s = decision.delay_s
         fits = isinstance(delay_s, int | float) and isfinite(delay_s) and delay_s >= 0
-        return None if fits else "its delay_s is no number of seconds that is finite and not negative"
+        return None if fits else "its delay_s is not a finite number of seconds >= 0"
     return _refusal(decision.reason)
 
 
@@ -225,15 +225,15 @@ def _health(health: Health) -> str | None:
 
 
 def _sys_topic(topic: Any) -> str | None:
-    return _fields(topic, topic=str) or (None if callable(topic.read) else "its read can't be called")
+    return _fields(topic, topic=str) or (None if callable(topic.read) else "its read is not callable")
 
 
 def _settings_class(found: type[Any]) -> str | None:
-    return None if attrs.has(found) else f"{found.__name__} is no attrs class"
+    return None if attrs.has(found) else f"{found.__name__} is not an attrs class"
 
 
 def _fields(value: object, **wanted: Any) -> str | None:
-    """The first field of a value that is not of its type; a type may be a union."""
+    """Describe the first field of a value that has a wrong type; a type may be a union."""
     for name, type_ in wanted.items():
         found = getattr(value, name)
         if not isinstance(found, type_):
@@ -248,7 +248,7 @@ _DECISION: Final = Expected((Decision,), _decision)
 _MESSAGE: Final = Expected((Message, *STOPS), _stop_or(_message))
 
 EXPECTED: Final[Mapping[str, Expected]] = {
-    "requirements": ANYTHING,  # The plugin manager looks at it, before there are dispatchers.
+    "requirements": ANYTHING,  # The plugin manager checks it, before dispatchers exist.
     "settings_class": Expected((type,), _settings_class),
     "configure": NOTHING,
     "start": NOTHING,
@@ -280,4 +280,4 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "acquire": Expected((LimitDecision,), _limit),
     "release": NOTHING,
 }
-"""By hook; notices, which answer nothing, and what provides a service are not in it."""
+"""By hook. Notices, which have no answer, and the hooks that provide services are not included."""

@@ -1,4 +1,4 @@
-"""Services whose coroutines are asyncio's, for callers that await as Twisted does."""
+"""Adapts services whose coroutines need asyncio to callers that await Deferreds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ S = TypeVar("S")
 
 
 class _OnAsyncio:
-    """Runs the coroutines that a service's methods answer as asyncio tasks; everything else passes through."""
+    """Runs the coroutines that a service's methods return as asyncio tasks; everything else passes through."""
 
     def __init__(self, service: Any) -> None:
         self._service = service
@@ -26,15 +26,15 @@ class _OnAsyncio:
             answer = attribute(*arguments, **keywords)
             return as_deferred(cast(Awaitable[Any], answer), on_asyncio=True) if iscoroutine(answer) else answer
 
-        # The next call finds it without asking here.
+        # The next call finds this function in the instance and skips __getattr__.
         self.__dict__[name] = call
         return call
 
 
 def on_asyncio(service: S) -> S:
-    """The service of a plugin that needs the asyncio reactor, as the core may call it.
+    """Wrap the service of a plugin that needs the asyncio reactor, so that the core can call it.
 
-    A coroutine that awaits asyncio's futures (or uses its time limits) must run as a task; one of Twisted's must not.
-    Which sort a plugin writes is in its :class:`~kinmqtt_spi.services.plugin.Requirements`.
+    A coroutine that awaits asyncio's futures or uses its timeouts must run as an asyncio task; a Twisted coroutine
+    must not. The plugin's :class:`~kinmqtt_spi.services.plugin.Requirements` say which kind it uses.
     """
     return cast(S, _OnAsyncio(service))

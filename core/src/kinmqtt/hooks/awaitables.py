@@ -1,8 +1,8 @@
-"""Waiting for services: values, Deferreds and coroutines of either sort, made one thing.
+"""Converts values, Deferreds, futures and coroutines of Twisted or asyncio into one kind of awaitable.
 
-A Twisted coroutine may await Deferreds only, an asyncio task futures only, and each fails on the other's, but not
-always: one that has already fired hides the mistake. So every awaitable that comes from a plugin passes through
-here, once, with the knowledge of which sort the plugin's coroutines are.
+A Twisted coroutine can await Deferreds only, an asyncio task futures only. Awaiting the wrong kind fails, unless it
+has already fired, which hides the mistake. So every awaitable from a plugin is converted here, once, by the kind of
+coroutines that the plugin declares.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ log = Logger("kinmqtt.hooks")
 
 
 class TimeLimitExceeded(Exception):
-    """An awaitable answer did not come in time."""
+    """An awaitable had no result within its time limit."""
 
 
 def is_pending(answer: object) -> bool:
-    """Whether an answer is something to wait for."""
+    """Tell whether an answer is awaitable."""
     return isinstance(answer, Awaitable)
 
 
 def as_deferred(awaitable: Awaitable[T], *, on_asyncio: bool = False) -> Deferred[T]:
-    """A Deferred of whatever it is: a Deferred, an asyncio future, a coroutine (of asyncio's if ``on_asyncio``)."""
+    """Convert a Deferred, an asyncio future or a coroutine (asyncio's if ``on_asyncio``) to a Deferred."""
     if isinstance(awaitable, Deferred):
         return awaitable
     if asyncio.isfuture(awaitable):
@@ -45,43 +45,42 @@ def as_deferred(awaitable: Awaitable[T], *, on_asyncio: bool = False) -> Deferre
 
 
 async def resolve(answer: Maybe[T]) -> T:
-    """The value of an answer that may have to be waited for."""
+    """Return an answer's value, awaiting it if necessary."""
     if isinstance(answer, Awaitable):
         return await as_deferred(answer)
     return answer
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> Deferred[T]:
-    """Begin a coroutine of the broker's own; it runs until the first wait before this returns."""
+    """Start one of the broker's coroutines; it runs up to its first wait before this returns."""
     return Deferred.fromCoroutine(coroutine)
 
 
 def pause(clock: Clock, delay_s: float) -> Deferred[None]:
-    """Fires after that many seconds."""
+    """Return a Deferred that fires after ``delay_s`` seconds."""
     over: Deferred[None] = Deferred()
     clock.later(delay_s, lambda: over.callback(None))
     return over
 
 
 def has_result(deferred: Deferred[Any]) -> bool:
-    """Whether a Deferred has its final result; one that has fired may still wait for another within its callbacks."""
+    """Tell whether a Deferred has its final result. A fired one may still wait for another in its callbacks."""
     return bool(deferred.called and not deferred.paused)
 
 
 def cancel(deferred: Deferred[Any]) -> None:
-    """Cancel a Deferred of a plugin's making, whose canceller may raise."""
+    """Cancel a plugin's Deferred, whose canceller may raise."""
     try:
         deferred.cancel()
     except Exception:
-        log.failure("what a plugin waited for could not be cancelled")
+        log.failure("cancelling a plugin's call failed")
 
 
 def limited(deferred: Deferred[T], clock: Clock, limit_s: float | None) -> Deferred[T]:
-    """Fail with :class:`TimeLimitExceeded` where the Deferred has no result within ``limit_s`` seconds.
+    """Fail with :class:`TimeLimitExceeded` if the Deferred has no result within ``limit_s`` seconds.
 
-    The Deferred is cancelled; where its canceller does nothing it is abandoned, and its late result is ignored.
-    Whoever cancels what is answered here cancels the Deferred too, and gets
-    :class:`~kinmqtt_spi.errors.CallAbandoned`.
+    The Deferred is then cancelled. If its canceller does nothing, its late result is ignored. Cancelling the
+    returned Deferred cancels the given one too and fails with :class:`~kinmqtt_spi.errors.CallAbandoned`.
     """
     if limit_s is None or has_result(deferred):
         return deferred
@@ -106,8 +105,8 @@ def limited(deferred: Deferred[T], clock: Clock, limit_s: float | None) -> Defer
 
 
 def _abandon(deferred: Deferred[T], result: Deferred[T]) -> None:
-    # First of all: what the cancelled Deferred fails with is nobody's answer.
-    result.errback(CallAbandoned("nobody waits for the answer any more"))
+    # Before the cancellation, so that the cancelled Deferred's error does not become the result.
+    result.errback(CallAbandoned("the caller no longer waits for the answer"))
     cancel(deferred)
 
 

@@ -1,4 +1,4 @@
-"""One implementation of a hook, called: timed, counted and limited, and its answer looked at."""
+"""Calls one implementation of a hook: times, counts and limits the call, and checks the answer."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ log = Logger("kinmqtt.hooks")
 
 CACHED_TOPICS: Final = 4096
 CACHED_TOPIC_LENGTH: Final = 1024
-"""What concerns longer topics is found anew each time: a cache of them could hold hundreds of megabytes."""
+"""Results for longer topics are not cached: the cache could grow to hundreds of megabytes."""
 BLOCKED_S: Final = 0.1
-"""For how long an implementation may have the event loop for itself before the log names it."""
+"""How long an implementation may block the event loop before it is logged."""
 SAID_AGAIN_AFTER_S: Final = 60.0
-"""After a line about a plugin's hook, until the next of the kind."""
+"""Interval between log lines of one kind about one hook of a plugin."""
 BEFORE_OR_AFTER_CLIENTS: Final = frozenset({"start", "drain", "stop"})
-"""Hooks during which there are no clients to serve: what blocks there is counted, and gets no line."""
+"""Hooks during which there are no clients to serve: blocking there is counted but not logged."""
 FAILURES: Final = (Exception, CancelledError)
-"""What an implementation may raise; asyncio's cancellation is no ``Exception``, and ends nothing but the call."""
+"""What an implementation may raise. asyncio's cancellation is not an ``Exception``; it ends only the call."""
 
 
 @frozen(slots=True)
@@ -49,17 +49,17 @@ class Call:
     traits: HookTraits
     clock: Clock
     expected: Expected
-    """What may be answered."""
+    """The valid answers."""
     timer: Callable[[], float]
-    """Seconds, for what can't be measured by the clock that tests turn: how long code runs."""
+    """Measures the run time of code in seconds; ``clock`` can't, because tests set it."""
     calls: Counter
     failures: Counter
     busy: Counter
-    """Microseconds for which the implementation had the event loop for itself."""
+    """Microseconds for which the implementation blocked the event loop."""
     blocked: Counter
-    """How often that was longer than :data:`BLOCKED_S`."""
+    """How often it blocked the event loop for longer than :data:`BLOCKED_S`."""
     pace: Pace
-    """Of the lines that say so."""
+    """Limits the rate of log lines about blocking."""
 
     @property
     def plugin(self) -> str:
@@ -67,9 +67,9 @@ class Call:
         return self.implementation.plugin
 
     def __call__(self, *arguments: Any) -> Any:
-        """The implementation's answer, or a Deferred of it that is within the hook's time limit; may raise anything.
+        """Return the answer, or a Deferred of it with the hook's time limit. May raise anything.
 
-        An answer that the hook does not expect is raised as :class:`~kinmqtt.hooks.answers.WrongAnswer`.
+        An invalid answer raises :class:`~kinmqtt.hooks.answers.WrongAnswer`.
         """
         timer = self.timer
         began = timer()
@@ -96,11 +96,11 @@ class Call:
         return self._pending(answer)
 
     def _pending(self, answer: Any) -> Deferred[Any]:
-        """An answer that is waited for, with its time limit and its type."""
+        """Return a Deferred of an awaitable answer, with its time limit and a check of its type."""
         if self.traits.synchronous:
             if hasattr(answer, "close"):
                 answer.close()
-            raise WrongAnswer(f"{self.hook} must answer at once, and answered something to wait for: {shown(answer)}")
+            raise WrongAnswer(f"{self.hook} must be synchronous, but returned an awaitable: {shown(answer)}")
         if isinstance(answer, CoroutineType):
             answer = TimedCoroutine(answer, self.timer, self._took)
         deferred = as_deferred(cast(Awaitable[Any], answer), on_asyncio=self.implementation.asyncio)
@@ -108,19 +108,19 @@ class Call:
         return deferred.addCallback(partial(self.expected.checked, self.hook))
 
     def _took(self, seconds: float) -> None:
-        """A step of a coroutine took as long."""
+        """Record that a step of a coroutine took this long."""
         self.busy.value += int(seconds * 1e6)
         if seconds > BLOCKED_S:
             self._blocks(seconds)
 
     def _blocks(self, seconds: float) -> None:
-        """Count, and now and then log, that the implementation had the event loop for itself for too long."""
+        """Count that the implementation blocked the event loop for too long, and log it at a limited rate."""
         self.blocked.value += 1
         more = None if self.hook in BEFORE_OR_AFTER_CLIENTS else self.pace.due()
         if more is not None:
             log.warn(
                 "plugin {plugin}: {hook} blocked the event loop for {ms} ms, in which no client was served"
-                "{others}; what takes long belongs into context.in_thread",
+                "{others}; use context.in_thread for long work",
                 plugin=self.plugin,
                 hook=self.hook,
                 ms=round(seconds * 1000),
@@ -128,7 +128,7 @@ class Call:
             )
 
     def failed(self, error: BaseException) -> None:
-        """Count and log a failure; a plugin's mistake never passes in silence."""
+        """Count and log a failure; no failure of a plugin is silent."""
         if isinstance(error, CallAbandoned):
             log.debug("plugin {plugin}: {hook}: {error}", plugin=self.plugin, hook=self.hook, error=error)
             return
@@ -140,48 +140,48 @@ class Call:
             log.error("plugin {plugin}: {error}", plugin=self.plugin, hook=self.hook, error=error)
             return
         if isinstance(error, TimeLimitExceeded):
-            log.error("plugin {plugin}: {hook} gave {error}", plugin=self.plugin, hook=self.hook, error=error)
+            log.error("plugin {plugin}: {hook} failed: {error}", plugin=self.plugin, hook=self.hook, error=error)
             return
         log.failure("plugin {plugin} failed in {hook}", Failure(error), plugin=self.plugin, hook=self.hook)
 
 
 class Guard(NamedTuple):
-    """What a plugin put before the calls of another, with its own name and counters."""
+    """A guard that a plugin put before another plugin's calls."""
 
     call: Call
-    """The plugin's ``guard_calls``: failures of the guard are its."""
+    """The guarding plugin's ``guard_calls``; failures of the guard count as its failures."""
     guard: CallGuard
 
 
 @frozen(slots=True)
 class GuardedCall(Call):
-    """A call that other plugins' guards may stop, and are told the end of."""
+    """A call that other plugins' guards can stop; the guards get its duration and error."""
 
     guards: tuple[Guard, ...]
 
     def __call__(self, *arguments: Any) -> Any:
-        """As :class:`Call`; raises :class:`~kinmqtt_spi.errors.CallStopped` where a guard lets nobody in."""
-        let_in: list[Guard] = []
+        """Like :class:`Call`; raises :class:`~kinmqtt_spi.errors.CallStopped` if a guard refuses the call."""
+        entered: list[Guard] = []
         for guard in self.guards:
-            if not _lets_in(guard):
-                stopped = CallStopped(f"plugin {guard.call.plugin} lets no call of {self.plugin}'s {self.hook} in")
-                self._left(let_in, 0.0, stopped)
+            if not _allows(guard):
+                stopped = CallStopped(f"plugin {guard.call.plugin} stopped the call of {self.plugin}'s {self.hook}")
+                self._left(entered, 0.0, stopped)
                 raise stopped
-            let_in.append(guard)
+            entered.append(guard)
         began = self.clock.monotonic()
         try:
             answer = Call.__call__(self, *arguments)
         except FAILURES as error:
-            self._left(let_in, self.clock.monotonic() - began, error)
+            self._left(entered, self.clock.monotonic() - began, error)
             raise
         if isinstance(answer, Deferred):
-            return answer.addBoth(self._arrived, let_in, began)
-        self._left(let_in, self.clock.monotonic() - began, None)
+            return answer.addBoth(self._arrived, entered, began)
+        self._left(entered, self.clock.monotonic() - began, None)
         return answer
 
-    def _arrived(self, result: Any, let_in: list[Guard], began: float) -> Any:
+    def _arrived(self, result: Any, entered: list[Guard], began: float) -> Any:
         error = result.value if isinstance(result, Failure) else None
-        self._left(let_in, self.clock.monotonic() - began, error)
+        self._left(entered, self.clock.monotonic() - began, error)
         return result
 
     def _left(self, guards: Sequence[Guard], duration_s: float, error: BaseException | None) -> None:
@@ -192,7 +192,7 @@ class GuardedCall(Call):
                 call.failed(failure)
 
 
-def _lets_in(guard: Guard) -> bool:
+def _allows(guard: Guard) -> bool:
     try:
         return bool(guard.guard.enter())
     except FAILURES as error:
@@ -204,7 +204,7 @@ _GUARDING: Final = HookTraits(Kind.COLLECT, synchronous=True)
 
 
 class CallFactory:
-    """Makes calls for a hook's implementations, with their counters, and with the guards that plugins put there."""
+    """Makes the calls for a hook's implementations, with their counters and guards."""
 
     def __init__(
         self,
@@ -213,14 +213,14 @@ class CallFactory:
         guards: Sequence[Implementation] = (),
         timer: Callable[[], float] = perf_counter,
     ) -> None:
-        """``guards`` are the implementations of ``guard_calls``; ``timer`` measures in seconds how long code runs."""
+        """``guards`` are the implementations of ``guard_calls``; ``timer`` measures run times in seconds."""
         self._clock = clock
         self._metrics = metrics
         self._timer = timer
         self._guards = tuple(self._bind("guard_calls", _GUARDING, guard) for guard in guards)
 
     def bind(self, hook: str, traits: HookTraits, implementations: Sequence[Implementation]) -> tuple[Call, ...]:
-        """One call for each implementation, in order."""
+        """Return one call for each implementation, in order."""
         guardable = traits.kind in (Kind.DECIDE, Kind.INTERCEPT) and not traits.synchronous
         return tuple(
             self._guarded(hook, traits, implementation)
@@ -262,7 +262,7 @@ class CallFactory:
 
 
 def _guard_of(call: Call, plugin: str, hook: str) -> CallGuard | None:
-    """What a plugin puts before another's calls of a hook; raises :class:`AssemblyError` where it fails."""
+    """Return a plugin's guard for another's calls of a hook. Raises :class:`AssemblyError` on failure."""
     try:
         guard: CallGuard | None = call(plugin, hook)
     except WrongAnswer as error:
@@ -275,6 +275,6 @@ def _guard_of(call: Call, plugin: str, hook: str) -> CallGuard | None:
 
 
 def concerns(implementation: Implementation, topic: str) -> bool:
-    """Whether an implementation wants to be asked about a topic."""
+    """Tell whether an implementation's topic filters include a topic."""
     filters = implementation.topics
     return filters is None or any(matches(filter, topic) for filter in filters)

@@ -1,4 +1,4 @@
-"""A plugin's narrow face to the broker, as the SPI promises it."""
+"""The interface that a plugin has to the broker, as the SPI defines it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class BrokerApi(Protocol):
-    """What plugins' contexts use of the broker that is above them."""
+    """The part of the broker that plugin contexts use; a protocol, because the broker is a higher layer."""
 
     def publish(self, message: Message) -> None:
-        """Publish a message of the broker's own."""
+        """Publish a message from the broker itself."""
 
     def publish_until_committed(
         self,
@@ -30,38 +30,38 @@ class BrokerApi(Protocol):
         pending: Callable[[], Awaitable[bool]] | None,
         client: Client | None = None,
     ) -> None:
-        """Publish in one transaction with what ``along`` writes, again and again until that is committed."""
+        """Publish in one transaction with the writes of ``along``; retry until it is committed."""
 
     def deliver(self, client_id: str, message: Message) -> DeliveryResult:
-        """Bring a message to one session, whatever it has subscribed to."""
+        """Deliver a message to one session, whatever it has subscribed to."""
 
     def persist_value(self, plugin: str, key: str, value: bytes | None) -> None:
         """Persist a plugin's value, or remove it, with this turn's writes."""
 
     def has_value(self, plugin: str, key: str) -> Awaitable[bool]:
-        """Whether a plugin's value is persisted."""
+        """Tell whether a plugin's value is persisted."""
 
     def persisted_values(self, plugin: str) -> Awaitable[Mapping[str, bytes]]:
-        """All values of a plugin that are persisted, by key."""
+        """Return all persisted values of a plugin, by key."""
 
     def when_committed(self, done: Callable[[], object] | None, failed: Callable[[], object]) -> None:
-        """Have ``done`` called when this turn's writes are committed, or ``failed`` where they are not."""
+        """Call ``done`` when this turn's writes are committed, or ``failed`` if the commit fails."""
 
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:
-        """Ask whether a client may do something."""
+        """Ask whether a client is allowed to do something."""
 
     def client(self, client_id: str) -> Client | None:
-        """The connected client of that id."""
+        """Return the connected client with that id."""
 
     def disconnect(self, client_id: str, reason: ReasonCode, text: str) -> bool:
-        """Close a client's connection; ``False`` where it has none."""
+        """Close a client's connection; return ``False`` if it has none."""
 
     def authorization_changed(self, scope: Scope) -> None:
-        """Forget the answers that authorizers gave within a scope."""
+        """Drop the cached answers of authorizers within a scope."""
 
 
 class PluginContext(Context):
-    """What one plugin is handed. It exists before the broker does, and learns of it when that is assembled."""
+    """The context of one plugin. It is created before the broker, which is attached at the end of assembly."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class PluginContext(Context):
         leave_out: Callable[[str], None] | None = None,
         claim: Callable[[TopicClaim], None] | None = None,
     ) -> None:
-        """``leave_out`` takes one of the plugin's hooks out, ``claim`` some topics for it.
+        """``leave_out`` removes one of the plugin's hooks; ``claim`` claims topics for it.
 
-        Both are forgotten when the broker is assembled.
+        Both are dropped when the broker is assembled.
         """
         self.name = name
         self.data = data
@@ -93,7 +93,7 @@ class PluginContext(Context):
         self._broker: BrokerApi | None = None
 
     def attach(self, broker: BrokerApi) -> None:
-        """The broker is assembled."""
+        """Attach the assembled broker."""
         self._broker = broker
         self._leave_out = None
         self._claim = None
@@ -101,14 +101,14 @@ class PluginContext(Context):
     def leave_out(self, *hooks: str) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.leave_out`."""
         if self._leave_out is None:
-            raise RuntimeError(f"plugin {self.name!r} leaves hooks out when the broker is assembled already")
+            raise RuntimeError(f"plugin {self.name!r} can leave hooks out only before the broker is assembled")
         for hook in hooks:
             self._leave_out(hook)
 
     def claim_topics(self, filter: str, *actions: Action) -> None:
         """See :meth:`kinmqtt_spi.services.plugin.Context.claim_topics`."""
         if self._claim is None:
-            raise RuntimeError(f"plugin {self.name!r} claims topics when the broker is assembled already")
+            raise RuntimeError(f"plugin {self.name!r} can claim topics only before the broker is assembled")
         self._claim(TopicClaim(filter, actions))
 
     def publish(
@@ -145,7 +145,7 @@ class PluginContext(Context):
         """See :meth:`kinmqtt_spi.services.plugin.Context.persist`."""
         _check_key(key)
         if value is not None and not value:
-            raise ValueError(f"the value of {key!r} must be bytes, one at least")
+            raise ValueError(f"the value of {key!r} must be one byte or more")
         broker = self._assembled
         broker.persist_value(self.name, key, value)
         if after_commit is not None or on_commit_failed is not None:
@@ -160,7 +160,7 @@ class PluginContext(Context):
         after_commit: Callable[[], None] | None,
         on_commit_failed: Callable[[], None] | None,
     ) -> None:
-        """A store that failed may have kept a value all the same."""
+        """Look whether the value is persisted, because a failed commit may have stored it all the same."""
         try:
             found = await self._assembled.has_value(self.name, key)
         except Exception:
@@ -202,4 +202,4 @@ class PluginContext(Context):
 
 def _check_key(key: str) -> None:
     if not key or any(character in key for character in "+#\0"):
-        raise ValueError(f"{key!r} is no key: it must be a part of a topic name")
+        raise ValueError(f"{key!r} is not a valid key: it must be a non-empty part of a topic name")

@@ -1,4 +1,4 @@
-"""Finding plugins: the built-ins, and every installed distribution's entry points."""
+"""Finds plugins: the built-ins and the entry points of installed distributions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.markers import ENTRY_POINT_GROUP
 
 RESERVED_NAMES = frozenset({"order", "only", "disabled"})
-"""Keys of the settings' ``[plugins]`` table that no plugin can be named after."""
+"""Keys of the settings' ``[plugins]`` table; no plugin can have such a name."""
 
 
 @frozen(slots=True)
 class Candidate:
-    """A plugin that could be used."""
+    """A plugin that can be used."""
 
     name: str
     source: str
@@ -29,12 +29,12 @@ class Candidate:
     """``module`` or ``module:attribute``."""
     builtin: bool
     plugin: Any = field(default=None, eq=False, repr=False)
-    """The plugin object itself, where it is handed in rather than to be imported."""
+    """The plugin object, if it is given directly instead of imported."""
 
     def load(self) -> Any:
-        """Import the plugin and, where it is a class, make the one instance.
+        """Import the plugin and, if it is a class, create its only instance.
 
-        Raises :class:`AssemblyError` that names the plugin, whatever the import raised.
+        Raises :class:`AssemblyError` with the plugin's name for any error of the import.
         """
         if self.plugin is not None:
             return self.plugin
@@ -52,14 +52,14 @@ class Candidate:
 
 
 def builtin_candidates() -> list[Candidate]:
-    """The plugins that come with the core."""
+    """Return the plugins that are part of the core."""
     return [Candidate(name, "built-in", target, True) for name, target in BUILTINS.items()]
 
 
 def installed_candidates(found: Iterable[EntryPoint] | None = None) -> list[Candidate]:
-    """The plugins of installed distributions, by name.
+    """Return the plugins of installed distributions, by name.
 
-    Raises :class:`AssemblyError` for two plugins of one name: pluggy would skip one of them in silence.
+    Raises :class:`AssemblyError` if two plugins have the same name: pluggy would skip one of them silently.
     """
     points = entry_points(group=ENTRY_POINT_GROUP) if found is None else found
     candidates: dict[str, Candidate] = {}

@@ -1,8 +1,8 @@
-"""Combining the answers of hooks: one dispatcher for each kind, bound once at assembly.
+"""Combines the answers of hooks: one dispatcher for each kind of hook, bound once at assembly.
 
-A dispatcher holds plain callables. Where no plugin implements a hook, ``active`` is false and callers on the
-message path skip the call altogether. What an implementation raises, answers wrongly, or is too late to answer,
-becomes the failure its kind documents, under the plugin's name, and never reaches a client as anything else.
+A dispatcher holds plain callables. If no plugin implements a hook, ``active`` is false and callers on the message
+path skip the call. An implementation that raises, returns an invalid answer or exceeds its time limit fails as its
+kind of hook documents; the failure is logged under the plugin's name and no client sees anything else of it.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ T = TypeVar("T")
 
 
 CLOSED: Final = Reject(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a plugin failed")
-"""What an intercept answers whose failures would leave the value as it is, but that is marked ``fails_closed``."""
+"""The answer for a failure of an intercept that would pass the value unchanged but is marked ``fails_closed``."""
 
 
 class FailedClosed(Exception):
-    """A plugin failed in a hook that is marked ``fails_closed``: what was asked about is to be refused."""
+    """A plugin failed in a hook that is marked ``fails_closed``, so the request must be refused."""
 
 
 class HookVerdict(NamedTuple):
-    """A decision and who made it; ``by`` is empty where everybody abstained."""
+    """A decision and the plugin that made it; ``by`` is empty if all plugins abstained."""
 
     decision: Decision
     by: str
     failed: bool = False
-    """Whether the plugin failed rather than decided: such an answer is not to be reused."""
+    """Whether the plugin failed instead of deciding; such an answer must not be cached."""
 
 
 class Decide(Generic[P]):
-    """The first answer that does not abstain, in order; a failure is a DENY with ``on_failure``."""
+    """Returns the first answer that does not abstain, in order; a failure is a DENY with ``on_failure``."""
 
     __slots__ = ("_calls", "_default", "_on_failure", "active", "asks_one")
 
     def __init__(self, calls: Sequence[Call], default: Decision, on_failure: ReasonCode) -> None:
-        """``default`` is the answer where everybody abstains."""
+        """``default`` is the answer if all plugins abstain."""
         self._calls = tuple(calls)
         self._default = HookVerdict(default, "")
         self._on_failure = on_failure
         self.active = bool(calls)
         self.asks_one = len(calls) == 1
-        """Whether one plugin alone answers: what it says for good nobody else would have decided before it."""
+        """Whether only one plugin answers, so that no plugin before it could have decided otherwise."""
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> Maybe[HookVerdict]:
-        """Ask; the answer is awaitable only where an implementation's was."""
+        """Ask the plugins. The answer is awaitable only if an implementation's answer was."""
         for position, call in enumerate(self._calls):
             try:
                 answer = call(*arguments)
@@ -68,7 +68,7 @@ class Decide(Generic[P]):
         return self._default
 
     def among(self, plugins: Sequence[str]) -> Decide[P]:
-        """The same question to some of the plugins only, in this order."""
+        """Return a dispatcher that asks only these plugins, in this order."""
         calls = [call for plugin in plugins for call in self._calls if call.plugin == plugin]
         return Decide(calls, self._default.decision, self._on_failure)
 
@@ -95,18 +95,18 @@ class Decide(Generic[P]):
 
 
 class Poll(Generic[P, T]):
-    """For synchronous questions whose answers are no :class:`Decision`: the first answer that ``counts``."""
+    """For synchronous questions whose answer is no :class:`Decision`: the first answer for which ``counts`` holds."""
 
     __slots__ = ("_calls", "_counts", "active")
 
     def __init__(self, calls: Sequence[Call], counts: Callable[..., bool] = lambda answer, *arguments: True) -> None:
-        """``counts`` is handed an answer and what was asked."""
+        """``counts`` gets an answer and the arguments of the call."""
         self._calls = tuple(calls)
         self._counts = counts
         self.active = bool(calls)
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> T | None:
-        """The first answer that counts; a raising implementation abstains."""
+        """Return the first answer that counts; an implementation that raises abstains."""
         for call in self._calls:
             try:
                 answer = call(*arguments)
@@ -118,12 +118,12 @@ class Poll(Generic[P, T]):
 
 
 class Intercept(Generic[P, T]):
-    """A fold: each implementation may replace the value or stop it."""
+    """Folds a value through the implementations: each may replace the value or stop it."""
 
     __slots__ = ("_bound", "_calls", "_fold", "_on_failure", "active")
 
     def __init__(self, calls: Sequence[Call], fold: int, on_failure: Reject | None) -> None:
-        """``fold`` is the position of the folded argument; ``on_failure`` is ``None`` to pass unchanged."""
+        """``fold`` is the position of the folded argument; on failure ``on_failure=None`` passes it unchanged."""
         self._calls = tuple(calls)
         self._fold = fold
         self._on_failure = on_failure
@@ -131,7 +131,7 @@ class Intercept(Generic[P, T]):
         self.active = bool(calls)
 
     def for_topic(self, topic: str) -> Intercept[P, T] | None:
-        """The part of this hook that concerns a topic; ``None`` where no implementation does."""
+        """Return an intercept with only the implementations for a topic; ``None`` if there are none."""
         if not self.active:
             return None
         try:
@@ -150,7 +150,7 @@ class Intercept(Generic[P, T]):
         return bound
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> Maybe[T | Drop | Reject | Disconnect]:
-        """The folded value, or what stopped it; awaitable only where an implementation's answer was."""
+        """Return the folded value, or the answer that stopped it; awaitable only if an implementation's answer is."""
         values: list[Any] = list(arguments)
         for position, call in enumerate(self._calls):
             try:
@@ -191,7 +191,7 @@ class Intercept(Generic[P, T]):
 
 
 class Collect(Generic[P, T]):
-    """Every implementation's answer, by plugin; a failing part is left out and counted."""
+    """Collects each implementation's answer, by plugin; a failure is counted and its answer left out."""
 
     __slots__ = ("_calls", "active")
 
@@ -200,7 +200,7 @@ class Collect(Generic[P, T]):
         self.active = bool(calls)
 
     def at_once(self, *arguments: P.args, **_: P.kwargs) -> list[tuple[str, T]]:
-        """The answers of a hook that is declared synchronous."""
+        """Return the answers of a hook that is declared synchronous."""
         answers: list[tuple[str, T]] = []
         for call in self._calls:
             try:
@@ -210,7 +210,7 @@ class Collect(Generic[P, T]):
         return answers
 
     async def __call__(self, *arguments: P.args, **_: P.kwargs) -> list[tuple[str, T]]:
-        """The answers, one plugin after the other; raises :class:`FailedClosed` for a failure that refuses."""
+        """Call one plugin after the other. Raises :class:`FailedClosed` if one that is ``fails_closed`` fails."""
         answers: list[tuple[str, T]] = []
         for call in self._calls:
             try:
@@ -223,12 +223,12 @@ class Collect(Generic[P, T]):
         return answers
 
     def each(self) -> tuple[Call, ...]:
-        """The single calls, for whoever must know which one failed."""
+        """The single calls, for callers that must know which one failed."""
         return self._calls
 
 
 def failure_outcome(traits: HookTraits, reason: ReasonCode) -> Reject | None:
-    """What a failing intercept does to its value, by its declared policy."""
+    """Return what a failing intercept does to its value, by the policy of its hook."""
     return None if traits.on_failure is OnFailure.PASS else Reject(reason, "a plugin failed")
 
 

@@ -1,6 +1,6 @@
-"""The typed face over pluggy: what is registered, who serves an exclusive family, who implements a hook.
+"""A typed interface to pluggy: the registered plugins, the provider of each service, and the hooks' implementations.
 
-The rest of the core never meets ``pm.hook``: it asks here once, at assembly, and calls what it got.
+The rest of the core does not use ``pm.hook``. At assembly it gets the implementations from here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROVIDERS: Final[dict[str, str]] = {
 
 @frozen(slots=True)
 class Implementation:
-    """One plugin's implementation of a hook, callable with all of the hook's arguments."""
+    """One plugin's implementation of a hook; it can be called with all arguments of the hook."""
 
     plugin: str
     call: Callable[..., Any]
@@ -45,11 +45,11 @@ class Implementation:
     asyncio: bool = False
     """Whether the plugin's coroutines are asyncio's (they await futures) rather than Twisted's."""
     closed: bool = False
-    """Whether its failures refuse what others' failures would let through: it is marked ``fails_closed``."""
+    """Whether it is marked ``fails_closed``: its failures refuse the request where others would let it pass."""
 
 
-HINTS: Final = {"embedded": '; to keep nothing over a restart, set broker.data = "memory" (`--data memory`) instead'}
-"""What somebody who disables a built-in provider may have meant."""
+HINTS: Final = {"embedded": '; for a broker without persistence set broker.data = "memory" (`--data memory`) instead'}
+"""What to suggest to a user who disables a built-in provider."""
 
 
 class PluginManager:
@@ -82,11 +82,11 @@ class PluginManager:
         return tuple(self._rank)
 
     def is_builtin(self, name: str) -> bool:
-        """Whether a plugin came with the core."""
+        """Tell whether a plugin is part of the core."""
         return any(c.candidate.builtin for c in self.choices if c.candidate.name == name)
 
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
-        """Who implements a hook, in order."""
+        """Return a hook's implementations, in the order in which they run."""
         caller = getattr(self._pm.hook, hook)
         found = sorted(caller.get_hookimpls(), key=lambda impl: self._rank[impl.plugin_name])
         spec = tuple(caller.spec.argnames)
@@ -103,19 +103,19 @@ class PluginManager:
         )
 
     def leave_out(self, name: str, hook: str) -> None:
-        """Take one of a plugin's hooks out; raises ``ValueError`` where it has no such hook."""
+        """Ignore one of a plugin's hooks from now on. Raises ``ValueError`` if the plugin does not implement it."""
         if hook not in self.hooks_of(name) and (name, hook) not in self._left_out:
             raise ValueError(f"it leaves out the hook {hook}, which it does not implement")
         self._left_out.add((name, hook))
 
     def hooks_of(self, name: str) -> tuple[str, ...]:
-        """The hooks a plugin implements, by name."""
+        """Return the names of the hooks that a plugin implements."""
         plugin = self._pm.get_plugin(name)
         callers = self._pm.get_hookcallers(plugin) or []
         return tuple(sorted(caller.name for caller in callers if (name, caller.name) not in self._left_out))
 
     def failing_openly(self, name: str) -> dict[str, bool]:
-        """Of a plugin's hooks those whose failures let through what they were asked about, and whether its own do."""
+        """Return the plugin's hooks whose failures let requests pass by default, and whether this plugin's do."""
         return {
             hook: not any(each.closed for each in self.implementations(hook) if each.plugin == name)
             for hook in self.hooks_of(name)
@@ -123,15 +123,15 @@ class PluginManager:
         }
 
     def traits(self, hook: str) -> HookTraits:
-        """How a hook was declared."""
+        """Return the traits with which a hook was declared."""
         return traits_of(getattr(self._pm.hook, hook).spec.function)
 
     def parameters(self, hook: str) -> tuple[str, ...]:
-        """The names of a hook's parameters, in order."""
+        """Return the names of a hook's parameters, in order."""
         return tuple(getattr(self._pm.hook, hook).spec.argnames)
 
     def deactivate(self, name: str, why: str) -> None:
-        """Take a plugin out that turned out not to be configured."""
+        """Remove a plugin that turned out not to be configured."""
         self._pm.unregister(name=name)
         del self._rank[name]
         self.choices = [
@@ -140,16 +140,16 @@ class PluginManager:
         ]
 
     def check_needed_plugins(self) -> None:
-        """Raise :class:`AssemblyError` where a plugin needs another that is not active, or abstained."""
+        """Raise :class:`AssemblyError` if a plugin needs another plugin that is inactive."""
         for name, others in self._needed.items():
             for other in others:
                 if name in self._rank and other not in self._rank:
                     raise AssemblyError(f"plugin {name!r} needs plugin {other!r}, which is not active")
 
     def provider(self, family: str, default: str) -> Implementation:
-        """Who serves an exclusive family: the named one, else the only installed one, else the built-in.
+        """Return the provider of an exclusive family: the named one, else the only installed one, else the built-in.
 
-        Raises :class:`AssemblyError` for two candidates and no name, and for a name that can't serve.
+        Raises :class:`AssemblyError` if there are two candidates and none is named, or if the named one can't serve.
         """
         hook = PROVIDERS[family]
         found = {impl.plugin: impl for impl in self.implementations(hook)}
@@ -184,7 +184,7 @@ class PluginManager:
             self._pm.register(plugin, name=candidate.name)
             self._pm.check_pending()
         except (pluggy.PluginValidationError, ValueError) as error:
-            # pluggy's message has several lines, an operator's log has one for each message.
+            # pluggy's message has several lines, but a log message should have one.
             text = self._misspelt(plugin) or " ".join(str(error).split())
             raise AssemblyError(f"plugin {candidate.name!r} ({candidate.source}): {text}") from error
         for caller in self._pm.get_hookcallers(plugin) or ():
@@ -192,7 +192,7 @@ class PluginManager:
         self._rank[candidate.name] = len(self._rank)
 
     def _misspelt(self, plugin: object) -> str | None:
-        """Which hook, or argument of one, of a plugin there is none of, in words."""
+        """Describe a hook or a hook's argument that the plugin names and that does not exist."""
         there_are = {name: caller.spec for name, caller in vars(self._pm.hook).items() if caller.has_spec()}
         for name in dir(plugin):
             options = self._pm.parse_hookimpl_opts(plugin, name)
@@ -200,11 +200,11 @@ class PluginManager:
                 continue
             hook = options.get("specname") or name
             if hook not in there_are:
-                return f"there is no hook {hook!r}{did_you_mean(hook, there_are) or '; docs/ lists those there are'}"
+                return f"there is no hook {hook!r}{did_you_mean(hook, there_are) or '; see the list in docs/'}"
             known = there_are[hook].argnames
             for argument in pluggy.HookImpl(plugin, "", getattr(plugin, name), options).argnames:
                 if argument not in known:
-                    near = did_you_mean(argument, known) or f"; those it has: {', '.join(known) or 'none'}"
+                    near = did_you_mean(argument, known) or f"; it has {', '.join(known) or 'none'}"
                     return f"the hook {hook} has no argument {argument!r}{near}"
         return None
 
@@ -215,26 +215,26 @@ class PluginManager:
                 continue
             if impl.hookwrapper or impl.wrapper:
                 raise AssemblyError(
-                    f"plugin {name!r} wraps the hook {caller.name}; the broker combines answers by the hook's "
-                    "kind and has no use for wrappers"
+                    f"plugin {name!r} wraps the hook {caller.name}; hook wrappers are not supported, because the "
+                    "broker combines answers by the kind of hook"
                 )
             if impl.tryfirst or impl.trylast:
                 raise AssemblyError(
-                    f"plugin {name!r} marks its hook {caller.name} tryfirst or trylast; the order in which hooks run "
-                    "is the settings' to say (plugins.order)"
+                    f"plugin {name!r} marks its hook {caller.name} tryfirst or trylast; set the order of hooks with "
+                    "the setting plugins.order instead"
                 )
             if topics_of(impl.function) is not None and not traits.by_topic:
                 raise AssemblyError(
-                    f"plugin {name!r} limits the hook {caller.name} to topics, which that hook does not know"
+                    f"plugin {name!r} limits the hook {caller.name} to topics, but that hook has no topic"
                 )
             if is_closed(impl.function) and not traits.fails_open:
                 raise AssemblyError(
-                    f"plugin {name!r} marks its hook {caller.name} fails_closed, and the failures of that hook let "
-                    "nothing through; take the mark away"
+                    f"plugin {name!r} marks its hook {caller.name} fails_closed, but failures of that hook are "
+                    "always refused; remove the mark"
                 )
             if traits.synchronous and inspect.iscoroutinefunction(impl.function):
                 raise AssemblyError(
-                    f"plugin {name!r} implements the hook {caller.name} as a coroutine; it must answer at once"
+                    f"plugin {name!r} implements the hook {caller.name} as a coroutine; it must be synchronous"
                 )
 
     def _check_requirements(self, name: str, reactor: str) -> None:
@@ -249,9 +249,9 @@ class PluginManager:
                 )
             if needs.reactor is not None and needs.reactor != reactor:
                 if name not in self.selection.named:
-                    # Installed means available: what nobody asked for must not stop the broker.
+                    # An installed plugin that is not named in the settings must not prevent the start.
                     why = f"needs the {needs.reactor} reactor, and the broker runs on {reactor}"
-                    log.warn("plugin {name} is installed and left out: it {why}", name=name, why=why)
+                    log.warn("plugin {name} is installed but not used: it {why}", name=name, why=why)
                     self.deactivate(name, why)
                     return
                 raise AssemblyError(
@@ -272,8 +272,7 @@ def _requirements(implementation: Implementation) -> Requirements:
         ) from error
     if not isinstance(needs, Requirements):
         raise AssemblyError(
-            f"plugin {implementation.plugin!r}: requirements answered a {type(needs).__name__}, "
-            "which is no Requirements"
+            f"plugin {implementation.plugin!r}: requirements returned a {type(needs).__name__}, not Requirements"
         )
     return needs
 
@@ -281,7 +280,7 @@ def _requirements(implementation: Implementation) -> Requirements:
 def _with_all_arguments(
     function: Callable[..., Any], accepted: tuple[str, ...], offered: tuple[str, ...]
 ) -> Callable[..., Any]:
-    """Let an implementation that takes fewer arguments be called with all of them, in the spec's order."""
+    """Adapt an implementation that takes fewer arguments, so that it can be called with all of them, in order."""
     if accepted == offered:
         return function
     picks = tuple(offered.index(name) for name in accepted)

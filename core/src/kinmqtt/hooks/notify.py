@@ -1,7 +1,7 @@
-"""Notices: what plugins are told of afterwards, in later turns, each plugin in order and at its own pace.
+"""Delivers notices: plugins are notified in later turns of the event loop, each in order and at its own pace.
 
-A plugin has one mailbox for all of its hooks. A notice that is awaited holds up those behind it, but not for ever:
-beyond the time limit it is cancelled, and the next one has its turn when it has ended, or will not end.
+A plugin has one mailbox for all of its hooks. An awaited notice delays those behind it. At its time limit it is
+cancelled, and the next one begins when it has ended or :data:`CANCEL_LIMIT_S` later.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ P = ParamSpec("P")
 log = Logger("kinmqtt.hooks")
 
 MAILBOX_LIMIT: Final = 10_000
-"""Notices of one hook that may wait for one plugin."""
+"""Maximum number of queued notices of one hook for one plugin."""
 CANCEL_LIMIT_S: Final = 1.0
-"""How long a notice that was cancelled may take to end before those behind it no longer wait for it."""
+"""How long later notices wait for a cancelled one to end."""
 
 
 @define(slots=True)
 class NoticeLimit:
-    """How long a notice may be awaited, for all mailboxes together: a reload changes it."""
+    """The time limit of awaited notices, shared by all mailboxes; a reload changes it."""
 
     limit_s: float = NOTICE_LIMIT_S
 
 
 class Mailbox:
-    """What one plugin has yet to be told: in order over all of its hooks, emptied in a later turn."""
+    """The queued notices of one plugin, in order over all its hooks; handled in a later turn."""
 
     __slots__ = ("_awaited", "_busy", "_clock", "_drained", "_limit", "_waiting", "overdue")
 
@@ -60,17 +60,17 @@ class Mailbox:
         self._awaited: _Awaited | None = None
         self._busy = False
         self.overdue: str | None = None
-        """What the plugin did not come to an end with; ``None`` again when it is told something and does."""
+        """The last notice that exceeded its time limit; ``None`` again after a notice ends in time."""
 
     def put(self, listener: Listener, arguments: tuple[Any, ...]) -> None:
-        """Have a listener told in a later turn, after everything that waits already."""
+        """Queue a notice for a later turn."""
         self._waiting.append((listener, arguments))
         if not self._busy:
             self._busy = True
             self._clock.later(0, self._empty)
 
     def drained(self) -> Deferred[None]:
-        """Fires when the plugin has been told everything, and has done what it does with it."""
+        """Return a Deferred that fires when the plugin has handled all notices."""
         done: Deferred[None] = Deferred()
         if self._busy:
             self._drained.append(done)
@@ -79,7 +79,7 @@ class Mailbox:
         return done
 
     def give_up(self) -> None:
-        """The broker stops: cancel the notice that is awaited, and forget those behind it, with a line in the log."""
+        """Cancel the awaited notice and drop those behind it, with a log line, because the broker stops."""
         awaited = self._awaited
         if awaited is None:
             return
@@ -88,8 +88,8 @@ class Mailbox:
             listener.waiting -= 1
         self._waiting.clear()
         log.error(
-            "plugin {plugin}: the broker stops, and {hook} has not come to its end; it is cancelled; notices that "
-            "are lost behind it: {waiting}",
+            "plugin {plugin}: the broker stops before {hook} has ended; it is cancelled; notices lost behind "
+            "it: {waiting}",
             plugin=awaited.call.plugin,
             hook=awaited.call.hook,
             waiting=waiting,
@@ -97,7 +97,7 @@ class Mailbox:
         awaited.abandon()
 
     def _empty(self) -> None:
-        # Only what waits now: a notice that leads to another notice must not keep the reactor turn for itself.
+        # Only the notices queued now: a notice that causes another must not block the reactor.
         for _ in range(len(self._waiting)):
             listener, arguments = self._waiting.popleft()
             listener.waiting -= 1
@@ -124,13 +124,13 @@ class Mailbox:
         awaited = self._awaited = _Awaited(self, listener, answer, self._clock)
         awaited.begin(self._limit.limit_s)
 
-    # From the notice that is awaited
+    # Called by the awaited notice
 
     def is_overdue(self, call: Call, limit_s: float) -> None:
-        """The notice is beyond its time limit, and is about to be cancelled."""
-        self.overdue = f"{call.hook} did not come to its end within {limit_s:g} s"
+        """Log that a notice exceeded its time limit, before it is cancelled."""
+        self.overdue = f"{call.hook} did not end within {limit_s:g} s"
         log.error(
-            "plugin {plugin}: {hook} has not come to its end within {limit} s and is cancelled; notices that waited "
+            "plugin {plugin}: {hook} has not ended within {limit} s and is cancelled; notices that waited "
             "for it: {waiting}",
             plugin=call.plugin,
             hook=call.hook,
@@ -139,7 +139,7 @@ class Mailbox:
         )
 
     def ended(self, in_time: bool) -> None:
-        """The notice has ended, or nobody waits for it any more: the next has its turn."""
+        """Continue with the next notice: this one has ended, or its time is over."""
         self._awaited = None
         if in_time:
             self.overdue = None
@@ -147,7 +147,7 @@ class Mailbox:
 
 
 class _Awaited:
-    """A notice whose end is awaited: within the time limit, and once it is cancelled, a little longer."""
+    """A notice whose end is awaited up to the time limit, and after cancellation for a short time more."""
 
     __slots__ = ("_answer", "_box", "_clock", "_listener", "_timer", "_waited_for", "_was_cut_off", "_was_left")
 
@@ -163,17 +163,17 @@ class _Awaited:
 
     @property
     def call(self) -> Call:
-        """Whose notice it is."""
+        """The call that handles the notice."""
         return self._listener.call
 
     def begin(self, limit_s: float) -> None:
-        """Wait for as long."""
+        """Start the time limit."""
         if not has_result(self._answer):
             self._timer = self._clock.later(limit_s, partial(self._cut_off, limit_s))
         self._answer.addCallbacks(self._done, self._failed)
 
     def abandon(self) -> None:
-        """Cancel it, and do not wait for its end."""
+        """Cancel it without waiting for its end."""
         self._was_cut_off = True
         self._go_on()
         cancel(self._answer)
@@ -191,10 +191,10 @@ class _Awaited:
         if self._waited_for:
             self._go_on()
         elif self._was_left:
-            log.info("plugin {plugin}: {hook} has ended after all", plugin=self.call.plugin, hook=self.call.hook)
+            log.info("plugin {plugin}: {hook} ended late", plugin=self.call.plugin, hook=self.call.hook)
 
     def _cut_off(self, limit_s: float) -> None:
-        """The time limit has passed: a notice that can be cancelled has ended before the next one begins."""
+        """Cancel the notice at its time limit. If it can be cancelled, it ends before the next one begins."""
         self._was_cut_off = True
         self.call.failures.value += 1
         self._listener.timed_out.value += 1
@@ -203,11 +203,11 @@ class _Awaited:
         cancel(self._answer)
 
     def _leave(self) -> None:
-        """It did not end although it was cancelled."""
+        """Stop waiting for a notice that did not end after it was cancelled."""
         self._was_left = True
         log.error(
-            "plugin {plugin}: {hook} goes on although it was cancelled {limit} s ago; later notices to this plugin "
-            "run beside it",
+            "plugin {plugin}: {hook} still runs {limit} s after it was cancelled; later notices to this plugin "
+            "run concurrently",
             plugin=self.call.plugin,
             hook=self.call.hook,
             limit=f"{CANCEL_LIMIT_S:g}",
@@ -222,7 +222,7 @@ class _Awaited:
 
 
 class Listener:
-    """One implementation of a notice. Its part of the plugin's mailbox is bounded, whatever the others do."""
+    """One implementation of a notice. Its share of the plugin's mailbox is bounded independently of other hooks."""
 
     __slots__ = ("_box", "_dropped", "_pace", "call", "timed_out", "waiting")
 
@@ -236,7 +236,7 @@ class Listener:
         self._box = box
 
     def offer(self, arguments: tuple[Any, ...]) -> None:
-        """Have it told in a later turn, unless too much waits."""
+        """Queue a notice, or drop it if too many wait."""
         if self.waiting >= MAILBOX_LIMIT:
             self._drop()
             return
@@ -248,7 +248,7 @@ class Listener:
         more = self._pace.due()
         if more is not None:
             log.error(
-                "plugin {plugin} is too slow for {hook}: {waiting} notices wait, others are dropped{more}",
+                "plugin {plugin} is too slow for {hook}: {waiting} notices are queued, others are dropped{more}",
                 plugin=self.call.plugin,
                 hook=self.call.hook,
                 waiting=self.waiting,
@@ -257,23 +257,23 @@ class Listener:
 
 
 class Notify(Generic[P]):
-    """Tells every implementation in a later turn, each at its own pace."""
+    """Notifies every implementation in a later turn, each at its own pace."""
 
     __slots__ = ("_listeners", "_wanted", "active")
 
     def __init__(self, calls: Sequence[Call], mailbox_of: Callable[[str], Mailbox], metrics: Metrics) -> None:
-        """``mailbox_of`` answers a plugin's mailbox."""
+        """``mailbox_of`` returns a plugin's mailbox."""
         self._listeners = tuple(Listener(call, mailbox_of(call.plugin), metrics) for call in calls)
         self._wanted: dict[str, tuple[Listener, ...]] = {}
         self.active = bool(calls)
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> None:
-        """Tell all."""
+        """Notify all implementations."""
         for listener in self._listeners:
             listener.offer(arguments)
 
     def about(self, topic: str, *arguments: P.args, **_: P.kwargs) -> None:
-        """Tell those whom the topic concerns."""
+        """Notify the implementations whose filters include the topic."""
         concerned = self._wanted.get(topic)
         if concerned is None:
             concerned = tuple(one for one in self._listeners if concerns(one.call.implementation, topic))

@@ -1,6 +1,6 @@
-"""The typed face over the hooks: every hook the core calls, once, by name, bound to its dispatcher.
+"""The hooks that the core calls, by name, each bound to its typed dispatcher.
 
-What is misspelt here does not type-check, and a hook that the SPI declares and nobody calls fails a test.
+A misspelt hook does not type-check. A test fails if the SPI declares a hook that the core never calls.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from kinmqtt_spi.services.queue import OverflowPolicy, QueueFull
 from kinmqtt_spi.services.subscription import Subscriber
 from kinmqtt_spi.values import ALLOW, Address, Client, Message, Subscription, deny
 
-NOBODY_ANSWERED = deny(ReasonCode.NOT_AUTHORIZED, "no authenticator spoke for the client")
+NOBODY_ANSWERED = deny(ReasonCode.NOT_AUTHORIZED, "no authenticator accepted the client")
 UNKNOWN_METHOD = deny(ReasonCode.BAD_AUTHENTICATION_METHOD, "no plugin knows the authentication method")
 
 
 class Hooks:
-    """The bound hooks. Built once the plugins are configured, when it is known which of them stay."""
+    """The bound hooks. Built after the plugins are configured, when the active ones are known."""
 
     def __init__(self, manager: PluginManager, clock: Clock, metrics: Metrics) -> None:
-        """Raises :class:`~kinmqtt_spi.errors.AssemblyError` where a plugin's ``guard_calls`` fails."""
+        """Raises :class:`~kinmqtt_spi.errors.AssemblyError` if a plugin's ``guard_calls`` fails."""
         self._manager = manager
         guards = manager.implementations("guard_calls")
         self._factory = CallFactory(clock, metrics, guards)
@@ -56,7 +56,7 @@ class Hooks:
         return Intercept(self._calls(hook), parameters.index(traits.folds), failure_outcome(traits, reason))
 
     def _notify(self, hook: str) -> Any:
-        # How long a notice may take is the mailbox's to say: it waits for the end of what it has cancelled.
+        # The mailbox enforces the time limit of notices, because it waits until a cancelled notice has ended.
         traits = evolve(self._manager.traits(hook), time_limit_s=None)
         calls = self._factory.bind(hook, traits, self._manager.implementations(hook))
         return Notify(calls, self._mailbox_of, self._metrics)
@@ -65,21 +65,21 @@ class Hooks:
         return self._mailboxes.setdefault(plugin, Mailbox(self._clock, self._notice_limit))
 
     def limit_notices(self, limit_s: float) -> None:
-        """How long a notice may be awaited, from the next one on."""
+        """Set the time limit of notices, beginning with the next one."""
         self._notice_limit.limit_s = limit_s
 
     async def drained(self) -> None:
-        """Wait until every plugin has been told everything that it was to be told so far."""
+        """Wait until every plugin has handled the notices sent so far."""
         for mailbox in tuple(self._mailboxes.values()):
             await mailbox.drained()
 
     def give_up_notices(self) -> None:
-        """Cancel what plugins have not come to an end with; the log names each."""
+        """Cancel unfinished notices; each is logged."""
         for mailbox in self._mailboxes.values():
             mailbox.give_up()
 
     def overdue_notices(self) -> Mapping[str, str]:
-        """By plugin, the notice that it did not come to an end with, for those that have had none since that did."""
+        """Return by plugin the last notice that exceeded its time limit, if no later one has finished in time."""
         return {plugin: box.overdue for plugin, box in self._mailboxes.items() if box.overdue is not None}
 
     def _bind_deciding(self) -> None:

@@ -1,4 +1,4 @@
-"""Choosing among the plugins found: allow-list, block-list and order, as the settings say."""
+"""Chooses among the plugins found by the settings' allow-list, block-list and order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Selection:
     order: tuple[str, ...] = ()
     """Run these first, in this order; the others follow by name, the built-ins last."""
     only: tuple[str, ...] | None = None
-    """Of the installed plugins, use none but these. Built-ins are not affected."""
+    """Use only these of the installed plugins. Built-ins are not affected."""
     disabled: frozenset[str] = frozenset()
     """Use none of these, built-ins included."""
     services: dict[str, str] = field(factory=dict)
@@ -30,13 +30,13 @@ class Selection:
 
     @property
     def named(self) -> frozenset[str]:
-        """Plugins the settings name in any way but to disable them: they must start, or the broker does not."""
+        """Plugins that the settings name other than to disable them. Each must start, or the broker does not."""
         return frozenset((*self.order, *(self.only or ()), *self.services.values(), *self.sections))
 
 
 @frozen(slots=True)
 class Choice:
-    """A candidate, and whether and why it is used."""
+    """A candidate, whether it is used, and why."""
 
     candidate: Candidate
     active: bool
@@ -44,10 +44,10 @@ class Choice:
 
 
 def choose(candidates: Sequence[Candidate], selection: Selection) -> list[Choice]:
-    """Every candidate with its fate, the active ones in the order in which their hooks run.
+    """Return all candidates, each with whether it is used; the active ones in the order in which their hooks run.
 
-    Raises :class:`AssemblyError` where the settings name a plugin that nobody has (pluggy would block or ignore
-    it in silence), or both name and disable one.
+    Raises :class:`AssemblyError` if the settings name a plugin that is not installed (pluggy would ignore that
+    silently), or both use and disable one.
     """
     _check_names(candidates, selection)
     place = {name: position for position, name in enumerate(selection.order)}
@@ -73,7 +73,7 @@ def _check_names(candidates: Sequence[Candidate], selection: Selection) -> None:
     known = {candidate.name for candidate in candidates}
     for name in sorted(selection.named | selection.disabled):
         if name not in known:
-            hint = did_you_mean(name, known) or "; `kinmqtt plugins` lists those there are"
+            hint = did_you_mean(name, known) or "; `kinmqtt plugins` lists the installed ones"
             raise AssemblyError(f"{_place(selection, name)}no plugin named {name!r} is installed{hint}")
     both = sorted(selection.named & selection.disabled)
     if both:

@@ -1,4 +1,4 @@
-"""Coroutines whose steps are timed: between two waits a coroutine has the event loop for itself."""
+"""Times the steps of coroutines: between two awaits a coroutine blocks the event loop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class TimedCoroutine(Coroutine[Any, Any, T]):
-    """Drives another coroutine, and reports how long each of its steps took.
+    """Drives another coroutine and reports the duration of each step.
 
-    It is driven in the other's place, so that being closed or cancelled before the first step is the other's affair.
+    ``send``, ``throw`` and ``close`` are passed on, so closing or cancelling before the first step works as usual.
     """
 
     __slots__ = ("__name__", "__qualname__", "_coroutine", "_report", "_timer")
@@ -20,7 +20,7 @@ class TimedCoroutine(Coroutine[Any, Any, T]):
     def __init__(
         self, coroutine: Coroutine[Any, Any, T], timer: Callable[[], float], report: Callable[[float], object]
     ) -> None:
-        """``report`` is called with the seconds of each step, by ``timer``."""
+        """``report`` is called with the duration of each step in seconds, measured by ``timer``."""
         self._coroutine = coroutine
         self._timer = timer
         self._report = report
@@ -38,7 +38,7 @@ class TimedCoroutine(Coroutine[Any, Any, T]):
     def throw(
         self, type_: Any, value: BaseException | object = None, traceback: TracebackType | None = None, /
     ) -> Any:
-        """See :meth:`collections.abc.Coroutine.throw`; a type with a value is how older callers write it."""
+        """See :meth:`collections.abc.Coroutine.throw`; older callers pass a type and a value."""
         error = value if isinstance(value, BaseException) else type_
         if traceback is not None and isinstance(error, BaseException):
             error = error.with_traceback(traceback)

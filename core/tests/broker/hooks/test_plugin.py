@@ -667,7 +667,7 @@ def test_it_may_be_too_late_to_leave_a_hook_out() -> None:
     modest = Modest()
     House(plugins={"modest": modest})
 
-    with pytest.raises(RuntimeError, match="'modest' leaves hooks out when the broker is assembled already"):
+    with pytest.raises(RuntimeError, match="'modest' can leave hooks out only before the broker is assembled"):
         modest.context.leave_out("authenticate")
 
 
@@ -819,7 +819,7 @@ def test_guard_calls_with_a_broken_guard_lets_calls_in() -> None:
 @pytest.mark.parametrize("guard", [1, "breaker"])
 def test_guard_calls_that_answers_no_guard_stops_the_assembly(guard: Any) -> None:
     """Found when the broker is put together."""
-    with pytest.raises(AssemblyError, match=r"'guarding': guard_calls answered an? \w+; expected None or CallGuard"):
+    with pytest.raises(AssemblyError, match=r"'guarding': guard_calls returned an? \w+; expected None or CallGuard"):
         House(plugins={"guarding": Guarding(guard), "auth": Authenticator()})
 
 

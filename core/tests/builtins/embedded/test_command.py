@@ -227,7 +227,7 @@ def test_a_check_finds_a_flipped_byte(data: Path) -> None:
     assert "retained messages: 0" in done.stdout
     problem, ways_on = done.stderr.splitlines()
     assert problem.startswith(f"kinmqtt: {path}: row ")
-    assert problem.endswith("is damaged: its checksum is another")
+    assert problem.endswith("is damaged: its checksum is wrong")
     assert "`kinmqtt store export --skip-damaged DIRECTORY > FILE`" in ways_on
 
 
@@ -319,7 +319,7 @@ def test_what_nothing_can_be_saved_of_makes_no_export(data: Path) -> None:
     saved = store("export", "--skip-damaged", data)
 
     assert (saved.returncode, saved.stdout) == (1, "")
-    assert saved.stderr.splitlines()[-1] == f"kinmqtt: nothing of {data} could be saved"
+    assert saved.stderr.splitlines()[-1] == f"kinmqtt: nothing in {data} is readable"
 
 
 @pytest.mark.parametrize("arguments", [["check"], ["export"], ["export", "--skip-damaged"], ["compact"]])
@@ -383,8 +383,8 @@ def test_a_directory_that_a_broker_kept_nothing_in_is_empty(tmp_path: Path) -> N
 
     assert [done.returncode for done in (check, export, compact)] == [0, 0, 0]
     assert check.stdout.splitlines()[0] == "sessions: 0"
-    assert check.stdout.splitlines()[-1] == "the store is empty: a broker used the directory and kept nothing"
-    assert compact.stdout == "the store is empty: a broker used the directory and kept nothing\n"
+    assert check.stdout.splitlines()[-1] == "the store is empty: a broker used the directory but stored nothing"
+    assert compact.stdout == "the store is empty: a broker used the directory but stored nothing\n"
     assert take(tmp_path / "new", export.stdout).returncode == 0
     assert names(data) == ["lock"]
 
@@ -509,7 +509,7 @@ def test_what_is_damaged_is_refused(data: Path, action: str) -> None:
     said = refusal(store(action, data))
 
     assert said.startswith(f"{path}: row ")
-    assert "its checksum is another" in said
+    assert "its checksum is wrong" in said
     assert content(data) == before
 
 
@@ -742,7 +742,7 @@ def patched(place: str, name: str, number: int, how: str, *arguments: str, text:
     assert "Traceback" not in done.stderr, done.stderr
     if how == "full":
         assert re.search(
-            r" has no room: this needs about \d+ bytes there, and leaves the store as it was$", done.stderr
+            r" has too little space: this needs about \d+ bytes there; the store is unchanged$", done.stderr
         )
     return done.returncode
 
@@ -844,7 +844,7 @@ def test_an_import_that_ends_early_leaves_no_store(data: Path, tmp_path: Path, n
     if how == "full":
         assert not path.exists()
     else:
-        assert refusal(store("check", path)) == f"{path} holds an import that did not come to its end: import again"
+        assert refusal(store("check", path)) == f"{path} holds an incomplete import: import again"
     assert take(path, "\n".join(lines)).returncode == 0
     assert exported(path) == lines
     assert names(path) == [name_of(1), "lock"]

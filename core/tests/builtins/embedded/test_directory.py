@@ -232,7 +232,7 @@ def test_strangers_that_came_later_are_tolerated(tmp_path: Path) -> None:
 
 def test_a_directory_can_be_asked_for_that_exists(tmp_path: Path) -> None:
     """A tool that reads a store does not make one where the name is mistyped."""
-    with pytest.raises(DataDirectoryError, match="none is no directory"):
+    with pytest.raises(DataDirectoryError, match="none is not a directory"):
         DataDirectory(tmp_path / "none").open(create=False)
 
     assert names(tmp_path) == []
@@ -359,7 +359,7 @@ def test_an_empty_segment_is_damage(tmp_path: Path, number: int) -> None:
     text = refused(lambda: DataDirectory(tmp_path).load())
     found = topics(DataDirectory(tmp_path), skipped)
 
-    assert text == f"{paths[number - 1]} is empty: what was in it is lost; {WAYS_ON}"
+    assert text == f"{paths[number - 1]} is empty: its data is lost; {WAYS_ON}"
     assert skipped == [text]
     assert len(found) == 2
     assert names(tmp_path) == [path.name for path in paths]
@@ -406,7 +406,7 @@ def test_a_lost_write_ahead_log_is_told_of(tmp_path: Path, gone: Callable[[Path]
     found = topics(directory, skipped)
 
     assert before == ["t/1"]
-    assert text == f"{used} is missing or empty, and with it what was written to {name_of(1)}; {WAYS_ON}"
+    assert text == f"{used} is missing or empty; its writes to {name_of(1)} are lost; {WAYS_ON}"
     assert (found, skipped) == ([], [text])
 
 
@@ -476,14 +476,17 @@ def cut(path: Path) -> None:
         (foreign, "was not written by kinmqtt: it is another program's database"),
         (lambda path: path.write_bytes(b"no database" * 100), f"can't be read: file is not a database; {WAYS_ON}"),
         (cut, f"can't be read: database disk image is malformed; {WAYS_ON}"),
-        (lambda path: change(path, "PRAGMA user_version = 9"), "has format 9, this kinmqtt knows formats up to 2"),
+        (
+            lambda path: change(path, "PRAGMA user_version = 9"),
+            "has format 9, but this kinmqtt knows formats up to 2",
+        ),
         (
             lambda path: change(path, "UPDATE log SET data = x'00'"),
-            f"row 1 is damaged: its checksum is another; {WAYS_ON}",
+            f"row 1 is damaged: its checksum is wrong; {WAYS_ON}",
         ),
         (
             lambda path: change(path, "UPDATE log SET crc = 3523407757, data = x'00'"),
-            "group 1 can't be understood",
+            "group 1 can't be decoded",
         ),
     ],
 )
@@ -508,7 +511,7 @@ def test_a_damaged_segment_is_refused(
     [
         ("UPDATE log SET data = x'00'", "row 1 is damaged"),
         # The checksum is right: whoever wrote this was no kinmqtt, or a mistaken one.
-        ("UPDATE log SET crc = 3523407757, data = x'00'", "group 1 can't be understood"),
+        ("UPDATE log SET crc = 3523407757, data = x'00'", "group 1 can't be decoded"),
     ],
 )
 def test_damage_can_be_skipped(tmp_path: Path, statement: str, problem: str) -> None:
@@ -543,7 +546,7 @@ def test_a_file_with_a_strange_name_is_told_of(tmp_path: Path) -> None:
     segments(tmp_path, 1)
     (tmp_path / "journal-copy.sqlite3").touch()
 
-    with pytest.raises(DataDirectoryError, match=r"journal-copy\.sqlite3 is no file of a kinmqtt store"):
+    with pytest.raises(DataDirectoryError, match=r"journal-copy\.sqlite3 is not a file of a kinmqtt store"):
         DataDirectory(tmp_path).load()
 
 

@@ -219,7 +219,7 @@ def test_a_segment_that_can_not_be_made_is_tried_again(tmp_path: Path) -> None:
     log.abandon()
 
     assert opening == [None]
-    assert "no new segment can be made" in context.log.texts("error")[0]
+    assert "no new segment can be created" in context.log.texts("error")[0]
     assert names(tmp_path)[:2] == [name_of(1), name_of(2)]
     assert topics(tmp_path) == [f"t/{number}" for number in range(10)]
 
@@ -343,7 +343,7 @@ def test_a_disk_that_failed_gets_everything_anew(tmp_path: Path) -> None:
         while context.held:
             context.proceed()
 
-    assert "can't keep anything: [Errno 5] Input/output error" in context.log.texts("error")[0]
+    assert "can't write: [Errno 5] Input/output error" in context.log.texts("error")[0]
     assert name_of(1) not in names(tmp_path)
     assert topics(killed(log)) == ["t/7", "t/8"]
 
@@ -475,7 +475,7 @@ def test_a_full_disk_is_told_of_and_recovers(tmp_path: Path, monkeypatch: pytest
     assert problem.startswith(f"{tmp_path}: ")
     assert log.problem is None
     assert len(context.log.texts("error")) == 1
-    assert context.log.texts("info") == ["the embedded store keeps what it is given again"]
+    assert context.log.texts("info") == ["the embedded store can write again"]
     log.abandon()
     assert topics(tmp_path) == ["t/1", "t/4"]
 
@@ -517,7 +517,7 @@ def test_a_segment_that_can_not_be_sealed_at_the_end_is_one_line(
     [said] = context.log.texts("warn")
     assert (
         said
-        == f"{tmp_path / name_of(1)} keeps its write-ahead log, which the next start reads: database or disk is full"
+        == f"{tmp_path / name_of(1)} leaves its write-ahead log, which the next start reads: database or disk is full"
     )
     assert topics(tmp_path) == ["t/1"]
 

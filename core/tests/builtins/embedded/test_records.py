@@ -314,7 +314,7 @@ def test_a_value_that_is_not_plain_is_refused(value: object) -> None:
     """What could not be read again is refused when it is written, not found out at the next start."""
     group = Group(events=[event({"deep": [{"value": value}]})])
 
-    with pytest.raises(TypeError, match="is no plain value, and can't be kept"):
+    with pytest.raises(TypeError, match="is not a plain value and can't be stored"):
         pack(group)
 
 

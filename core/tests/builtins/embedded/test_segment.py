@@ -279,7 +279,7 @@ def test_names_and_numbers_belong_together(number: int) -> None:
 
 def test_a_name_without_a_number_is_refused() -> None:
     """A file that only looks like ours is told of by its name."""
-    with pytest.raises(DataDirectoryError, match=r"journal-old\.sqlite3 is no file of a kinmqtt store"):
+    with pytest.raises(DataDirectoryError, match=r"journal-old\.sqlite3 is not a file of a kinmqtt store"):
         number_of(Path("journal-old.sqlite3"))
 
 

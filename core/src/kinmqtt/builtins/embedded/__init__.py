@@ -1,4 +1,4 @@
-"""The embedded store: sessions, queues, retained messages and events in a directory, with nothing else installed."""
+"""The embedded store: sessions, queues, retained messages and events in a directory, without other software."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class EmbeddedSettings:
 
     durability: Literal["commit", "fsync"] = setting(
         "commit",
-        help="when something counts as kept: commit, when the operating system has it (it survives the end of the "
-        "process, and all but the last second or so survives a loss of power); fsync, when the disk has it",
+        help="when a write is durable: commit, when the operating system has it (it survives a broker crash; a "
+        "loss of power may lose about the last second); fsync, when the disk has it",
     )
 
 
 class Embedded:
-    """Keeps everything in one log, and in memory."""
+    """Persists everything in one log, and holds it in memory."""
 
     def __init__(self) -> None:
         self._ledger: Ledger | None = None
@@ -52,12 +52,12 @@ class Embedded:
 
     @hookimpl
     def settings_class(self) -> type[EmbeddedSettings]:
-        """When something counts as kept."""
+        """Return the class of the settings."""
         return EmbeddedSettings
 
     @hookimpl
     def configure(self, context: Context) -> None:
-        """Take the settings, and the directory if there is one."""
+        """Read the settings, and the directory if there is one."""
         if context.data is None:
             raise NotWanted("there is no data directory: broker.data (or --data) is memory")
         self._settings = context.settings
@@ -66,27 +66,27 @@ class Embedded:
 
     @hookimpl
     def session_store(self) -> SessionStore:
-        """The session store."""
+        """Return the session store."""
         return self._shared.sessions
 
     @hookimpl
     def queue_store(self) -> QueueStore:
-        """The queue store."""
+        """Return the queue store."""
         return self._shared.queues
 
     @hookimpl
     def retain_store(self) -> RetainStore:
-        """The retain store."""
+        """Return the retain store."""
         return self._shared.retained
 
     @hookimpl
     def event_log(self) -> EventLog:
-        """The event log."""
+        """Return the event log."""
         return self._shared.events
 
     @hookimpl
     async def start(self, context: Context) -> None:
-        """Take the directory, read what it holds, and begin to write; nothing where no service of it is used."""
+        """Lock the directory, load its contents and open the log; do nothing if no service of this plugin is used."""
         directory = self._directory
         if directory is None or not self._serves:
             return
@@ -112,7 +112,7 @@ class Embedded:
             await journal.open(number)
         except (sqlite3.Error, OSError) as error:
             raise DataDirectoryError(
-                f"{directory.path} can't be written to: {error}; where its disk is full, free room and start again"
+                f"{directory.path} can't be written to: {error}; if the disk is full, free space and start again"
             ) from error
         self._journal = journal
         ledger.append = journal.append
@@ -124,18 +124,18 @@ class Embedded:
 
     @hookimpl
     def health(self) -> Health:
-        """Whether it can keep what it is given."""
+        """Report whether writes succeed."""
         problem = None if self._journal is None else self._journal.problem
         return Health(HealthState.HEALTHY) if problem is None else Health(HealthState.FAILED, problem)
 
     @hookimpl
     def reload(self, settings: EmbeddedSettings) -> tuple[str, ...]:
-        """When something counts as kept is decided at the start."""
+        """Report that a change of the durability needs a restart."""
         return () if settings == self._settings else ("durability: a change needs a restart",)
 
     @hookimpl
     async def stop(self) -> None:
-        """Keep what is still gathered, and leave plain files behind."""
+        """Write what is still pending, and close the log."""
         if self._journal is not None:
             try:
                 pending = self._shared.commit(all=True)
@@ -155,7 +155,7 @@ class Embedded:
     @property
     def _shared(self) -> Ledger:
         if self._ledger is None:
-            raise RuntimeError("the embedded store was asked for before it was configured")
+            raise RuntimeError("the embedded store was used before it was configured")
         self._serves = True
         return self._ledger
 

@@ -1,7 +1,7 @@
-"""``kinmqtt store``: look at, copy and tidy the data directory of a broker that does not run.
+"""``kinmqtt store``: check, export, import or compact the data directory of a broker that is not running.
 
-An export says what stores hold in the SPI's own terms (:mod:`kinmqtt_spi.plain`) and nothing of how the embedded
-store keeps it, so that another plugin's stores can be filled from it. ``docs/store.md`` has the format.
+An export describes the stores' contents in terms of the SPI (:mod:`kinmqtt_spi.plain`), independent of the embedded
+store's format, so that it can be imported into another plugin's stores. ``docs/store.md`` has the format.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from kinmqtt_spi.services.queue import QueueState
 from kinmqtt_spi.services.session import StoredSession
 
 SLICE_BYTES: Final = 8 << 20
-"""Of what is told anew while nobody waits: much larger than a broker's, for a message in many queues is told once in
-each."""
+"""Size of a snapshot's slices. Much larger than a running broker's, because a message in many queues is written once
+in each slice."""
 
 _PAGE: Final = 1000
 _PARTIAL: Final = "journal-import"
-"""Where an import writes until all of it is there. The name is the store's own: a start is not kept from it."""
+"""The folder that an import writes to until it is complete. The store knows the name, so a broker can still start."""
 
 
 class StoreCommandError(SpiError):
-    """The command can't do as asked; the text says why, in one line."""
+    """The command failed; the text says why, in one line."""
 
 
 def run(action: str, path: Path, *, skip_damaged: bool = False) -> int:
-    """Carry out ``kinmqtt store ACTION DIRECTORY``; answers the exit status, 0 or 1.
+    """Run ``kinmqtt store ACTION DIRECTORY``; return the exit status, 0 or 1.
 
-    ``skip_damaged`` is for ``export``. What keeps a command from its work becomes one line on standard error. Raises
-    ``BrokenPipeError`` where nobody reads standard output any more.
+    ``skip_damaged`` is for ``export``. Errors become one line on standard error. Raises ``BrokenPipeError`` if the
+    reader of standard output has closed it.
     """
     commands: Mapping[str, Callable[[], int]] = {
         "check": lambda: _check(path),
@@ -65,12 +65,12 @@ def run(action: str, path: Path, *, skip_damaged: bool = False) -> int:
         "import": lambda: _import(path, sys.stdin.buffer),
         "compact": lambda: _compact(path),
     }
-    # Python has none of a stream that was closed before it began.
+    # Python sets a standard stream to None if it was closed before the start.
     if sys.stdout is None or (action == "import" and sys.stdin is None):
         return _complain(f"standard {'output' if sys.stdout is None else 'input'} is closed")
     try:
         status = commands[action]()
-        # A pipe that is closed must be seen here, where the caller takes care of it, and not at the very end.
+        # Flush here, so that the caller can handle a closed pipe, instead of at the interpreter's exit.
         with _speaking_of_output():
             sys.stdout.flush()
     except BrokenPipeError:
@@ -88,7 +88,7 @@ def run(action: str, path: Path, *, skip_damaged: bool = False) -> int:
     return status
 
 
-# The four commands
+# The four actions
 
 
 def _check(path: Path) -> int:
@@ -115,7 +115,7 @@ def _check(path: Path) -> int:
         with _speaking_of_output():
             sys.stdout.flush()
         return _complain(*problems, WAYS_ON)
-    _say("the store is sound" if segments else "the store is empty: a broker used the directory and kept nothing")
+    _say("the store is sound" if segments else "the store is empty: a broker used the directory but stored nothing")
     return 0
 
 
@@ -127,7 +127,7 @@ def _export(path: Path, skip_damaged: bool) -> int:
     if problems:
         _complain(*(f"left out: {problem}" for problem in problems))
         if not directory.groups:
-            raise StoreCommandError(f"nothing of {path} could be saved")
+            raise StoreCommandError(f"nothing in {path} is readable")
         _complain(_summary(path, problems, directory.groups))
     count = 0
     try:
@@ -135,8 +135,8 @@ def _export(path: Path, skip_damaged: bool) -> int:
             _say(_as_text(line))
             count += 1
     except ValueError as error:
-        raise StoreCommandError(f"{path} holds what can't be exported: {error}") from error
-    # Without this line an export that was cut short would pass for a smaller one.
+        raise StoreCommandError(f"{path} holds data that can't be exported: {error}") from error
+    # The last line shows that the export is complete.
     _say(_as_text({"kind": "end", "lines": count + 1}))
     return 0
 
@@ -156,7 +156,7 @@ def _import(path: Path, lines: Iterable[bytes]) -> int:
     partial = path / _PARTIAL
     try:
         _refuse_a_store(path)
-        # What a process that was killed has left of an import.
+        # Remove the remains of an import that was killed.
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
         give_to_owner_of(path, partial)
@@ -185,12 +185,12 @@ def _import(path: Path, lines: Iterable[bytes]) -> int:
 def _compact(path: Path) -> int:
     before = _size_bytes(path)
     if not _holds_something(path):
-        _say("the store is empty: a broker used the directory and kept nothing")
+        _say("the store is empty: a broker used the directory but stored nothing")
         return 0
     with _taken(path) as directory:
         ledger = _read(directory)
-        # The new segment says at its end that it is the first: until then those before it count, and from then on
-        # they don't. A store that was read twice in part is the same store: each part tells how things stand.
+        # The new segment's last record marks it as the first valid one. If the process dies before, the old segments
+        # stay valid; a store that was read partly twice is the same, because each part describes the full state.
         directory.tidy()
         _write(path, directory.next_number(), ledger)
         directory.tidy()
@@ -203,13 +203,13 @@ def _compact(path: Path) -> int:
 
 
 def _holds_something(path: Path) -> bool:
-    """Whether there are segments; a broker that was stopped before it kept anything leaves none.
+    """Tell whether there are segments; there are none if the broker stopped before it stored anything.
 
-    Raises :class:`StoreCommandError` where no broker has used the directory.
+    Raises :class:`StoreCommandError` if no broker has used the directory.
     """
     if path.exists() and not path.is_dir():
         raise StoreCommandError(f"{path} is a file, not a directory")
-    # A relative name is easily said in the wrong place.
+    # Show the absolute path too, because a relative one may be used in the wrong folder.
     named = f"{path}" if path.is_absolute() else f"{path} ({path.absolute()})"
     where = "the broker's log says where it is: state is kept in …"
     if not path.exists():
@@ -218,7 +218,7 @@ def _holds_something(path: Path) -> bool:
     if any(path.glob("journal-*.sqlite3*")):
         return True
     if (path / _PARTIAL).is_dir():
-        raise StoreCommandError(f"{named} holds an import that did not come to its end: import again")
+        raise StoreCommandError(f"{named} holds an incomplete import: import again")
     if not (path / "lock").is_file():
         raise StoreCommandError(f"{named} holds no kinmqtt store; {where}")
     return False
@@ -231,7 +231,7 @@ def _refuse_a_store(path: Path) -> None:
 
 @contextmanager
 def _taken(path: Path) -> Iterator[DataDirectory]:
-    """The directory, which nobody else uses meanwhile."""
+    """Lock the directory for this process."""
     directory = DataDirectory(path)
     directory.open(create=False)
     try:
@@ -241,10 +241,10 @@ def _taken(path: Path) -> Iterator[DataDirectory]:
 
 
 def _read(directory: DataDirectory, problems: list[str] | None = None) -> Ledger:
-    """What the directory holds, which stays as it is.
+    """Load the directory's contents without changing it.
 
-    With a list for ``problems`` as much as can be read, and there what can't be. Raises
-    :class:`~kinmqtt.builtins.embedded.segment.UnknownStore` in any case where it is a newer version's.
+    With a list for ``problems``, load as much as possible and add each problem to it. Raises
+    :class:`~kinmqtt.builtins.embedded.segment.UnknownStore` in any case if the store is of a newer version.
     """
     ledger = _new_ledger()
     try:
@@ -257,7 +257,7 @@ def _read(directory: DataDirectory, problems: list[str] | None = None) -> Ledger
         problems.append(str(error))
     else:
         ledger.restore(image)
-    # A broker starts with this. Who copies a store is not given less than there was without a word.
+    # A broker starts with such losses. A copy must not be smaller than the original without a warning.
     if directory.losses and problems is None:
         raise DataDirectoryError(f"{directory.losses[0]}; {WAYS_ON}")
     if problems is not None:
@@ -267,19 +267,19 @@ def _read(directory: DataDirectory, problems: list[str] | None = None) -> Ledger
 
 
 def _summary(path: Path, problems: Sequence[str], rows: int) -> str:
-    """How bad it is, in one line."""
+    """Summarize the damage in one line."""
     damaged = set(re.findall(r"journal-\d+\.sqlite3", " ".join(problems)))
     segments = {file.name for file in path.glob(PATTERN)} | damaged
     return f"saved: {rows} rows; something was left out of {len(damaged)} of {len(segments)} segments"
 
 
 def _new_ledger() -> Ledger:
-    # Its event log would call consumers by the broker's clock; here nobody consumes.
+    # The event log would call consumers by the broker's clock; here there are no consumers.
     return Ledger(SimpleNamespace(clock=SimpleNamespace(later=lambda delay_s, call: None)))
 
 
 def _ledger(contents: Contents) -> Ledger:
-    """What was read, in stores."""
+    """Put loaded contents into stores."""
     ledger = _new_ledger()
     sessions = MemorySessionStore()
     sessions.apply(contents.sessions)
@@ -292,16 +292,16 @@ def _ledger(contents: Contents) -> Ledger:
 
 
 def _write(folder: Path, number: int, ledger: Ledger) -> Path:
-    """Write everything into one segment, the first that counts; what goes wrong leaves none behind."""
+    """Write everything into one segment, marked as the first valid one; on failure remove it."""
     try:
         return _written(folder, number, ledger)
     except (sqlite3.Error, OSError) as error:
         if "full" not in str(error) and getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        # Once in the write-ahead log, and once in the segment that it becomes a part of.
+        # Each write needs room in the write-ahead log and again in the segment.
         needed = 2 * ledger.live_bytes + _SMALLEST_BYTES
         raise StoreCommandError(
-            f"{folder} has no room: this needs about {needed} bytes there, and leaves the store as it was"
+            f"{folder} has too little space: this needs about {needed} bytes there; the store is unchanged"
         ) from error
 
 
@@ -319,7 +319,7 @@ def _written(folder: Path, number: int, ledger: Ledger) -> Path:
         segment.remove(written.path)
         raise
     try:
-        # With that everything is on the disk, and only then may a caller remove what it replaces.
+        # This syncs to the disk; only then may a caller remove the segments that this one replaces.
         written.seal()
     except BaseException:
         segment.remove(written.path)
@@ -341,7 +341,7 @@ def _slices(ledger: Ledger) -> Iterator[Group]:
 
 
 def _queues(ledger: Ledger) -> Iterator[tuple[str, int, QueueState]]:
-    """The queues that there is something to say of, with the epochs they are held under."""
+    """Yield the queues that are not empty or have a state, each with its epoch."""
     epochs = {session.client_id: epoch for epoch, session in _sessions(ledger)}
     for client_id in dict.fromkeys([*epochs, *ledger.queues.clients()]):
         state = ledger.queues.load(client_id)
@@ -358,19 +358,19 @@ def _remove_folders(folders: Iterable[Path]) -> None:
         try:
             folder.rmdir()
         except OSError:
-            return  # There is something else in it by now.
+            return  # Not empty: other files have been created meanwhile.
 
 
 # Writing lines
 
 
 def _as_text(line: Mapping[str, Any]) -> str:
-    # In ASCII, whatever standard output takes.
+    # ASCII, so that any encoding of standard output works.
     return json.dumps(line, separators=(",", ":"), allow_nan=False)
 
 
 def _lines(ledger: Ledger) -> Iterator[dict[str, Any]]:
-    """Everything in the order of the format; the last line is the caller's."""
+    """Yield all lines in the order of the format; the caller adds the last one."""
     yield {HEADER: FORMAT}
     yield {"kind": "epochs", "floor": ledger.sessions.set_aside}
     for epoch, session in _sessions(ledger):
@@ -421,13 +421,13 @@ def _say(line: str) -> None:
 
 @contextmanager
 def _speaking_of_output() -> Iterator[None]:
-    """What standard output can't take has nothing to do with the store."""
+    """Report errors of standard output as such, not as errors of the store."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        # What Python still has of it must not be tried again at the very end.
+        # Python must not flush the rest again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise StoreCommandError(f"standard output: {error.strerror or error}") from error
 

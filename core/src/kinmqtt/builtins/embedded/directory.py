@@ -1,4 +1,4 @@
-"""A data directory: who uses it, and which segments of its log count."""
+"""A data directory: its lock, and the valid segments of its log."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ _LOCK: Final = "lock"
 
 
 class DirectoryInUse(DataDirectoryError):
-    """Another process has the directory."""
+    """Another process uses the directory."""
 
     def __init__(self, text: str, process: str) -> None:
         super().__init__(text)
         self.process = process
-        """Its id, or nothing where it is about to say so."""
+        """The process's id, or empty if it has not written it yet."""
 
 
 class DataDirectory:
-    """A directory that this process alone uses, from :meth:`open` to :meth:`close`. All of this waits for disks."""
+    """A directory locked by this process, from :meth:`open` to :meth:`close`. All methods block on the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.losses: list[str] = []
-        """What :meth:`load` has found lost at the ends of write-ahead logs: a loss of power may leave them so."""
+        """The losses that :meth:`load` found at the ends of write-ahead logs, as after a loss of power."""
         self.groups = 0
-        """How many groups :meth:`load` has read."""
+        """The number of groups that :meth:`load` has read."""
         self._lock: int | None = None
 
     def open(self, create: bool = True) -> None:
-        """Take the directory for this process.
+        """Lock the directory for this process.
 
-        Raises :class:`DataDirectoryError` where it can't be made or written to, another process uses it, or it holds
-        what is not ours; and, without ``create``, where there is none.
+        Raises :class:`DataDirectoryError` if it can't be created or written to, if another process uses it, or if it
+        contains files of others; without ``create`` also if it does not exist.
         """
         path = self.path
         try:
             if not create and not path.is_dir():
-                raise DataDirectoryError(f"{path} is no directory")
+                raise DataDirectoryError(f"{path} is not a directory")
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             refuse_without_rights(path)
             strangers = sorted(entry.name for entry in path.iterdir() if not _is_ours(entry))
@@ -75,24 +75,24 @@ class DataDirectory:
             os.close(lock)
             self._lock = None
             raise DirectoryInUse(
-                f"{self.path} is in use by process {owner}: end that, or name another directory (`--data DIRECTORY`, "
-                "or `--data memory` to keep nothing)",
+                f"{self.path} is in use by process {owner}: stop it, or name another directory (`--data DIRECTORY`, "
+                "or `--data memory` for no persistence)",
                 owner,
             ) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)
 
     def close(self) -> None:
-        """Leave the directory to others."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def segments(self, skip_damaged: list[str] | None = None) -> list[Path]:
-        """The segments that count, in order.
+        """Return the valid segments, in order.
 
-        Raises :class:`DataDirectoryError` where one is missing or damaged; with a list for ``skip_damaged`` it is
-        left out and told of there. Raises :class:`~segment.UnknownStore` in any case where one is not ours.
+        Raises :class:`DataDirectoryError` if one is missing or damaged; with a list for ``skip_damaged`` it is
+        skipped and the problem added. Raises :class:`~segment.UnknownStore` in any case for another format.
         """
         return list(self._looked_at(skip_damaged))
 
@@ -103,7 +103,7 @@ class DataDirectory:
             skip_damaged.append(problem)
 
         paths = sorted(self.path.glob(PATTERN), key=number_of)
-        named = set(paths)  # Of these it need not be said that they are missing.
+        named = set(paths)  # Not reported as missing again.
         for wal in sorted(self.path.glob(f"{PATTERN}-wal")):
             path = wal.with_name(wal.name.removesuffix("-wal"))
             if path not in named:
@@ -121,9 +121,9 @@ class DataDirectory:
                 tell(str(error))
         found = {path: look for path, look in looks.items() if number_of(path) >= first}
         for path, look in found.items():
-            # The next segment is made when one can be written to. The last one may have been about to be made.
+            # A missing write-ahead log is only normal in the last segment, which may have been incomplete.
             if not look.begun and path != paths[-1]:
-                tell(f"{path}-wal is missing or empty, and with it what was written to {path.name}; {WAYS_ON}")
+                tell(f"{path}-wal is missing or empty; its writes to {path.name} are lost; {WAYS_ON}")
         expected = first
         for path in sorted(named, key=number_of):
             if number_of(path) > expected:
@@ -132,7 +132,7 @@ class DataDirectory:
         return found
 
     def load(self, skip_damaged: list[str] | None = None) -> Image:
-        """Everything that the log says, which stays as it is; ``skip_damaged`` as in :func:`segment.read`."""
+        """Load the contents of the log without changing it; ``skip_damaged`` as in :func:`segment.read`."""
         image = Image()
         found = self._looked_at(skip_damaged)
         self.losses = [look.lost for look in found.values() if look.lost is not None]
@@ -141,7 +141,7 @@ class DataDirectory:
                 try:
                     image.take(data)
                 except Exception as error:
-                    problem = f"{path}: group {row} can't be understood: {type(error).__name__}: {error}"
+                    problem = f"{path}: group {row} can't be decoded: {type(error).__name__}: {error}"
                     if skip_damaged is None:
                         raise DataDirectoryError(f"{problem}; {WAYS_ON}") from error
                     skip_damaged.append(problem)
@@ -149,22 +149,22 @@ class DataDirectory:
         return image
 
     def tidy(self) -> None:
-        """Remove what counts no more, and make plain files of segments that their process could not seal.
+        """Remove obsolete segments, and convert those that their process could not seal to plain files.
 
-        This is for what :meth:`load` has read: the ends of write-ahead logs that can't be read are gone then.
+        Call it after :meth:`load`: it drops the ends of write-ahead logs that are not readable.
         """
         for path in self.path.glob(PATTERN):
             segment.finish(path)
         found = self.segments()
         while found and segment.holds_nothing(found[-1]):
-            segment.remove(found.pop())  # A start that nothing came of.
+            segment.remove(found.pop())  # Left by a start that failed.
         counting = set(found)
         for path in self.path.glob(PATTERN):
             if path not in counting:
                 segment.remove(path)
 
     def next_number(self) -> int:
-        """The number of the next segment."""
+        """Return the number of the next segment."""
         return max((number_of(path) for path in self.path.glob(PATTERN)), default=0) + 1
 
 
@@ -173,15 +173,15 @@ def _is_ours(entry: Path) -> bool:
 
 
 def files(path: Path) -> Iterator[Path]:
-    """The files of the store in a directory."""
+    """Yield the store's files in a directory."""
     return (entry for entry in path.iterdir() if _is_ours(entry) and entry.is_file())
 
 
 def refuse_without_rights(path: Path) -> None:
-    """See that this user may do with a directory and its files what a store needs, before anything is tried.
+    """Check that this user has the rights that a store needs for a directory and its files.
 
-    What can't be read for want of rights is not damaged, and must not be taken for it. Raises
-    :class:`DataDirectoryError`, and ``OSError`` where not even that can be found out.
+    Otherwise files that are not readable would be taken for damaged ones. Raises :class:`DataDirectoryError`, or
+    ``OSError`` if the rights can't be determined.
     """
     _refuse_without(path, os.R_OK | os.W_OK | os.X_OK)
     for file in sorted(files(path)):
@@ -211,5 +211,5 @@ def _may(path: Path, rights: int) -> bool:
 
 
 def open_to_others(path: Path) -> list[Path]:
-    """The files of the store in a directory that not their owner alone can read or write, by their modes."""
+    """Return the store's files in a directory that others than the owner can read or write, by their modes."""
     return sorted(file for file in files(path) if file.name != _LOCK and file.stat().st_mode & 0o077)

@@ -1,4 +1,4 @@
-"""What a data directory holds, put together from its log: group by group, in order."""
+"""The contents of a data directory: replays its log, group by group, and writes snapshots of it."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from kinmqtt_spi.values import Message, MessageId
 
 EVENTS: Final = RETENTION
 EVENTS_BYTES: Final = RETENTION_BYTES
-"""Events that are kept, and what they may take; older ones are gone."""
+"""Maximum size of stored events; older ones are dropped."""
 
 
 @define(slots=True)
 class _Held:
-    """An entry. ``about`` is what a record says of it; ``None`` once it is released."""
+    """An entry. ``about`` is the entry's record; ``None`` once it is released."""
 
     message: Record | None
     about: Record | None
     packet_id: int | None
     place: int = 0
-    """Where it stands among what is in flight: in the order of sending."""
+    """Its position among the inflight entries, in the order of sending."""
 
 
 class _Queue:
@@ -65,19 +65,19 @@ class _Queue:
         self.entries: dict[int, _Held] = {}
         self.inbound: set[int] = set()
         self.sent = 0
-        """Counts what went in flight."""
+        """Counts the entries sent so far."""
 
     def send(self, held: _Held, packet_id: int | None) -> None:
-        """An entry is in flight, behind all others, if it has a packet identifier."""
+        """Append an entry to the inflight entries, if it has a packet identifier."""
         held.packet_id = packet_id
         self.sent += 1
         held.place = self.sent
 
 
 class QueueImage:
-    """The queues of all clients: what :class:`~kinmqtt_spi.services.queue.QueueStore` says of each write.
+    """The queues of all clients; :class:`~kinmqtt_spi.services.queue.QueueStore` defines the effect of each write.
 
-    Entries are made objects of at the end only: most have come and gone by then.
+    Objects for entries are created only at the end, because most entries are gone by then.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class QueueImage:
         }
 
     def apply(self, records: Sequence[Record], messages: Sequence[Record]) -> None:
-        """Carry out a group's records."""
+        """Apply a group's records."""
         queues = self._queues
         carry_out = self._carry_out
         for record in records:
@@ -110,14 +110,14 @@ class QueueImage:
             carry_out[record[0]](queue, record, messages)
 
     def bring_about(self, store: MemoryQueueStore, carry_out: Callable[[Sequence[QueueWrite]], None]) -> None:
-        """Have a store that is empty hold all this; ``carry_out`` makes writes in it."""
+        """Fill an empty store with these queues; ``carry_out`` applies writes to it."""
         made: dict[int, Message] = {}
         same: dict[MessageId, Message] = {}
         for client_id, queue in self._queues.items():
             if queue.entries or queue.inbound:
                 carry_out(list(_writes(client_id, queue, made, same)))
             if queue.floor:
-                # Numbers are not given twice: what the log says of the first would be taken for the second.
+                # Sequence numbers are never reused: log records of the old entry would apply to the new one.
                 store.restore_counters(client_id, queue.epoch, queue.last, queue.floor)
 
     def _append(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
@@ -177,7 +177,7 @@ def _writes(
 ) -> Iterator[QueueWrite]:
     epoch = queue.epoch
     sent: list[tuple[int, int, int, bool]] = []
-    # In order of their numbers: what stands was written behind what came later.
+    # In order of sequence numbers: a snapshot record was written after records of later entries.
     for sequence, held in sorted(queue.entries.items()):
         if held.about is None or held.message is None:
             entry = Entry(sequence, _RELEASED, 2)
@@ -185,7 +185,7 @@ def _writes(
             key = id(held.message)
             if key not in made:
                 message = message_of(held.message)
-                # One that was told in several slices is one message again.
+                # A message that was written in several slices becomes one message again.
                 known = same.setdefault(message.id, message)
                 made[key] = known if known == message else message
             qos, retain, identifiers, shared_filter = held.about[5:9]
@@ -202,14 +202,14 @@ def _writes(
 
 
 _RELEASED: Final = Message("released")
-"""Stands for a message of which only the packet identifier is left."""
+"""Placeholder for a released message of which only the packet identifier is left."""
 
 
 class Image:
-    """Everything, as it was when the last group was kept."""
+    """The contents of all stores at the last persisted group."""
 
     def __init__(self) -> None:
-        # The store that wrote this may have remembered each epoch: none may melt into a floor that shuts others out.
+        # Keep every epoch that the writing store may have remembered; a merged floor would fence out other clients.
         self.sessions = MemorySessionStore(remembered_epochs=sys.maxsize)
         self.queues = QueueImage()
         self.retained = MemoryRetainStore()
@@ -220,11 +220,11 @@ class Image:
         self.groups = 0
 
     def take(self, data: bytes) -> None:
-        """Carry out a group, packed; raises ``ValueError`` or its kin for bytes that are none."""
+        """Apply a packed group. Raises ``ValueError`` or a related error for invalid bytes."""
         self.carry_out(unpack(data))
 
     def carry_out(self, group: Unpacked) -> None:
-        """Carry out a group."""
+        """Apply a group."""
         self.groups += 1
         if group.begins:
             self.retained.forget_deletions()
@@ -234,7 +234,7 @@ class Image:
             try:
                 self.sessions.apply(group.sessions)
             except Fenced:
-                pass  # As it was when the group was kept: what an older owner wrote is left out.
+                pass  # Writes of a former owner are dropped here as they were when the group was written.
         if group.queue:
             self.queues.apply(group.queue, group.messages)
         if group.retain:
@@ -244,7 +244,7 @@ class Image:
             self._events[recorded.offset] = recorded
             self._events_bytes += recorded.event.size_bytes - (0 if before is None else before.event.size_bytes)
         if len(self._events) > 2 * EVENTS or self._events_bytes > 2 * EVENTS_BYTES:
-            # A log may have been told of many more than are kept: they are never all in memory.
+            # A log may have had many more events than are kept; they are never all in memory.
             self._events = {recorded.offset: recorded for recorded in self.events}
             self._events_bytes = sum(recorded.event.size_bytes for recorded in self._events.values())
         self.offsets.update(group.offsets)
@@ -252,7 +252,7 @@ class Image:
 
     @property
     def events(self) -> list[Recorded]:
-        """The newest events, in order: as many as a log keeps."""
+        """Return the newest events in order, as many as a log keeps."""
         newest: list[Recorded] = []
         size_bytes = 0
         for offset in sorted(self._events)[: -EVENTS - 1 : -1]:
@@ -265,59 +265,59 @@ class Image:
 
 
 SLICE_BYTES: Final = 128 << 10
-"""About how much a slice of everything holds."""
+"""Approximate size of a snapshot's slice."""
 
 ENTRY_BYTES: Final = 100
-"""What an entry takes besides its message, about."""
+"""Approximate size of an entry without its message."""
 
 FILTER_BYTES: Final = 100
-"""What a subscription takes besides its filter, about."""
+"""Approximate size of a subscription without its filter."""
 
 PASSING: Final = "$SYS/"
-"""Retained topics that are not kept: what the broker says of itself, and says anew after a start."""
+"""Prefix of retained topics that are not persisted: the broker publishes them again after a start."""
 
 LOOKED_AT: Final = 2000
-"""Queues looked at in one go, whether or not they hold anything."""
+"""Queues examined in one step, empty or not."""
 
 _PAGE: Final = 50
-"""Sessions or retained messages looked at in one go; of what they are at that moment a slice tells."""
+"""Sessions or retained messages examined in one step; a slice describes their state at that moment."""
 
 
 class _Slicer:
-    """Gathers what stands until there is a slice of it."""
+    """Gathers snapshot records until a slice is full."""
 
     def __init__(self, slice_bytes: int) -> None:
         self.group = Group()
         self._slice_bytes = slice_bytes
         self._bytes = 0
-        """Of messages, and of whatever else is no mere entry."""
+        """The size of messages, and of everything else that is larger than an entry."""
         self._entries_bytes = 0
         self._messages: dict[int, Message] = {}
-        """Those in the slice, by their identity: each stands there once, in however many queues it is."""
+        """The slice's messages by identity: each is written once, even if several queues have it."""
 
     def weigh(self, size_bytes: int) -> None:
-        """Count what was added."""
+        """Add to the size."""
         self._bytes += size_bytes + ENTRY_BYTES
 
     def weigh_entry(self, message: Message | None) -> None:
-        """Count an entry that was added."""
+        """Add the size of an entry."""
         self._entries_bytes += ENTRY_BYTES
         if message is not None and id(message) not in self._messages:
             self._bytes += logged_bytes(message)
             self._messages[id(message)] = message
 
     def has_room_for(self, message: Message | None) -> bool:
-        """Whether an entry still goes into the slice: one of a message that is there already, where others do not."""
+        """Tell whether an entry fits; one whose message is in the slice may fit where others do not."""
         known = message is not None and id(message) in self._messages
         return not self.is_full or (known and self._entries_bytes < self._slice_bytes)
 
     @property
     def is_full(self) -> bool:
-        """Whether there is a slice."""
+        """Tell whether the slice is full."""
         return self._bytes + self._entries_bytes >= self._slice_bytes
 
     def take(self) -> Group:
-        """The slice; another begins."""
+        """Return the slice and begin another."""
         group, self.group = self.group, Group()
         self._bytes = self._entries_bytes = 0
         self._messages.clear()
@@ -330,17 +330,17 @@ def everything(
     retained: MemoryRetainStore,
     slice_bytes: int | None = None,
 ) -> Iterator[Group]:
-    """All that these stores hold, in slices; between two of them the stores may go on.
+    """Yield a snapshot of these stores, in slices; the stores may change between two slices.
 
-    Each slice tells how things stand when it is made, so that what is written behind it goes on from there. What is
-    new by then was written behind the first slice in any case, and what is gone is not missed. A message in many
-    queues is told once in each slice: larger ones (``slice_bytes``) are fewer.
+    Each slice describes the state when it is made, and later log records continue from there. Entries that are new
+    by then were logged after the first slice; deleted ones are not needed. A message in many queues is written once
+    in each slice, so larger slices (``slice_bytes``) write it less often.
     """
     slicer = _Slicer(slice_bytes or SLICE_BYTES)
     yield from _sessions(slicer, sessions)
     for number, client_id in enumerate(queues.clients()):
         if number % LOOKED_AT == LOOKED_AT - 1:
-            yield slicer.take()  # Empty perhaps: queues that hold nothing take time too.
+            yield slicer.take()  # May be empty: empty queues take time too.
         yield from _queue(slicer, queues, client_id)
     yield from _retained(slicer, retained)
     if slicer.group:
@@ -350,7 +350,7 @@ def everything(
 def _sessions(slicer: _Slicer, sessions: MemorySessionStore) -> Iterator[Group]:
     cursor: object = None
     while True:
-        # One by one: a session may have very many subscriptions, and must be told as it stands.
+        # One session at a time: it may have very many subscriptions, and must be consistent.
         page = sessions.iterate(cursor, 1)
         for epoch, stored in page.sessions:
             slicer.group.sessions.append(OpenSession(epoch, stored))
@@ -390,7 +390,7 @@ def _queue(slicer: _Slicer, queues: MemoryQueueStore, client_id: str) -> Iterato
 
 
 def _tell_order(slicer: _Slicer, client_id: str, epoch: int, inflight: Sequence[InflightEntry]) -> None:
-    """Behind what stands: in which order the entries in flight were sent, wherever each of them was told."""
+    """Add the order in which the inflight entries were sent, after the entries, whichever slices these are in."""
     if len(inflight) > 1:
         slicer.group.orders.append((client_id, epoch, tuple(each.sequence for each in inflight)))
         slicer.weigh(8 * len(inflight))
@@ -406,10 +406,10 @@ def _retained(slicer: _Slicer, retained: MemoryRetainStore) -> Iterator[Group]:
             slicer.group.retain.append(write)
             slicer.weigh(logged_bytes(write.message))
             if slicer.is_full:
-                # What is written of the topic in the meantime is newer, and wins by its version.
+                # Later writes to the topic are newer, and win by their version.
                 yield slicer.take()
         cursor = contents.cursor
         if cursor is None:
             return
         if not contents.writes:
-            yield slicer.take()  # Empty perhaps: levels where nothing is retained take time too.
+            yield slicer.take()  # May be empty: topic levels without retained messages take time too.

@@ -1,10 +1,10 @@
-"""The log of a data directory while it is in use: groups are appended, and what is old is told anew and removed.
+"""The log of a data directory while in use: appends groups, and compacts the log.
 
-Two promises can be had. With ``commit`` a group is kept when the operating system has it, which a dying process does
-not take along; a thread has the disk write it within a second or so. With ``fsync`` it is kept when the disk has it:
-one request to the disk serves all groups that came before it.
+There are two levels of durability. With ``commit`` a group is persisted when the operating system has it, so that it
+survives a crash of the process; a thread syncs it to the disk within about a second. With ``fsync`` a group is
+persisted when the disk has it; one request to the disk serves all groups appended before it.
 
-What waits for a disk is done in threads, one thing after the other, in the order in which it was asked for.
+Blocking disk operations run in threads, one after the other, in the order of the calls.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from kinmqtt_spi.values import Commit
 T = TypeVar("T")
 
 SEGMENT_BYTES: Final = 64 << 20
-"""Groups in one segment before another begins."""
+"""Size of a segment at which another begins."""
 
 MOST_SEGMENTS: Final = 8
-"""Segments that are read at a start before their contents are told anew, however small they are."""
+"""Number of segments at which the log is compacted, however small they are."""
 
 SYNC_INTERVAL_S: Final = 1.0
-"""How often the disk is asked to write what only the operating system has."""
+"""Interval between syncs to the disk with durability ``commit``."""
 
 SLICE_INTERVAL_S: Final = 0.002
-"""The time between two slices while everything is told anew: the broker has other things to do."""
+"""Pause between two slices of a compaction, so that the broker can do other work."""
 
 RETRY_S: Final = 1.0
-"""How long a disk is left alone that could not do something."""
+"""Pause after a failed disk operation."""
 
 
 WORKS_AGAIN_S: Final = 5.0
-"""How long a store that failed must not fail again before the log says that it works."""
+"""How long a store must work without failure before the log reports its recovery."""
 
 
 class Journal:
@@ -58,47 +58,47 @@ class Journal:
         slices: Callable[[], Iterator[Group]],
         first: Sequence[Path],
     ) -> None:
-        """``slices`` tells everything anew; ``first`` are the segments there are. :meth:`open` comes first."""
+        """``slices`` yields a snapshot; ``first`` are the existing segments. Call :meth:`open` first."""
         self._folder = folder
         self._fsync = fsync
         self._context = context
         self._slices = slices
         self._line = DeferredLock()
         self._sync_line = DeferredLock()
-        """Those who wait for the disk do not wait for segments to be made or sealed."""
+        """A separate lock, so that syncs do not wait for segments to be created or sealed."""
         self._old = {path: path.stat().st_size for path in first}
-        """Segments that are no longer written to, in order, with about what they hold."""
+        """Closed segments in order, with their approximate sizes."""
         self._told_bytes = 0
         self._told_segments = 0
-        """What was told anew the last time: so much a log holds at least, while as much counts."""
+        """Size of the last snapshot: the minimum size of the log while as much is live."""
         self._told_live_bytes = self._live_bytes = 0
-        """What counted then, and what counted when it was last asked whether that is to be done."""
+        """Live bytes at the last compaction, and at the last check whether one is due."""
         self._failures = 0
-        """Requests to the disk that it did not carry out."""
+        """Number of failed disk operations."""
         self._current: Segment | None = None
         self._next: Segment | None = None
         self._leaving: dict[Segment, Deferred[None]] = {}
-        """Segments that are written to no more and are open still, each with what fires when it is closed."""
+        """Segments that are open but no longer written to, each with a Deferred that fires when it is closed."""
         self._preparing: Deferred[None] | None = None
         self._waiting: list[Deferred[None]] = []
-        """Who waits for the disk to have what was appended."""
+        """Waiters for the sync of appended groups."""
         self._syncing = False
         self._unsynced = False
         self._compacting: Deferred[None] | None = None
         self._resting = False
         self._unsealed: Exception | None = None
-        """Why a segment that was left could not be sealed: what stands in it may not be on the disk."""
+        """The error that prevented sealing a segment, whose contents may not be on the disk."""
         self._suspect = False
-        """Whether a request to the disk has failed, and not everything has been told anew since."""
+        """Whether a disk operation has failed since the last compaction."""
         self._closed = False
         self.problem: str | None = None
-        """Why groups can't be kept at present."""
+        """Why groups can't be persisted at present."""
         self._told = False
-        """Whether the log has been told of a problem, and not yet that it is over."""
+        """Whether a problem has been logged, but not its end."""
         self._works_again: Timer | None = None
-        """Until the log is told that it is over."""
+        """Fires when the end of a problem is logged."""
 
-    # Life
+    # Start and stop
 
     async def open(self, number: int) -> None:
         """Begin a new segment. Raises ``sqlite3.Error`` or ``OSError``."""
@@ -108,7 +108,7 @@ class Journal:
             self._context.clock.later(SYNC_INTERVAL_S, self._sync_now_and_then)
 
     async def close(self) -> None:
-        """Leave plain files behind, on disk."""
+        """Sync everything and convert the segments to plain files."""
         self._closed = True
         if self._works_again is not None:
             self._works_again.cancel()
@@ -124,20 +124,20 @@ class Journal:
         if prepared is not None:
             await self._in_line(partial(_discard, prepared))
         if current is not None:
-            # A start that nothing came of leaves nothing behind.
+            # Remove the empty segment of a start that failed.
             of_use = current.size_bytes or current.marked
             try:
                 await self._in_line(current.seal if of_use else partial(_discard, current))
             except (sqlite3.Error, OSError) as error:
-                # As after a kill: what was kept stands in the write-ahead log, which the next start reads.
+                # As after a crash: the groups are in the write-ahead log, which the next start reads.
                 self._context.log.warn(
-                    "{path} keeps its write-ahead log, which the next start reads: {error}",
+                    "{path} leaves its write-ahead log, which the next start reads: {error}",
                     path=current.path,
                     error=error,
                 )
 
     def abandon(self) -> None:
-        """Close the files as they are: what a process that is killed would leave behind. For tests."""
+        """Close the files without sealing, as a killed process would. For tests."""
         self._closed = True
         for each in (self._current, self._next, *self._leaving):
             if each is not None:
@@ -147,7 +147,7 @@ class Journal:
     # Appending
 
     def append(self, data: bytes) -> Commit:
-        """Keep a group. Raises :class:`ServiceUnavailable`, or answers what does: then it is not kept."""
+        """Persist a group. Raises :class:`ServiceUnavailable`, or returns an awaitable that does, if that fails."""
         if self._suspect:
             raise ServiceUnavailable(f"embedded: {self.problem}")
         return self._append(self._newest, data)
@@ -172,42 +172,42 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """About how much the log holds."""
+        """Return the approximate size of the log."""
         return sum(self._old.values()) + (0 if self._current is None else self._current.size_bytes)
 
     def wants_compaction(self, live_bytes: int) -> bool:
-        """Whether the log holds so much more than what counts (about ``live_bytes``) that it should be told anew."""
+        """Tell whether the log is so much larger than its live contents (about ``live_bytes``) to need compaction."""
         self._live_bytes = live_bytes
         if self._compacting is not None or self._resting or self._closed:
             return False
         if len(self._old) - self._told_segments > MOST_SEGMENTS and live_bytes < 2 * self.size_bytes:
-            # A message in many queues may be told more than once: what is small must not become large.
+            # A snapshot may write a message in many queues more than once: the log must not grow by compaction.
             return True
         told_bytes = self._told_bytes
         if 0 <= live_bytes < self._told_live_bytes:
-            # Much of that is gone since: what is left takes about as much less.
+            # Many of these have been removed since; estimate the snapshot in proportion.
             told_bytes = told_bytes * live_bytes // self._told_live_bytes
         return self.size_bytes > 2 * max(live_bytes, told_bytes) + SEGMENT_BYTES
 
     def compact(self) -> Deferred[None]:
-        """Tell everything anew, slice by slice, and remove what was told before."""
+        """Write a snapshot slice by slice, and remove the older segments."""
         if self._compacting is None:
             done: Deferred[None] = Deferred()
             self._compacting = done
             self._run(self._compact(), done)
         return self._compacting
 
-    # Within
+    # Internal
 
     def _failed(self, error: Exception) -> ServiceUnavailable:
-        # On a disk that is full a small group may find room between two large ones that don't.
+        # On a full disk a small group may fit between two large ones that do not: log the recovery later.
         if self._works_again is not None:
             self._works_again.cancel()
             self._works_again = None
         if not self._told:
             self._told = True
             self._context.log.error(
-                "the embedded store in {folder} can't keep anything: {error}", folder=self._folder, error=error
+                "the embedded store in {folder} can't write: {error}", folder=self._folder, error=error
             )
         self.problem = f"{self._folder}: {error}"
         full = "full" in str(error)
@@ -224,10 +224,10 @@ class Journal:
     def _tell_that_it_works(self) -> None:
         self._works_again = None
         self._told = False
-        self._context.log.info("the embedded store keeps what it is given again")
+        self._context.log.info("the embedded store can write again")
 
     def _rotate(self) -> bool:
-        """Go on in the next segment; ``False`` where there is none yet, and the current one must do."""
+        """Continue in the next segment; return ``False`` if it is not ready, so that the current one is used."""
         current, prepared = self._current, self._next
         if current is None:
             return False
@@ -249,8 +249,8 @@ class Journal:
         except OSError as error:
             failure = error
         try:
-            # Where the disk has failed it stays as it is, with its write-ahead log, and is read like that at the next
-            # start; its files are closed in any case.
+            # After a disk failure it stays as it is, with its write-ahead log, which the next start reads. Its
+            # files are closed in any case.
             await self._in_line(old.seal if failure is None else old.abandon)
         except (sqlite3.Error, OSError) as error:
             failure = failure or error
@@ -262,7 +262,7 @@ class Journal:
             self._failures += 1
 
     def _prepare(self) -> None:
-        """Have the next segment ready before it is needed."""
+        """Create the next segment before it is needed."""
         if self._preparing is None and self._next is None and not self._closed and self._current is not None:
             done: Deferred[None] = Deferred()
             self._preparing = done
@@ -273,7 +273,7 @@ class Journal:
             self._next = await self._in_line(partial(Segment, self._folder, number))
         except (sqlite3.Error, OSError) as error:
             log = self._context.log
-            log.error("no new segment can be made in {folder}: {error}", folder=self._folder, error=error)
+            log.error("no new segment can be created in {folder}: {error}", folder=self._folder, error=error)
             self._context.clock.later(RETRY_S, self._prepare)
         finally:
             self._preparing = None
@@ -287,7 +287,7 @@ class Journal:
         return kept
 
     async def _sync(self) -> None:
-        """Ask the disk until nobody waits; who comes while it is asked waits for the next time."""
+        """Sync until there are no waiters; later waiters wait for the next sync."""
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
@@ -295,8 +295,8 @@ class Journal:
                     await self._ask_disk()
                 except (OSError, ServiceUnavailable) as error:
                     failure = self._failed(error)
-                    # What the disk has lost of this segment can't be known: nothing is kept until everything has
-                    # been told anew in another. What stands behind it here is not kept either.
+                    # The state of this segment on disk is unknown after a failed sync, so nothing is persisted until
+                    # a compaction has written a snapshot to another. Later groups in this one are not persisted.
                     self._suspect = True
                     waiting += self._waiting
                     self._waiting = []
@@ -315,7 +315,7 @@ class Journal:
     async def _ask_disk(self) -> None:
         self._unsynced = False
         current = self._newest
-        # What stands in the segment before is ahead of this in the line; a segment that was left since is behind it.
+        # The previous segment is sealed before this in the same order; segments left later come after it.
         try:
             await self._in_line(current.sync, self._sync_line)
         except BaseException:
@@ -338,7 +338,7 @@ class Journal:
         try:
             await self._ask_disk()
         except (OSError, ServiceUnavailable) as error:
-            self._context.log.error("the disk could not be asked to write: {error}", error=error)
+            self._context.log.error("syncing to the disk failed: {error}", error=error)
         finally:
             self._syncing = False
 
@@ -358,17 +358,17 @@ class Journal:
                 if group:
                     written = self._append(self._newest, pack(group))
                     if isinstance(written, Deferred):
-                        written.addErrback(lambda failure: None)  # The disk is asked for all of it at the end.
+                        written.addErrback(lambda failure: None)  # The sync at the end covers all of it.
                 await _pause(clock, SLICE_INTERVAL_S)
                 if self._closed:
                     return
             await self._ask_disk()
             if self._failures != failures:
-                raise ServiceUnavailable("the disk has failed meanwhile, and what it has of this can't be known")
+                raise ServiceUnavailable("the disk failed during the compaction, so its state is unknown")
             self._newest.begin_with(first)
             await self._ask_disk()
             if self._failures != failures:
-                raise ServiceUnavailable("the disk has failed meanwhile, and what it has of this can't be known")
+                raise ServiceUnavailable("the disk failed during the compaction, so its state is unknown")
             self._suspect = False
             gone = [path for path in self._old if segment.number_of(path) < first]
             for path in gone:
@@ -398,7 +398,7 @@ class Journal:
             running.addCallback(lambda _: done.callback(None))
 
     async def _in_line(self, call: Callable[[], T], line: DeferredLock | None = None) -> T:
-        """Make a call in a thread, after those that were asked for before."""
+        """Run a call in a thread, after the calls before it."""
         line = self._line if line is None else line
         await line.acquire()
         try:

@@ -1,12 +1,11 @@
-"""What a turn wants kept, as bytes and back: one group of plain tuples, packed by :mod:`marshal`.
+"""Encodes the writes of a turn as bytes: one group of plain tuples, packed by :mod:`marshal`.
 
-Marshal is the fastest packer at hand by far, and its format 4 is read by every Python since 3.4. It must not be fed
-foreign bytes: a group is unpacked only where its checksum holds and the file is one of ours.
+Marshal is by far the fastest packer available, and every Python since 3.4 reads its format 4. It must not get
+untrusted bytes: a group is unpacked only if its checksum is right and the file is a kinmqtt store's.
 
-A message that several queues share stands in the group once; what is about it holds its place among the group's
-messages. What each code stands for does not change: another meaning is another code, of another format. Format 2 has
-sessions that say whether their user was verified (7 and 8) in place of those of format 1 (0 and 1), which are read
-on.
+A message that several queues share is in the group once; records refer to it by its index. Record codes never change
+their meaning; a new meaning gets a new code and a new format. Format 2 has session records that say whether the user
+was verified (7 and 8) instead of those of format 1 (0 and 1), which can still be read.
 """
 
 from __future__ import annotations
@@ -57,37 +56,37 @@ INBOUND_OPEN: Final = 5
 INBOUND_CLOSE: Final = 6
 PURGE: Final = 7
 STAND: Final = 8
-"""An entry as it stands at this point of the log: what came before about it counts no more."""
+"""The full state of an entry at this point of the log; it replaces earlier records of the entry."""
 ORDER: Final = 9
-"""What is in flight to a client at this point of the log, in the order of sending."""
+"""The inflight entries of a client at this point of the log, in the order of sending."""
 
 Record = tuple[Any, ...]
 
 
 @define(slots=True)
 class Group:
-    """What is kept together."""
+    """Writes that are persisted together."""
 
     sessions: list[SessionWrite] = field(factory=list)
     claims: list[tuple[str, int]] = field(factory=list)
-    """Stored sessions that were claimed before all this, and their new epochs: older writes count no more."""
+    """Claims of stored sessions before these writes, with their new epochs; writes of older epochs are dropped."""
     queue: list[QueueWrite] = field(factory=list)
     stands: list[Record] = field(factory=list)
-    """Entries as they stand: client id, epoch, entry (or its sequence number once released) and packet identifier."""
+    """Full entries: client id, epoch, entry (or its sequence number once released) and packet identifier."""
     orders: list[Record] = field(factory=list)
-    """What is in flight in the order of sending: client id, epoch and sequence numbers."""
+    """Inflight entries in the order of sending: client id, epoch and sequence numbers."""
     retain: list[RetainWrite] = field(factory=list)
     events: list[Recorded] = field(factory=list)
     offsets: dict[str, int] = field(factory=dict)
-    """What consumer groups of the event log have committed."""
+    """The committed offsets of the event log's consumer groups."""
     floor: int = 0
-    """Epochs up to here may be in use."""
+    """Epochs up to this one may be in use."""
     begins: bool = False
-    """Whether a broker has just started: it has forgotten what was deleted of the retained messages."""
+    """Whether a broker has just started; it does not remember deletions of retained messages."""
 
     @property
     def asks(self) -> bool:
-        """Whether somebody wants it kept; what else there is goes with that."""
+        """Tell whether the group has writes that a caller waits for; the rest can wait for the next group."""
         return bool(self.sessions or self.queue or self.stands or self.orders or self.retain or self.events)
 
     def __bool__(self) -> bool:
@@ -96,7 +95,7 @@ class Group:
 
 @define(slots=True)
 class Unpacked:
-    """A group as it stands in the log: queue records are made objects of only where they still count."""
+    """A decoded group; queue records become objects later, and only those that are still live."""
 
     messages: list[Record]
     sessions: list[SessionWrite]
@@ -119,7 +118,7 @@ class _Messages:
         self.places: dict[int, int] = {}
 
     def place(self, message: Message) -> int:
-        """Where a message stands among the group's; it must live as long as this."""
+        """Return a message's index in the group. The message must live as long as this object."""
         key = id(message)
         place = self.places.get(key)
         if place is None:
@@ -142,12 +141,12 @@ class _Messages:
 
 
 def logged_bytes(message: Message) -> int:
-    """About what a message takes in the log besides what every message does: topic, payload and properties."""
+    """Return the approximate variable size of a message in the log: topic, payload and properties."""
     return message.size_bytes - MESSAGE_BYTES
 
 
 def message_of(record: Record) -> Message:
-    """A message from its record."""
+    """Decode a message."""
     topic, payload, qos, retain, properties, client_id, username, node, counter, received_at, expires_at = record
     return Message(
         topic,
@@ -163,7 +162,7 @@ def message_of(record: Record) -> Message:
 
 
 def pack(group: Group) -> bytes:
-    """A group as bytes."""
+    """Encode a group."""
     messages = _Messages()
     place = messages.place
     queue: list[Record] = []
@@ -207,12 +206,12 @@ def pack(group: Group) -> bytes:
     try:
         return marshal.dumps(whole, _MARSHAL)
     except ValueError:
-        # A plugin's value of a subclass, an IntEnum say: marshal takes the very types only.
+        # A plugin's value may be of a subclass, such as an IntEnum, but marshal takes exact types only.
         return marshal.dumps(_plain(whole), _MARSHAL)
 
 
 def unpack(data: bytes) -> Unpacked:
-    """A group from its bytes; raises ``ValueError`` (or its kin) for bytes that are none."""
+    """Decode a group; raise ``ValueError`` or a related error for invalid bytes."""
     messages, sessions, queue, retain, events, offsets, floor, claims, begins = marshal.loads(data)
     made: dict[int, Message] = {}
 
@@ -235,7 +234,7 @@ def unpack(data: bytes) -> Unpacked:
 
 
 def _plain(value: Any) -> Any:
-    """A value of the types that marshal takes; raises ``TypeError`` where that can't be made of it."""
+    """Convert a value to the types that marshal takes; raise ``TypeError`` if that is impossible."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -252,7 +251,7 @@ def _plain(value: Any) -> Any:
         return {_plain(key): _plain(each) for key, each in value.items()}
     if isinstance(value, Sequence | set | frozenset):
         return tuple(map(_plain, value))
-    raise TypeError(f"a {type(value).__name__} is no plain value, and can't be kept")
+    raise TypeError(f"a {type(value).__name__} is not a plain value and can't be stored")
 
 
 _Place = Callable[[Message], int]
@@ -267,7 +266,7 @@ _CODES: Final[Mapping[type[QueueWrite], int]] = {
     InboundClose: INBOUND_CLOSE,
     Purge: PURGE,
 }
-"""What stands in front of the fields of a write."""
+"""The codes in front of the fields of a write."""
 
 
 def _pack_stand(stand: Record, place: _Place) -> Record:
@@ -370,7 +369,7 @@ _PACK_SESSION: Final[Mapping[type[SessionWrite], Callable[[Any, _Place], Record]
 }
 
 _UNPACK_SESSION: Final[Sequence[Callable[[Record, _At], SessionWrite]]] = (
-    # Of format 1, whose user names are what CONNECT said.
+    # Format 1: the user name is that of CONNECT, unverified.
     lambda r, at: _unpack_open((*r, True), at),
     lambda r, at: _unpack_resume((*r, True), at),
     lambda r, at: SaveSubscriptions(r[1], r[2], _unpack_subscriptions(r[3])),

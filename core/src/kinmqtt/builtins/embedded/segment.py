@@ -1,9 +1,9 @@
-"""A piece of the log: one SQLite database in WAL mode, to which packed groups are appended and nothing else is done.
+"""A segment of the log: an SQLite database in WAL mode, to which packed groups are only appended.
 
-A commit is then a write to the operating system's cache and no more: it outlives the process. What makes it outlive
-the machine, and everything else that waits for a disk, can be done in a thread: :meth:`Segment.sync` while the
-segment is in use, :meth:`Segment.seal` when another has taken its place. A log of many databases needs no deletions,
-which cost SQLite as much as insertions, and no checkpoint under way while it is written.
+So a commit is one write to the operating system's cache, which survives a crash of the process. Blocking operations
+can run in a thread: :meth:`Segment.sync` while the segment is in use, which makes it survive a loss of power, and
+:meth:`Segment.seal` after another has replaced it. A log of several databases needs no deletions, which cost SQLite
+as much as insertions, and no checkpoint during writes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from attrs import frozen
 
 from kinmqtt.builtins.embedded.records import FORMAT
 from kinmqtt_spi.errors import SpiError
+from kinmqtt_spi.files import sync_folder
 
 APPLICATION_ID: Final = 0x6B696E6D
 """Marks a database as one of ours: "kinm"."""
@@ -30,41 +31,41 @@ APPLICATION_ID: Final = 0x6B696E6D
 PATTERN: Final = "journal-*.sqlite3"
 
 _NO_FILE: Final = -1
-"""In place of a file descriptor."""
+"""Instead of a file descriptor."""
 
 
 class DataDirectoryError(SpiError):
-    """A data directory can't be used; the text names the file, what is wrong with it, and what can be done."""
+    """A data directory can't be used; the text names the file, the problem and a remedy."""
 
 
 class UnknownStore(DataDirectoryError):
-    """A file of the store is a newer version's or another program's: no damage, and nothing to be saved by force."""
+    """A file is of a newer version or of another program. It is not damaged, so skipping damage does not help."""
 
 
 def name_of(number: int) -> str:
-    """The file name of a segment; names are in the order of numbers."""
+    """Return the file name of a segment; names sort in the order of numbers."""
     return f"journal-{number:010}.sqlite3"
 
 
 def number_of(path: Path) -> int:
-    """The number of the segment of that name."""
+    """Return the number of the segment with that name."""
     try:
         return int(path.name.removeprefix("journal-").removesuffix(".sqlite3"))
     except ValueError:
-        raise DataDirectoryError(f"{path} is no file of a kinmqtt store: its name has no number") from None
+        raise DataDirectoryError(f"{path} is not a file of a kinmqtt store: its name has no number") from None
 
 
 class Segment:
     """The segment that is written to."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        """Create it, on disk with everything that it needs. Waits for the disk: call it in a thread."""
+        """Create a segment and sync it. Blocks on the disk, so call it in a thread."""
         self.number = number
         self.path = folder / name_of(number)
         self.size_bytes = 0
-        """Of the groups in it."""
+        """The size of its groups."""
         self.marked = False
-        """Whether it says which segments count no more."""
+        """Whether it marks older segments as obsolete."""
         _unlink(self.path)
         _make(self.path)
         self._wal = _NO_FILE
@@ -76,28 +77,28 @@ class Segment:
                 self._connection.execute(statement)
             self._wal = os.open(f"{self.path}-wal", os.O_RDONLY)
             self.sync()
-            _sync_folder(folder)
+            sync_folder(folder)
         except BaseException:
             self.abandon()
             _unlink(self.path)
             raise
 
     def append(self, data: bytes) -> None:
-        """Append a group: from now on it outlives the process. Raises ``sqlite3.Error``: then it is not there."""
+        """Append a group, so that it survives a crash of the process. Raises ``sqlite3.Error`` on failure."""
         self._insert("INSERT INTO log (crc, data) VALUES (?, ?)", (crc32(data), data))
         self.size_bytes += len(data)
 
     def begin_with(self, number: int) -> None:
-        """Note that nothing before that segment counts any more."""
+        """Mark all segments before that number as obsolete."""
         self._connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('first', ?)", (number,))
         self.marked = True
 
     def sync(self) -> None:
-        """What was appended before this call outlives the machine when it returns. For a thread."""
+        """Sync, so that all groups appended before this call survive a loss of power. For a thread."""
         os.fdatasync(self._wal)
 
     def seal(self) -> None:
-        """Nothing more is appended: make one plain file of it, that outlives the machine. For a thread."""
+        """Sync and convert to one plain file; nothing can be appended afterwards. For a thread."""
         try:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._connection.execute("PRAGMA journal_mode = DELETE")
@@ -105,8 +106,8 @@ class Segment:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the files as they are."""
-        # A statement that has failed would keep the connection.
+        """Close the files without sealing."""
+        # Finalize the statement: after a failure it would keep the connection open.
         self._cursor.close()
         self._connection.close()
         if self._wal != _NO_FILE:
@@ -123,25 +124,25 @@ _LAYOUT: Final = (
 )
 
 _SET_UP: Final = (
-    # Nobody else uses the directory, and so no lock has to be taken and no memory shared for each commit.
+    # No other process uses the directory, so commits need no locks and no shared memory.
     "PRAGMA locking_mode = EXCLUSIVE",
     "PRAGMA synchronous = NORMAL",
     "PRAGMA journal_mode = WAL",
     "PRAGMA wal_autocheckpoint = 0",
-    # The file of the write-ahead log comes with the first write. As this stands nowhere else, a segment without it
-    # has lost that file, or was never written to.
+    # Create the write-ahead log with a first write. This row is stored only there, so a segment without it has lost
+    # the log or was never written to.
     "INSERT INTO meta (key, value) VALUES ('begun', 1)",
 )
 
 _MAKING: Final = "journal-new"
-"""Where a segment is made. The name is the store's own, and no segment's: what a killed process leaves counts not."""
+"""The name of a segment during its creation. No segment has it, so the remains of a killed process are ignored."""
 
 
 def _make(path: Path) -> None:
-    """Put a segment with nothing in it there: under its name stands a whole database, or none, whoever dies when."""
+    """Create an empty segment atomically: a crash leaves a complete database or none."""
     making = path.with_name(_MAKING)
     _unlink(making)
-    # For nobody else to read, also where a copy of it lies elsewhere.
+    # Only the owner can read it, also in copies of the directory.
     descriptor = os.open(making, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         give_to_owner_of(path.parent, descriptor)
@@ -158,7 +159,7 @@ def _make(path: Path) -> None:
 
 
 def give_to_owner_of(folder: Path, file: int | Path) -> None:
-    """What the superuser makes in somebody's directory is theirs: the broker that uses it must be able to read it."""
+    """Give a file that the superuser creates to the directory's owner, so that the owner's broker can read it."""
     if os.geteuid() == 0:
         owner = folder.stat()
         os.chown(file, owner.st_uid, owner.st_gid)
@@ -166,21 +167,21 @@ def give_to_owner_of(folder: Path, file: int | Path) -> None:
 
 @frozen(slots=True)
 class Look:
-    """What a segment says of itself."""
+    """The state of a segment, as its file says."""
 
     first: int | None
-    """The number of the first segment that still counts, where this one says so."""
+    """The number of the first valid segment, if this one names it."""
     begun: bool
-    """Whether it was ready to be written to; where not, it holds nothing, or its write-ahead log is gone."""
+    """Whether it was complete; if not, it is empty or its write-ahead log is lost."""
     lost: str | None
-    """What is wrong with the end of its write-ahead log, which SQLite passes over in silence."""
+    """The damage at the end of its write-ahead log, which SQLite ignores silently."""
 
 
 def look_at(path: Path) -> Look:
-    """What a segment says of itself; it stays as it is.
+    """Read the state of a segment without changing it.
 
-    Raises :class:`DataDirectoryError` for a file that is damaged as a whole, and :class:`UnknownStore` for one that
-    is not ours, or of a format this version does not know.
+    Raises :class:`DataDirectoryError` for a damaged file, and :class:`UnknownStore` for a file of another program or
+    an unknown format.
     """
     with _reading(path) as connection, _speaking_of(path):
         [[application_id]] = connection.execute("PRAGMA application_id")
@@ -189,8 +190,8 @@ def look_at(path: Path) -> Look:
             raise UnknownStore(f"{path} was not written by kinmqtt: it is another program's database")
         if version > FORMAT:
             raise UnknownStore(
-                f"{path} has format {version}, this kinmqtt knows formats up to {FORMAT}: it was written by a newer "
-                "version; use that"
+                f"{path} has format {version}, but this kinmqtt knows formats up to {FORMAT}: use the "
+                "newer version that wrote it"
             )
         meta = dict(connection.execute("SELECT key, value FROM meta"))
         lost = _lost_end(path)
@@ -205,16 +206,15 @@ _MEMORY_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def _lost_end(path: Path) -> str | None:
-    """What stands in a segment's write-ahead log behind what SQLite reads of it, which is open at present.
+    """Describe commits in an open segment's write-ahead log behind the end that SQLite reads.
 
-    A process that is killed leaves no more than a part of one write; a loss of power may leave more, and so does
-    damage.
+    A killed process leaves at most a part of one write; a loss of power may leave more, and so may damage.
     """
     wal, index = Path(f"{path}-wal"), Path(f"{path}-shm")
     if not has_wal(path):
         return None
     with index.open("rb") as file:
-        # How many frames SQLite has found good, in this machine's byte order (WAL-mode file format, section 2.1).
+        # The number of valid frames, in this machine's byte order (WAL-mode file format, section 2.1).
         file.seek(16)
         frames = int.from_bytes(file.read(4), sys.byteorder)
     with wal.open("rb") as file:
@@ -229,34 +229,34 @@ def _lost_end(path: Path) -> str | None:
             commits += header[8:16] == head[16:24] and header[4:8] != bytes(4)
     if commits:
         return (
-            f"{path}: {commits} commits at its end can't be read; a loss of power may take what the disk was not "
-            "asked for, anything else is damage"
+            f"{path}: {commits} commits at its end can't be read; a loss of power may lose data that was not "
+            "synced, anything else is damage"
         )
-    # A frame is written as its header and its page, and a process is killed between two writes, or between two pages
+    # A frame is written as its header and its page. A process may be killed between two writes, or between two pages
     # of memory within one.
     if rest not in (0, _FRAME_HEADER_BYTES) and size % _MEMORY_PAGE_BYTES:
-        return f"{wal} was cut short: it ends within a commit, and what came behind is lost"
+        return f"{wal} was cut short: it ends within a commit; later data is lost"
     return None
 
 
 def _refuse_damage(path: Path) -> None:
-    """Look at the first bytes of a segment and its write-ahead log (SQLite file format, sections 1.3 and 4.1).
+    """Check the first bytes of a segment and its write-ahead log (SQLite file format, sections 1.3 and 4.1).
 
-    SQLite would say nothing of damage there: an empty file is a database for it, and it removes the write-ahead log
-    beside it, or passes over one whose header is not right.
+    SQLite ignores such damage: it takes an empty file for a database and removes the write-ahead log beside it, or
+    ignores a log with a wrong header.
     """
     problem = None
     with path.open("rb") as file:
         head = file.read(len(_MAGIC))
     if not head:
-        problem = f"{path} is empty: what was in it is lost"
+        problem = f"{path} is empty: its data is lost"
     elif head != _MAGIC:
         problem = f"{path} can't be read: file is not a database"
     elif has_wal(path):
         with Path(f"{path}-wal").open("rb") as file:
             head = file.read(_WAL_HEADER_BYTES)
         if not _is_wal_header(head):
-            problem = f"{path}-wal can't be read: its header is damaged: what was written last to {path.name} is lost"
+            problem = f"{path}-wal can't be read: its header is damaged: the last writes to {path.name} are lost"
     if problem is not None:
         raise DataDirectoryError(f"{problem}; {WAYS_ON}")
 
@@ -278,16 +278,16 @@ def _is_wal_header(head: bytes) -> bool:
 
 
 def has_wal(path: Path) -> bool:
-    """Whether a segment has a write-ahead log with something in it."""
+    """Tell whether a segment has a write-ahead log that is not empty."""
     wal = Path(f"{path}-wal")
     return wal.exists() and wal.stat().st_size > 0
 
 
 def read(path: Path, skip_damaged: list[str] | None = None) -> Iterator[bytes]:
-    """The groups of a segment, in order.
+    """Yield the groups of a segment, in order.
 
-    Raises :class:`DataDirectoryError` where one is damaged or missing; with a list for ``skip_damaged`` it is left
-    out and told of there.
+    Raises :class:`DataDirectoryError` if one is damaged or missing; with a list for ``skip_damaged`` it is skipped
+    and the problem added to the list.
     """
     try:
         connection = _open_to_read(path)
@@ -304,7 +304,7 @@ def read(path: Path, skip_damaged: list[str] | None = None) -> Iterator[bytes]:
             if row != expected:
                 problem = f"{path}: row {expected} is missing"
             elif not isinstance(data, bytes) or crc32(data) != crc:
-                problem = f"{path}: row {row} is damaged: its checksum is another"
+                problem = f"{path}: row {row} is damaged: its checksum is wrong"
             expected = row + 1
             if problem is not None:
                 if skip_damaged is None:
@@ -315,7 +315,7 @@ def read(path: Path, skip_damaged: list[str] | None = None) -> Iterator[bytes]:
 
 
 WAYS_ON: Final = (
-    "restore the directory from a copy, or save what can be read: "
+    "restore the directory from a backup, or save the readable data: "
     "`kinmqtt store export --skip-damaged DIRECTORY > FILE`, then `kinmqtt store import NEW_DIRECTORY < FILE`"
 )
 
@@ -324,18 +324,18 @@ def _rows(
     path: Path, connection: sqlite3.Connection, skip_damaged: list[str] | None
 ) -> Iterator[tuple[int, int, object]]:
     try:
-        # No ``yield from``: who breaks off must not close the cursor when the connection is closed already.
+        # No ``yield from``: if the caller stops early, the cursor must not be closed after the connection.
         for row in connection.execute("SELECT id, crc, data FROM log ORDER BY id"):  # noqa: UP028
             yield row
     except sqlite3.Error as error:
-        problem = f"{path} can't be read on: {error}"
+        problem = f"{path} can't be read further: {error}"
         if skip_damaged is None:
             raise DataDirectoryError(f"{problem}; {WAYS_ON}") from error
         skip_damaged.append(problem)
 
 
 def finish(path: Path) -> None:
-    """Make one plain file of a segment that its process could not seal."""
+    """Convert a segment that its process could not seal to one plain file."""
     with path.open("rb") as file:
         head = file.read(20)
     if head[18:20] == _WAL_VERSIONS or Path(f"{path}-wal").exists():
@@ -345,11 +345,11 @@ def finish(path: Path) -> None:
 
 
 _WAL_VERSIONS: Final = b"\x02\x02"
-"""What a database's header says that has a write-ahead log (SQLite file format, section 1.3.3)."""
+"""The version bytes in the header of a database with a write-ahead log (SQLite file format, section 1.3.3)."""
 
 
 def holds_nothing(path: Path) -> bool:
-    """Whether a segment has neither a group nor a word on which segments count."""
+    """Tell whether a segment has neither a group nor a mark of the first valid segment."""
     with _reading(path) as connection, _speaking_of(path):
         [[groups]] = connection.execute("SELECT count(*) FROM (SELECT 1 FROM log LIMIT 1)")
         [[marks]] = connection.execute("SELECT count(*) FROM meta WHERE key = 'first'")
@@ -357,15 +357,15 @@ def holds_nothing(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a segment that counts no more."""
+    """Remove an obsolete segment."""
     _unlink(path)
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
-    """A connection by which nothing is changed: the write-ahead log stays what it is. :func:`_closing` ends it."""
+    """Open a segment without changing it or its write-ahead log; :func:`_closing` ends the connection."""
     with _speaking_of(path):
         _refuse_damage(path)
-        # Without a write-ahead log SQLite need not look for one; it would make it.
+        # Without a write-ahead log, prevent SQLite from creating one.
         connection = _connect(path, "mode=ro" if has_wal(path) else "mode=ro&immutable=1")
         try:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -408,12 +408,12 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _close(path: Path, connection: sqlite3.Connection) -> None:
     connection.close()
-    # The index of a write-ahead log, which SQLite makes to read one. Nobody else has the segment open.
+    # Remove the index that SQLite creates to read a write-ahead log. No other process has the segment open.
     Path(f"{path}-shm").unlink(missing_ok=True)
 
 
 class _speaking_of:
-    """Errors of SQLite and of the system, told of with the file they are about."""
+    """Converts errors of SQLite and the system to errors that name the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -425,12 +425,12 @@ class _speaking_of:
         if isinstance(error, sqlite3.Error):
             if "full" in str(error):
                 raise DataDirectoryError(
-                    f"{self._path} can't be written to: {error}; free room and start again"
+                    f"{self._path} can't be written to: {error}; free space and start again"
                 ) from error
             raise DataDirectoryError(f"{self._path} can't be read: {error}; {WAYS_ON}") from error
         if isinstance(error, OSError):
             path = self._path if error.filename is None else error.filename
-            # To leave it out would lose what is only closed to this user, or was there a moment ago.
+            # Skipping such a file would lose data that only this user can't read, or that was there a moment ago.
             way_on = "" if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else f"; {WAYS_ON}"
             raise DataDirectoryError(f"{path} can't be read: {error.strerror}{way_on}") from error
 
@@ -438,11 +438,3 @@ class _speaking_of:
 def _unlink(path: Path) -> None:
     for name in (f"{path}-wal", f"{path}-shm", f"{path}-journal", path):
         Path(name).unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,8 +1,7 @@
-"""The embedded stores: those in memory, with a log in front of them.
+"""The embedded stores: stores in memory with a log in front of them.
 
-What a turn hands over is gathered; :meth:`Ledger.commit` appends it to the log as one group and then carries it out
-in memory, from where everything is read. So a turn is kept as a whole or not at all, and what is in memory is never
-ahead of the log.
+Writes are gathered; :meth:`Ledger.commit` appends them to the log as one group and then applies them in memory, which
+serves all reads. So a turn is persisted as a whole or not at all, and memory is never ahead of the log.
 """
 
 from __future__ import annotations
@@ -24,28 +23,28 @@ from kinmqtt_spi.services.session import Claim, SessionWrite
 from kinmqtt_spi.values import MESSAGE_BYTES, SUBSCRIPTION_BYTES, Commit, NodeIdentity
 
 EPOCHS_AHEAD: Final = 1_000_000
-"""Epochs are set aside in such numbers, so that not every claim has to be kept."""
+"""Epochs are reserved in blocks of this size, so that most claims need no write."""
 
 RECORD_BYTES: Final = 150
-"""About what a message takes in the log besides its topic and payload."""
+"""Approximate size of a message in the log besides topic and payload."""
 
 SESSION_BYTES: Final = 100
-"""About what a stored session takes in the log besides its subscriptions."""
+"""Approximate size of a stored session in the log besides its subscriptions."""
 
 _QUEUED_LESS: Final = MESSAGE_BYTES + ENTRY_BYTES - RECORD_BYTES
 _RETAINED_LESS: Final = MESSAGE_BYTES + RETAINED_BYTES - RECORD_BYTES
 _SUBSCRIPTION_LESS: Final = SUBSCRIPTION_BYTES - FILTER_BYTES
 _EVENT_LESS: Final = EVENT_BYTES - RECORD_BYTES
-"""By how much each of them takes less in the log than in memory, about; what is in them takes much the same."""
+"""By how much an event is smaller in the log than in memory, approximately; the contents have the same size."""
 
 
 class Ledger:
-    """What the four stores share: what a turn has gathered, and how it is kept."""
+    """The shared part of the four stores: gathers a turn's writes and persists them."""
 
     def __init__(self, context: Any) -> None:
         """``context`` is the plugin's :class:`~kinmqtt_spi.services.plugin.Context`."""
         self.append: Callable[[bytes], Commit] | None = None
-        """Keeps a group; ``None`` while the log is not open."""
+        """Persists a group; ``None`` while the log is not open."""
         self.gathered = Group()
         self.sessions = EmbeddedSessionStore(self)
         self.queues = EmbeddedQueueStore(self)
@@ -53,10 +52,10 @@ class Ledger:
         self.events = EmbeddedEventLog(self, context)
         self.groups = 0
         self.after: Callable[[], object] = lambda: None
-        """Called when a group has been appended."""
+        """Called after a group has been appended."""
 
     def restore(self, image: Image) -> None:
-        """Begin with what the log holds."""
+        """Load the contents of the log."""
         self.sessions.begin_with(image.sessions, image.floor)
         image.queues.bring_about(self.queues, self.queues.carry_out)
         cursor: object = None
@@ -70,28 +69,28 @@ class Ledger:
         self.gathered.begins = image.retained.remembers_deletions
 
     def commit(self, all: bool = False) -> Commit:
-        """Keep what was gathered: all of it, or (where this fails) nothing.
+        """Persist the gathered writes: all of them, or none if this fails.
 
-        Without ``all``, what nobody waits for stays for the next time where it is by itself.
+        Without ``all``, writes that no caller waits for are left for the next commit if there are no others.
         """
         group = self.gathered
         if not (group if all else group.asks):
             return None
         self.gathered = Group()
         if self.append is None:
-            raise RuntimeError("the embedded store was written to before it was open")
+            raise RuntimeError("the embedded store was written to before it was opened")
         fenced = self.sessions.take_fenced(group.sessions) if group.sessions else set()
         try:
             commit = self.append(pack(group))
         except BaseException:
-            # What the stores know of already goes with the next.
+            # Writes that the stores already know of go into the next group.
             self.gathered.floor = max(self.gathered.floor, group.floor)
             self.gathered.offsets = group.offsets | self.gathered.offsets
             self.gathered.claims = group.claims + self.gathered.claims
             self.gathered.begins |= group.begins
             raise
-        # It is in the log: memory goes along, and what is told anew is never behind what was told. Where the disk
-        # turns out not to have it, nobody is acknowledged, and whoever comes back finds it here.
+        # The log has it, so apply it in memory: a snapshot must never be behind the log. If the sync to the disk
+        # fails, nothing is acknowledged, and clients that return find it in memory.
         self.groups += 1
         if group.sessions:
             fenced |= _fenced(self.sessions.carry_out, group.sessions)
@@ -109,12 +108,12 @@ class Ledger:
         return _fail(commit, fenced)
 
     def standing(self) -> Group:
-        """What must be told anew besides what the stores hold."""
+        """Return the state that a snapshot needs besides the contents of the stores."""
         return Group(events=self.events.all(), offsets=dict(self.events.commits()), floor=self.sessions.set_aside)
 
     @property
     def live_bytes(self) -> int:
-        """About what a log would hold that tells nothing twice."""
+        """Return the approximate size of a log without obsolete records."""
         totals = self.queues.totals()
         queued = totals.queued_bytes - _QUEUED_LESS * totals.queued + RECORD_BYTES * totals.inflight
         retained = self.retained.size_bytes() - _RETAINED_LESS * self.retained.count()
@@ -130,7 +129,7 @@ class EmbeddedSessionStore(MemorySessionStore):
         super().__init__()
         self._ledger = ledger
         self.set_aside = 0
-        """Epochs up to here may be in use: after a restart, epochs begin above."""
+        """Epochs up to this one may be in use; after a restart, new epochs begin above it."""
 
     def claim(self, client_id: str, node: NodeIdentity) -> Claim:
         claim = super().claim(client_id, node)
@@ -142,7 +141,7 @@ class EmbeddedSessionStore(MemorySessionStore):
         return claim
 
     def begin_with(self, sessions: MemorySessionStore, floor: int) -> None:
-        """Begin with what another store holds; epochs of clients without a session begin above ``floor``."""
+        """Copy another store's contents; epochs of clients without a session begin above ``floor``."""
         self.load_from(sessions, floor)
         self.set_aside = floor
 
@@ -157,7 +156,7 @@ class EmbeddedSessionStore(MemorySessionStore):
         return self._ledger.commit()
 
     def carry_out(self, writes: Sequence[SessionWrite]) -> None:
-        """What was gathered is kept."""
+        """Apply persisted writes."""
         super().apply(writes)
 
 
@@ -179,7 +178,7 @@ class EmbeddedQueueStore(MemoryQueueStore):
         return self._ledger.commit()
 
     def carry_out(self, writes: Sequence[QueueWrite]) -> None:
-        """What was gathered is kept."""
+        """Apply persisted writes."""
         super().apply(writes)
 
 
@@ -205,12 +204,12 @@ class EmbeddedRetainStore(MemoryRetainStore):
         return self._ledger.commit()
 
     def carry_out(self, writes: Sequence[RetainWrite]) -> None:
-        """What was gathered is kept."""
+        """Apply persisted writes."""
         super().put(writes)
 
 
 class EmbeddedEventLog(MemoryEventLog):
-    """Events, and what their consumers have committed."""
+    """Events, and the committed offsets of their consumers."""
 
     def __init__(self, ledger: Ledger, context: Any) -> None:
         from kinmqtt.builtins.memory import reporter, run_awaitable
@@ -238,15 +237,15 @@ class EmbeddedEventLog(MemoryEventLog):
         return self._ledger.commit()
 
     def carry_out(self, records: Sequence[Recorded]) -> None:
-        """What was gathered is kept."""
+        """Apply persisted events."""
         super().append([recorded.event for recorded in records])
 
     def all(self) -> list[Recorded]:
-        """Every event that is kept."""
+        """Return all stored events."""
         return list(self.read(self.oldest - 1, EVENTS))
 
     def _note(self, group: str, offset: int) -> None:
-        # It goes with the next turn's writes: where that does not come about, a batch of events comes again.
+        # Written with the next turn; if that fails, consumers get a batch of events again.
         self._ledger.gathered.offsets[group] = offset
 
 
