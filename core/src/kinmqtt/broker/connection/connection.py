@@ -286,7 +286,7 @@ class Connection(Writer):
         routes = self.routes
         if not routes or self.session is None:
             return 0
-        self.services.traffic.note_all(self.session.client_id, routes.values())
+        self.services.traffic.add_all(self.session.client_id, routes.values())
         return len(routes)
 
     def forget_routes(self) -> None:

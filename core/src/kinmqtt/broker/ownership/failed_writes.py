@@ -67,7 +67,7 @@ class FailedWrites:
         new = [write for write in writes if isinstance(write, Append)]
         if certain:
             for write in new:
-                if reason is not ELSEWHERE or not self._to_another_member(client_id, write):
+                if reason is not ELSEWHERE or not self._deliver_to_another_member(client_id, write):
                     self._runtime.drop(client_id, write.entry.message, "store_failed")
         if session is None or not session.persistent:
             return
@@ -79,11 +79,13 @@ class FailedWrites:
             session.connection.fail(reason, "a store did not keep what is in flight")
         self._reload.start(session)
 
-    def _to_another_member(self, client_id: str, write: Append) -> bool:
+    def _deliver_to_another_member(self, client_id: str, write: Append) -> bool:
         """Route a message of a shared subscription, refused because of a newer owner's epoch, to another member."""
         entry = write.entry
         if entry.shared_filter is None:
             return False
         self._runtime.turn.touch()
         publication = Publication.of(entry.message)
-        return self._router.to_another_member(client_id, entry.shared_filter, publication, connected=False, gone=True)
+        return self._router.deliver_to_another_member(
+            client_id, entry.shared_filter, publication, connected=False, gone=True
+        )

@@ -162,6 +162,6 @@ class Redistribution:
         """Route a message to another member of its shared subscription; ``False`` where there is none to take it."""
         if shared_filter is None:
             return False
-        return self._router.to_another_member(
+        return self._router.deliver_to_another_member(
             session.client_id, shared_filter, publication, connected=not ends, gone=gone
         )

@@ -128,12 +128,12 @@ class Registry:
     def withdraw(self, session: Session) -> None:
         """Remove a session that is ending, so that nothing is routed to it any more."""
         del self.by_id[session.client_id]
-        self._router.gone(session)
+        self._router.withdraw(session)
 
     def reinstate(self, session: Session) -> None:
         """Undo :meth:`withdraw`: the end of the session was not committed."""
         self.by_id[session.client_id] = session
-        self._router.back(session)
+        self._router.reinstate(session)
 
     def drop_copy(self, session: Session) -> None:
         """Drop this node's copy of a session: the stores have what its newer owner makes of it."""

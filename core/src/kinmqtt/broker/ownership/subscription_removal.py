@@ -37,7 +37,7 @@ class SubscriptionRemoval:
         Until the background work is done a new session of the client id waits in :meth:`finished`.
         """
         if needs_slices(session):
-            self._router.gone(session)
+            self._router.withdraw(session)
             in_background(self._remove_in_background(session), session.client_id)
             return
         for subscription in session.subscriptions.values():

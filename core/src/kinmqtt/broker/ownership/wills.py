@@ -84,7 +84,7 @@ class Wills:
         The client was allowed to leave the will when it connected, but may have lost that right since.
         """
         message = self._publisher.completed(will.message)
-        if not await self._due.may_still(client, Action.WILL, message):
+        if not await self._due.is_still_allowed(client, Action.WILL, message):
             return None
         outcome = await resolve(self._runtime.hooks.will_publishing(client, message))
         if not isinstance(outcome, Message):
