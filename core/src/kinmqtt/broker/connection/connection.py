@@ -387,7 +387,7 @@ class Connection(Writer):
             self._impatience.cancel()
         session = self.session
         if session is not None:
-            self.services.sessions.left(session, self, will_stands)
+            self.services.sessions.connection_closed(session, self, will_stands)
         self.services.wheel.remove(self, self._due)
         self.forget_routes()
         self.aliases = None
