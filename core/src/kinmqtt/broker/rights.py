@@ -1,4 +1,4 @@
-"""Whether a client may publish, subscribe or leave a will: the broker's own rule, then the authorizers."""
+"""Checks whether a client may publish, subscribe or leave a will: the topic spaces first, then the authorizers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class Rights:
-    """Asked by whoever takes something from a client, or for it."""
+    """The rights of clients to publish, subscribe and leave wills."""
 
     def __init__(self, hooks: Hooks, spaces: TopicSpaces) -> None:
         self._hooks = hooks
         self.spaces = spaces
 
     def ask(self, request: AuthorizationRequest) -> Maybe[HookVerdict]:
-        """The answer to a question; no authorizer opens a topic that the broker or a plugin has for itself.
+        """Return the verdict on a request; authorizers can't allow a topic that is reserved by the topic spaces.
 
-        ``by`` is empty where the broker itself has answered.
+        Its ``by`` is empty if the broker itself has answered.
         """
         refusal = self.spaces.refusal(request.action, request.topic)
         return self._hooks.authorize(request) if refusal is None else HookVerdict(refusal, "")
 
     def report_denial(self, request: AuthorizationRequest, ruling: HookVerdict) -> None:
-        """Have the log and the plugins hear of an answer, if it is a denial."""
+        """Log a denial and notify plugins of it; does nothing for other verdicts."""
         if ruling.decision.allowed:
             return
         DENIALS.tell(request, ruling)
