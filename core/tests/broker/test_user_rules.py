@@ -51,8 +51,8 @@ def test_rules_by_user_beside_anonymous_are_told_of(config: str) -> None:
     [note] = notes_on_users(House(config=config, start=False).assembly)
 
     assert note == (
-        "anonymous lets clients in at tcp:1883, and drops the user name that they give, for nobody has verified it: "
-        f"what goes by user names in {plugin} does not hold for them"
+        "anonymous accepts clients at tcp:1883 and ignores their user names, which are not verified: "
+        f"rules by user name in {plugin} do not apply to them"
     )
 
 
@@ -98,5 +98,5 @@ def test_the_check_says_so(tmp_path: Path) -> None:
     done = run_command("check", "-c", str(settings))
 
     assert done.returncode == 0
-    assert "what goes by user names in bans does not hold for them" in done.stdout
+    assert "rules by user name in bans do not apply to them" in done.stdout
     assert done.stdout.endswith("the settings are sound\n")

@@ -238,8 +238,8 @@ MISTAKES = [
     (
         "beyond-loopback",
         '[broker]\nlisten = ["1883"]\n',
-        "the broker would listen beyond loopback and let everybody in: install an authenticator, listen on loopback "
-        "only, or set broker.allow_anonymous = true",
+        "the broker would listen beyond loopback without authentication: install an authenticator, listen on "
+        "loopback only, or set broker.allow_anonymous = true",
     ),
     (
         "section-nobody-reads",

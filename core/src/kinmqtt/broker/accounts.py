@@ -1,14 +1,14 @@
-"""What clients hold of what all of them share: each user, and all together.
+"""Accounts of the resources that clients hold: for each user, and for all users together.
 
-A user who is let in under ever more client ids is one user. So that it takes from nobody else, each has a share of
-what there is (``limits.user_share``). Whoever has no user name that was checked counts by its address.
+A user with many client ids is one user. Each user has a share of the total (``limits.user_share``), so that one can't
+take it all. A client without a verified user name counts by its address.
 """
 
 from __future__ import annotations
 
 
 class Account:
-    """What one user, or all users together, hold at present."""
+    """The resources that one user, or all users together, hold."""
 
     __slots__ = ("name", "queued_bytes", "sessions", "subscription_bytes", "users", "will_bytes")
 
@@ -16,17 +16,17 @@ class Account:
         self.name = name
         """The user's :attr:`~kinmqtt_spi.values.Client.quota_key`."""
         self.users = 0
-        """Sessions that count here, of whatever kind: with the last of them the account is closed."""
+        """The number of sessions of any kind; the account is closed with the last of them."""
         self.sessions = 0
-        """Sessions that outlive their connection."""
+        """The number of persistent sessions."""
         self.subscription_bytes = 0
         self.will_bytes = 0
         self.queued_bytes = 0
-        """What waits for clients, and what is in flight to those that are away."""
+        """Bytes queued for clients, and in flight to disconnected ones."""
 
 
 class Accounts:
-    """The accounts of all users who have a session here."""
+    """The accounts of all users with a session on this node."""
 
     __slots__ = ("_by_name", "all")
 
@@ -36,11 +36,11 @@ class Accounts:
         self._by_name: dict[str, Account] = {}
 
     def of(self, name: str) -> Account | None:
-        """A user's account; ``None`` where the user holds nothing."""
+        """Return a user's account; ``None`` if the user has no session."""
         return self._by_name.get(name)
 
     def enter(self, name: str) -> Account:
-        """A session begins to count for a user."""
+        """Count a session for a user; returns the account."""
         account = self._by_name.get(name)
         if account is None:
             account = self._by_name[name] = Account(name)
@@ -48,7 +48,7 @@ class Accounts:
         return account
 
     def leave(self, account: Account) -> None:
-        """A session counts for that user no more, and has taken off what it had put there."""
+        """Uncount a session that has already subtracted its resources; closes the account with the last one."""
         account.users -= 1
         if not account.users:
             del self._by_name[account.name]

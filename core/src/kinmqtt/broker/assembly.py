@@ -171,7 +171,7 @@ class _Provided:
             ) from error
         if not isinstance(service, interface):
             raise AssemblyError(
-                f"plugin {plugin!r}: {hook} answered a {type(service).__name__}, which is no {interface.__name__}"
+                f"plugin {plugin!r}: {hook} returned a {type(service).__name__}, which is no {interface.__name__}"
             )
         self.by[family] = plugin
         return on_asyncio(service) if implementation.asyncio else service
@@ -195,8 +195,8 @@ def _decide_about_authenticators(
             if plugin not in able:
                 able_names = ", ".join(sorted(able)) or "none"
                 raise AssemblyError(
-                    f"{plan.place or plan.name}: authenticators names {plugin!r}, which is no active plugin that "
-                    f"authenticates; those that do: {able_names}"
+                    f"{plan.place or plan.name}: authenticators names {plugin!r}, which is no active authenticator; "
+                    f"active authenticators: {able_names}"
                 )
             named.add(plugin)
     out = {}
@@ -226,8 +226,8 @@ def _why_not_anonymous(
     if not beyond:
         return None
     raise AssemblyError(
-        "the broker would listen beyond loopback and let everybody in: install an authenticator, listen "
-        "on loopback only, or set broker.allow_anonymous = true (`--allow-anonymous`); this is about "
+        "the broker would listen beyond loopback without authentication: install an authenticator, listen "
+        "on loopback only, or set broker.allow_anonymous = true (`--allow-anonymous`); listeners: "
         + ", ".join(plan.name for plan in beyond)
     )
 
@@ -298,7 +298,7 @@ def _limiter_needs(manager: PluginManager) -> dict[str, LimiterNeeds]:
         unasked = sorted(kind.value for kind in its.releases - its.kinds)
         if unasked:
             raise AssemblyError(
-                f"plugin {plugin!r}: limiter_needs has {', '.join(unasked)} in releases and not in kinds"
+                f"plugin {plugin!r}: limiter_needs has {', '.join(unasked)} in releases but not in kinds"
             )
     return needs
 

@@ -1,13 +1,12 @@
-"""How many bytes connections hold of packets on their way in and out, and how many each may hold.
+"""Counts the bytes that connections hold of inbound and outbound packets, and limits what each may hold.
 
-Both directions have a bound over all connections. A connection may always hold a small floor, and above that no more
-than what is free at that moment: the more the others hold, the less. So one client alone may hold nearly half of the
-bound, no number of clients fills it, and what is free is there for whoever comes next (dynamic thresholds, as in
-switches that share memory among their ports; Choudhury and Hahne 1998). Where memory watermarks are set, what is left
-below the highest counts as free, if that is less.
+Each direction has a bound over all connections. A connection may always hold a small floor; above it, at most as much
+as is free at that moment. So one client alone may hold nearly half of the bound, no number of clients fills it, and
+the next client finds free capacity (dynamic thresholds, as in switches that share memory among their ports; Choudhury
+and Hahne 1998). With memory watermarks, the memory left below the highest counts as free, if that is less.
 
-Inbound a connection above its share is not read from until there is capacity. Then nobody might ever be able to
-finish a packet: so some may, whatever the others hold, for as long as their packets keep coming.
+A connection above its inbound share is not read from until there is capacity. So that packets can still be completed,
+some connections get a grant: they are read from whatever the others hold, as long as their packets progress.
 """
 
 from __future__ import annotations
@@ -23,76 +22,76 @@ from kinmqtt_spi.services.metric import Counter
 log = Logger("kinmqtt.buffers")
 
 FLOOR_BYTES: Final = 64 << 10
-"""What a connection may hold in either direction, whatever the others hold. One that holds no more is never
-disconnected for the sake of memory."""
+"""The bytes that a connection may always hold in either direction. A connection that holds no more is never
+disconnected to free memory."""
 
 ARRIVING_FLOOR_BYTES: Final = 4 << 10
-"""The same inbound before the client is accepted: an ordinary CONNECT."""
+"""The inbound floor of a client that is not accepted yet: enough for an ordinary CONNECT."""
 
 ARRIVING_PART: Final = 4
-"""Clients that are not accepted yet may together hold a quarter of the inbound bound."""
+"""Clients that are not accepted yet may together hold the inbound bound divided by this."""
 
 READ_BYTES: Final = 256 << 10
-"""As much may come with one read: so much is set aside for each connection that is read from again."""
+"""The most bytes of one read; as much is reserved for each connection that is read from again."""
 
 PROGRESS_BYTES: Final = 16 << 10
-"""How much must come each second of a packet that may be finished whatever the others hold."""
+"""The bytes a second that a connection with a grant must receive to retain it."""
 
 SHARED_BYTES: Final = 16 << 10
 """A piece of output of this size or more is not copied for each connection, and counts once for all of them."""
 
 MOST_AT_ONCE_BYTES: Final = 512 << 10
 LEAST_AT_ONCE_BYTES: Final = 16 << 10
-"""How much output is handed to one transport at a time: less, the less is free."""
+"""Bounds of the output passed to one transport at a time: less if little is free."""
 
 UNLIMITED: Final = 1 << 62
 
 
 class BufferOwner:
-    """A connection, as the buffers know it: what it holds, and what can be done about that."""
+    """The part of a connection that the buffers use: what it holds, and how to pause or disconnect it."""
 
     __slots__ = ("accepted", "handed_bytes", "inbound_bytes", "stalled")
 
     def __init__(self) -> None:
         self.accepted = False
-        """Whether the client has its CONNACK, or had it."""
+        """Whether the client has been sent CONNACK."""
         self.inbound_bytes = 0
-        """Bytes that have come and are not carried out: as much as is counted among those of all connections."""
+        """Bytes received and not processed yet, as counted in the total."""
         self.handed_bytes = 0
-        """Bytes that the transport has, and its socket does not take yet."""
+        """Bytes that the transport has not written to its socket yet."""
         self.stalled = False
-        """Whether the packet that is arriving did not come when it alone might have."""
+        """Whether the current packet made no progress while it had a grant."""
 
     @property
     def held_bytes(self) -> int:
-        """What would be free if the connection ended."""
+        """The bytes that would be freed if the connection ended."""
         raise NotImplementedError
 
     @property
     def may_go_on(self) -> bool:
-        """Whether a packet is arriving that the broker would read on, if there were capacity."""
+        """Whether the connection has an incomplete packet and only waits for capacity."""
         raise NotImplementedError
 
     @property
     def missing_bytes(self) -> int:
-        """How much is missing of the packet that is arriving."""
+        """The bytes missing from the incomplete packet."""
         raise NotImplementedError
 
     def wait_for_buffer(self) -> None:
-        """Read nothing until there is capacity for more."""
+        """Pause reading until there is capacity."""
         raise NotImplementedError
 
     def buffer_available(self) -> None:
-        """Read on: there is capacity."""
+        """Resume reading: there is capacity."""
         raise NotImplementedError
 
     def cut(self) -> None:
-        """Disconnect at once, for the sake of what is held for the client."""
+        """Disconnect at once, to free what the connection holds."""
         raise NotImplementedError
 
 
 class Buffers:
-    """What all connections hold, and what one may hold."""
+    """The bytes that all connections hold, and the share of each."""
 
     __slots__ = (
         "_arriving_bound",
@@ -126,59 +125,59 @@ class Buffers:
         call_soon: Callable[[Callable[[], object]], object],
         cut: Counter,
     ) -> None:
-        """``connections`` are all that are open; ``cut`` counts those that are disconnected for what they hold."""
+        """``connections`` are all open ones; ``cut`` counts those disconnected to free memory."""
         self._connections = connections
         self._call_soon = call_soon
         self._cut_total = cut
         self._on_growth: Callable[[], object] = lambda: None
         self.inbound = 0
-        """Bytes of packets that have not arrived in full, and of those that wait behind an answer."""
+        """Bytes of incomplete packets, and of packets that wait for an earlier one."""
         self.arriving = 0
-        """Those of clients that are not accepted yet, among them."""
+        """The part of ``inbound`` that clients not accepted yet hold."""
         self.outbound = 0
         """Bytes that wait for sockets."""
         self.inflight = 0
-        """Bytes of messages that are sent and not acknowledged; what is in flight to many counts once."""
+        """Bytes of messages sent and not acknowledged; a message in flight to many clients counts once."""
         self.peak = 0
-        """The most that was held in all since somebody set this anew."""
+        """The highest total since this was last set."""
         self.allowance = UNLIMITED
-        """How much may be held in all for memory to stay below the highest watermark."""
+        """The highest total that leaves memory below the highest watermark."""
         self.look_at = UNLIMITED
-        """When so much is held in all memory is to be looked at."""
+        """The total at which to measure memory."""
         self.at_once = MOST_AT_ONCE_BYTES
-        """How much output may be handed to one transport at a time."""
+        """The most output passed to one transport at a time."""
         self._pieces: dict[int, int] = {}
-        """Large pieces of output by identity: by how many connections each is held."""
+        """Large pieces of output: the number of connections that hold each, by identity."""
         self.waiting: dict[BufferOwner, None] = {}
-        """Those that are not read from until there is capacity, in the order of their coming."""
+        """Connections that are not read from until there is capacity, in order of arrival."""
         self.granted: dict[BufferOwner, int] = {}
-        """Those that may finish a packet whatever the others hold, with what they held when that was looked at."""
+        """Connections with a grant, and what they held at the last check."""
         self._largest_packet = 0
         self._released = 0
         self._scheduled = False
         self.limit(limits)
 
     def limit(self, limits: LimitSettings) -> None:
-        """Take other bounds."""
+        """Set the bounds from ``limits``."""
         self._inbound_bound = bound = limits.max_all_inbound_bytes
         self._largest_packet = limits.max_packet_bytes
         self._arriving_bound = bound // ARRIVING_PART
-        # What a read brings is known when it is there. And a packet may always be finished.
+        # The size of a read is known only afterwards, and a packet with a grant may exceed the bound.
         self._hard_bound = bound + bound // 2 + limits.max_packet_bytes
         self._outbound_bound = limits.max_all_outbound_bytes
         self._fit()
 
     def when_grown(self, call: Callable[[], object]) -> None:
-        """Have ``call`` made when more is held than :attr:`look_at`; it sets that anew."""
+        """Set the ``call`` to make when the total exceeds :attr:`look_at`, which the call sets again."""
         self._on_growth = call
 
     @property
     def total(self) -> int:
-        """What is held in all."""
+        """All bytes held."""
         return self.inbound + self.outbound + self.inflight
 
     def allow(self, allowance: int, look_at: int) -> None:
-        """Memory has been looked at: how much may be held, and when it is to be looked at again."""
+        """Set how much may be held, and the total at which to measure memory again, after a measurement."""
         self.allowance = allowance
         self.look_at = look_at
         self._fit()
@@ -186,14 +185,14 @@ class Buffers:
     # Inbound
 
     def inbound_share(self, accepted: bool) -> int:
-        """How much a connection may hold now before it is not read from."""
+        """Return how much a connection may hold now; above that it is not read from."""
         free = min(self._inbound_bound - self.inbound, self.allowance - self.total)
         if accepted:
             return max(free, FLOOR_BYTES)
         return max(min(free, self._arriving_bound - self.arriving), ARRIVING_FLOOR_BYTES)
 
     def hold_inbound(self, more: int, accepted: bool) -> None:
-        """A connection holds so much more than before, or less where it is below 0."""
+        """Count ``more`` bytes held by a connection, or fewer where it is negative."""
         self.inbound += more
         if not accepted:
             self.arriving += more
@@ -208,27 +207,27 @@ class Buffers:
             self._admit_later(-more)
 
     def accept(self, held: int) -> None:
-        """A client is accepted that holds so much."""
+        """Count a client as accepted that holds ``held`` bytes."""
         self.arriving -= held
 
     def wait(self, connection: BufferOwner) -> None:
-        """A connection that is not read from waits for capacity."""
+        """Add a paused connection to those that wait for capacity."""
         self.waiting[connection] = None
         self._admit_later(FLOOR_BYTES)
 
     def leave(self, connection: BufferOwner) -> None:
-        """A connection waits no longer, and needs no grant."""
+        """Remove a connection from those that wait, and take its grant."""
         self.waiting.pop(connection, None)
         self.needs_no_grant(connection)
 
     def needs_no_grant(self, connection: BufferOwner) -> None:
-        """A packet is complete, or given up: another may be finished."""
+        """Take the grant of a connection whose packet is complete or discarded: another may get one."""
         if connection in self.granted:
             del self.granted[connection]
             self._admit_later(FLOOR_BYTES)
 
     async def look(self, now: float) -> None:
-        """Once a second: take the grant from packets that do not come, and read again from whoever fits."""
+        """Take grants from packets without progress, and resume reading where there is capacity; once a second."""
         for connection, before in list(self.granted.items()):
             come = connection.inbound_bytes - before
             if come >= PROGRESS_BYTES and connection.may_go_on:
@@ -248,7 +247,7 @@ class Buffers:
                 self._call_soon(self._admit)
 
     def _admit(self) -> None:
-        """Have those be read from again for whom there is capacity, in the order of their coming."""
+        """Resume reading from waiting connections, in order, while there is capacity."""
         self._scheduled = False
         self._released = 0
         set_aside = 0
@@ -262,8 +261,10 @@ class Buffers:
         self._grant()
 
     def _grant(self) -> None:
-        """Let packets be finished whatever the others hold: those with the least missing first, and before those that
-        were let before and did not come; of all together no more is missing than the largest packet has.
+        """Grant waiting connections to complete their packets, whatever the others hold.
+
+        Those with the least missing come first, stalled ones last. All grants together are for no more missing bytes
+        than the largest packet has.
         """
         missing = sum(connection.missing_bytes for connection in self.granted)
         while True:
@@ -281,25 +282,25 @@ class Buffers:
     # Outbound
 
     def outbound_share(self) -> int:
-        """How much may wait for one client's socket before it is congested, or be in flight to it."""
+        """Return the bytes that may wait for a client's socket or be in flight to it; above that it is congested."""
         free = min(self._outbound_bound - self.outbound - self.inflight, self.allowance - self.total)
         return max(free, FLOOR_BYTES)
 
     def hold_outbound(self, more: int) -> None:
-        """So much more waits for sockets, or less where it is below 0."""
+        """Count ``more`` bytes that wait for sockets, or fewer where it is negative."""
         self.outbound += more
         self._fit()
         if more > 0:
             self._grown()
 
     def hold_inflight(self, more: int) -> None:
-        """So much more is in flight, or less where it is below 0."""
+        """Count ``more`` bytes in flight, or fewer where it is negative."""
         self.inflight += more
         if more >= SHARED_BYTES:
-            self._grown()  # Small ones can't grow faster than what comes in, at which memory is looked at, too.
+            self._grown()  # Small messages grow no faster than input, which also triggers a measurement.
 
     def hold_piece(self, piece: bytes) -> None:
-        """A piece of output waits for a socket; a large one counts once, for however many it waits."""
+        """Count a piece of output that waits for a socket; a large one counts once for all sockets."""
         if len(piece) >= SHARED_BYTES:
             holders = self._pieces.get(id(piece), 0)
             self._pieces[id(piece)] = holders + 1
@@ -308,7 +309,7 @@ class Buffers:
         self.hold_outbound(len(piece))
 
     def release_piece(self, piece: bytes) -> None:
-        """A piece of output waits no longer for one of the sockets."""
+        """Uncount a piece of output for one socket."""
         if len(piece) >= SHARED_BYTES:
             holders = self._pieces[id(piece)] - 1
             if holders:
@@ -320,7 +321,7 @@ class Buffers:
     # Both
 
     def cut(self, excess: int) -> int:
-        """Disconnect those that hold most, until so much less is held; answers how much less that is."""
+        """Disconnect the connections that hold most until ``excess`` bytes are freed; returns the bytes freed."""
         holders = [each for each in self._connections if each.held_bytes > FLOOR_BYTES]
         holders.sort(key=_held, reverse=True)
         before = self.total
@@ -328,7 +329,7 @@ class Buffers:
         for connection in holders:
             if released >= excess:
                 break
-            # What the transport has counts until it has closed.
+            # Bytes in the transport count as held until it has closed.
             handed += connection.handed_bytes
             connection.cut()
             number += 1
@@ -337,9 +338,9 @@ class Buffers:
         return released
 
     def _cut_inbound(self, connections: Iterable[BufferOwner], excess: int, floor: int) -> None:
-        """The same where reads have brought more than may be held, and only of what has come in.
+        """Disconnect the connections that hold most inbound bytes until ``excess`` bytes are freed.
 
-        Those whose packets did not come go first; those that are just finishing one stay.
+        Those with stalled packets are first; those with a grant are exempt.
         """
         holders = [each for each in connections if each.inbound_bytes > floor and each not in self.granted]
         holders.sort(key=_held_inbound, reverse=True)
@@ -357,7 +358,7 @@ class Buffers:
         if number:
             self._cut_total.value += number
             log.warn(
-                "{number} connections that held most are disconnected; they held {released} bytes",
+                "disconnected the {number} connections that held most; they held {released} bytes",
                 number=number,
                 released=released,
             )
@@ -370,7 +371,7 @@ class Buffers:
             self._on_growth()
 
     def _fit(self) -> None:
-        """What may be handed to one transport at a time."""
+        """Set how much output is passed to one transport at a time."""
         self.at_once = max(LEAST_AT_ONCE_BYTES, min(MOST_AT_ONCE_BYTES, self.outbound_share() // 8))
 
 

@@ -1,8 +1,8 @@
-"""One timer for all keep-alives and time limits: a wheel that turns once a second.
+"""One timer wheel for all keep-alives and time limits, with a tick of one second.
 
-A client that talks costs an attribute's store for each read. Its place on the wheel is looked at only when its
-time would be over, and moved on if it has talked since. A timer for each connection would cost memory for each, and a
-heap operation for each packet.
+A read only stores a time in an attribute. A connection's entry on the wheel is checked when its time would be over,
+and moved on if data was received since. A timer per connection would cost memory for each, and a heap operation for
+each packet.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Protocol
 
 
 class Timed(Protocol):
-    """What stands on the wheel."""
+    """An entry of the wheel."""
 
     def time_is_over(self, now: int) -> None:
-        """Its second has come, and it has left the wheel; it may step on again."""
+        """Handle the second for which it was added; it is off the wheel now and may be added again."""
 
 
 class TimerWheel:
-    """Buckets of whoever is to be asked in a given second."""
+    """Entries in buckets, by the second in which they are due."""
 
     __slots__ = ("_buckets", "_due", "now")
 
     def __init__(self) -> None:
         self.now = 0
-        """Seconds since the wheel was made; read by connections when they hear from their client."""
+        """Seconds since the wheel was created; connections read it when they receive data."""
         self._buckets: dict[int, dict[Timed, None]] = {}
         self._due: deque[tuple[Timed, int]] = deque()
-        """Those whose second has come, until they are asked."""
+        """Due entries that have not been called yet."""
 
     def add(self, timed: Timed, second: int) -> int:
-        """Have ``timed`` asked in a second to come; answers which, for :meth:`remove`."""
+        """Add an entry for a second in the future; returns the second, for :meth:`remove`."""
         second = max(second, self.now + 1)
         self._buckets.setdefault(second, {})[timed] = None
         return second
 
     def remove(self, timed: Timed, second: int) -> None:
-        """Forget ``timed``; harmless where it does not stand there."""
+        """Remove an entry; does nothing if it is not in the bucket of ``second``."""
         bucket = self._buckets.get(second)
         if bucket is not None:
             bucket.pop(timed, None)
@@ -46,23 +46,23 @@ class TimerWheel:
                 del self._buckets[second]
 
     def __len__(self) -> int:
-        """How many stand on the wheel."""
+        """Return the number of entries on the wheel."""
         return sum(map(len, self._buckets.values()))
 
     def turn(self, now: int) -> None:
-        """Go on to ``now``, and ask everybody whose second has come; none is left out when seconds were missed."""
+        """Advance to ``now`` and call all due entries, including those of missed seconds."""
         self.go_on(now)
         self.ask(lambda: False)
 
     def go_on(self, now: int) -> None:
-        """Go on to ``now``; :meth:`ask` asks whose second has come."""
+        """Advance to ``now``; :meth:`ask` calls the due entries."""
         for second in range(self.now + 1, now + 1):
             self.now = second
             for timed in self._buckets.pop(second, ()):
                 self._due.append((timed, second))
 
     def ask(self, is_over: Callable[[], bool]) -> bool:
-        """Ask those whose second has come until the slice ``is_over``; ``True`` where some are left."""
+        """Call due entries until the slice ``is_over``; returns whether some are left."""
         due = self._due
         while due:
             timed, second = due.popleft()

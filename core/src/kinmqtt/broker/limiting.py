@@ -1,4 +1,4 @@
-"""Asking the limiters: what they want to be asked, how their answers combine, and the end of what they granted."""
+"""Asks the limiters about resources, combines their decisions, and notifies them of releases."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ if TYPE_CHECKING:
 
 
 def failed_closed(plugin: str, kind: ResourceKind) -> LimitDecision:
-    """What becomes of a request where a limiter fails that is marked ``fails_closed``."""
+    """Return the decision for a request when a limiter marked ``fails_closed`` fails."""
     comes_in = kind is ResourceKind.CONNECTION or kind is ResourceKind.CONNECT
     reason = ReasonCode.SERVER_UNAVAILABLE if comes_in else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
     return LimitDecision(LimitVerdict.REJECT, f"{plugin}, which failed", reason=reason)
 
 
 class Limiting:
-    """The face of all limiters together."""
+    """The interface to all limiters."""
 
     __slots__ = ("_calls", "_hooks", "_kinds", "_limited", "_releases", "holds_packets", "publishes", "topics")
 
     def __init__(self, hooks: Hooks, needs: Mapping[str, LimiterNeeds], metrics: Metrics) -> None:
-        """``needs`` are those of each limiter, by plugin."""
+        """``needs`` has the needs of each limiter, by plugin."""
         self._hooks = hooks
         self._calls = hooks.acquire.each()
         self._kinds: frozenset[ResourceKind] = frozenset().union(*(each.kinds for each in needs.values()))
         wants_publishes = ResourceKind.PUBLISH in self._kinds
         by_topic = any(each.topics for each in needs.values())
         self.topics = wants_publishes and by_topic
-        """Whether PUBLISH is asked for packet by packet, with its topic."""
+        """Whether limiters are asked for each PUBLISH, with its topic."""
         self.publishes = wants_publishes and not by_topic
-        """Whether PUBLISH is asked for once a read."""
+        """Whether limiters are asked for PUBLISH once per read."""
         self._releases: dict[ResourceKind, list[Call]] = {}
-        """Who wants to know the end of what was granted."""
+        """The calls that release a resource, by kind."""
         for call in hooks.release.each():
             for kind in needs[call.plugin].releases if call.plugin in needs else ():
                 self._releases.setdefault(kind, []).append(call)
         self.holds_packets = ResourceKind.SUBSCRIBE in self._releases or (
             self.topics and ResourceKind.PUBLISH in self._releases
         )
-        """Whether somebody wants to know when a single packet is carried out."""
+        """Whether a limiter needs a release for each single packet."""
         self._limited = metrics.counter("limiter.limited", "requests")
 
     def ask(self, resource: Resource, amount: int) -> LimitDecision:
-        """Whether ``amount`` of a resource may be used; what no limiter looks at is within limits.
+        """Return the decision on using ``amount`` of a resource; without a limiter for its kind it is within limits.
 
-        All are asked: each must know of what goes on. The first that refuses counts, else the longest DELAY.
+        All limiters are asked, as each must count the use. The first refusal decides, else the longest DELAY.
         """
         if resource.kind not in self._kinds:
             return WITHIN_LIMITS
@@ -88,17 +88,17 @@ class Limiting:
         if self._hooks.limited.active:
             self._hooks.limited(resource, decision)
         if refused is not None:
-            # Nothing comes of it: those who granted their part have it back at once.
+            # The request is refused: release it at the limiters that granted it.
             self._release_all(resource, amount, refused)
         return decision
 
     def is_held(self, resource: Resource, decision: LimitDecision) -> bool:
-        """Whether somebody wants to know the end of what was granted with this decision."""
+        """Return whether this decision must be followed by :meth:`release`."""
         lets_through = decision.verdict is LimitVerdict.ALLOW or decision.verdict is LimitVerdict.DELAY
         return lets_through and resource.kind in self._releases
 
     def release(self, resource: Resource, amount: int) -> None:
-        """What was granted is over; to be called once for each."""
+        """Release what was granted; call it once for each grant."""
         self._release_all(resource, amount, ())
 
     def _release_all(self, resource: Resource, amount: int, but: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Keeps the log readable, and cheap, in a storm: some lines of a kind a second, and one that sums up the rest."""
+"""Limits log lines under load: a number of each kind per second, and one line with the count of the others."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from kinmqtt_spi.services.plugin import Clock, Timer
 log = Logger("kinmqtt.connection")
 
 LINES_PER_S: Final = 50
-"""Of each kind. A line takes some 50 µs, and all of a second may come in one turn of the event loop."""
+"""The most lines of each kind. A line takes some 50 µs, and all of a second may come in one reactor turn."""
 
 SUMMED_UP_EVERY_S: Final = 1.0
 
 
 class LogLines:
-    """Says which lines may be written one by one, and writes how many were not."""
+    """Decides which lines may be written, and writes how many were not."""
 
     __slots__ = ("_clock", "_seen", "_timer")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: dict[str, int] = {}
-        """How many lines of each kind were asked for in the second under way."""
+        """The number of lines of each kind requested in the current second."""
         self._timer: Timer | None = None
 
     def may(self, kind: str) -> bool:
-        """Whether a line of a kind (``connected``, ``refused`` …) may be written; one that may not is counted."""
+        """Return whether a line of a kind (``connected``, ``refused`` …) may be written; otherwise it is counted."""
         seen = self._seen[kind] = self._seen.get(kind, 0) + 1
         if self._timer is None:
             self._timer = self._clock.later(SUMMED_UP_EVERY_S, self.sum_up)
         return seen <= LINES_PER_S
 
     def sum_up(self) -> None:
-        """Write how many lines were left out, and begin anew."""
+        """Write how many lines were left out, and reset the counters."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

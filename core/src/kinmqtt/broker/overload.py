@@ -1,9 +1,11 @@
-"""Memory watermarks: above the first clients that send much are slowed, above the second QoS 0 is dropped, above the
-third nothing new is accepted and those that hold most are disconnected. Each gives way again only when memory has
-fallen well below it, so that the broker does not swing.
+"""Compares memory with three watermarks, and acts above each.
 
-Memory is looked at once a second, and as often as much has come in: what is left below the highest watermark bounds
-what connections may hold until the next look (:class:`kinmqtt.broker.buffers.Buffers`).
+Above the first, clients that send much are slowed; above the second, QoS 0 is dropped; above the third, nothing new
+is accepted and the connections that hold most are disconnected. A level ends only when memory has fallen well below
+its watermark, to avoid oscillation.
+
+Memory is measured once a second, and whenever much has been received. Until the next measurement, connections may
+hold what is left below the highest watermark (:class:`kinmqtt.broker.buffers.Buffers`).
 """
 
 from __future__ import annotations
@@ -22,29 +24,29 @@ from kinmqtt_spi.services.metric import Counter
 log = Logger("kinmqtt.overload")
 
 RECOVERS_BELOW: Final = 0.9
-"""The part of a watermark below which it is over."""
+"""A level ends when memory is below this fraction of its watermark."""
 
 SLOW_BYTES_PER_S: Final = 640 << 10
-"""How much is read from a client that publishes, or whose packet has not arrived in full, while such are slowed."""
+"""The read rate of a client that publishes or has an incomplete packet, while such clients are slowed."""
 
 SLOWED_FROM_BYTES: Final = 1 << 10
-"""Reads that brought less are not waited for: what fills memory is much, not often."""
+"""Smaller reads are not slowed: large amounts fill memory, not frequent reads."""
 
 LOOKS_AFTER_BYTES: Final = 1 << 20
-"""Memory is looked at again when so much has come, or a sixteenth of what is left below the highest watermark."""
+"""Memory is measured again after this many received bytes, or a sixteenth of what is left if that is more."""
 
 WORTH_CUTTING: Final = 8
-"""Connections are disconnected for what they hold only while all hold more than such a part of the third watermark:
-where memory is short for another reason, what they hold is not what makes it so."""
+"""Connections are disconnected only while all of them hold more than the third watermark divided by this: otherwise
+memory is short for another reason."""
 
 SETTLES_S: Final = 0.2
-"""How long it takes until memory that was let go is free. Nobody else is disconnected before."""
+"""The time until released memory is free; until then no more connections are disconnected."""
 
 _STATM: Final = "/proc/self/statm"
 
 
 class Level(IntEnum):
-    """What is done about memory, each with everything before it."""
+    """The measures against memory shortage; each level includes the lower ones."""
 
     NORMAL = 0
     SLOW = 1
@@ -56,9 +58,9 @@ class Level(IntEnum):
 
 
 def resident_bytes() -> int | None:
-    """The memory of this process; ``None`` where the system does not tell."""
+    """Return the resident memory of this process in bytes; ``None`` if the system does not provide it."""
     try:
-        # Half the time of a file object's: this is asked for often when memory is short.
+        # Takes half the time of a file object: this is called often when memory is short.
         descriptor = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
         try:
             line = os.read(descriptor, 256)
@@ -70,7 +72,7 @@ def resident_bytes() -> int | None:
 
 
 class Overload:
-    """The present level."""
+    """Measures memory, and sets the level."""
 
     __slots__ = (
         "_buffers",
@@ -101,10 +103,10 @@ class Overload:
         call_soon: Callable[[Callable[[], object]], object],
         later: Callable[[float, Callable[[], object]], object],
     ) -> None:
-        """``measure`` tells the memory in bytes; ``changed`` is called when the level is another.
+        """``measure`` returns the memory in bytes; ``changed`` is called when the level changes.
 
-        ``received`` counts the bytes that have come in; ``trim`` gives free memory back to the system; ``call_soon``
-        makes a call in the next reactor turn, ``later`` after so many seconds.
+        ``received`` counts the received bytes; ``trim`` returns free memory to the system; ``call_soon`` makes a call
+        in the next reactor turn, ``later`` after a number of seconds.
         """
         self._limits = limits
         self._measure = measure
@@ -122,9 +124,9 @@ class Overload:
         self.drops = False
         """Whether messages of QoS 0 are dropped."""
         self.recovered = False
-        """Whether the level has fallen since somebody set this back."""
+        """Whether the level has fallen since this was reset."""
         self.look_at = UNLIMITED
-        """When so many bytes have come in since the start memory is to be looked at."""
+        """The number of received bytes at which to measure memory."""
         buffers.when_grown(self.look_soon)
 
     @property
@@ -133,11 +135,11 @@ class Overload:
         return self.level >= Level.REFUSE
 
     async def look(self, now: float) -> None:
-        """Measure, and set the level: once a second."""
+        """Measure memory and set the level; called once a second."""
         self._look()
 
     def look_soon(self) -> None:
-        """Do so in the next reactor turn: much has come in, or much is held."""
+        """Measure memory in the next reactor turn, as much was received or is held."""
         self.look_at = self._buffers.look_at = UNLIMITED
         if not self._scheduled:
             self._scheduled = True
@@ -150,7 +152,7 @@ class Overload:
         highest = max(watermarks)
         memory = self._measure() if highest else 0
         if not highest or memory is None:
-            # Where nobody tells the memory the level stays.
+            # If memory is unknown, the level stays.
             self.look_at = UNLIMITED
             self._buffers.allow(UNLIMITED, UNLIMITED)
             if not highest:
@@ -178,12 +180,12 @@ class Overload:
         self.level = level
         self.slows = level >= Level.SLOW
         self.drops = level >= Level.DROP
-        tell = log.warn if worse else log.info
-        tell("memory is at {memory} bytes: {grade}", memory=memory, grade=level.name.lower())
+        write = log.warn if worse else log.info
+        write("memory is at {memory} bytes: {grade}", memory=memory, grade=level.name.lower())
         self._changed()
 
     def _cut(self, memory: int, watermark: int) -> None:
-        """Disconnect those that hold most, until memory is to be expected where the watermark is over."""
+        """Disconnect the connections that hold most, until memory is expected to end the level."""
         excess = min(memory - int(watermark * RECOVERS_BELOW), self._buffers.total - watermark // WORTH_CUTTING)
         if excess > 0 and not self._settling and self._buffers.cut(excess):
             self._settling = True

@@ -1,4 +1,4 @@
-"""Whether a client may publish, subscribe or leave a will: the broker's own rule, then the authorizers."""
+"""Checks whether a client may publish, subscribe or leave a will: the topic spaces first, then the authorizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Rights:
-    """Answers authorization requests, and reports denials to the log and to plugins."""
+    """The rights of clients to publish, subscribe and leave wills."""
 
     def __init__(self, hooks: Hooks, spaces: TopicSpaces, denials: DenialLogger) -> None:
         self._hooks = hooks
@@ -23,15 +23,15 @@ class Rights:
         self.spaces = spaces
 
     def ask(self, request: AuthorizationRequest) -> Maybe[HookVerdict]:
-        """Returns the decision on a request; authorizers can't allow a topic reserved by the broker or a plugin.
+        """Return the verdict on a request; authorizers can't allow a topic that is reserved by the topic spaces.
 
-        ``by`` is empty where the broker itself decided.
+        Its ``by`` is empty if the broker itself has answered.
         """
         refusal = self.spaces.refusal(request.action, request.topic)
         return self._hooks.authorize(request) if refusal is None else HookVerdict(refusal, "")
 
     def report_denial(self, request: AuthorizationRequest, ruling: HookVerdict) -> None:
-        """Log a denial and notify plugins of it; do nothing for a request that is allowed."""
+        """Log a denial and notify plugins of it; does nothing for other verdicts."""
         if ruling.decision.allowed:
             return
         self.denials.log(request, ruling)

@@ -1,4 +1,4 @@
-"""What the log says of clients that lose messages because they are too slow: a line each, now and then."""
+"""Warns in the log of clients that lose messages because they are too slow, at a limited rate."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from kinmqtt_spi.values import Client
 log = Logger("kinmqtt.connection")
 
 SLOW_AGAIN_AFTER_S: Final = 60.0
-"""A client that goes on losing messages gets a line a minute."""
+"""The least time between two lines on one client."""
 
 MOST_SLOW: Final = 10_000
-"""Clients of whom it is remembered that they were named."""
+"""The most clients whose last line is remembered."""
 
 
 class SlowConsumers:
-    """Names a client when it begins to lose messages, and once a minute while it goes on."""
+    """Logs a client when it begins to lose messages, and once a minute while that continues."""
 
     __slots__ = ("_log_lines", "_named", "_now")
 
     def __init__(self, now: Callable[[], float], log_lines: LogLines) -> None:
-        """``now`` answers the time in seconds since the epoch."""
+        """``now`` returns the time in seconds since the epoch."""
         self._now = now
         self._log_lines = log_lines
         self._named: dict[str, float] = {}
-        """Client ids, and the moment of the clock until which no further line is written of each."""
+        """By client id: the time until which no further line is written, in seconds since the epoch."""
 
     def queue_is_full(self, client: Client, is_connected: bool, messages: int, size_bytes: int) -> None:
-        """A message for a client gives way because its queue is full."""
+        """Warn that a message is dropped because the client's queue is full."""
         if self._is_news(client.client_id):
             self._warn(client, is_connected, f"its queue is full ({messages} messages, {size_bytes} bytes)")
 
     def buffer_is_full(self, client: Client, waiting_bytes: int) -> None:
-        """A client's socket does not take what is sent."""
+        """Warn that messages are dropped because the client's socket is not read."""
         if self._is_news(client.client_id):
             self._warn(client, True, f"{waiting_bytes} bytes wait for its socket, and QoS 0 is dropped")
 

@@ -1,4 +1,4 @@
-"""The broker's own counters, by name and unit: plain integers, read when somebody looks."""
+"""The broker's own counters, with names and units: plain integers that are read when metrics are collected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DROP_REASONS: Final = (
     "retained_full",
     "store_failed",
 )
-"""Why a message did not reach a client it was meant for: the words of the ``dropped`` hook and its metric."""
+"""The reasons for a message not to reach a client, as in the ``dropped`` hook and its metric."""
 
 
 SUBSCRIPTION_BOUNDS: Final = (
@@ -28,7 +28,7 @@ SUBSCRIPTION_BOUNDS: Final = (
     "user_share",
     "max_match_steps",
 )
-"""Settings in ``[limits]`` at which a subscription is refused."""
+"""The settings in ``[limits]`` by which a subscription is refused."""
 
 COMMIT_SECONDS: Final[tuple[float, ...]] = (
     0.0002,
@@ -45,15 +45,15 @@ COMMIT_SECONDS: Final[tuple[float, ...]] = (
     1.0,
     5.0,
 )
-"""Bounds of how long acknowledgements wait for the stores."""
+"""The histogram's bounds for the time that acknowledgements wait for the stores, in seconds."""
 
 
 REFUSED_WHAT: Final = ("connection", "session", "subscription")
-"""What is refused while memory is short."""
+"""The requests that are refused while memory is short."""
 
 
 class Statistics:
-    """What is counted on the message path. ``packets`` are MQTT packets of every type, ``messages`` PUBLISH only."""
+    """The counters of the message path. ``packets`` are MQTT packets of every type, ``messages`` PUBLISH only."""
 
     __slots__ = (
         "bytes_received",

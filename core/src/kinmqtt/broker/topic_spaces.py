@@ -1,7 +1,7 @@
-"""Topics that begin with ``$``: whose they are, and what clients may do there before any authorizer is asked.
+"""Topics that begin with ``$``: who owns them, and what clients may do there, checked before authorizers are asked.
 
-MQTT leaves these topics to the server (section 4.7.2). The first level decides: some spaces are the broker's own,
-some are closed until a plugin claims them, a plugin may claim others, and what is left is a topic as any other.
+MQTT leaves these topics to the server (section 4.7.2). The first level decides: some spaces belong to the broker,
+some are closed until a plugin claims them, plugins may claim others, and the rest are ordinary topics.
 docs/message.md has the table.
 """
 
@@ -18,14 +18,14 @@ from kinmqtt_spi.values import Decision, deny
 
 
 class _Space(NamedTuple):
-    """A space of the broker's own."""
+    """A space that belongs to the broker."""
 
     allows: frozenset[Action]
     """What clients may do there."""
     text: str
-    """What others are told."""
+    """The text of a denial."""
     exists: bool = True
-    """Whether messages are found there at all; otherwise its names are no topics."""
+    """Whether the space has messages; otherwise its names are not valid topics."""
 
 
 _OWN: Final = {
@@ -35,25 +35,25 @@ _OWN: Final = {
 }
 
 NEED_A_CLAIM: Final = frozenset({"$CONTROL", "$delayed", "$p2p"})
-"""Spaces that are closed where no plugin claims them: a client that writes there wants something to be done."""
+"""Spaces that are closed unless a plugin claims them: a message there is a request for an action."""
 
 _INVALID: Final = {Action.SUBSCRIBE: ReasonCode.TOPIC_FILTER_INVALID}
 
 
 class Claims:
-    """What the plugins claim as they are configured."""
+    """Collects the claims of plugins while they are configured."""
 
     def __init__(self) -> None:
         self._claims: list[tuple[str, TopicClaim]] = []
 
     def take(self, plugin: str, claim: TopicClaim) -> None:
-        """A plugin claims a space."""
+        """Add a plugin's claim."""
         self._claims.append((plugin, claim))
 
     def settled(self, active: Collection[str]) -> TopicSpaces:
-        """The spaces as those plugins have claimed them that are still there.
+        """Return the topic spaces with the claims of the ``active`` plugins.
 
-        Raises :class:`~kinmqtt_spi.errors.AssemblyError` where two claims share topics.
+        Raises :class:`~kinmqtt_spi.errors.AssemblyError` if two claims share topics.
         """
         claims = [(plugin, claim) for plugin, claim in self._claims if plugin in active]
         for position, (plugin, claim) in enumerate(claims):
@@ -73,18 +73,18 @@ def _clash(one: str, claim: TopicClaim, other: str, its: TopicClaim) -> str:
 
 
 class TopicSpaces:
-    """The one rule about topics that begin with ``$``."""
+    """The rules for topics that begin with ``$``."""
 
     def __init__(self, claims: Sequence[tuple[str, TopicClaim]] = ()) -> None:
-        """``claims`` are those of the active plugins, each with its plugin's name."""
+        """``claims`` has the claims of the active plugins, each with its plugin's name."""
         self._claims = tuple(claims)
 
     def claimed_by(self, plugin: str) -> list[str]:
-        """The filters of a plugin's claims."""
+        """Return the filters of a plugin's claims."""
         return [claim.filter for claimant, claim in self._claims if claimant == plugin]
 
     def refusal(self, action: Action, name: str) -> Decision | None:
-        """Why a client may not do this with a topic or filter, whatever its rights; ``None`` where it may."""
+        """Return a denial if clients may not do this with a topic or filter, whatever their rights; else ``None``."""
         if name[:1] != "$" or action is Action.RECEIVE:
             return None
         first = name.split("/", 1)[0]
@@ -106,10 +106,9 @@ class TopicSpaces:
         return None
 
     def check(self, topic: str, came_to: str) -> None:
-        """Raise ``ValueError`` for a topic that a plugin gave a client's message, where it can't go.
+        """Raise ``ValueError`` if a plugin changed the topic of a client's message to one that is not allowed.
 
-        Where nobody gets messages; and where another plugin takes what clients send: it saw only what came to its own
-        topics.
+        Not allowed are spaces without messages, and topics that another plugin claims: it has not seen the message.
         """
         if topic[:1] != "$":
             return

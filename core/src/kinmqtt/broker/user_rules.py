@@ -1,4 +1,4 @@
-"""Warns of rules by user name in a broker that accepts anonymous clients, whose user names count as none."""
+"""Warns of rules by user name in a broker that accepts anonymous clients, whose user names are ignored."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _ASKING: Final = (
     "subscribing",
     "delivering",
 )
-"""Hooks that get the client: a plugin with one of them may have rules by user in its settings."""
+"""Hooks with the client as an argument: a plugin with one of them may have rules by user in its settings."""
 
 _KEYS: Final = ("user", "username")
 _PLACEHOLDERS: Final = ("${username}", "%u")
 
 
 def notes_on_users(assembly: Assembly) -> list[str]:
-    """Returns a line for the operator where plugins have rules by user beside `anonymous`; none otherwise."""
+    """Return a line for the operator if plugins have rules by user beside `anonymous`; else none."""
     listeners = [plan.name for plan in assembly.listeners if _is_open(assembly, plan.settings.authenticators)]
     rules = [*_rules_by_user(assembly)]
     if not listeners or not rules:
         return []
     return [
-        f"anonymous lets clients in at {', '.join(listeners)}, and drops the user name that they give, for nobody "
-        f"has verified it: what goes by user names in {', '.join(rules)} does not hold for them"
+        f"anonymous accepts clients at {', '.join(listeners)} and ignores their user names, which are not verified: "
+        f"rules by user name in {', '.join(rules)} do not apply to them"
     ]
 
 
 def _is_open(assembly: Assembly, named: Sequence[str] | None) -> bool:
-    """Whether a listener with these authenticators asks `anonymous`."""
+    """Return whether a listener with these authenticators uses `anonymous`."""
     if ANONYMOUS not in assembly.manager.active:
         return False
     asked = assembly.default_authenticators if named is None else named
@@ -60,7 +60,7 @@ def _rules_by_user(assembly: Assembly) -> Iterator[str]:
 
 
 def _speaks_of_users(value: Any, key: str = "") -> bool:
-    """Whether settings name a user, count by users, or have a placeholder for a user's name."""
+    """Return whether settings name a user, count by users, or have a placeholder for a user's name."""
     if isinstance(value, str):
         return bool(value) and (key in _KEYS or value == "username" or any(sign in value for sign in _PLACEHOLDERS))
     if isinstance(value, Mapping):

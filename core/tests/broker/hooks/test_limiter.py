@@ -800,7 +800,7 @@ def test_release_of_what_is_not_asked_for_stops_the_assembly() -> None:
         def limiter_needs(self) -> LimiterNeeds:
             return LimiterNeeds(frozenset({ResourceKind.PUBLISH}), releases=frozenset({ResourceKind.CONNECTION}))
 
-    with pytest.raises(AssemblyError, match="'confused': limiter_needs has connection in releases and not in kinds"):
+    with pytest.raises(AssemblyError, match="'confused': limiter_needs has connection in releases but not in kinds"):
         House(plugins={"confused": Confused(ResourceKind.PUBLISH, None)})
 
 
