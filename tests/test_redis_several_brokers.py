@@ -30,7 +30,7 @@ KEPT = Properties(session_expiry_interval=600)
 QUICK = "timeout_s = 1\nreconnect_max_s = 0.2\nlease_s = 3\n"
 CALM = "timeout_s = 2\nreconnect_max_s = 0.2\nlease_s = 6\n"
 """Where nothing is to be taken for gone, however busy the machine is."""
-ADOPTED = r"(\d+) sessions that another node has left behind are here now"
+ADOPTED = r"adopted (\d+) sessions of nodes that are gone"
 RESTORED = r"(\d+) sessions restored"
 
 

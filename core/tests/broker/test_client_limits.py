@@ -110,7 +110,7 @@ def test_what_is_remembered_of_topics_is_bounded() -> None:
     for number in range(1500):
         router.fanout(f"t/{number}")
 
-    assert sum(len(fanout.targets) for fanout in router.fanouts.remembered.values()) <= CACHED_TARGETS
+    assert sum(len(fanout.targets) for fanout in router.fanouts.cached.values()) <= CACHED_TARGETS
 
 
 @pytest.mark.parametrize("behind", [b"\xc0\x00\x00\x00", b"\x00\x00"])

@@ -77,7 +77,7 @@ def test_what_was_in_flight_to_a_session_that_is_over_is_forgotten() -> None:
     house.connect("other").subscribe("elsewhere").publish("elsewhere")
 
     assert (before, len(session.outgoing)) == (1, 0)
-    assert list(house.broker.fanouts.remembered) == ["elsewhere"]
+    assert list(house.broker.fanouts.cached) == ["elsewhere"]
 
 
 def test_congestion_that_comes_with_the_end_is_none() -> None:

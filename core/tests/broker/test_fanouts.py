@@ -14,17 +14,26 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import (
     CACHED_TARGETS,
-    FORGOTTEN_AFTER,
+    DROPPED_AFTER_SWEEPS,
+    INCREMENTAL_TARGETS,
     LARGE,
-    LOOKS,
-    NOTED,
-    ROSTER_TARGETS,
-    TARGETS_WANTED_ONCE,
-    WANTED_ONCE,
+    MAX_CHANGES,
+    MAX_COMPARISONS,
+    MAX_REQUESTED_ONCE,
+    REQUESTED_ONCE_TARGETS,
     Fanouts,
     _matches,
 )
-from kinmqtt.broker.routing.target import DENIED, PLAIN, SHARED, UNKNOWN, Sorted, Target, merge, part_of
+from kinmqtt.broker.routing.target import (
+    DENIED,
+    INDIVIDUAL,
+    SHARED,
+    UNKNOWN,
+    SortedTargets,
+    Target,
+    delivery_path,
+    merge,
+)
 from kinmqtt.broker.session.session import Session
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi import Properties, ReasonCode, Verdict, hookimpl
@@ -75,8 +84,8 @@ def parts(fanout: Fanout) -> dict[str, int]:
     found = {target.session.client_id: DENIED for target in fanout.targets}
     for version, sessions in fanout._shared:
         found |= {session.client_id: version for session in sessions}
-    plain = {target.session.client_id for target in fanout._plain}
-    found |= {client_id: UNKNOWN if client_id in unknown else PLAIN for client_id in plain}
+    plain = {target.session.client_id for target in fanout._individual}
+    found |= {client_id: UNKNOWN if client_id in unknown else INDIVIDUAL for client_id in plain}
     return found
 
 
@@ -221,7 +230,7 @@ class RememberedFanouts(RuleBasedStateMachine):
             assert {t.session.client_id: told(t) for t in fanout.targets} == {
                 client_id: told(target) for client_id, target in fresh.items()
             }
-            wanted = {id: part_of(broker.runtime, target, topic, False) for id, target in fresh.items()}
+            wanted = {id: delivery_path(broker.runtime, target, topic, False) for id, target in fresh.items()}
             # What was found out since is taken over with the next message, which asks those that are not known.
             assert {id: part for id, part in parts(fanout).items() if part != UNKNOWN or wanted[id] == UNKNOWN} == {
                 id: part for id, part in wanted.items() if parts(fanout)[id] != UNKNOWN or part == UNKNOWN
@@ -305,7 +314,7 @@ def kept(house: House, *topics: str) -> list[bool]:
 
 def remember(house: House) -> House:
     """Note down the fan-outs that there are."""
-    house.before = house.broker.fanouts.remembered
+    house.before = house.broker.fanouts.cached
     return house
 
 
@@ -438,13 +447,13 @@ def test_a_large_fanout_that_became_small_is_one_of_the_small() -> None:
     house.broker.fanouts.get("t")
     peers.pop().unsubscribe("t")
     house.broker.fanouts.get("t")
-    before = len(house.broker.fanouts._rosters)
+    before = len(house.broker.fanouts._incremental)
 
     for peer in peers[:6]:
         peer.unsubscribe("t")
     fanout = house.broker.fanouts.get("t")
 
-    assert (before, len(house.broker.fanouts._rosters)) == (1, 0)
+    assert (before, len(house.broker.fanouts._incremental)) == (1, 0)
     assert len(fanout.targets) == 4
 
 
@@ -462,8 +471,8 @@ def test_large_fanouts_are_bounded_together() -> None:
         comes.subscribe(f"t/{number}").unsubscribe(f"t/{number}")
         fanouts.get(f"t/{number}")
 
-    assert 0 < sum(map(len, fanouts._rosters.values())) <= ROSTER_TARGETS
-    assert len(fanouts) == len(fanouts._rosters)
+    assert 0 < sum(map(len, fanouts._incremental.values())) <= INCREMENTAL_TARGETS
+    assert len(fanouts) == len(fanouts._incremental)
 
 
 def test_a_topic_that_is_wanted_once_leaves_nothing_large() -> None:
@@ -479,8 +488,8 @@ def test_a_topic_that_is_wanted_once_leaves_nothing_large() -> None:
         pub.publish(f"t/{number}")
 
     assert len(sub.messages) == 50
-    assert len(house.broker.fanouts) == WANTED_ONCE
-    assert not house.broker.fanouts._rosters
+    assert len(house.broker.fanouts) == MAX_REQUESTED_ONCE
+    assert not house.broker.fanouts._incremental
 
 
 def test_many_changes_elsewhere_do_not_slow_a_message_to_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,8 +497,13 @@ def test_many_changes_elsewhere_do_not_slow_a_message_to_very_many(monkeypatch: 
     house = House()
     regard_as_large(house, 10)
     looked: list[str] = []
-    holds = Fanout.holds
-    monkeypatch.setattr(Fanout, "holds", lambda self, client_id: looked.append(client_id) or holds(self, client_id))
+    has_client = Fanout.has_client
+
+    def look(fanout: Fanout, client_id: str) -> bool:
+        looked.append(client_id)
+        return has_client(fanout, client_id)
+
+    monkeypatch.setattr(Fanout, "has_client", look)
     for n in range(20):
         house.connect(f"c{n}").subscribe("#")
     fanouts = house.broker.fanouts
@@ -498,10 +512,10 @@ def test_many_changes_elsewhere_do_not_slow_a_message_to_very_many(monkeypatch: 
         fanouts.changed(f"other{number}")
         fanout = fanouts.get("t")
         fanouts.changed("another")
-        fanouts.is_fresh(fanout)
+        fanouts.is_current(fanout)
 
     assert not looked
-    assert list(fanouts._rosters) == ["t"]
+    assert list(fanouts._incremental) == ["t"]
 
 
 def test_large_fanouts_of_topics_wanted_once_leave_the_small_ones_alone() -> None:
@@ -511,10 +525,10 @@ def test_large_fanouts_of_topics_wanted_once_leave_the_small_ones_alone() -> Non
     fanouts = house.broker.fanouts
     house.connect("small").subscribe("small/+")
     small = [fanouts.get(f"small/{number}") for number in range(100)]
-    large = [Fanout(house.broker.runtime, fanouts.generation, f"large/{n}", Sorted(()), ()) for n in range(3)]
+    large = [Fanout(house.broker.runtime, fanouts.generation, f"large/{n}", SortedTargets(()), ()) for n in range(3)]
     for each in large:
-        each.targets = small[0].targets * (TARGETS_WANTED_ONCE // 2 + 1)
-        fanouts._remember_once(each.topic, each)
+        each.targets = small[0].targets * (REQUESTED_ONCE_TARGETS // 2 + 1)
+        fanouts._cache_once(each.topic, each)
 
     assert all(fanouts.get(f"small/{number}") is each for number, each in enumerate(small))
     assert [each.topic for each in large if each.targets] == ["large/2"]
@@ -528,10 +542,10 @@ def test_a_fanout_that_was_not_wanted_for_long_is_put_together_anew(house: House
     client = house.connect("c")
     remember(house)
 
-    for number in range(LOOKS // 2):
+    for number in range(MAX_COMPARISONS // 2):
         client.subscribe(f"x/{number}/+")
     some = kept(house, "a")
-    for number in range(NOTED + 10):
+    for number in range(MAX_CHANGES + 10):
         client.subscribe(f"y/{number}/+")
     many = kept(house, "a", "c")
 
@@ -551,7 +565,7 @@ def test_sessions_that_are_gone_are_not_held() -> None:
 
     for peer in peers:
         peer.drop()
-    house.advance(FORGOTTEN_AFTER + 2)
+    house.advance(DROPPED_AFTER_SWEEPS + 2)
     house.peers.clear()
     peers.clear()
     del peer
@@ -570,7 +584,7 @@ def test_what_is_wanted_is_not_forgotten() -> None:
     other = house.connect("other")
     fanout = house.broker.fanouts.get("t")
 
-    for number in range(FORGOTTEN_AFTER + 5):
+    for number in range(DROPPED_AFTER_SWEEPS + 5):
         other.subscribe(f"x/{number}/+")
         pub.publish("t")
         house.advance(1)

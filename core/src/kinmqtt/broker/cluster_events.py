@@ -36,8 +36,8 @@ class ClusterEvents:
         for message in messages:
             publication = Publication.of(message)
             route = partial(self._router.route, publication, after_commit=True)
-            if self._router.must_wait(message.topic):
-                commits.append(run(self._after_commit(self._router.when_free(publication, route))))
+            if self._router.is_topic_busy(message.topic):
+                commits.append(run(self._after_commit(self._router.route_in_order(publication, route))))
             else:
                 route()
         commits.append(self._turn.committed())

@@ -84,7 +84,7 @@ class Lifecycle:
             await self._start_plugins()
             await resolve(cluster.start(self._runtime.node, ClusterEvents(self._services)))
             in_cluster = True
-            await self._services.retained.go_on()
+            await self._services.retained.load_newest_version()
             restored = await self._services.sessions.restore()
         except BaseException:
             if in_cluster:

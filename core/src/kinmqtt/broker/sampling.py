@@ -40,4 +40,4 @@ class Sampler:
 
     def _notify_traffic(self, at: float) -> None:
         runtime = self._services.runtime
-        runtime.hooks.traffic_sampled(self._services.traffic.taken(at, runtime.node.name))
+        runtime.hooks.traffic_sampled(self._services.traffic.take_snapshot(at, runtime.node.name))

@@ -308,13 +308,13 @@ def test_traffic_that_turns_back_is_told_where_no_limiter_stopped_it(qos: int) -
 
 def test_traffic_is_bounded() -> None:
     """Above so many pairs the others are told as a sum."""
-    ledger = TrafficLedger(True, most_pairs=2)
+    ledger = TrafficLedger(True, max_pairs=2)
     routes = [TopicRoute(topic, HookVerdict(values.ALLOW, "test")) for topic in "abc"]
     for route in routes * 2:
         route.messages, route.bytes = 1, 10
-        ledger.note("c", route)
-    first = ledger.taken(5.0, "here")
-    second = ledger.taken(6.0, "here")
+        ledger.add("c", route)
+    first = ledger.take_snapshot(5.0, "here")
+    second = ledger.take_snapshot(6.0, "here")
 
     assert {(pair.topic, pair.messages, pair.bytes) for pair in first.pairs} == {("a", 2, 20), ("b", 2, 20)}
     assert (first.at, first.node, first.others_messages, first.others_bytes) == (5.0, "here", 2, 20)
@@ -323,14 +323,14 @@ def test_traffic_is_bounded() -> None:
 
 def test_traffic_is_bounded_by_what_names_take() -> None:
     """Clients choose names of 64 KB; what no longer fits is told as a sum, and the next interval begins anew."""
-    ledger = TrafficLedger(True, most_name_bytes=10)
+    ledger = TrafficLedger(True, max_name_bytes=10)
     told = []
     for _ in range(2):
         for topic in ("abcd", "\u00e4", "abcd", "e"):
             route = TopicRoute(topic, HookVerdict(values.ALLOW, "test"))
             route.messages, route.bytes = 1, 10
-            ledger.note("c", route)
-        told.append(ledger.taken(5.0, "here"))
+            ledger.add("c", route)
+        told.append(ledger.take_snapshot(5.0, "here"))
 
     assert [{pair.topic: pair.messages for pair in each.pairs} for each in told] == [{"abcd": 2, "\u00e4": 1}] * 2
     assert [each.others_messages for each in told] == [1, 1]
@@ -367,7 +367,7 @@ class Publisher:
 
     def count_routes(self) -> int:
         """As of a connection."""
-        self.ledger.note_all(self.client_id, self.routes)
+        self.ledger.add_all(self.client_id, self.routes)
         return len(self.routes)
 
 
@@ -377,7 +377,9 @@ class Turns:
     def __init__(self, ledger: TrafficLedger) -> None:
         self.soon: list[Callable[[], object]] = []
         self.told: list[TrafficSnapshot] = []
-        self.sampling = TrafficSampling(self.soon.append, lambda at: self.told.append(ledger.taken(at, "here")))
+        self.sampling = TrafficSampling(
+            self.soon.append, lambda at: self.told.append(ledger.take_snapshot(at, "here"))
+        )
 
     def turn(self) -> None:
         """What was put off to it."""
@@ -429,7 +431,7 @@ def test_whenever_traffic_comes_it_is_told_once(steps: list[str]) -> None:
         elif step == "turn":
             turns.turn()
         elif publishers.routes:
-            ledger.note_all(*publishers.routes.popitem())
+            ledger.add_all(*publishers.routes.popitem())
 
     assert sum(turns.messages().values()) == published
     assert [each.at for each in turns.told] == [float(number) for number in range(1, int(at) + 1)]

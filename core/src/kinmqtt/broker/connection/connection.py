@@ -284,7 +284,7 @@ class Connection(Writer):
         routes = self.routes
         if not routes or self.session is None:
             return 0
-        self.services.traffic.note_all(self.session.client_id, routes.values())
+        self.services.traffic.add_all(self.session.client_id, routes.values())
         return len(routes)
 
     def forget_routes(self) -> None:
@@ -383,7 +383,7 @@ class Connection(Writer):
             self._congestion_timer.cancel()
         session = self.session
         if session is not None:
-            self.services.sessions.left(session, self, will_stands)
+            self.services.sessions.connection_closed(session, self, will_stands)
         self.services.wheel.remove(self, self._due)
         self.forget_routes()
         self.aliases = None

@@ -252,7 +252,7 @@ class IncomingPublish:
             old = routes.get(key)
             if old is not None:
                 # Its answer has expired.
-                connection.services.traffic.note(self.session.client_id, old)
+                connection.services.traffic.add(self.session.client_id, old)
             routes[key] = route
             route.remembered = True
         return route
@@ -265,7 +265,7 @@ class IncomingPublish:
         route.messages += 1
         route.bytes += len(packet.frame)
         if not route.remembered:
-            services.traffic.note(self.session.client_id, route)
+            services.traffic.add(self.session.client_id, route)
         if route.reason is not _SUCCESS:
             self._refuse(route.reason, route.text)
             return None

@@ -1,1 +1,1 @@
-"""Who owns a session, and what happens when one is claimed, left, ended, expired or recovered."""
+"""Ownership of sessions: claiming, leaving, ending, expiry, redistribution and recovery."""

@@ -1,4 +1,4 @@
-"""Work on sessions that nobody awaits."""
+"""Background work on sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = Logger("kinmqtt.sessions")
 
 
 def in_background(work: Coroutine[Any, Any, None], client_id: str) -> None:
-    """Start a coroutine that nobody awaits; if it fails, the failure is logged."""
+    """Start a coroutine in the background; a failure is logged."""
     run(work).addErrback(
         lambda failure: log.failure("background work for client {client_id!r} failed", failure, client_id=client_id)
     )

@@ -1,4 +1,4 @@
-"""Whether there is capacity for a further persistent session, or for one more will."""
+"""Checks the limits on persistent sessions and on wills."""
 
 from __future__ import annotations
 

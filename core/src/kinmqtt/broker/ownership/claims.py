@@ -1,7 +1,7 @@
-"""A CONNECT claims its session.
+"""Claims the session of a CONNECT.
 
-Claims of one client id are served one after the other. Each takes the session from the connection before it, and its
-epoch shuts out what that connection still writes: the stores refuse an older epoch.
+Claims of one client id are served one after the other. Each takes the session from the previous connection. Its epoch
+fences later writes of that connection: the stores refuse an older epoch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Claims:
         Raises:
 
         - :class:`~kinmqtt.broker.ownership.client_id_reuse.SessionOfAnotherUser`: the client id is in use by another
-          user, who is not disturbed;
+          user, whose session is not changed;
         - :class:`~kinmqtt.broker.ownership.capacity.CapacityExceeded` and
           :class:`~kinmqtt.broker.ownership.capacity.MemoryShort`: the session is refused;
         - :class:`~kinmqtt.broker.turn.recovery.CommitFailed`: what the earlier session left could not be committed.
@@ -81,8 +81,8 @@ class Claims:
                 old.connection.taken_over(client)
             # Writes made under the old epoch must be committed before the claim ends that epoch.
             await runtime.turn.drained()
-        await self._wills.attempted(client.client_id)
-        await self._removal.finished(client.client_id)
+        await self._wills.wait_for_attempt(client.client_id)
+        await self._removal.wait_until_done(client.client_id)
         if runtime.turn.recovery.awaits_retry(client.client_id):
             # A session that has ended must not come back because its end could not be committed.
             runtime.turn.retry(client.client_id)
@@ -157,11 +157,11 @@ class Claims:
             self._registry.resume(session, opening)
         self._registry.attach(session, opening)
         if opening.connection.is_closed():
-            self._leaving.left(session, opening.connection, will_stands=False)
+            self._leaving.connection_closed(session, opening.connection, will_stands=False)
         return session, present
 
     async def _present(self, client_id: str, claim: Claim) -> Session | None:
-        """The session that a claim has found, as the stores have it; ``None`` where there is none."""
+        """Return the session that a claim has found, in the state of the stores; ``None`` if there is none."""
         session = self._registry.get(client_id)
         if session is not None and session.persistent and claim.epoch > session.epoch:
             # Another node has claimed it since. The copy here is outdated, but stays until the queue is loaded.
@@ -173,7 +173,7 @@ class Claims:
             session.epoch = claim.epoch
         await resolve(self._cluster.claim(client_id, claim.epoch, claim.previous_owner))
         # The will may have become due while the cluster's answer was awaited.
-        await self._wills.attempted(client_id)
+        await self._wills.wait_for_attempt(client_id)
         if session is None and claim.session is not None:
             stored = claim.session
             session = self._registry.adopt(claim, stored, await resolve(self._runtime.stores.queue.load(client_id)))
@@ -183,7 +183,7 @@ class Claims:
 
 
 def release_of(stored: StoredSession, epoch: int, now: float) -> ReleaseSession:
-    """The write that releases a claimed session; if it was never released, its deadlines count from ``now`` on."""
+    """Return the write that releases a claimed session; its deadlines count from ``now`` if it has none."""
     expires_at, will_due_at = stored.expires_at, stored.will_due_at
     if expires_at is None:
         expires_at = expiry_moment(stored.expiry_s, now)
@@ -193,10 +193,10 @@ def release_of(stored: StoredSession, epoch: int, now: float) -> ReleaseSession:
 
 
 def _has_expired(stored: StoredSession | None, now: float) -> bool:
-    """Whether a session expired before its client came back, though nobody has ended it yet."""
+    """Return whether a session expired before its client came back, and has not been ended yet."""
     return stored is None or (stored.expires_at is not None and stored.expires_at <= now)
 
 
 def _epoch_before(claim: Claim) -> int:
-    """The epoch of the previous claim: if a session here has it, no other node has claimed it in between."""
+    """Return the epoch of the previous claim: if a session here has it, no other node has claimed it in between."""
     return claim.epoch - 1 if claim.previous_epoch is None else claim.previous_epoch

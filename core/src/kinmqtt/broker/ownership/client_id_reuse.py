@@ -1,4 +1,4 @@
-"""The rule of ``broker.client_id_reuse``: nobody takes over another user's connection or waiting session.
+"""The rule of ``broker.client_id_reuse``: a user can't take over another user's connection or session.
 
 The rule applies to clients, after authentication and before anything is claimed. It does not apply to what the broker
 does on its own: a restart, the adoption of orphaned sessions, delivery to a client.
@@ -23,7 +23,7 @@ class SessionOfAnotherUser(Exception):
     """Another user is connected under the client id, or has a session that waits for its client."""
 
     def __init__(self, owner: str = "") -> None:
-        """``owner`` names the user for the log; empty where that is not known here."""
+        """``owner`` names the user for the log; empty if it is unknown."""
         super().__init__("another user has a session under this client id")
         self.owner = owner
 

@@ -1,4 +1,4 @@
-"""How a session ends: its will is published, its messages are redistributed, and the stores discard it."""
+"""Ends sessions: publishes the will, redistributes messages, and deletes the session from the stores."""
 
 from __future__ import annotations
 
@@ -80,15 +80,15 @@ class Ending:
 
     async def _end_persistent(self, session: Session, expired: bool) -> None:
         client_id = session.client_id
-        await self._wills.attempted(client_id)
+        await self._wills.wait_for_attempt(client_id)
         will = session.will
         message = None if will is None else await self._wills.message_of(session.client, will)
-        if self._redistribution.member_left(session, ends=True):
+        if self._redistribution.redistribute_memory(session, ends=True):
             await self._runtime.turn.committed()
-        await self._redistribution.queue_left(session, ends=True)
+        await self._redistribution.redistribute_stored(session, ends=True)
         if self._registry.get(client_id) is not session:
             return  # Another node owns it now.
-        # Nothing may be queued for it from here on: the store would keep what comes after the purge for ever.
+        # Nothing may be queued for it from now on: the store would hold messages added after the purge for ever.
         self._registry.withdraw(session)
         try:
             if message is None:

@@ -1,4 +1,4 @@
-"""What becomes due: sessions that expire, wills whose delay is over, and queued messages that expire."""
+"""Ends expired sessions, publishes wills whose delay is over, and removes expired queued messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Expiry:
                 session.ending = True
                 expired.append(session)
                 self._being_ended.add(stored.client_id)
-        # They end concurrently. The store names those again that could not be ended.
+        # They end concurrently. If ending one fails, the store returns it again.
         for session in expired:
             if slices.is_over():
                 await slices.turn()
@@ -73,7 +73,7 @@ class Expiry:
             if slices.is_over():
                 await slices.turn()
             session = self._registry.offline(stored.client_id, epoch)
-            # While a claim is under way it is open whether the client is back in time.
+            # During a claim the client may still be back in time.
             if session is not None and session.will is not None and stored.client_id not in self._registry.locks:
                 self._wills.publish(session)
 

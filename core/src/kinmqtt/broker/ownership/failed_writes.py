@@ -1,4 +1,4 @@
-"""What becomes of a session when a store refuses or fails to keep its writes."""
+"""Handles writes of a session that a store refused or failed to commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = Logger("kinmqtt.sessions")
 
 
 class FailedWrites:
-    """Brings sessions back in line with the stores after a write of theirs was not committed."""
+    """Makes sessions consistent with the stores again after a write was not committed."""
 
     def __init__(
         self, runtime: Runtime, registry: Registry, router: Router, removal: SubscriptionRemoval, reload: Reload
@@ -48,7 +48,7 @@ class FailedWrites:
         if session is None or session.epoch != epoch:
             return
         if session.connection is not None:
-            session.connection.fail(reason, "a store did not keep the session")
+            session.connection.fail(reason, "the session could not be stored")
         if self._registry.get(client_id) is session:
             del self._registry.by_id[client_id]
             session.end()
@@ -60,14 +60,14 @@ class FailedWrites:
         """The queue store did not commit the ``writes`` of a client.
 
         New messages are dropped: their publishers get no acknowledgement. If there are other writes, or it is not
-        ``certain`` that the store kept none of them, the session is reloaded from the store and its client is
+        ``certain`` that the store committed none of them, the session is reloaded from the store and its client is
         disconnected with the ``reason``.
         """
         session = self._registry.get(client_id)
         new = [write for write in writes if isinstance(write, Append)]
         if certain:
             for write in new:
-                if reason is not ELSEWHERE or not self._to_another_member(client_id, write):
+                if reason is not ELSEWHERE or not self._deliver_to_another_member(client_id, write):
                     self._runtime.drop(client_id, write.entry.message, "store_failed")
         if session is None or not session.persistent:
             return
@@ -76,14 +76,16 @@ class FailedWrites:
                 session.drop_uncommitted(write)
             return
         if session.connection is not None:
-            session.connection.fail(reason, "a store did not keep what is in flight")
+            session.connection.fail(reason, "the state of inflight messages could not be stored")
         self._reload.start(session)
 
-    def _to_another_member(self, client_id: str, write: Append) -> bool:
+    def _deliver_to_another_member(self, client_id: str, write: Append) -> bool:
         """Route a message of a shared subscription, refused because of a newer owner's epoch, to another member."""
         entry = write.entry
         if entry.shared_filter is None:
             return False
         self._runtime.turn.touch()
         publication = Publication.of(entry.message)
-        return self._router.to_another_member(client_id, entry.shared_filter, publication, connected=False, gone=True)
+        return self._router.deliver_to_another_member(
+            client_id, entry.shared_filter, publication, connected=False, gone=True
+        )

@@ -1,4 +1,4 @@
-"""A connection leaves its session, which ends with it or waits for its client."""
+"""Handles the close of a session's connection: the session ends, or stays for its client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Leaving:
-    """Sees to sessions whose connections have closed."""
+    """Detaches sessions from closed connections, then ends or releases them."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Leaving:
         self._redistribution = redistribution
         self._ending = ending
 
-    def left(self, session: Session, connection: Peer, will_stands: bool) -> None:
-        """A connection that used the session has closed; without ``will_stands`` the will is deleted.
+    def connection_closed(self, session: Session, connection: Peer, will_stands: bool) -> None:
+        """Handle the close of a session's connection; without ``will_stands`` the will is deleted.
 
-        A normal DISCONNECT deletes the will (MQTT-3.14.4-3). Where another connection has the session
-        already, nothing is done.
+        A normal DISCONNECT deletes the will (MQTT-3.14.4-3). If another connection already has the session, nothing
+        is done.
         """
         if session.connection is not connection:
             return
@@ -56,9 +56,9 @@ class Leaving:
         ends = session.expiry_s == 0
         if ends and session.persistent:
             # DISCONNECT has set the expiry interval to 0.
-            in_background(self._end_until_kept(session), session.client_id)
+            in_background(self._end_until_committed(session), session.client_id)
             return
-        self._redistribution.member_left(session, ends)
+        self._redistribution.redistribute_memory(session, ends)
         if ends:
             self._ending.end(session)
             return
@@ -67,7 +67,7 @@ class Leaving:
         self._release(session)
 
     def _release(self, session: Session) -> None:
-        """The session waits for its client: its expiry and the delay of its will begin now."""
+        """Release the session: its expiry interval and the delay of its will start now."""
         now = self._runtime.clock.now()
         will_due_at = None
         if session.will is not None:
@@ -81,7 +81,7 @@ class Leaving:
         expires_at = expiry_moment(session.expiry_s, now)
         self._registry.write(ReleaseSession(session.client_id, session.epoch, expires_at, will_due_at))
 
-    async def _end_until_kept(self, session: Session) -> None:
+    async def _end_until_committed(self, session: Session) -> None:
         """End a persistent session, with retries until that is committed."""
         while not await self._ending.end_offline(session):
             await pause(self._runtime.clock, RETRY_S)
@@ -89,12 +89,12 @@ class Leaving:
     async def _redistribute_queue(self, session: Session) -> None:
         """Give queued messages of shared subscriptions to other members.
 
-        Where that is not committed the queue is reloaded: the messages wait for the client or for the session's end.
+        If that is not committed, the queue is reloaded; the messages stay for the client or the session's end.
         """
         client_id = session.client_id
         async with self._registry.locks.of(client_id):
             try:
                 if self._registry.offline(client_id, session.epoch) is session:
-                    await self._redistribution.queue_left(session, ends=False)
+                    await self._redistribution.redistribute_stored(session, ends=False)
             except CommitFailed:
                 pass

@@ -1,4 +1,4 @@
-"""One lock for each client id that is being worked on."""
+"""Locks by client id."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from twisted.internet.defer import DeferredLock
 
 
 class ClientIdLocks:
-    """Locks by client id, first come, first served; a lock that nobody holds takes no memory."""
+    """Locks by client id, first come, first served; an unlocked one takes no memory."""
 
     def __init__(self) -> None:
         self._locks: dict[str, DeferredLock] = {}
 
     def __contains__(self, client_id: object) -> bool:
-        """Whether somebody holds the lock of a client id."""
+        """Return whether the lock of a client id is held."""
         return client_id in self._locks
 
     def of(self, client_id: str) -> _Held:
-        """The lock of a client id, for ``async with``."""
+        """Return the lock of a client id, for ``async with``."""
         return _Held(self._locks, client_id)
 
 

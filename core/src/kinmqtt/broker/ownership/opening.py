@@ -1,4 +1,4 @@
-"""What a CONNECT requests of its session."""
+"""The request of a CONNECT for a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinmqtt_spi.values import Client, Will
 
 @define(slots=True)
 class Opening:
-    """What a CONNECT requests of its session."""
+    """The request of a CONNECT for a session."""
 
     connection: Peer
     attach: Callable[[Session], None]

@@ -1,4 +1,4 @@
-"""Stored sessions are adopted: after a start, and when the node that held them is gone."""
+"""Adopts stored sessions: after a start, and when the node that held them is gone."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Recovery:
         self._claims = claims
 
     async def restore(self) -> int:
-        """After a start: adopt every stored session that no other node holds; returns their number.
+        """Adopt every stored session that no other node holds, after a start; returns their number.
 
         For sessions that were connected when their node stopped, expiry and will delay count from now on.
         """
         runtime = self._runtime
         cursor: object = None
         restored = 0
-        # Of nodes that start together each adopts other sessions.
+        # Nodes that start at the same time adopt different sessions.
         while adopted := await self._adopt_orphaned(patient=False):
             restored += adopted
         while True:
@@ -73,13 +73,13 @@ class Recovery:
                 return restored
 
     async def adopt_orphaned(self, now: float) -> None:
-        """Adopt orphaned sessions, whose nodes are gone; the store names those again where that fails."""
+        """Adopt orphaned sessions, whose nodes are gone; if that fails, the store returns them again."""
         try:
             adopted = await self._adopt_orphaned(patient=True)
         except (CommitFailed, ServiceUnavailable):
             return
         if adopted:
-            log.info("{count} sessions that another node has left behind are here now", count=adopted)
+            log.info("adopted {count} sessions of nodes that are gone", count=adopted)
 
     async def _adopt_orphaned(self, patient: bool) -> int:
         """Adopt the orphaned sessions that the store names, concurrently; returns their number."""
@@ -95,8 +95,8 @@ class Recovery:
     async def _adopt(self, client_id: str, patient: bool) -> bool:
         """Adopt one orphaned session; ``False`` where its client has come back meanwhile."""
         async with self._registry.locks.of(client_id):
-            await self._wills.attempted(client_id)
-            await self._removal.finished(client_id)
+            await self._wills.wait_for_attempt(client_id)
+            await self._removal.wait_until_done(client_id)
             claim = await self._claims.claim(client_id, self._runtime.stores.session.adopt)
             if claim is None:
                 return False
@@ -109,7 +109,7 @@ class Recovery:
             return True
 
     async def _replace(self, claim: Claim, client_id: str, patient: bool) -> None:
-        """Replace this node's copy of a session by what a claim has found."""
+        """Replace this node's copy of a session by the one that a claim has found."""
         session = self._registry.get(client_id)
         if session is not None and session.epoch == claim.epoch:
             return  # The store took this node for gone, but no other node has claimed the session.

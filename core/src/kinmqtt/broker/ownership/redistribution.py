@@ -1,7 +1,7 @@
-"""Messages of a shared subscription go to another member when theirs is lost (section 4.8.2).
+"""Redistributes the messages of a lost member of a shared subscription to other members (section 4.8.2).
 
-QoS 1: all that are not acknowledged. QoS 2: only those not sent yet. An exchange that has begun stays with its member
-(MQTT-4.8.2-4), and ends with it (MQTT-4.8.2-5).
+QoS 1: all that are not acknowledged. QoS 2: only those not sent yet. A QoS 2 exchange that has begun stays with its
+member (MQTT-4.8.2-4), and ends with it (MQTT-4.8.2-5).
 """
 
 from __future__ import annotations
@@ -43,30 +43,34 @@ class Redistribution:
         self._router = router
         self._awaiting_retry = 0
 
-    def member_left(self, session: Session, ends: bool) -> bool:
-        """Redistribute what a session without a connection holds in memory; returns whether there was anything.
+    def redistribute_memory(self, session: Session, ends: bool) -> bool:
+        """Redistribute the messages that a disconnected session has in memory; returns whether there were any.
 
         Members without a connection get messages only where the session ``ends``.
         """
-        given: list[Delivery] = []
+        redistributed: list[Delivery] = []
         if not any(subscription.share_group for subscription in session.subscriptions.values()):
             return False
         if ends and not session.persistent and len(session.outgoing) + session.queue.count > MAX_AT_ONCE:
             self._start_slices(session)
             return True
         for packet_id, delivery in session.outgoing:
-            if delivery.qos == 1 and self._give(session, delivery.shared_filter, delivery.publication, ends):
+            if delivery.qos == 1 and self._deliver_to_another(
+                session, delivery.shared_filter, delivery.publication, ends
+            ):
                 session.give_away(packet_id, delivery)
-                given.append(delivery)
+                redistributed.append(delivery)
         if isinstance(session.queue, MemoryQueue):
             for delivery in list(session.queue.deliveries):
-                if self._give(session, delivery.shared_filter, delivery.publication, ends):
+                if self._deliver_to_another(session, delivery.shared_filter, delivery.publication, ends):
                     session.queue.take_out(delivery)
-                    given.append(delivery)
-        if given and not session.persistent:
+                    redistributed.append(delivery)
+        if redistributed and not session.persistent:
             # A persistent session is reloaded with its messages if the commit fails; these would be lost.
-            self._runtime.turn.batch.on_commit_failed.append(lambda reason: self._retry_later(session, given, ends))
-        return bool(given)
+            self._runtime.turn.batch.on_commit_failed.append(
+                lambda reason: self._retry_later(session, redistributed, ends)
+            )
+        return bool(redistributed)
 
     def _start_slices(self, session: Session) -> None:
         """Redistribute the many messages of a session that ends with its connection, in the background."""
@@ -76,58 +80,60 @@ class Redistribution:
         held = [delivery for delivery in held if delivery.shared_filter is not None]
         run(self._give_in_slices(session, held)).addErrback(
             lambda failure: log.failure(
-                "what {client_id!r} held could not be given to others", failure, client_id=session.client_id
+                "the messages of {client_id!r} could not be redistributed", failure, client_id=session.client_id
             )
         )
 
     async def _give_in_slices(self, session: Session, held: list[Delivery]) -> None:
         turn = self._runtime.turn
         slices = self._runtime.slices
-        given: list[Delivery] = []
+        redistributed: list[Delivery] = []
         batch = None
         for delivery in held:
             if slices.is_over():
                 await slices.turn()
-            if not self._give(session, delivery.shared_filter, delivery.publication, ends=True, gone=True):
+            if not self._deliver_to_another(
+                session, delivery.shared_filter, delivery.publication, ends=True, gone=True
+            ):
                 continue
             if turn.batch is not batch:
                 batch = turn.batch
-                given = []
-                batch.on_commit_failed.append(partial(self._commit_failed, session, given))
+                redistributed = []
+                batch.on_commit_failed.append(partial(self._commit_failed, session, redistributed))
                 turn.touch()
-            given.append(delivery)
+            redistributed.append(delivery)
 
-    def _commit_failed(self, session: Session, given: list[Delivery], reason: ReasonCode) -> None:
-        self._retry_later(session, given, ends=True)
+    def _commit_failed(self, session: Session, redistributed: list[Delivery], reason: ReasonCode) -> None:
+        self._retry_later(session, redistributed, ends=True)
 
-    def _retry_later(self, session: Session, given: list[Delivery], ends: bool) -> None:
+    def _retry_later(self, session: Session, redistributed: list[Delivery], ends: bool) -> None:
         """Schedule a retry; where too much waits for one already, drop the messages."""
         runtime = self._runtime
-        size_bytes = sum(delivery.size_bytes for delivery in given)
+        size_bytes = sum(delivery.size_bytes for delivery in redistributed)
         too_much = runtime.queued.size_bytes + size_bytes > runtime.limits.max_all_queued_bytes
-        if too_much or self._awaiting_retry + len(given) > MAX_AWAITING_RETRY:
-            for delivery in given:
+        if too_much or self._awaiting_retry + len(redistributed) > MAX_AWAITING_RETRY:
+            for delivery in redistributed:
                 self._runtime.drop(session.client_id, delivery.publication.message, "store_failed")
             return
-        self._awaiting_retry += len(given)
+        self._awaiting_retry += len(redistributed)
         runtime.queued.size_bytes += size_bytes
-        runtime.clock.later(RETRY_S, partial(self._retry, session, given, ends))
+        runtime.clock.later(RETRY_S, partial(self._retry, session, redistributed, ends))
 
-    def _retry(self, session: Session, given: list[Delivery], ends: bool) -> None:
-        self._awaiting_retry -= len(given)
-        self._runtime.queued.size_bytes -= sum(delivery.size_bytes for delivery in given)
+    def _retry(self, session: Session, redistributed: list[Delivery], ends: bool) -> None:
+        self._awaiting_retry -= len(redistributed)
+        self._runtime.queued.size_bytes -= sum(delivery.size_bytes for delivery in redistributed)
         turn = self._runtime.turn
         turn.touch()
         taken = [
             delivery
-            for delivery in given
-            if self._give(session, delivery.shared_filter, delivery.publication, ends, gone=True)
+            for delivery in redistributed
+            if self._deliver_to_another(session, delivery.shared_filter, delivery.publication, ends, gone=True)
         ]
         if taken:
             turn.batch.on_commit_failed.append(lambda reason: self._retry_later(session, taken, ends))
 
-    async def queue_left(self, session: Session, ends: bool) -> None:
-        """Redistribute what waits in the queue store; stops where the client comes back in the meantime.
+    async def redistribute_stored(self, session: Session, ends: bool) -> None:
+        """Redistribute the messages in the queue store; stops if the client comes back meanwhile.
 
         The caller holds the lock of the client id: two readers of one queue would give its messages away twice.
         Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` where a store fails; the queue must then be
@@ -147,11 +153,11 @@ class Redistribution:
                 return
             for entry in entries:
                 cursor = entry.sequence
-                if self._give(session, entry.shared_filter, Publication.of(entry.message), ends):
+                if self._deliver_to_another(session, entry.shared_filter, Publication.of(entry.message), ends):
                     waiting.take_out(entry)
             await self._runtime.turn.committed()
 
-    def _give(
+    def _deliver_to_another(
         self,
         session: Session,
         shared_filter: str | None,
@@ -159,9 +165,9 @@ class Redistribution:
         ends: bool,
         gone: bool = False,
     ) -> bool:
-        """Route a message to another member of its shared subscription; ``False`` where there is none to take it."""
+        """Deliver a message to another member of its shared subscription; ``False`` if none accepts it."""
         if shared_filter is None:
             return False
-        return self._router.to_another_member(
+        return self._router.deliver_to_another_member(
             session.client_id, shared_filter, publication, connected=not ends, gone=gone
         )

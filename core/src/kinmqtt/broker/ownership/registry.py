@@ -1,7 +1,7 @@
 """The sessions that this node holds, by client id.
 
-A client id has one connection at most. Whoever claims, ends, reloads or redistributes a persistent session holds the
-lock of its client id. The other modules of this package work on the registry, and the registry uses none of them.
+A client id has at most one connection. To claim, end, reload or redistribute a persistent session, hold the lock of
+its client id. The other modules of this package use the registry, and the registry uses none of them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Registry:
         self.locks = ClientIdLocks()
 
     def get(self, client_id: str) -> Session | None:
-        """The session of a client id."""
+        """Return the session of a client id."""
         return self.by_id.get(client_id)
 
     def offline(self, client_id: str, epoch: int) -> Session | None:
-        """The session of a client id, if it has no connection and still has that epoch."""
+        """Return the session of a client id if it has no connection and still has that epoch."""
         session = self.by_id.get(client_id)
         if session is None or session.connection is not None or session.epoch != epoch:
             return None
@@ -97,8 +97,8 @@ class Registry:
         for subscription in stored.subscriptions:
             refusal = self._runtime.rights.spaces.refusal(Action.SUBSCRIBE, subscription.filter)
             if refusal is not None:
-                # The store keeps the subscription: a plugin may claim these topics again later.
-                text = "{client_id!r} gets nothing by its subscription to {filter!r}: {why}"
+                # The subscription stays in the store: a plugin may claim these topics again later.
+                text = "{client_id!r} gets no messages by its subscription to {filter!r}: {why}"
                 log.warn(text, client_id=stored.client_id, filter=subscription.full_filter, why=refusal.text)
                 continue
             session.add_subscription(subscription)
@@ -128,15 +128,15 @@ class Registry:
     def withdraw(self, session: Session) -> None:
         """Remove a session that is ending, so that nothing is routed to it any more."""
         del self.by_id[session.client_id]
-        self._router.gone(session)
+        self._router.withdraw(session)
 
     def reinstate(self, session: Session) -> None:
         """Undo :meth:`withdraw`: the end of the session was not committed."""
         self.by_id[session.client_id] = session
-        self._router.back(session)
+        self._router.reinstate(session)
 
     def drop_copy(self, session: Session) -> None:
-        """Drop this node's copy of a session: the stores have what its newer owner makes of it."""
+        """Drop this node's copy of a session that has a newer owner; the stores are not changed."""
         del self.by_id[session.client_id]
         for subscription in session.subscriptions.values():
             # Not in slices: a claim that reads the stored session adds its subscriptions again in the same turn.
@@ -157,7 +157,7 @@ class Registry:
 
 
 def _undo_resume(session: Session, expiry_s: int, will: Will | None) -> None:
-    """The resumption was not committed: when its connection closes, the session is as before."""
+    """Undo a resumption that was not committed: after its connection closes, the session is as before."""
     session.expiry_s = expiry_s
     session.will = will
 

@@ -1,4 +1,4 @@
-"""The state of a client's queue is loaded from the queue store, at a claim or after a failed commit."""
+"""Loads the state of a client's queue from the queue store, at a claim or after a failed commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = Logger("kinmqtt.sessions")
 
 
 class Reload:
-    """Loads the state of queues, and restores sessions from it whose writes were not committed."""
+    """Loads the state of queues, and restores from it the sessions whose writes were not committed."""
 
     def __init__(self, runtime: Runtime, registry: Registry) -> None:
         self._runtime = runtime
@@ -51,11 +51,12 @@ class Reload:
             self._pending.discard(client_id)
 
     async def load(self, client_id: str, epoch: int, patient: bool = False) -> QueueState:
-        """The state of a queue in the store, and of the appends that ``epoch``'s owner has not committed yet.
+        """Return the state of a queue in the store, with the appends that ``epoch``'s owner has not committed yet.
 
-        The client's writes are held back while the store is asked: nobody could say whether the answer includes
-        them. Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` while writes of the client wait for a retry,
-        and :class:`~kinmqtt_spi.errors.ServiceUnavailable` from the store; a ``patient`` caller waits instead.
+        The client's writes are paused until the store has answered: otherwise it is unknown whether the answer
+        includes them. Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` while writes of the client wait for
+        a retry, and :class:`~kinmqtt_spi.errors.ServiceUnavailable` from the store; a ``patient`` caller waits
+        instead.
         """
         turn = self._runtime.turn
         while True:
@@ -113,7 +114,7 @@ def _log_failure(client_id: str, error: Exception) -> None:
 
 
 def _with_appends(state: QueueState, writes: Sequence[QueueWrite], epoch: int) -> QueueState | None:
-    """The state once these writes are committed as well; ``None`` where that can't be told in advance.
+    """Return the state after these writes are committed too; ``None`` if that can't be known in advance.
 
     The store will refuse writes under another epoch; their clients are notified before the session begins.
     """

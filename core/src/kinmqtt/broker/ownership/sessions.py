@@ -1,4 +1,4 @@
-"""The parts of this package, put together for the rest of the broker."""
+"""The interface of this package for the rest of the broker."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class Sessions:
-    """The sessions of this node: who may use one, when one ends, and what becomes of its will.
+    """The sessions of this node: claims, ends, wills and recovery.
 
-    It does nothing itself: each of its methods is one part's, and documented there.
+    A facade: each method belongs to one part of this package, and is documented there.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Sessions:
         self.by_id = registry.by_id
         self.get = registry.get
         self.open = claims.open
-        self.left = leaving.left
+        self.connection_closed = leaving.connection_closed
         self.restore = recovery.restore
         self.adopt_orphaned = recovery.adopt_orphaned
         self.expire = expiry.expire

@@ -1,4 +1,4 @@
-"""The subscriptions of sessions that are over are removed, in slices where there are many."""
+"""Removes the subscriptions of ended sessions, in slices if there are many."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ MAX_AT_ONCE: Final = 64
 
 
 def needs_slices(session: Session) -> bool:
-    """Whether a session has too many subscriptions to remove them at once."""
+    """Return whether a session has too many subscriptions to remove them at once."""
     return len(session.subscriptions) > MAX_AT_ONCE
 
 
 class SubscriptionRemoval:
-    """Removes the subscriptions of sessions that are over."""
+    """Removes the subscriptions of ended sessions."""
 
     def __init__(self, runtime: Runtime, router: Router) -> None:
         self._runtime = runtime
         self._router = router
         self._running: dict[str, list[Deferred[None]]] = {}
-        """Clients whose subscriptions are being removed in the background, and who waits for that."""
+        """Clients whose subscriptions are being removed in the background, with those who await the end."""
 
     def remove(self, session: Session) -> None:
         """Remove the subscriptions at once or, where there are many, in the background.
 
-        Until the background work is done a new session of the client id waits in :meth:`finished`.
+        Until the background work is done a new session of the client id waits in :meth:`wait_until_done`.
         """
         if needs_slices(session):
-            self._router.gone(session)
+            self._router.withdraw(session)
             in_background(self._remove_in_background(session), session.client_id)
             return
         for subscription in session.subscriptions.values():
             self._router.unsubscribe(session.client_id, subscription)
 
     async def remove_in_slices(self, session: Session) -> None:
-        """Remove the subscriptions; each slice leaves time for other clients."""
+        """Remove the subscriptions in slices, which leave time for other clients."""
         slices = self._runtime.slices
         if needs_slices(session):
             await slices.turn()  # The current slice already frees the session's queue.
@@ -53,7 +53,7 @@ class SubscriptionRemoval:
             if slices.is_over():
                 await slices.turn()
 
-    async def finished(self, client_id: str) -> None:
+    async def wait_until_done(self, client_id: str) -> None:
         """Wait for the removal for an earlier session: a new one may subscribe to the same filters."""
         while client_id in self._running:
             over: Deferred[None] = Deferred()
@@ -62,7 +62,7 @@ class SubscriptionRemoval:
 
     async def _remove_in_background(self, session: Session) -> None:
         client_id = session.client_id
-        await self.finished(client_id)
+        await self.wait_until_done(client_id)
         self._running[client_id] = []
         try:
             await self.remove_in_slices(session)

@@ -1,4 +1,4 @@
-"""Wills that are due are published, with retries until that is committed.
+"""Publishes wills that are due, with retries until that is committed.
 
 A persistent session's will is published and removed from the session in one transaction.
 """
@@ -33,7 +33,7 @@ MAX_AWAITING_RETRY: Final = 10_000
 
 
 class Wills:
-    """Publishes the wills of sessions whose clients are gone."""
+    """Publishes wills."""
 
     def __init__(self, runtime: Runtime, publisher: MessagePublisher, due: DuePublisher) -> None:
         self._runtime = runtime
@@ -41,7 +41,7 @@ class Wills:
         self._due = due
         self._awaiting_retry = 0
         self._unpublished: dict[str, list[Deferred[None]]] = {}
-        """Persistent sessions whose wills are not committed as published yet, and who waits for the attempt."""
+        """Persistent sessions whose wills are not committed as published yet, with those who await the attempt."""
 
     def publish(self, session: Session) -> None:
         """Publish the will of a session, in the background.
@@ -57,18 +57,18 @@ class Wills:
             else self._publish_last(session.client, will)
         )
         # Until it is published the will counts against the limit, though its session may be gone.
-        everybody = self._runtime.accounts.all
+        total = self._runtime.accounts.all
         size_bytes = will.message.size_bytes
-        everybody.will_bytes += size_bytes
+        total.will_bytes += size_bytes
 
         def over(result: object) -> None:
-            everybody.will_bytes -= size_bytes
+            total.will_bytes -= size_bytes
             if isinstance(result, Failure):
                 log.failure("the will of {client_id!r} could not be published", result, client_id=session.client_id)
 
         run(work).addBoth(over)
 
-    async def attempted(self, client_id: str) -> None:
+    async def wait_for_attempt(self, client_id: str) -> None:
         """Wait for the current attempt to publish a will. Raises :class:`CommitFailed` where a retry is needed."""
         waiting = self._unpublished.get(client_id)
         if waiting is not None:
@@ -79,12 +79,12 @@ class Wills:
                 raise CommitFailed(ReasonCode.SERVER_UNAVAILABLE)
 
     async def message_of(self, client: Client, will: Will) -> Message | None:
-        """The message to publish, as plugins changed it; ``None`` where a plugin or an authorizer forbids it.
+        """Return the message to publish, as plugins changed it; ``None`` if a plugin or an authorizer forbids it.
 
         The client was allowed to leave the will when it connected, but may have lost that right since.
         """
         message = self._publisher.completed(will.message)
-        if not await self._due.may_still(client, Action.WILL, message):
+        if not await self._due.is_still_allowed(client, Action.WILL, message):
             return None
         outcome = await resolve(self._runtime.hooks.will_publishing(client, message))
         if not isinstance(outcome, Message):
@@ -94,7 +94,7 @@ class Wills:
             self._runtime.rights.spaces.check(outcome.topic, message.topic)
         except ValueError as error:
             log.error(
-                "a plugin made an unfit message of a will to {topic!r}: {error}", topic=message.topic, error=error
+                "a plugin made an invalid message from a will to {topic!r}: {error}", topic=message.topic, error=error
             )
             return None
         return self._publisher.completed(outcome)
@@ -117,7 +117,7 @@ class Wills:
             self._notify(self._unpublished.pop(client_id))
 
     async def _publish_last(self, client: Client, will: Will) -> None:
-        """Publish the will of a session that has ended; for retries it is held in memory, up to a limit."""
+        """Publish the will of a session that has ended; it stays in memory for retries, up to a limit."""
         await self._slice()
         message = await self.message_of(client, will)
         if message is None or await self._is_committed(message):
@@ -138,7 +138,7 @@ class Wills:
             await self._runtime.slices.turn()
 
     async def _is_committed(self, message: Message, session: Session | None = None) -> bool:
-        """Publish once, in one transaction with the removal from the ``session``; whether that was committed."""
+        """Publish once, in one transaction with the removal from the ``session``; returns whether that committed."""
 
         def along() -> None:
             if session is not None:

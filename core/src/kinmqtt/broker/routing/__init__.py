@@ -1,1 +1,1 @@
-"""From a message to everybody who subscribed to it."""
+"""Routes messages to their subscribers, and retains them."""

@@ -1,4 +1,4 @@
-"""Delivering a message to one session, with everything that is particular to it."""
+"""Delivers a message to one session, with the hooks, rights and options that apply to it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ log = Logger("kinmqtt.fanout")
 def deliver(
     runtime: Runtime, target: Target, publication: Publication, retained: bool = False, permitted: bool = False
 ) -> bool:
-    """Deliver to one session, with everything that is particular to it; ``False`` if its queue refused.
+    """Deliver to one session, with hooks, rights and subscription options; ``False`` if its queue refused.
 
-    ``retained`` marks a message sent because of a new subscription, which carries RETAIN (MQTT-3.3.1-8). With
-    ``permitted`` the authorizers of deliveries have allowed it already.
+    ``retained`` marks a message sent because of a new subscription, which carries RETAIN (MQTT-3.3.1-8).
+    ``permitted`` says that the authorizers of deliveries have already allowed it.
     """
     session = target.session
     publish = publication.publish
     if target.no_local and publication.publisher.client_id == session.client_id:
         return True if target.own is None else deliver(runtime, target.own, publication, retained, permitted)
-    changed = _asked(runtime, target, publication, permitted)
+    changed = _intercepted(runtime, target, publication, permitted)
     if changed is None:
         return True
     retain = retained or (target.retain_as_published and publish.retain)
@@ -42,12 +42,13 @@ def deliver(
 
 
 def deliver_after_commit(runtime: Runtime, target: Target, publication: Publication, permitted: bool = False) -> bool:
-    """The same, for a message that may have to come again: only what is kept with this turn's writes is done at once.
+    """Deliver to one session with this turn's commit; ``False`` if its queue refused.
 
-    Whatever would go out without being kept goes when the turn's writes are, or not at all.
+    For messages that are retried if the commit fails: what the turn's writes include is done at once, what would be
+    sent without a write is sent after the commit, or not at all.
     """
     session = target.session
-    # What finds the queue full is dropped, queued or refused, but not sent.
+    # If the queue is full, the message is dropped, queued or refused, but never sent at once.
     if min(target.qos, publication.publish.qos) and (session.persistent or session.has_no_capacity):
         return deliver(runtime, target, publication, permitted=permitted)
     runtime.turn.batch.after_commit.append(partial(_deliver_now, runtime, target, publication, permitted))
@@ -62,8 +63,8 @@ def _deliver_now(runtime: Runtime, target: Target, publication: Publication, per
         runtime.drop(session.client_id, publication.message, "offline")
 
 
-def _asked(runtime: Runtime, target: Target, publication: Publication, permitted: bool) -> Publication | None:
-    """What the hooks on deliveries leave of a message for one client; ``None`` where they drop it."""
+def _intercepted(runtime: Runtime, target: Target, publication: Publication, permitted: bool) -> Publication | None:
+    """Return the message as the hooks on deliveries changed it for one client; ``None`` if they drop it."""
     hooks = runtime.hooks
     session = target.session
     topic = publication.publish.topic
@@ -80,7 +81,7 @@ def _asked(runtime: Runtime, target: Target, publication: Publication, permitted
         try:
             check_made_names(runtime.limits, outcome, publication.message)
         except ValueError as error:
-            log.error("a plugin made an unfit message of one to {topic!r}: {error}", topic=topic, error=error)
+            log.error("a plugin made an invalid message from one to {topic!r}: {error}", topic=topic, error=error)
             return publication
         return Publication.of(outcome)
     runtime.drop(session.client_id, publication.message, "intercepted")

@@ -1,7 +1,7 @@
-"""What clients have left to be published later: when it is due, it is asked again whether they may.
+"""Publishes what is due later, wills and delayed messages, after checking the client's rights again.
 
-A client that publishes is there, and its rights are those of the moment. Who has left a will, or a message for later,
-may have lost them since: its user is removed, the rules have changed.
+After a client has left a will or a delayed message, it may lose the right to publish it: its user may be removed, or
+the rules may change.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 log = Logger("kinmqtt.due")
 
-QUIET_S: Final = 60.0
-"""How long further denials of a client have no line in the log: it may have left ten thousand messages."""
+LOG_INTERVAL_S: Final = 60.0
+"""The least time between two log lines on denials of one client: it may have left ten thousand messages."""
 
-CLIENTS_TOLD: Final = 1000
-"""Of so many clients it is remembered that the log has told of them."""
+MAX_LOGGED_CLIENTS: Final = 1000
+"""The most clients whose last log line is remembered."""
 
 
 class DuePublisher:
-    """Publishes for clients what they have left, in the order of its time for each, where they still may."""
+    """Publishes due messages that their clients may still publish; those of one client are published in order."""
 
     def __init__(
         self, runtime: Runtime, publisher: MessagePublisher, session_of: Callable[[str], Session | None]
@@ -42,18 +42,18 @@ class DuePublisher:
         self._publisher = publisher
         self._session_of = session_of
         self._locks: dict[str, DeferredLock] = {}
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
-    async def may_still(self, client: Client, action: Action, message: Message) -> bool:
-        """Whether a client may publish a message, or have its will published, now; one that is denied is dropped."""
+    async def is_still_allowed(self, client: Client, action: Action, message: Message) -> bool:
+        """Return whether a client may publish a message or its will now; a denied message is dropped."""
         request = AuthorizationRequest(client, action, message.topic, message.qos, message.retain)
-        ruling = await resolve(self._runtime.rights.ask(request))
-        if ruling.decision.allowed and action is Action.PUBLISH:
-            ruling = self._past_nobody(message.topic) or ruling
-        if ruling.decision.allowed:
+        verdict = await resolve(self._runtime.rights.ask(request))
+        if verdict.decision.allowed and action is Action.PUBLISH:
+            verdict = self._claimed_by_plugin(message.topic) or verdict
+        if verdict.decision.allowed:
             return True
-        self._runtime.rights.report_denial(request, ruling)
-        self._log_once(client, message.topic, ruling)
+        self._runtime.rights.report_denial(request, verdict)
+        self._log_once(client, message.topic, verdict)
         self._runtime.drop(client.client_id, message, "not_authorized")
         return False
 
@@ -64,7 +64,7 @@ class DuePublisher:
         along: Callable[[], None],
         pending: Callable[[], Awaitable[bool]] | None,
     ) -> None:
-        """Publish for a client, with what ``along`` writes; what it may not publish any more is written without it.
+        """Publish for a client in one transaction with ``along``; without the message if it may not publish it now.
 
         See :meth:`~kinmqtt.broker.routing.publisher.MessagePublisher.publish_until_committed`.
         """
@@ -72,8 +72,8 @@ class DuePublisher:
         await lock.acquire()
         try:
             message = self._publisher.completed(message)
-            allowed = await self.may_still(self._as_known(client), Action.PUBLISH, message)
-            # It goes its way before the next one is asked about: one that waits for a store holds up nobody.
+            allowed = await self.is_still_allowed(self._current_client(client), Action.PUBLISH, message)
+            # Start publishing inside the lock, for the order, but await it outside: a slow store delays no others.
             work: Deferred[None] = run(
                 self._publisher.publish_until_committed(message, along, pending)
                 if allowed
@@ -85,39 +85,39 @@ class DuePublisher:
                 self._locks.pop(client.client_id, None)
         await work
 
-    def _as_known(self, client: Client) -> Client:
-        """The client as it has authenticated last; as it was, where another user has its client id, or nobody."""
+    def _current_client(self, client: Client) -> Client:
+        """Return the client as last authenticated, or ``client`` if its id has another user now, or no session."""
         session = self._session_of(client.client_id)
-        # A session from before a restart knows less of its client than was kept with the message.
+        # A session restored after a restart knows less of its client than was stored with the message.
         if session is None or session.client.username != client.username or not session.client.listener:
             return client
         return session.client
 
-    def _past_nobody(self, topic: str) -> HookVerdict | None:
-        """A denial where a plugin takes what clients publish to a topic: it would not see this."""
+    def _claimed_by_plugin(self, topic: str) -> HookVerdict | None:
+        """Return a denial if a plugin has claimed the topic: it would not see this message."""
         try:
             self._runtime.rights.spaces.check(topic, "")
         except ValueError as error:
             return HookVerdict(deny(text=str(error)), "")
         return None
 
-    def _log_once(self, client: Client, topic: str, ruling: HookVerdict) -> None:
+    def _log_once(self, client: Client, topic: str, verdict: HookVerdict) -> None:
         now = self._runtime.clock.monotonic()
-        told_at = self._told.get(client.client_id)
-        if told_at is not None and now - told_at < QUIET_S:
+        logged_at = self._logged_at.get(client.client_id)
+        if logged_at is not None and now - logged_at < LOG_INTERVAL_S:
             return
-        if len(self._told) >= CLIENTS_TOLD:
-            self._told.clear()
-        self._told[client.client_id] = now
+        if len(self._logged_at) >= MAX_LOGGED_CLIENTS:
+            self._logged_at.clear()
+        self._logged_at[client.client_id] = now
         log.info(
-            "what client {client}, {user}, has left for {topic} is due and dropped, for it may not publish it now: "
-            "{text} (0x{code:02X} {reason}, {by}); more of this client's is dropped without a line for {quiet:g} s",
+            "a due message of client {client}, {user}, to {topic} is dropped: the client may no longer publish it: "
+            "{text} (0x{code:02X} {reason}, {by}); further drops for this client are not logged for {quiet:g} s",
             client=shown(client.client_id),
             user=user(client.username),
             topic=shown(topic),
-            text=ruling.decision.text or "denied",
-            code=ruling.decision.reason,
-            reason=ruling.decision.reason.name,
-            by=ruling.by or "the broker itself",
-            quiet=QUIET_S,
+            text=verdict.decision.text or "denied",
+            code=verdict.decision.reason,
+            reason=verdict.decision.reason.name,
+            by=verdict.by or "the broker itself",
+            quiet=LOG_INTERVAL_S,
         )

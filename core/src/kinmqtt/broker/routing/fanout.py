@@ -1,4 +1,4 @@
-"""A topic's subscribers, sorted by how a message reaches them. Made once for each topic, not for each message."""
+"""A topic's subscribers, sorted by how messages are delivered to them; built once per topic, not per message."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from kinmqtt.broker.buffers import SHARED_BYTES
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.groups import Group
-from kinmqtt.broker.routing.target import Sorted, Target
+from kinmqtt.broker.routing.target import SortedTargets, Target
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session.receive_rights import known_right
 from kinmqtt.broker.session.session import Session
 
 HEAVY: Final = 64
-"""Deliveries beyond which one message is much more work than most packets are."""
+"""With more deliveries, one message is much more work than most packets."""
 
 MANY: Final = 256
-"""Subscribers beyond which a message reaches them in slices."""
+"""With more subscribers, a message is delivered in slices."""
 
 
 class Fanout:
-    """Everybody who gets the messages of one topic, as of a generation of the fan-outs."""
+    """The sessions and groups that get the messages of one topic, as of a generation of the cache."""
 
     __slots__ = (
         "_denied",
-        "_plain",
+        "_individual",
         "_runtime",
         "_served",
         "_shared",
@@ -41,52 +41,52 @@ class Fanout:
     )
 
     def __init__(
-        self, runtime: Runtime, generation: int, topic: str, ordered: Sorted, groups: tuple[Group, ...]
+        self, runtime: Runtime, generation: int, topic: str, ordered: SortedTargets, groups: tuple[Group, ...]
     ) -> None:
         self._runtime = runtime
         self.topic = topic
         self.generation = generation
-        """Below 0 where it is of no use any more."""
+        """The generation of the cache for which it is current; below 0 if it is outdated."""
         self.weight = 0
-        """What it counts for where those that are remembered are bounded."""
+        """Its weight against the bound of the cache."""
         self.targets = ordered.targets
         self.groups = groups
         self._shared = ordered.shared
-        self._plain = ordered.plain
+        self._individual = ordered.individual
         self._unknown = ordered.unknown
         self._served = ordered.served
         self._denied = ordered.denied
-        self.is_simple = bool(self.targets) and not groups and not self._plain and len(self._shared) == 1
-        """Whether a QoS 0 packet that came in one version goes out to all as it is."""
+        self.is_simple = bool(self.targets) and not groups and not self._individual and len(self._shared) == 1
+        """Whether all subscribers take a QoS 0 packet of one version as it was received."""
         self.is_large = len(self.targets) > MANY
-        """Whether a message is too much for one slice."""
+        """Whether messages are delivered in slices."""
 
-    def holds(self, client_id: str) -> bool:
-        """Whether a client is among those who get the messages for themselves."""
+    def has_client(self, client_id: str) -> bool:
+        """Return whether a client gets the messages by a subscription of its own."""
         return client_id in [target.session.client.client_id for target in self.targets]
 
     def retire(self) -> None:
-        """It is not remembered any more: whoever still holds it must not hold sessions by it."""
+        """Mark it as outdated and drop its references to sessions, as connections may still refer to it."""
         self.generation = -1
         self.targets = self._served = ()
         self.groups = ()
-        # What is being walked over stays as it is: new lists stand in the place of the old.
+        # New lists, as a delivery in progress may iterate over the old ones.
         self._shared = []
-        self._plain = []
+        self._individual = []
         self._unknown = []
 
     @property
     def version(self) -> int:
-        """The version class (4 or 5) of the packets that all subscribers take, where the fan-out is simple."""
+        """The version class (4 or 5) of all subscribers' packets; only where :attr:`is_simple`."""
         return self._shared[0][0]
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody wants the topic."""
+        """Whether the topic has no subscribers."""
         return not self.targets and not self.groups
 
     def forward(self, packet: bytes) -> None:
-        """Send a QoS 0 packet as it came to everybody; only where :attr:`is_simple`."""
+        """Send a QoS 0 packet as received to all subscribers; only where :attr:`is_simple`."""
         sessions = self._shared[0][1]
         self._send(sessions, packet)
         if len(sessions) > HEAVY:
@@ -99,7 +99,7 @@ class Fanout:
         turn = self._runtime.turn
         dirty = turn.dirty
         for session in sessions:
-            # As Turn.packets_for does it, without a call for each of very many.
+            # Turn.packets_for, inlined: there may be very many sessions.
             outbox = session.outbox
             packets = outbox.packets
             if not packets:
@@ -112,45 +112,45 @@ class Fanout:
     def _count_denied(self) -> None:
         self._runtime.statistics.dropped["not_authorized"].value += self._denied
 
-    def best_effort(self, publication: Publication) -> None:
+    def deliver_at_most_once(self, publication: Publication) -> None:
         """Deliver a QoS 0 message."""
         if len(self.targets) > HEAVY:
             self._runtime.slices.is_heavy = True
-        plain = self._plain  # A plugin that is asked below may make this fan-out stale.
-        self._share(publication)
-        for target in plain:
+        individual = self._individual  # A plugin called below may make this fan-out outdated.
+        self._send_shared(publication)
+        for target in individual:
             deliver(self._runtime, target, publication)
-        self.has_delivered()
+        self.finish_delivery()
 
-    def _share(self, publication: Publication) -> None:
-        """Send a QoS 0 message to those who take the same packets as others."""
+    def _send_shared(self, publication: Publication) -> None:
+        """Send a QoS 0 message to all sessions that share packets with others."""
         if self._denied:
             self._count_denied()
         for version, sessions in self._shared:
             head, tail = publication.parts(version, 0, False)
             self._send(sessions, head + tail)
 
-    def begin(self, publication: Publication) -> Sequence[Target]:
-        """Begin to deliver a message in slices; answers those whom :meth:`bring` is to bring it to."""
+    def begin_slices(self, publication: Publication) -> Sequence[Target]:
+        """Begin to deliver a message in slices; returns the targets for :meth:`deliver_to`."""
         if not publication.publish.qos:
-            plain = self._plain
-            self._share(publication)
-            return plain
+            individual = self._individual
+            self._send_shared(publication)
+            return individual
         if self._denied:
             self._count_denied()
         return self._served
 
-    def bring(self, targets: Sequence[Target], publication: Publication) -> bool:
-        """Deliver a message to some; ``False`` if a queue refused it."""
-        if self._plain:
+    def deliver_to(self, targets: Sequence[Target], publication: Publication) -> bool:
+        """Deliver a message to some of the targets; ``False`` if a queue refused it."""
+        if self._individual:
             accepted = True
             for target in targets:
                 accepted &= deliver(self._runtime, target, publication)
             return accepted
-        return self._bring_alike(targets, publication)
+        return self._deliver_to_similar(targets, publication)
 
-    def _bring_alike(self, targets: Sequence[Target], publication: Publication) -> bool:
-        """The same for a message of QoS 1 or 2, where nothing is particular to any of them."""
+    def _deliver_to_similar(self, targets: Sequence[Target], publication: Publication) -> bool:
+        """Deliver a message of QoS 1 or 2 to targets that all share packets with others."""
         accepted = True
         qos = publication.publish.qos
         for target in targets:
@@ -161,22 +161,22 @@ class Fanout:
                 deliver(self._runtime, target, publication)
         return accepted
 
-    def has_delivered(self) -> None:
-        """Everybody has a message: see what authorizers have answered."""
+    def finish_delivery(self) -> None:
+        """End the delivery of a message: apply what authorizers have answered."""
         if self._unknown:
-            self._learn()
+            self._apply_known_rights()
 
-    def _learn(self) -> None:
-        """Where authorizers have answered for good, this fan-out gives way to one that need not ask."""
+    def _apply_known_rights(self) -> None:
+        """Mark this fan-out as outdated if authorizers gave an answer to cache: the next one need not ask them."""
         if any(known_right(session, self.topic) is not None for session in self._unknown):
             self.generation = -1
 
-    def assured(self, publication: Publication) -> bool:
+    def deliver_acknowledged(self, publication: Publication) -> bool:
         """Deliver a message of QoS 1 or 2; ``False`` if a queue refused it."""
         if len(self.targets) > HEAVY:
             self._runtime.slices.is_heavy = True
         if self._denied:
             self._count_denied()
-        accepted = self.bring(self._served, publication)
-        self.has_delivered()
+        accepted = self.deliver_to(self._served, publication)
+        self.finish_delivery()
         return accepted

@@ -1,4 +1,4 @@
-"""Shared subscriptions: of the members of a group, each message goes to one (section 4.8.2)."""
+"""Shared subscriptions: each message is delivered to one member of the group (section 4.8.2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GroupKey = tuple[str, str]
 
 
 class Group:
-    """One shared subscription. All fan-outs of topics that match its filter share this object."""
+    """One shared subscription; all fan-outs of topics that match its filter refer to this object."""
 
     __slots__ = ("_candidates", "_connected", "_targets", "filter", "members", "name", "turn")
 
@@ -21,14 +21,14 @@ class Group:
         self.name = name
         self.filter = filter
         self.members: dict[str, Subscriber] = {}
-        """By client id, in the order in which they came."""
+        """By client id, in the order in which they joined."""
         self._connected: set[str] = set()
         self._candidates: tuple[Subscriber, ...] | None = None
         self._targets: dict[str, Target] = {}
         self.turn = 0
-        """Counts the messages: members take turns."""
+        """Counts messages; it decides which member is next."""
 
-    def put(self, member: Subscriber, connected: bool) -> None:
+    def add(self, member: Subscriber, connected: bool) -> None:
         """Add a member, or replace its subscription."""
         client_id = member.client_id
         self.members[client_id] = member
@@ -38,25 +38,25 @@ class Group:
             self._connected.add(client_id)
 
     def remove(self, client_id: str) -> None:
-        """Forget a member."""
+        """Remove a member."""
         self.members.pop(client_id, None)
         self._targets.pop(client_id, None)
         self._connected.discard(client_id)
         self._candidates = None
 
-    def came(self, client_id: str) -> None:
-        """A member is connected."""
+    def connected(self, client_id: str) -> None:
+        """Note that a member has a connection."""
         self._connected.add(client_id)
         self._candidates = None
 
-    def went(self, client_id: str) -> None:
-        """A member is away."""
+    def disconnected(self, client_id: str) -> None:
+        """Note that a member has lost its connection."""
         self._connected.discard(client_id)
         self._candidates = None
 
     @property
     def candidates(self) -> tuple[Subscriber, ...]:
-        """The members that are connected; where none is, all. Put together once for each change."""
+        """The connected members, or all if none is connected; cached until the next change."""
         candidates = self._candidates
         if candidates is None:
             connected = self._connected
@@ -67,8 +67,8 @@ class Group:
             self._candidates = candidates
         return candidates
 
-    def in_turn(self, start: int) -> Iterator[Subscriber]:
-        """All members: those that are connected first, beginning with the one whose turn ``start`` is."""
+    def members_from(self, start: int) -> Iterator[Subscriber]:
+        """Yield all members, connected ones first, beginning with the one whose turn is ``start``."""
         candidates = self.candidates
         count = len(candidates)
         for number in range(count):
@@ -79,7 +79,7 @@ class Group:
                     yield member
 
     def target(self, member: Subscriber, session: Session) -> Target:
-        """What a member's subscription comes to."""
+        """Return the delivery target of a member."""
         target = self._targets.get(member.client_id)
         if target is None or target.session is not session:
             target = self._targets[member.client_id] = target_of(session, [member.subscription])

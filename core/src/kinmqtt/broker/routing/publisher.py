@@ -1,4 +1,4 @@
-"""Taking a message over: from here on it is the broker's, to retain and to route."""
+"""Publishes messages: retains and routes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class MessagePublisher:
-    """Retains and routes messages, whoever published them."""
+    """Retains and routes the messages of clients, plugins and the broker itself."""
 
     def __init__(self, runtime: Runtime, router: Router, retained: Retained) -> None:
         self._runtime = runtime
@@ -42,16 +42,16 @@ class MessagePublisher:
         after_commit: bool = False,
         connection: Peer | None = None,
     ) -> Maybe[Routed]:
-        """Retain a message where it asks for that, and route it; ``fanout`` is its topic's, if known.
+        """Retain a message if its RETAIN flag is set, and route it; ``fanout`` is its topic's, if known.
 
-        Where a message of the topic is on its way to very many, all of that waits until it is this one's turn.
+        While an earlier message of the topic is being delivered in slices, this one waits.
         For ``after_commit`` and ``connection`` see :meth:`~kinmqtt.broker.routing.router.Router.route`.
         """
         topic = publication.publish.topic
-        # A QoS 2 message comes again under its identifier while nothing is known of it: it can't wait.
-        if self._router.must_wait(topic) and not (after_commit and connection is not None):
+        # A QoS 2 message can't wait: until its identifier is stored, a resent one would count as new.
+        if self._router.is_topic_busy(topic) and not (after_commit and connection is not None):
             take = partial(self._take, publication, None, after_commit, connection)
-            return run(self._router.when_free(publication, take))
+            return run(self._router.route_in_order(publication, take))
         return self._take(publication, fanout, after_commit, connection)
 
     def _take(
@@ -60,26 +60,26 @@ class MessagePublisher:
         if publication.publish.retain:
             full = self._retained.lacks_capacity_for(publication)
             if isinstance(full, Awaitable):
-                return run(self._when_known(full, publication, after_commit, connection))
+                return run(self._retain_when_known(full, publication, after_commit, connection))
             if full:
                 return self._not_retained(publication)
             return self._retain(publication, fanout, after_commit, connection)
         return self._router.route(publication, fanout, after_commit=after_commit, connection=connection)
 
     def publish(self, message: Message) -> Maybe[Routed]:
-        """Publish for the broker itself or a plugin: no client's rights are asked for.
+        """Publish for the broker itself or a plugin, without a check of rights.
 
-        Raises ``ValueError`` for a message that no PUBLISH can carry, or may.
+        Raises ``ValueError`` for a message that is not a valid PUBLISH.
         """
         check_made_message(self._runtime.limits, message)
         self._runtime.turn.touch()
         return self.take(Publication.of(self.completed(message)))
 
     async def publish_with(self, message: Message, along: Callable[[], None]) -> None:
-        """Publish in one transaction with what ``along`` writes: nobody gets it where that is not kept.
+        """Publish in one transaction with the writes of ``along``: without the commit it is not delivered.
 
-        Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` then, and ``ValueError`` for a message that no
-        PUBLISH can carry.
+        Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed`, and ``ValueError`` for a message that PUBLISH
+        can't encode.
         """
         check_message(message)
         turn = self._runtime.turn
@@ -91,14 +91,17 @@ class MessagePublisher:
     async def publish_until_committed(
         self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None
     ) -> None:
-        """The same, again and again until it is kept; ``pending`` asks whether it is not, after all."""
+        """Publish in one transaction with the writes of ``along``, with retries until that is committed.
+
+        ``pending`` is called before each retry; if it returns ``False``, an earlier attempt was committed after all.
+        """
         message = self.completed(message)
         while True:
             try:
                 await self.publish_with(message, along)
                 return
             except CommitFailed:
-                pass  # What is waited for here would leave the error standing as the one that is being handled.
+                pass  # Not awaited here: the error would remain the one being handled.
             await pause(self._runtime.clock, RETRY_S)
             if pending is not None and not await pending():
                 return
@@ -106,7 +109,7 @@ class MessagePublisher:
     async def write_until_committed(
         self, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None
     ) -> None:
-        """The same, with nothing published."""
+        """Commit the writes of ``along`` without publishing, with retries; for ``pending`` see above."""
         turn = self._runtime.turn
         while True:
             turn.touch()
@@ -121,9 +124,9 @@ class MessagePublisher:
                 return
 
     def deliver(self, session: Session, message: Message) -> bool:
-        """Bring a message to one session that need not have subscribed to it; ``False`` if its queue refused it.
+        """Deliver a message to one session, without a subscription; ``False`` if its queue refused it.
 
-        Raises ``ValueError`` for a message that no PUBLISH can carry, or may.
+        Raises ``ValueError`` for a message that is not a valid PUBLISH.
         """
         check_made_message(self._runtime.limits, message)
         self._runtime.turn.touch()
@@ -133,26 +136,26 @@ class MessagePublisher:
     def _retain(
         self, publication: Publication, fanout: Fanout | None, after_commit: bool, connection: Peer | None
     ) -> Maybe[Routed]:
-        retained = self._retained.keep(publication)
+        retained = self._retained.store(publication)
         if isinstance(retained, Awaitable):
-            return run(self._after(retained, publication, after_commit, connection))
+            return run(self._route_after(retained, publication, after_commit, connection))
         return self._router.route(publication, fanout, after_commit=after_commit, connection=connection)
 
     def _not_retained(self, publication: Publication) -> Routed:
         self._runtime.drop(publication.publisher.client_id, publication.message, "retained_full")
         return Routed.NOT_RETAINED
 
-    async def _when_known(
+    async def _retain_when_known(
         self, full: Awaitable[bool], publication: Publication, after_commit: bool, connection: Peer | None
     ) -> Routed:
-        """Go on when the store has said whether there is room."""
+        """Retain and route a message once the store has answered whether it is ``full``."""
         is_full = await as_deferred(full)
         self._runtime.turn.touch()
         if is_full:
             return self._not_retained(publication)
         return await resolve(self._retain(publication, None, after_commit, connection))
 
-    async def _after(
+    async def _route_after(
         self, retained: Awaitable[None], publication: Publication, after_commit: bool, connection: Peer | None
     ) -> Routed:
         await as_deferred(retained)
@@ -160,7 +163,7 @@ class MessagePublisher:
         return await resolve(self._router.route(publication, after_commit=after_commit, connection=connection))
 
     def completed(self, message: Message) -> Message:
-        """The message as received now: with an id of its own and the moment from which its expiry counts."""
+        """Return the message as received now, with an id and the time from which its expiry counts."""
         if message.received_at:
             return message
         now = self._runtime.clock.now()

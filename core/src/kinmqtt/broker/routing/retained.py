@@ -1,4 +1,4 @@
-"""Retained messages: keeping them, and sending them to new subscriptions (section 3.3.1.3)."""
+"""Stores retained messages, and sends them for new subscriptions (section 3.3.1.3)."""
 
 from __future__ import annotations
 
@@ -29,30 +29,33 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.retained")
 
 PAGE: Final = 100
+"""The most messages that one read of the retain store returns."""
+
 BYTES_AT_ONCE: Final = 256 << 10
-"""How much is sent to one client before it is asked whether it has room."""
+"""The bytes sent to one client before its capacity is checked again."""
 
 EXPIRE_AT_ONCE: Final = 200
+"""The most messages that one request to expire removes."""
 
 EXPIRE_ROUNDS: Final = 5
-"""In one second, one after the other."""
+"""The most requests to expire in one second."""
 
 SYS_PREFIX: Final = "$SYS/"
 
 
 class Retained:
-    """The broker's dealings with the retain store."""
+    """Writes to the retain store, and reads from it."""
 
     def __init__(self, runtime: Runtime, epoch_of: Callable[[str], int]) -> None:
-        """``epoch_of`` answers the epoch of a client's session; 0 where it has none."""
+        """``epoch_of`` returns the epoch of a client's session; 0 if it has none."""
         self._runtime = runtime
         self._epoch_of = epoch_of
         self._latest = 0.0
-        self._lines: dict[Session, deque[Subscription]] = {}
-        """Subscriptions for which retained messages are to be sent, by session, one after the other."""
+        self._unsent: dict[Session, deque[Subscription]] = {}
+        """By session: the subscriptions whose retained messages are to be sent, in order."""
 
-    def keep(self, publication: Publication) -> Awaitable[None] | None:
-        """Store a message for its topic, or clear the topic where the payload is empty; awaitable if a plugin is."""
+    def store(self, publication: Publication) -> Awaitable[None] | None:
+        """Store a message for its topic, or clear the topic if the payload is empty; awaitable if a plugin is."""
         message = publication.stored
         retaining = self._runtime.hooks.retaining
         if not retaining.active:
@@ -60,45 +63,45 @@ class Retained:
             return None
         outcome = retaining(message)
         if isinstance(outcome, Awaitable):
-            return self._keep_later(outcome)
+            return self._store_later(outcome)
         if isinstance(outcome, Message):
             self._write(outcome)
         return None
 
-    async def go_on(self) -> None:
-        """After a start: what is retained from now on is newer than all there is, also where a clock was set back."""
+    async def load_newest_version(self) -> None:
+        """Read the newest stored version after a start: later ones must be newer, even if a clock was set back."""
         cursor: object = None
         while True:
             contents = await resolve(self._runtime.stores.retain.iterate(cursor))
             self._latest = max([self._latest, *(write.version.received_at for write in contents.writes)])
             cursor = contents.cursor
             if cursor is None:
-                # Newer, not as new: whose is the newer of two that came at the same moment, a node's uid would say.
+                # Strictly newer: between equal times the node's uid would decide.
                 self._latest = nextafter(self._latest, inf)
                 return
 
     def lacks_capacity_for(self, publication: Publication) -> Maybe[bool]:
-        """Whether a message can't be retained for there are too many; one in place of another may."""
+        """Return whether a limit forbids to retain a message; one that replaces a larger one is always allowed."""
         publish = publication.publish
         if not publish.payload or publish.topic.startswith(SYS_PREFIX):
             return False
         runtime = self._runtime
         limits = runtime.limits
         store = runtime.stores.retain
-        coming = runtime.turn.batch
+        batch = runtime.turn.batch
         more_bytes = retained_bytes(publication.stored)
-        many = store.count() + len(coming.retain) >= limits.max_retained_messages
-        size_bytes = store.size_bytes() + coming.retain_bytes + more_bytes
+        many = store.count() + len(batch.retain) >= limits.max_retained_messages
+        size_bytes = store.size_bytes() + batch.retain_bytes + more_bytes
         if not many and size_bytes <= limits.max_retained_bytes:
-            if not self._takes_too_much(publication.publisher.username, more_bytes):
+            if not self._exceeds_share(publication.publisher.username, more_bytes):
                 return False
         page = store.match(publish.topic, None, 1)
         if isinstance(page, Awaitable):
-            return self._replaces_none(page, publication)
+            return self._is_larger_than_stored(page, publication)
         return _is_larger(publication, page)
 
-    def _takes_too_much(self, username: str | None, more_bytes: int) -> bool:
-        """Whether a user has its share of what is retained, with what is on its way to the store."""
+    def _exceeds_share(self, username: str | None, more_bytes: int) -> bool:
+        """Return whether a user would exceed its share of retained messages, with writes not committed yet."""
         held = None if username is None else self._runtime.stores.retain.held_by(username)
         if held is None or username is None:
             return False
@@ -109,26 +112,26 @@ class Retained:
         return held[1] + size_bytes + more_bytes > limits.share_of(limits.max_retained_bytes)
 
     @staticmethod
-    async def _replaces_none(pending: Awaitable[RetainPage], publication: Publication) -> bool:
+    async def _is_larger_than_stored(pending: Awaitable[RetainPage], publication: Publication) -> bool:
         try:
             return _is_larger(publication, await as_deferred(pending))
         except ServiceUnavailable:
-            return True  # Whoever sends it again finds the store there, or gets the same answer.
+            return True  # The publisher may retry.
 
     def persist_value(self, plugin: str, key: str, value: bytes | None) -> None:
-        """Keep a plugin's value, or forget it, with this turn's writes."""
+        """Store a plugin's value, or delete it if it is ``None``, with this turn's writes."""
         runtime = self._runtime
         message = Message(f"{PLUGIN_VALUES_PREFIX}{plugin}/{key}", value or b"", 1, True)
         self._put(message.received(runtime.mint(), runtime.clock.now(), None))
         runtime.turn.touch()
 
     async def has_value(self, plugin: str, key: str) -> bool:
-        """Whether a plugin's value is kept."""
+        """Return whether a plugin's value is stored."""
         page = await resolve(self._runtime.stores.retain.match(f"{PLUGIN_VALUES_PREFIX}{plugin}/{key}", None, 1))
         return bool(page.messages)
 
     async def persisted_values(self, plugin: str) -> dict[str, bytes]:
-        """All that a plugin keeps, by key."""
+        """Return all stored values of a plugin, by key."""
         prefix = f"{PLUGIN_VALUES_PREFIX}{plugin}/"
         found: dict[str, bytes] = {}
         cursor: object = None
@@ -139,16 +142,16 @@ class Retained:
             if cursor is None:
                 return found
 
-    async def _keep_later(self, outcome: Awaitable[object]) -> None:
+    async def _store_later(self, outcome: Awaitable[object]) -> None:
         settled = await as_deferred(outcome)
         if isinstance(settled, Message):
             self._write(settled)
 
     def _put(self, message: Message) -> None:
-        # A wall clock that is set back must not make the newer of two messages the older one.
+        # A wall clock that is set back must not give a newer message an older version.
         newest = self._runtime.stores.retain.newest()
         if newest > self._latest:
-            # Of another broker's, whose clock is ahead; or of a deletion from before a restart.
+            # Written by another broker whose clock is ahead, or a deletion before a restart.
             self._latest = nextafter(newest, inf)
         self._latest = max(self._latest, message.received_at)
         version = RetainVersion(self._latest, message.id.node, message.id.counter)
@@ -176,49 +179,49 @@ class Retained:
             batch.after_commit.append(lambda: hooks.retain_cleared(message.topic))
 
     def send(self, session: Session, made: Sequence[tuple[Subscription, bool]]) -> None:
-        """Send what matches subscriptions that were just made, where they ask for that (MQTT-3.3.1-9 to 11).
+        """Send the retained messages for subscriptions just made, as they request (MQTT-3.3.1-9 to 11).
 
-        ``made`` says of each whether it is new.
+        ``made`` has each subscription, and whether it is new.
         """
         wanted = [subscription for subscription, new in made if _asks_for_retained(subscription, new)]
         if not wanted:
             return
-        line = self._lines.get(session)
-        if line is not None:
-            line.extend(wanted)
+        queued = self._unsent.get(session)
+        if queued is not None:
+            queued.extend(wanted)
             return
-        self._lines[session] = deque(wanted)
-        run(self._send_line(session)).addErrback(partial(self._not_sent, session.client_id))
+        self._unsent[session] = deque(wanted)
+        run(self._send_queued(session)).addErrback(partial(self._send_failed, session.client_id))
 
     @staticmethod
-    def _not_sent(client_id: str, failure: Failure) -> None:
+    def _send_failed(client_id: str, failure: Failure) -> None:
         if failure.check(ServiceUnavailable):
-            # It is no fault of the broker's, and a trace would say no more.
+            # The store is unavailable: a traceback would add nothing.
             text = "retained messages could not be sent to {client_id!r}: {error}"
             log.error(text, client_id=client_id, error=failure.value)
         else:
             log.failure("retained messages could not be sent to {client_id!r}", failure, client_id=client_id)
 
-    async def _send_line(self, session: Session) -> None:
-        """All that a client is to be sent, however many filters ask for it at one time.
+    async def _send_queued(self, session: Session) -> None:
+        """Send the retained messages for all queued subscriptions of a client.
 
-        Many filters may find nothing, each after a long look: lines of several clients move on slice by slice.
+        In slices, as many filters may each take a long search and match nothing.
         """
-        line = self._lines[session]
+        queued = self._unsent[session]
         slices = self._runtime.slices
         try:
-            while line and session.connection is not None:
+            while queued and session.connection is not None:
                 if slices.is_over():
                     await slices.turn()
-                subscription = line.popleft()
-                # It may have been given up while it waited.
+                subscription = queued.popleft()
+                # The client may have unsubscribed meanwhile.
                 if subscription.full_filter in session.subscriptions:
                     await self._send_pages(session, subscription)
         finally:
-            del self._lines[session]
+            del self._unsent[session]
 
     async def _send_pages(self, session: Session, subscription: Subscription) -> None:
-        """Page by page, and no faster than the client takes them."""
+        """Send the retained messages for one subscription, page by page, no faster than the client reads."""
         target = target_of(session, [subscription])
         connection = session.connection
         cursor: object = None
@@ -241,11 +244,11 @@ class Retained:
             cursor = page.cursor
             if cursor is None:
                 return
-            # In a later turn: a filter that finds nothing for many pages leaves others theirs.
+            # Continue in a later turn: a filter may match nothing on many pages, and others must not wait.
             await connection.wait_for_capacity(PAGE)
 
     async def expire(self, now: float) -> None:
-        """Remove what has expired at ``now``, some of it at one time."""
+        """Remove messages that have expired at ``now``, a bounded number in one call."""
         for _ in range(EXPIRE_ROUNDS):
             removed = await resolve(self._runtime.stores.retain.expire(now, EXPIRE_AT_ONCE))
             if self._runtime.hooks.retain_cleared.active:
@@ -257,7 +260,7 @@ class Retained:
 
 
 def _asks_for_retained(subscription: Subscription, new: bool) -> bool:
-    """Whether retained messages are to be sent for a subscription (section 3.8.3.1)."""
+    """Return whether retained messages are to be sent for a subscription (section 3.8.3.1)."""
     handling = subscription.retain_handling
     if subscription.share_group is not None or handling == RetainHandling.DO_NOT_SEND:
         return False
@@ -265,5 +268,5 @@ def _asks_for_retained(subscription: Subscription, new: bool) -> bool:
 
 
 def _is_larger(publication: Publication, page: RetainPage) -> bool:
-    """Whether a message takes more room than what is retained for its topic already."""
+    """Return whether a message is larger than the one retained for its topic, or there is none."""
     return not page.messages or publication.stored.size_bytes > page.messages[0].size_bytes

@@ -1,4 +1,4 @@
-"""A message on its way to very many subscribers: it reaches them in slices, and only those who still want it."""
+"""Delivers a message to very many subscribers in slices, skipping those who have unsubscribed meanwhile."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from kinmqtt.broker.turn.ports import Peer
 
 PIECE: Final = 32
-"""Deliveries between two looks at the clock."""
+"""The number of deliveries between two checks of the clock."""
 
 
 class SlicedDelivery:
-    """How far a message has come.
+    """The progress of one message's delivery.
 
-    Everybody gets it who had subscribed when it was published, and has not given that up since (MQTT-3.10.4-2).
+    Delivers to all that were subscribed when it was published and are subscribed still (MQTT-3.10.4-2).
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class SlicedDelivery:
         fanout: Fanout,
         connection: Peer | None,
     ) -> None:
-        """``connection`` is the publisher's, where the message is to be acknowledged."""
+        """``connection`` is the publisher's, if the message is to be acknowledged."""
         self._runtime = runtime
         self._fanouts = fanouts
         self._session_of = session_of
@@ -57,33 +57,33 @@ class SlicedDelivery:
         self._connection = connection
         self.groups = fanout.groups
         self.accepted = True
-        """Whether all queues have accepted it until now."""
+        """Whether all queues have accepted it so far."""
         self._next = 0
-        self._targets: Sequence[Target] = fanout.begin(publication)
+        self._targets: Sequence[Target] = fanout.begin_slices(publication)
 
     def deliver_slice(self) -> bool:
-        """Deliver until the slice is over; whether everybody has it then."""
+        """Deliver until the slice is over; returns whether the delivery is complete."""
         fanout = self._fanout
         publication = self._publication
         targets = self._targets
         slices = self._runtime.slices
         while self._next < len(targets):
             piece = targets[self._next : self._next + PIECE]
-            self._next += PIECE  # At once: of whom the delivery fails, it would fail again.
-            if self._fanouts.is_fresh(fanout):
-                self.accepted &= fanout.bring(piece, publication)
+            self._next += PIECE  # Before delivering: a delivery that raises must not be repeated.
+            if self._fanouts.is_current(fanout):
+                self.accepted &= fanout.deliver_to(piece, publication)
             else:
                 for target in piece:
-                    self.accepted &= self._bring_if_wanted(target)
+                    self.accepted &= self._deliver_if_subscribed(target)
             if slices.is_over() and self._next < len(targets):
                 if self._connection is not None:
                     self._runtime.turn.batch.unfinished_publishers.append(self._connection)
                 return False
-        fanout.has_delivered()
+        fanout.finish_delivery()
         return True
 
-    def _bring_if_wanted(self, target: Target) -> bool:
-        """Deliver to a session of which something may have changed since; ``False`` if its queue refused."""
+    def _deliver_if_subscribed(self, target: Target) -> bool:
+        """Deliver to a session if it still has a matching subscription; ``False`` if its queue refused."""
         session = target.session
         if self._session_of(session.client_id) is not session:
             return True

@@ -1,4 +1,4 @@
-"""Who gets a topic's messages: one target for each session, sorted by how a message reaches it."""
+"""Delivery targets of a topic: one for each session, sorted by how messages are delivered to it."""
 
 from __future__ import annotations
 
@@ -41,89 +41,89 @@ class Target:
         self._subscriptions = subscriptions
         self.session = session
         self.qos = qos
-        """The highest that any of the filters was granted (MQTT-3.3.4-2)."""
+        """The highest QoS granted for any of the filters (MQTT-3.3.4-2)."""
         self.retain_as_published = retain_as_published
         self.no_local = no_local
-        """Whether any of the filters asks not to get the client's own messages."""
+        """Whether any of the subscriptions has No Local."""
         self.identifiers = identifiers
         self.subscription = subscription
-        """One of them, for hooks: that of the highest QoS."""
+        """The subscription with the highest QoS, for hooks."""
         self.own = own
-        """The target for its own messages, where ``no_local``: ``None`` if all of the filters ask for that."""
+        """With ``no_local``: the target for the client's own messages; ``None`` if all have No Local."""
 
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
-        """All of the filters that match."""
+        """All matching subscriptions."""
         return (self.subscription,) if self._subscriptions is None else self._subscriptions
 
     @property
     def shares_bytes(self) -> bool:
-        """Whether the packets for this session are those of many others."""
+        """Whether this session takes the same packets as others."""
         return not (
             self.retain_as_published or self.no_local or self.identifiers or self.session.has_packets_of_its_own
         )
 
 
 DENIED: Final = 0
-"""A target that may not receive the topic, of which nobody wants to hear."""
-PLAIN: Final = 1
-"""One that is delivered to by itself."""
+"""The session may not receive the topic, and no hook must see the denial."""
+INDIVIDUAL: Final = 1
+"""Messages are delivered individually."""
 UNKNOWN: Final = 2
-"""The same, until it is known whether it may receive the topic."""
+"""Messages are delivered individually until it is known whether the session may receive the topic."""
 SHARED: Final = 4
-"""This, or the protocol version :data:`V5`: one that takes the packets of that version that others take too."""
+"""This value, or the protocol version :data:`V5`: the session takes the same packets as others of its version."""
 
 
-def part_of(runtime: Runtime, target: Target, topic: str, watched: bool) -> int:
-    """How messages of a topic reach a target; ``watched`` where a hook must see each delivery."""
+def delivery_path(runtime: Runtime, target: Target, topic: str, watched: bool) -> int:
+    """Return how messages of a topic are delivered to a target; ``watched`` if a hook must see each delivery."""
     authorize_receive = runtime.hooks.authorize_receive
     session = target.session
     if authorize_receive.active:
         right = known_right(session, topic)
         if right is None:
-            return UNKNOWN if authorize_receive.asks_one else PLAIN
+            return UNKNOWN if authorize_receive.asks_one else INDIVIDUAL
         if not right:
-            return PLAIN if watched else DENIED
+            return INDIVIDUAL if watched else DENIED
     if watched or not target.shares_bytes:
-        return PLAIN
+        return INDIVIDUAL
     return V5 if session.version == V5 else SHARED
 
 
-class Sorted:
-    """A topic's targets by how its messages reach them."""
+class SortedTargets:
+    """A topic's targets, sorted by how messages are delivered to them."""
 
-    __slots__ = ("denied", "plain", "served", "shared", "targets", "unknown")
+    __slots__ = ("denied", "individual", "served", "shared", "targets", "unknown")
 
     def __init__(self, targets: tuple[Target, ...]) -> None:
         self.targets = targets
         self.served = targets
-        """All but those that are denied,"""
+        """The targets that are not denied."""
         self.denied = 0
-        """and how many those are."""
+        """The number of denied targets."""
         self.shared: list[tuple[int, list[Session]]] = []
-        """By version class, 4 or 5."""
-        self.plain: list[Target] = []
+        """Sessions that share packets, by version class, 4 or 5."""
+        self.individual: list[Target] = []
         self.unknown: list[Session] = []
-        """Sessions of which it may be learned whether they may receive the topic."""
+        """Sessions whose right to receive the topic may become known."""
 
 
-def sort_targets(runtime: Runtime, topic: str, targets: Iterable[Target], watched: bool) -> Sorted:
-    """Sort what :func:`merge` has made."""
-    made = Sorted(tuple(targets))
+def sort_targets(runtime: Runtime, topic: str, targets: Iterable[Target], watched: bool) -> SortedTargets:
+    """Sort the targets that :func:`merge` returns."""
+    made = SortedTargets(tuple(targets))
     shared: dict[int, list[Session]] = {}
     served: list[Target] = []
     for target in made.targets:
-        part = part_of(runtime, target, topic, watched)
-        if part == DENIED:
+        path = delivery_path(runtime, target, topic, watched)
+        if path == DENIED:
             continue
         served.append(target)
-        if part == PLAIN:
-            made.plain.append(target)
-        elif part == UNKNOWN:
-            made.plain.append(target)
+        if path == INDIVIDUAL:
+            made.individual.append(target)
+        elif path == UNKNOWN:
+            made.individual.append(target)
             made.unknown.append(target.session)
         else:
-            shared.setdefault(part, []).append(target.session)
+            shared.setdefault(path, []).append(target.session)
     if len(served) < len(made.targets):
         made.served = tuple(served)
         made.denied = len(made.targets) - len(served)
@@ -132,7 +132,7 @@ def sort_targets(runtime: Runtime, topic: str, targets: Iterable[Target], watche
 
 
 def merge(subscribers: Sequence[Subscriber], session_of: Callable[[str], Session | None]) -> list[Target]:
-    """One target for each client, whatever the number of its filters that match."""
+    """Return one target for each client, however many of its filters match."""
     first: dict[str, Subscription] = {}
     several: dict[str, list[Subscription]] = {}
     for subscriber in subscribers:
@@ -156,13 +156,13 @@ def merge(subscribers: Sequence[Subscriber], session_of: Callable[[str], Session
 def _target_of_one(session: Session, only: Subscription) -> Target:
     identifier = only.identifier
     identifiers = () if identifier is None else (identifier,)
-    # MQTT-3.8.3-4: a group has no No Local, whatever a plugin or a store says. Its message would go to nobody.
+    # MQTT-3.8.3-4: a shared subscription never has No Local, whatever a plugin or store says: messages would be lost.
     no_local = only.no_local and only.share_group is None
     return Target(session, only.qos, only.retain_as_published, no_local, identifiers, only)
 
 
 def target_of(session: Session, subscriptions: Sequence[Subscription]) -> Target:
-    """What a session's matching subscriptions come to together."""
+    """Return the target that combines all matching subscriptions of a session."""
     if len(subscriptions) == 1:
         return _target_of_one(session, subscriptions[0])
     best = max(subscriptions, key=lambda subscription: subscription.qos)

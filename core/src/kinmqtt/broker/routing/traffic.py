@@ -1,4 +1,4 @@
-"""Who publishes how much to which topic, added up between two samples; counted where the rights are remembered."""
+"""Sums up, between two samples, how much each client publishes to each topic; counted in the connections' routes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final, Protocol
 
 from kinmqtt_spi.services.metric import Traffic, TrafficSnapshot
 
-MOST_PAIRS: Final = 100_000
-"""Clients and topics that are told of singly: some tens of megabytes. What further ones publish is told as a sum."""
+MAX_PAIRS: Final = 100_000
+"""The most pairs of client and topic reported singly (some tens of megabytes); the others are reported as a sum."""
 
-MOST_NAME_BYTES: Final = 16 << 20
-"""What their names may take: a client may choose names of 64 KB."""
+MAX_NAME_BYTES: Final = 16 << 20
+"""The most bytes for their names: a client may choose names of 64 KB."""
 
 AT_ONCE: Final = 1000
-"""Connections and topics that are looked at in one reactor turn, in about a millisecond."""
+"""The connections and topics processed in one reactor turn, in about a millisecond."""
 
 
 class Counted(Protocol):
-    """Where packets are counted until they are added up."""
+    """A counter of packets that is collected into the ledger."""
 
     topic: str
     messages: int
@@ -27,37 +27,37 @@ class Counted(Protocol):
 
 
 class Counts(Protocol):
-    """What has such counts: a connection."""
+    """An owner of counters: a connection."""
 
     def count_routes(self) -> int:
-        """Note them in the ledger; answers how many there were, also of those that have counted nothing."""
+        """Add its counters to the ledger; returns their number, including those at 0."""
 
 
 class TrafficLedger:
-    """What clients have published since the last snapshot."""
+    """The messages and bytes that clients have published since the last snapshot."""
 
-    def __init__(self, active: bool, most_pairs: int = MOST_PAIRS, most_name_bytes: int = MOST_NAME_BYTES) -> None:
-        """Where it is not ``active`` nobody wants to know."""
+    def __init__(self, active: bool, max_pairs: int = MAX_PAIRS, max_name_bytes: int = MAX_NAME_BYTES) -> None:
+        """``active``: whether a plugin uses the samples; otherwise nothing is recorded."""
         self.active = active
-        self._most_pairs = most_pairs
-        self._most_name_bytes = most_name_bytes
+        self._most_pairs = max_pairs
+        self._most_name_bytes = max_name_bytes
         self._size = 0
-        """Pairs,"""
+        """The number of pairs."""
         self._name_bytes = 0
-        """and what their names take."""
+        """The size of their names."""
         self._pairs: dict[str, dict[str, Traffic]] = {}
-        """By client and topic, in the form in which they are handed over."""
+        """By client and topic."""
         self._others = (0, 0)
 
-    def note(self, client_id: str, counted: Counted) -> None:
-        """Take over what has been counted; it begins anew."""
+    def add(self, client_id: str, counted: Counted) -> None:
+        """Add one counter of a client, and reset it."""
         if self.active:
-            self.note_all(client_id, (counted,))
+            self.add_all(client_id, (counted,))
         else:
             counted.messages = counted.bytes = 0
 
-    def note_all(self, client_id: str, counted: Iterable[Counted]) -> None:
-        """The same of many of one client."""
+    def add_all(self, client_id: str, counted: Iterable[Counted]) -> None:
+        """Add many counters of a client, and reset them."""
         pairs = self._pairs.get(client_id)
         client_bytes = _memory_bytes(client_id)
         for each in counted:
@@ -82,8 +82,8 @@ class TrafficLedger:
                 pairs = self._pairs[client_id] = {}
             pairs[topic] = Traffic(client_id, topic, messages, size)
 
-    def taken(self, at: float, node: str) -> TrafficSnapshot:
-        """What there was since the last time; it begins anew. ``at`` in seconds since the epoch."""
+    def take_snapshot(self, at: float, node: str) -> TrafficSnapshot:
+        """Return the traffic since the last snapshot, and reset it; ``at`` in seconds since the epoch."""
         pairs, self._pairs = self._pairs, {}
         others, self._others = self._others, (0, 0)
         self._size = self._name_bytes = 0
@@ -92,42 +92,44 @@ class TrafficLedger:
 
 
 class TrafficSampling:
-    """Adds up what all connections have counted, some of them in each reactor turn, and then tells of it.
+    """Collects the counters of all connections, some in each reactor turn, and then reports the sample.
 
-    What comes meanwhile is told with it, or the next time; each packet once.
+    Packets received meanwhile are in this sample or in the next; each is counted once.
     """
 
-    def __init__(self, call_soon: Callable[[Callable[[], object]], object], tell: Callable[[float], object]) -> None:
-        """``call_soon`` makes a call in the next reactor turn; ``tell`` is handed the moment of the sample."""
+    def __init__(
+        self, call_soon: Callable[[Callable[[], object]], object], report: Callable[[float], object]
+    ) -> None:
+        """``call_soon`` makes a call in the next reactor turn; ``report`` is called with the time of the sample."""
         self._call_soon = call_soon
-        self._tell = tell
-        self._left: list[Counts] = []
+        self._report = report
+        self._remaining: list[Counts] = []
         self._at: float | None = None
-        """The moment of the sample that is under way, in seconds since the epoch."""
+        """The time of the current sample, in seconds since the epoch."""
         self._is_scheduled = False
 
     def begin(self, at: float, connections: Iterable[Counts]) -> None:
-        """A sample of this moment. One that is still under way is brought to its end before."""
+        """Start a sample of this time; finish the previous one first."""
         self.finish()
         self._at = at
-        self._left = list(connections)
-        self._go_on()
+        self._remaining = list(connections)
+        self._continue()
 
     def finish(self) -> None:
-        """Bring the one that is under way to its end, at once."""
-        left, self._left = self._left, []
-        for each in left:
+        """Finish the current sample at once, if there is one."""
+        remaining, self._remaining = self._remaining, []
+        for each in remaining:
             each.count_routes()
         at, self._at = self._at, None
         if at is not None:
-            self._tell(at)
+            self._report(at)
 
-    def _go_on(self) -> None:
-        left = self._left
-        looked_at = 0
-        while left and looked_at < AT_ONCE:
-            looked_at += 1 + left.pop().count_routes()
-        if not left:
+    def _continue(self) -> None:
+        remaining = self._remaining
+        processed = 0
+        while remaining and processed < AT_ONCE:
+            processed += 1 + remaining.pop().count_routes()
+        if not remaining:
             self.finish()
         elif not self._is_scheduled:
             self._is_scheduled = True
@@ -135,7 +137,7 @@ class TrafficSampling:
 
     def _next_turn(self) -> None:
         self._is_scheduled = False
-        self._go_on()
+        self._continue()
 
 
 def _memory_bytes(name: str) -> int:

@@ -1,4 +1,4 @@
-"""A large fan-out, sorted by client, so that who comes or goes changes one entry and not all of them."""
+"""A large fan-out, indexed by client id: a subscription change updates one entry instead of rebuilding all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kinmqtt.broker.routing.fanout import Fanout
-from kinmqtt.broker.routing.target import DENIED, PLAIN, UNKNOWN, Sorted, Target, part_of, target_of
+from kinmqtt.broker.routing.target import DENIED, INDIVIDUAL, UNKNOWN, SortedTargets, Target, delivery_path, target_of
 from kinmqtt_spi.values import Subscription
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session.session import Session
 
 
-class Roster:
-    """Everybody who gets the messages of one topic that very many want."""
+class IncrementalFanout:
+    """The subscribers of one topic with very many, updated entry by entry."""
 
     __slots__ = (
         "_denied",
         "_groups",
-        "_plain",
+        "_individual",
         "_runtime",
         "_session_of",
         "_shared",
@@ -41,7 +41,7 @@ class Roster:
         groups: dict[GroupKey, Group],
         watched: bool,
     ) -> None:
-        """For ``watched`` see :class:`~kinmqtt.broker.routing.fanout.Fanout`."""
+        """For ``watched`` see :func:`~kinmqtt.broker.routing.target.delivery_path`."""
         self._runtime = runtime
         self._session_of = session_of
         self.topic = topic
@@ -49,7 +49,7 @@ class Roster:
         self._watched = watched
         self._groups = groups
         self._targets: dict[str, Target] = {}
-        self._plain: dict[str, Target] = {}
+        self._individual: dict[str, Target] = {}
         self._shared: dict[int, dict[str, Session]] = {}
         self._unknown: dict[str, Session] = {}
         self._denied: set[str] = set()
@@ -60,34 +60,34 @@ class Roster:
         return len(self._targets)
 
     def fanout(self, generation: int) -> Fanout:
-        """The fan-out as it is now."""
+        """Return the current fan-out."""
         for client_id in tuple(self._unknown):
-            # Meanwhile authorizers may have answered for good.
+            # Authorizers may have given an answer to cache since.
             self._put(client_id, self._targets[client_id])
         targets = tuple(self._targets.values())
         served = targets
         if self._denied:
             served = tuple([target for id, target in self._targets.items() if id not in self._denied])
-        ordered = Sorted(targets)
+        ordered = SortedTargets(targets)
         ordered.served = served
         ordered.denied = len(self._denied)
         ordered.shared = [
             (version, list(sessions.values())) for version, sessions in self._shared.items() if sessions
         ]
-        ordered.plain = list(self._plain.values())
+        ordered.individual = list(self._individual.values())
         ordered.unknown = list(self._unknown.values())
         return Fanout(self._runtime, generation, self.topic, ordered, tuple(self._groups.values()))
 
     def subscribed(self, client_id: str, subscription: Subscription) -> None:
-        """A client has made, or replaced, a subscription that matches the topic."""
+        """Add or replace a client's subscription that matches the topic."""
         self._change(client_id, subscription.filter, subscription)
 
     def unsubscribed(self, client_id: str, filter: str) -> None:
-        """A client has given up a subscription that matches the topic."""
+        """Remove a client's subscription that matches the topic."""
         self._change(client_id, filter, None)
 
     def changed(self, client_id: str) -> bool:
-        """What a session can take is another, or there is none any more; ``False`` where it is not among these."""
+        """Update the entry of a session that has changed or ended; ``False`` if there is none."""
         target = self._targets.get(client_id)
         if target is None:
             return False
@@ -98,11 +98,11 @@ class Roster:
         return True
 
     def group_began(self, key: GroupKey, group: Group) -> None:
-        """There is a shared subscription that matches the topic."""
+        """Add a shared subscription that matches the topic."""
         self._groups[key] = group
 
     def group_ended(self, key: GroupKey) -> None:
-        """A shared subscription has no members any more."""
+        """Remove a shared subscription that has no members any more."""
         self._groups.pop(key, None)
 
     def _change(self, client_id: str, filter: str, subscription: Subscription | None) -> None:
@@ -117,23 +117,23 @@ class Roster:
             self._put(client_id, target_of(session, matching))
 
     def _put(self, client_id: str, target: Target) -> None:
-        part = part_of(self._runtime, target, self.topic, self._watched)
+        path = delivery_path(self._runtime, target, self.topic, self._watched)
         self._targets[client_id] = target
         self._unknown.pop(client_id, None)
-        self._plain.pop(client_id, None)
-        if part == DENIED:
+        self._individual.pop(client_id, None)
+        if path == DENIED:
             self._denied.add(client_id)
-        elif part == PLAIN:
-            self._plain[client_id] = target
-        elif part == UNKNOWN:
-            self._plain[client_id] = target
+        elif path == INDIVIDUAL:
+            self._individual[client_id] = target
+        elif path == UNKNOWN:
+            self._individual[client_id] = target
             self._unknown[client_id] = target.session
         else:
-            self._shared.setdefault(part, {})[client_id] = target.session
+            self._shared.setdefault(path, {})[client_id] = target.session
 
     def _remove(self, client_id: str) -> None:
         self._targets.pop(client_id, None)
-        self._plain.pop(client_id, None)
+        self._individual.pop(client_id, None)
         self._unknown.pop(client_id, None)
         self._denied.discard(client_id)
         for sessions in self._shared.values():
