@@ -806,7 +806,7 @@ def test_release_of_what_is_not_asked_for_stops_the_assembly() -> None:
 
 @pytest.mark.parametrize("topics", [False, True])
 def test_refused_publishes_of_mqtt_3_are_in_the_log(topics: bool) -> None:
-    """Their publisher can't be told: a line says so, once for each connection and rule; they count as received."""
+    """MQTT 3 can't report them to the publisher: they are logged once for each connection and rule, and counted."""
     limiter = Limiter(ResourceKind.PUBLISH, REJECT, topics)
     house = House(plugins={"limiter": limiter})
     peer = house.connect("a")
@@ -815,7 +815,7 @@ def test_refused_publishes_of_mqtt_3_are_in_the_log(topics: bool) -> None:
         for _ in range(3):
             peer.publish("t", b"x", qos=1)
 
-    lines = [event for event in events if "its publisher can't be told" in event["log_format"]]
+    lines = [event for event in events if "can't report this to the publisher" in event["log_format"]]
     assert [event["rule"] for event in lines] == ["enough"]
     assert house.broker.runtime.statistics.messages_received.value == 3
 

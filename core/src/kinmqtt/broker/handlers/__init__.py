@@ -1,1 +1,1 @@
-"""What carries out each packet that a client sends."""
+"""Handlers of the packets that clients send."""

@@ -1,4 +1,4 @@
-"""PUBACK, PUBREC, PUBREL and PUBCOMP of a client (section 4.3)."""
+"""Handlers of PUBACK, PUBREC, PUBREL and PUBCOMP (section 4.3)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _PUBCOMP: Final = PacketType.PUBCOMP
 
 
 def puback(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """A PUBACK."""
+    """Handle a PUBACK."""
     return _acknowledged(connection, frame, body, _PUBACK, 0x40)
 
 
 def pubrec(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """A PUBREC."""
+    """Handle a PUBREC."""
     return _acknowledged(connection, frame, body, _PUBREC, 0x50)
 
 
 def pubcomp(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """A PUBCOMP."""
+    """Handle a PUBCOMP."""
     return _acknowledged(connection, frame, body, _PUBCOMP, 0x70)
 
 
@@ -70,7 +70,7 @@ def _acknowledged(
 
 
 def _read_acknowledgement(connection: Connection, frame: bytes, body: int, first_byte: int) -> tuple[int, int]:
-    """The packet identifier and reason; nearly every acknowledgement is four bytes long and a success."""
+    """Returns packet identifier and reason; nearly every acknowledgement has four bytes and succeeds."""
     if len(frame) == 4 and frame[0] == first_byte:
         packet_id = frame[2] << 8 | frame[3]
         if packet_id:
@@ -80,7 +80,7 @@ def _read_acknowledgement(connection: Connection, frame: bytes, body: int, first
 
 
 def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """A PUBREL: the identifier of a QoS 2 message may be used anew."""
+    """Handle a PUBREL: release the packet identifier of a QoS 2 message."""
     session = session_of(connection)
     packet_id, _ = _read_acknowledgement(connection, frame, body, 0x62)
     reason = session.incoming.close(packet_id)
@@ -90,7 +90,7 @@ def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
     if reason is _SUCCESS or connection.version != V5:
         answer = success(PacketType.PUBCOMP, packet_id)
     else:
-        connection.unacknowledged += 1  # The answer takes it off again: nothing was counted for this identifier.
+        connection.unacknowledged += 1  # Balances the decrement on sending: this identifier was not counted.
         answer = with_reason(PacketType.PUBCOMP, packet_id, reason)
     turn.acknowledge(connection, answer)
     return None

@@ -1,4 +1,4 @@
-"""Enhanced authentication: the exchange of AUTH packets, and re-authentication (section 4.12)."""
+"""Handlers of AUTH: enhanced authentication and re-authentication (section 4.12)."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def _connect_of(connection: Connection) -> Connect | None:
 
 
 async def exchange(connection: Connection, data: bytes | None) -> None:
-    """Take one step of the exchange that CONNECT began, with the client's ``data``; the last opens the session.
+    """Run one step of the exchange with the client's ``data``; the last step opens the session.
 
-    Raises :class:`~kinmqtt.broker.handlers.connack.Refused` where the client is rejected.
+    Raises :class:`~kinmqtt.broker.handlers.connack.Refused` if the client is rejected.
     """
     authentication = connection.authentication
     if authentication is None:
-        raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication is under way")
+        raise Refused(ReasonCode.BAD_AUTHENTICATION_METHOD, "no authentication is in progress")
     step = ExchangeStep(authentication.method, data, authentication.state, authentication.request)
     ruling = await while_connected(connection, connection.link.listener.exchange(step))
     if connection.is_closed():
@@ -82,7 +82,7 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
     authentication = connection.authentication
     session = connection.session
     if authentication is None or session is None:
-        raise Refused(ReasonCode.PROTOCOL_ERROR, "no authentication to repeat")
+        raise Refused(ReasonCode.PROTOCOL_ERROR, "re-authentication without an authentication method")
     if connection.state is State.CONNECTED:
         connection.enter(State.REAUTHENTICATING)
     step = ExchangeStep(
@@ -115,14 +115,14 @@ async def _reauthenticate(connection: Connection, packet: Auth) -> None:
 def _same_user(
     connection: Connection, authentication: Authentication, session: Session, ruling: HookVerdict
 ) -> Identity:
-    """Returns the identity after re-authentication; raises :class:`Refused` where it failed or names another user."""
+    """Returns the identity after re-authentication; raises :class:`Refused` if it failed or changed the user."""
     decision = ruling.decision
     if not decision.allowed:
         notify_refused(connection, authentication.request, ruling)
         raise Refused(decision.reason, decision.text or "re-authentication failed", by=ruling.by)
     identity = identity_of(decision)
     if identity.username_of(authentication.request) != session.client.username:
-        refused = deny(ReasonCode.NOT_AUTHORIZED, "re-authentication is for the same user")
+        refused = deny(ReasonCode.NOT_AUTHORIZED, "re-authentication must be by the same user")
         notify_refused(connection, authentication.request, ruling._replace(decision=refused))
         raise Refused(refused.reason, refused.text, by=ruling.by)
     return identity
@@ -136,4 +136,4 @@ def _send_auth(connection: Connection, reason: ReasonCode, data: bytes | None) -
     if data is not None:
         properties = properties.replace(authentication_data=data)
     if not connection.send_packet(Auth(reason, properties)):
-        raise Refused(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as this step")
+        raise Refused(ReasonCode.PACKET_TOO_LARGE, "the AUTH packet exceeds the client's maximum packet size")

@@ -1,4 +1,4 @@
-"""What several handlers need."""
+"""Helpers shared by handlers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def session_of(connection: Connection) -> Session:
-    """The session of a connected client; raises :class:`ProtocolError` where there is none."""
+    """Returns the session of a connected client; raises :class:`ProtocolError` if there is none."""
     session = connection.session
     if session is None:
         raise ProtocolError("no session")

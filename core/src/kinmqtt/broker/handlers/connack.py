@@ -1,4 +1,4 @@
-"""The answer to CONNECT: the properties of a CONNACK, and refusals (section 3.2)."""
+"""CONNACK: its properties, and rejected clients (section 3.2)."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 _BROKER_ONLY: Final = frozenset(
     {"assigned_client_identifier", "authentication_method", "authentication_data", "session_expiry_interval"}
 )
-"""Properties of a CONNACK that state facts of the session; plugins can't change them."""
+"""CONNACK properties that plugins can't change, because they describe the session."""
 
 
 class Refused(Exception):
-    """The client is rejected: by a CONNACK with a reason, or by a disconnect alone."""
+    """Raised to reject a client, by a CONNACK with a reason or only by closing."""
 
     def __init__(
         self, reason: ReasonCode, text: str, server_reference: str | None = None, *, by: str = "", hint: str = ""
     ) -> None:
-        """``server_reference`` is another server for the client (section 4.13)."""
+        """``server_reference`` names another server for the client (section 4.13)."""
         super().__init__(text)
         self.reason = reason
         self.text = text
         self.server_reference = server_reference
         self.by = by
-        """The plugin that rejected the client; empty where it is unknown or the broker did."""
+        """The plugin that rejected the client; empty if unknown, or if the broker did."""
         self.hint = hint
-        """An addition for the log; the client does not get it."""
+        """Text for the log only; not sent to the client."""
 
 
 def refused_by_plugin(outcome: Drop | Reject | Disconnect) -> Refused:
-    """Returns the refusal for a plugin's answer; a drop counts as "not authorized"."""
+    """Returns the error for a plugin's answer; :class:`Drop` counts as "not authorized"."""
     reason = ReasonCode.NOT_AUTHORIZED if isinstance(outcome, Drop) else outcome.reason
-    return Refused(reason, outcome.text or "refused by a plugin")
+    return Refused(reason, outcome.text or "rejected by a plugin")
 
 
 async def or_refuse(connection: Connection, packet: Connect | None, work: Coroutine[Any, Any, None]) -> None:
-    """Run a step of connecting or authenticating; a :class:`Refused` ends the connection as its version has it.
+    """Run a step of connecting or authenticating; on :class:`Refused`, reject the client.
 
     ``packet`` is the client's CONNECT, for the log.
     """
@@ -65,13 +65,13 @@ def _refuse(connection: Connection, packet: Connect | None, refused: Refused) ->
     if refused.server_reference is not None and connection.version == V5:
         properties = Properties(server_reference=refused.server_reference)
         connection.send_packet(Connack(False, refused.reason, properties))
-        connection.close(f"sent to {refused.server_reference}")
+        connection.close(f"redirected to {refused.server_reference}")
         return
     connection.fail(refused.reason, refused.text, _refused_line(connection, packet, refused))
 
 
 def _refused_line(connection: Connection, packet: Connect | None, refused: Refused) -> str:
-    """Returns the beginning of the log line: the client, by its CONNECT, and the plugin that rejected it."""
+    """Returns the beginning of the log line: the client as named in CONNECT, and the plugin that rejected it."""
     who = connection.name
     if connection.session is None and packet is not None:
         certified = connection.link.certificate_username
@@ -101,7 +101,7 @@ def connack_properties(connection: Connection, packet: Connect, session: Session
 
 
 def _own_properties(connection: Connection, packet: Connect, session: Session, data: bytes | None) -> Properties:
-    """Returns the broker's own properties; those with the value that the client assumes anyway are left out."""
+    """Returns the broker's own properties, without those that equal what the client assumes."""
     limits = connection.limits
     values: dict[str, Any] = {"receive_maximum": limits.receive_maximum}
     values["maximum_packet_size"] = limits.max_packet_bytes
@@ -126,7 +126,7 @@ def _own_properties(connection: Connection, packet: Connect, session: Session, d
 
 
 def _within_limits(wanted: Properties, own: Properties, session: Session) -> Properties:
-    """Returns the properties that plugins want, without what exceeds the broker's own."""
+    """Returns the properties wanted by plugins, limited to the broker's own values."""
     values = {name: value for name, value in wanted.present.items() if name not in _BROKER_ONLY}
     values.update({name: value for name, value in own.present.items() if name in _BROKER_ONLY})
     limits = {
@@ -144,7 +144,7 @@ def _within_limits(wanted: Properties, own: Properties, session: Session) -> Pro
 
 
 def _with_keep_alive(connection: Connection, packet: Connect, properties: Properties) -> Properties:
-    """Set the keep alive that plugins want, within the broker's limit, on the connection (MQTT-3.1.2-22).
+    """Set the keep alive wanted by plugins on the connection, within the broker's limit (MQTT-3.1.2-22).
 
     Returns the properties with ``server_keep_alive`` only where it differs from CONNECT's.
     """

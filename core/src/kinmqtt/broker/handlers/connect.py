@@ -1,4 +1,4 @@
-"""CONNECT: the packet, limiters, plugins that intercept it, and the start of authentication (section 3.1)."""
+"""Handler of CONNECT: limiters, interceptors and the start of authentication (section 3.1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """Handle CONNECT. One of another protocol gets no answer: its client can't read it (MQTT-3.1.2-1)."""
+    """Handle CONNECT. A CONNECT of another protocol gets no answer, which its client couldn't read (MQTT-3.1.2-1)."""
     level = peek_version(frame, body)
     if level is not None:
         connection.version = level if level in (V31, V311, V5) else _nearest(level)
@@ -41,7 +41,7 @@ def connect(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 
 def _nearest(level: int) -> int:
-    """Returns the version in which to answer an unknown level; some brokers' bridges set its highest bit."""
+    """Returns the version for answering an unknown level; some brokers' bridges set its highest bit."""
     return V5 if level & 0x7F >= V5 else V311
 
 
@@ -92,7 +92,7 @@ def _ask_limiters(connection: Connection, request: ConnectRequest) -> None:
 
 
 def _check_certificate(connection: Connection, request: ConnectRequest) -> None:
-    """Reject a client whose certificate should name its user and does not; CONNECT's user name is no substitute."""
+    """Reject a client whose certificate must give the user name and does not; CONNECT's can't replace it."""
     problem = connection.link.certificate_problem
     if problem is None:
         return
@@ -103,7 +103,7 @@ def _check_certificate(connection: Connection, request: ConnectRequest) -> None:
 
 
 async def _intercepted(connection: Connection, request: ConnectRequest) -> ConnectRequest:
-    """Returns the request as plugins changed it; raises :class:`Refused` where one rejects it."""
+    """Returns the request as changed by plugins; raises :class:`Refused` if one rejects it."""
     connect_received = connection.runtime.hooks.connect_received
     if not connect_received.active:
         return request

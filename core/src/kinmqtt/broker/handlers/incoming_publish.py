@@ -1,7 +1,7 @@
-"""One PUBLISH on its way from its packet to its acknowledgement, where it can't go out as it came.
+"""Processing of one PUBLISH that is not forwarded unchanged, from the packet to its acknowledgement.
 
-Each step goes on to the next one at once, or, where it has to wait for a plugin or a store, when the answer is there:
-:meth:`IncomingPublish._then` is the only place that waits.
+Each step calls the next one, at once or when a plugin or store has answered. Only :meth:`IncomingPublish._then`
+waits.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.inbound")
 
 CACHED_ROUTES: Final = 1024
-"""Topics a connection remembers its rights and fan-out for."""
+"""Topics whose rights and fan-out a connection caches."""
 
 LONGEST_CACHED_BYTES: Final = 256
-"""Of a topic that a connection remembers: those of one client take a megabyte at most."""
+"""Longest topic that a connection caches, so that the cache takes 1 MB at most."""
 
 LONGEST_REASON_BYTES: Final = 100
-"""Of a reason string in an acknowledgement."""
+"""Longest reason string in an acknowledgement."""
 
 _SUCCESS: Final = ReasonCode.SUCCESS
 _PUBACK: Final = PacketType.PUBACK
@@ -55,11 +55,11 @@ _PUBREC: Final = PacketType.PUBREC
 _DELIVERED: Final = Routed.DELIVERED
 
 _TOO_LONG: Final = ""
-"""Stands for the topic of an alias that is longer than may be: what comes by that alias is refused as it was."""
+"""Marks a topic alias whose topic was too long: later messages with that alias are refused too."""
 
 
 class IncomingPublish:
-    """A PUBLISH that is being carried out."""
+    """One PUBLISH and the state of its processing."""
 
     __slots__ = ("connection", "packet", "publication", "session")
 
@@ -68,10 +68,10 @@ class IncomingPublish:
         self.session = session
         self.packet = packet
         self.publication: Publication | None = None
-        """The message that is routed, once it is known."""
+        """The message for interceptors and routing; ``None`` until it is made."""
 
     def process(self, frame: bytes, body: int) -> bool | None:
-        """Take the steps until the message is acknowledged, or waits; ``True`` where what follows must wait."""
+        """Process the message; returns ``True`` if later packets must wait."""
         connection = self.connection
         packet = self.packet
         services = connection.services
@@ -81,7 +81,7 @@ class IncomingPublish:
         if packet.qos and not self._admit():
             return None
         if services.limiting.topics and connection.limited_to is not None:
-            # Before anybody else is asked: a flood must not reach authorizers either.
+            # Limiters come first, so that a flood does not reach the authorizers.
             stopped = self._ask_limiters(connection.limited_to)
             if stopped is not None:
                 return stopped
@@ -98,17 +98,17 @@ class IncomingPublish:
         return self._follow_route(route)
 
     def stop_by_limit(self, limit: LimitDecision) -> bool:
-        """Carry out what limiters have decided of a PUBLISH; ``True`` where the connection is closed for it."""
+        """Apply a limiter's refusal; returns ``True`` if it closed the connection."""
         if self.packet.properties is not NO_PROPERTIES:
             self._resolve_alias()
         if self.packet.qos and not self._admit():
             return False
         return self._stop_by_limit(limit)
 
-    # The one wait
+    # Waiting
 
     def _then(self, pending: Awaitable[Any], proceed: Callable[[Any], object]) -> bool | None:
-        """Go on when an answer is there; the client's next packets wait until then."""
+        """Call ``proceed`` with the pending answer; later packets of the client wait until then."""
         return self.connection.wait_for(run(self._wait(pending, proceed)))
 
     async def _wait(self, pending: Awaitable[Any], proceed: Callable[[Any], object]) -> None:
@@ -118,13 +118,13 @@ class IncomingPublish:
 
     @property
     def _is_current(self) -> bool:
-        """Whether the connection still uses the session: no other has taken it over, and it is not closed."""
+        """Whether the connection is open and still owns the session."""
         return self.connection.session is self.session and self.session.connection is self.connection
 
-    # Before the message is taken
+    # Before the message is accepted
 
     def _resolve_alias(self) -> None:
-        """Topic aliases of the client (section 3.3.2.3.4), and what a client must not send."""
+        """Resolve the topic alias (section 3.3.2.3.4), and reject properties that a client must not send."""
         connection = self.connection
         limits = connection.runtime.limits
         packet = self.packet
@@ -150,7 +150,7 @@ class IncomingPublish:
         packet.topic = topic
 
     def _problem_with_topics(self) -> str | None:
-        """What no message may have beside its own topic; ``None`` where all is well."""
+        """Returns what is wrong with the alias's topic or the response topic; ``None`` if nothing is."""
         packet = self.packet
         if packet.topic == _TOO_LONG:
             return "the topic of its alias: it is too long"
@@ -160,7 +160,7 @@ class IncomingPublish:
         return None if problem is None else f"the response topic: {problem}"
 
     def _admit(self) -> bool:
-        """Count a QoS 1 or 2 message against the receive maximum; ``False`` for a repetition that was answered."""
+        """Count a QoS 1 or 2 message against the receive maximum; ``False`` for a duplicate, which is answered."""
         connection = self.connection
         packet = self.packet
         if packet.qos == 2 and packet.packet_id in self.session.incoming.packet_ids:
@@ -172,10 +172,10 @@ class IncomingPublish:
         return True
 
     def _ask_limiters(self, resource: Resource) -> bool | None:
-        """Ask a limiter that looks at topics; ``None`` to go on."""
+        """Ask the limiters that use topics; returns ``None`` to continue."""
         connection = self.connection
         topic = self.packet.topic
-        # Of a topic that is refused in any case, and may be a long one, nobody is to remember anything.
+        # A topic that is too long is refused anyway: limiters must not store it.
         if topic and connection.runtime.limits.problem_with_length(topic) is None:
             resource = evolve(resource, topic=topic)
         limit = connection.acquire_for_packet(resource, 1)
@@ -200,16 +200,16 @@ class IncomingPublish:
         return False
 
     def _log_limited(self, rule: str) -> None:
-        """A line in the log, once for each connection and rule: no packet of MQTT 3 can tell its client."""
+        """Log a limited PUBLISH, once for each connection and rule: MQTT 3 can't report it to the client."""
         if self.connection.first_to_log(rule):
             log.info(
-                "{client}: a PUBLISH is limited by {rule}; it goes to nobody, and its publisher can't be told",
+                "{client}: a PUBLISH is dropped, limited by {rule}; MQTT 3 can't report this to the publisher",
                 client=self.connection.name,
                 rule=rule,
             )
 
     def _ask_for_route(self, key: bytes) -> bool | None:
-        """Ask whether the client may publish to the topic, which is ``key`` in bytes."""
+        """Ask whether the client may publish to the topic; ``key`` is the topic in bytes."""
         connection = self.connection
         packet = self.packet
         limits = connection.runtime.limits
@@ -232,11 +232,11 @@ class IncomingPublish:
     def _authorized(
         self, key: bytes, request: AuthorizationRequest, routes: dict[bytes, TopicRoute], ruling: HookVerdict
     ) -> None:
-        """Authorizers have answered after a while."""
+        """Continue when the authorizers have answered."""
         connection = self.connection
         connection.runtime.rights.report_denial(request, ruling)
         route = TopicRoute(self.packet.topic, ruling)
-        if connection.routes is routes:  # Else the rules have changed since, and the answer is for this message only.
+        if connection.routes is routes:  # Otherwise the rules changed meanwhile: use the answer once.
             self._remember(key, route)
         if self._is_current:
             self._follow_route(route)
@@ -251,14 +251,14 @@ class IncomingPublish:
                 routes = connection.routes = {}
             old = routes.get(key)
             if old is not None:
-                # Its answer has expired.
+                # The cached answer has expired.
                 connection.services.traffic.add(self.session.client_id, old)
             routes[key] = route
             route.remembered = True
         return route
 
     def _follow_route(self, route: TopicRoute) -> bool | None:
-        """The route is known: refuse, drop, or make a message and ask the intercepts about it."""
+        """Refuse or drop the message according to its route, or pass it to the interceptors."""
         connection = self.connection
         packet = self.packet
         services = connection.services
@@ -291,7 +291,7 @@ class IncomingPublish:
             self._intercepted(outcome)
 
     def _intercepted(self, outcome: Any) -> bool | None:
-        """Go on with what the intercepts made of the message."""
+        """Continue with the interceptors' result."""
         publication = self.publication
         if isinstance(outcome, Message) and publication is not None:
             if outcome is not publication.message:
@@ -310,7 +310,7 @@ class IncomingPublish:
         return None
 
     def _from_plugin(self, message: Message, original: Message) -> Publication | None:
-        """The message that a plugin made of another; ``None`` where it is refused."""
+        """Returns a publication of the message that a plugin made from another; ``None`` if it is refused."""
         runtime = self.connection.runtime
         limits = runtime.limits
         topic = self.packet.topic
@@ -318,7 +318,7 @@ class IncomingPublish:
             check_made_names(limits, message, original)
             runtime.rights.spaces.check(message.topic, topic)
         except ValueError as error:
-            log.error("a plugin made an unfit message of one to {topic!r}: {error}", topic=topic, error=error)
+            log.error("a plugin made an invalid message from one to {topic!r}: {error}", topic=topic, error=error)
             self._refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "a plugin failed")
             return None
         problem = limits.problem_with_topics(message.topic, message.properties)
@@ -327,17 +327,17 @@ class IncomingPublish:
             return None
         return Publication.of(message)
 
-    # From here on the message is the broker's
+    # After the message is accepted
 
     def _accept(self, publication: Publication, fanout: Fanout | None) -> bool | None:
-        """Retain and route the message, which is accepted."""
+        """Accept the message: retain and route it."""
         connection = self.connection
         packet = self.packet
         session = self.session
         if packet.qos == 2:
             session.incoming.open(packet.packet_id)
-        # A QoS 2 message of a kept session comes again, under the same identifier, where this turn's writes are not
-        # kept.
+        # If this turn's writes fail to commit, the client of a persistent session sends a QoS 2 message again with
+        # the same identifier.
         routed = connection.services.publisher.take(
             publication,
             fanout,
@@ -371,10 +371,10 @@ class IncomingPublish:
         else:
             self._acknowledge(ReasonCode.NO_MATCHING_SUBSCRIBERS)
 
-    # The answer
+    # Acknowledgement
 
     def _acknowledge(self, reason: ReasonCode) -> None:
-        """Answer a message that was taken over, or is treated as if it were."""
+        """Acknowledge a message that was accepted or is treated as if it were."""
         packet = self.packet
         if not packet.qos:
             return
@@ -389,7 +389,7 @@ class IncomingPublish:
         connection.runtime.turn.acknowledge(connection, answer)
 
     def _open_inbound(self) -> None:
-        """Note a QoS 2 message that was taken over: a repetition must not be. Written with its deliveries."""
+        """Record the identifier of an accepted QoS 2 message to detect duplicates; written with its deliveries."""
         session = self.session
         packet_id = self.packet.packet_id
         session.incoming.open(packet_id)
@@ -399,7 +399,7 @@ class IncomingPublish:
             )
 
     def _refuse(self, reason: ReasonCode, text: str) -> None:
-        """Refuse the message. MQTT 3 can only close: its clients are answered as if all were well."""
+        """Refuse the message. MQTT 3 has no negative acknowledgement: its clients get a positive one."""
         packet = self.packet
         if not packet.qos:
             return
@@ -419,10 +419,10 @@ class IncomingPublish:
         connection.runtime.turn.acknowledge(connection, self._refusal(packet_type, reason, text))
 
     def _refusal(self, packet_type: PacketType, reason: ReasonCode, text: str) -> bytes:
-        """An acknowledgement with its reason string, where the client wants it and it fits (MQTT-3.4.2-2)."""
+        """Returns an acknowledgement, with a reason string if the client wants it and it fits (MQTT-3.4.2-2)."""
         connection = self.connection
         packet_id = self.packet.packet_id
-        # Cut so that the length of the packet stays one byte: acknowledgements are looked into on their way.
+        # Cut so that the remaining length is one byte: send_acknowledgement() reads fixed offsets.
         properties = connection.reason_string(text.encode()[:LONGEST_REASON_BYTES].decode(errors="ignore"))
         if properties:
             made = encode((Puback if packet_type is _PUBACK else Pubrec)(packet_id, reason, properties), V5)

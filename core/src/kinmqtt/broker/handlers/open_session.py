@@ -1,4 +1,4 @@
-"""From an authenticator's decision to CONNACK: names, redirect, will and session (sections 3.1 and 3.2)."""
+"""Opening of a session, from the authenticators' decision to CONNACK (sections 3.1 and 3.2)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from kinmqtt.broker.session.session import Session
 
 MAX_PACKET_ID: Final = 65_535
-"""The highest packet identifier, and the receive maximum of a client that names none."""
+"""The highest packet identifier, and the default receive maximum of a client."""
 
 
 def identity_of(decision: Decision) -> Identity:
-    """Returns the identity that an authenticator gave; an empty one where it only allowed the client."""
+    """Returns the identity given by an authenticator; an empty one if it only allowed the client."""
     return decision.identity if isinstance(decision, Authenticated) else Identity()
 
 
@@ -51,9 +51,9 @@ def notify_refused(connection: Connection, request: ConnectRequest, ruling: Hook
 
 
 async def conclude(connection: Connection, packet: Connect, request: ConnectRequest, ruling: HookVerdict) -> None:
-    """Carry out the authenticators' decision: open the session and send CONNACK.
+    """Apply the authenticators' decision: open the session and send CONNACK.
 
-    Raises :class:`~kinmqtt.broker.handlers.connack.Refused` where the client is rejected.
+    Raises :class:`~kinmqtt.broker.handlers.connack.Refused` if the client is rejected.
     """
     if connection.is_closed():
         return
@@ -64,7 +64,7 @@ async def conclude(connection: Connection, packet: Connect, request: ConnectRequ
     identity = identity_of(decision)
     client = _client_of(connection, packet, request, identity, anonymous=ruling.by == ANONYMOUS)
     if connection.authentication is not None:
-        # Re-authentication must be by the same client; the mechanism gets its names.
+        # Re-authentication must be by the same client: keep its names.
         connection.authentication.request = evolve(
             request,
             client_id=client.client_id,
@@ -85,10 +85,10 @@ async def conclude(connection: Connection, packet: Connect, request: ConnectRequ
 def _client_of(
     connection: Connection, packet: Connect, request: ConnectRequest, identity: Identity, *, anonymous: bool
 ) -> Client:
-    """Returns the client by its names: those the authenticator gave, else those of CONNECT."""
+    """Returns the client, with the authenticator's names or else those of CONNECT."""
     username = identity.username_of(request)
     if connection.authentication is not None and identity.username is None and not request.username_verified:
-        username = None  # Unverified: an authentication method names the user that it verified.
+        username = None  # Unverified: with enhanced authentication, the method gives the user name.
     client_id = identity.client_id or request.client_id
     limits = connection.runtime.limits
     _check_lengths(limits, client_id, username)
@@ -117,7 +117,7 @@ def _check_lengths(limits: LimitSettings, client_id: str, username: str | None) 
 
 
 def _check_characters(limits: LimitSettings, client_id: str, username: str | None) -> None:
-    """Check names that a plugin or a certificate may have given; those of CONNECT were checked before."""
+    """Check names given by a plugin or a certificate; those of CONNECT were checked before."""
     problem = limits.problem_with_characters(client_id)
     if problem is not None:
         raise Refused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"the client id: {problem}")
@@ -127,7 +127,7 @@ def _check_characters(limits: LimitSettings, client_id: str, username: str | Non
 
 
 async def _redirect(connection: Connection, client: Client) -> None:
-    """Raise :class:`Refused` where a plugin sends the client to another server."""
+    """Raise :class:`Refused` if a plugin redirects the client to another server."""
     choose_server = connection.runtime.hooks.choose_server
     if not choose_server.active:
         return
@@ -140,7 +140,7 @@ async def _redirect(connection: Connection, client: Client) -> None:
 
 
 async def _will_of(connection: Connection, packet: Connect, client: Client) -> Will | None:
-    """Returns the will as it would be published; raises :class:`Refused` where the client may not publish it."""
+    """Returns the will; raises :class:`Refused` if it is invalid or the client may not publish it."""
     if packet.will is None:
         return None
     will = packet.will
@@ -167,7 +167,7 @@ async def _will_of(connection: Connection, packet: Connect, client: Client) -> W
     ruling = await while_connected(connection, rights.ask(request))
     if not ruling.decision.allowed:
         rights.report_denial(request, ruling)
-        raise Refused(ruling.decision.reason, "the client may not leave this will", by=ruling.by)
+        raise Refused(ruling.decision.reason, "the will is not authorized", by=ruling.by)
     return Will(message, properties.will_delay_interval or 0)
 
 
@@ -184,11 +184,11 @@ async def _open_session(
     if connection.is_closed():
         return
     if session.persistent:
-        # CONNACK promises a session that survives a restart.
+        # CONNACK guarantees that the session survives a restart.
         try:
             await connection.runtime.turn.committed()
         except CommitFailed as error:
-            raise Refused(error.reason, "the session could not be kept") from error
+            raise Refused(error.reason, "the session could not be committed") from error
         if connection.is_closed():
             return
     _configure_connection(connection, request, client)
@@ -202,7 +202,7 @@ async def _open_session(
     connection.enter(State.CONNECTED)
     connection.accept()
     if not connection.send_packet(connack):
-        connection.close("its maximum packet size leaves no room for a CONNACK")
+        connection.close("the CONNACK exceeds the client's maximum packet size")
         return
     session.resume()
     connection.services.retained.send(session, subscriptions)
@@ -213,7 +213,7 @@ async def _open_session(
 async def _claim(
     connection: Connection, request: ConnectRequest, client: Client, will: Will | None
 ) -> tuple[Session, bool]:
-    """Claim the client's session; also returns whether it was present (section 3.2.2.1.1)."""
+    """Claim the client's session; returns it and whether it was present before (section 3.2.2.1.1)."""
     properties = request.properties
     opening = Opening(
         connection,
@@ -230,7 +230,7 @@ async def _claim(
     try:
         return await connection.services.sessions.open(opening)
     except CommitFailed as error:
-        raise Refused(error.reason, "what the session before has left could not be kept") from error
+        raise Refused(error.reason, "the previous session's state could not be committed") from error
     except MemoryShort as error:
         raise Refused(ReasonCode.SERVER_BUSY, "memory is short") from error
     except CapacityExceeded as error:
@@ -241,7 +241,7 @@ async def _claim(
 
 
 def _expiry_s(connection: Connection, request: ConnectRequest) -> int:
-    """Returns the session expiry interval in seconds; MQTT 3 has only "with the connection" and "never"."""
+    """Returns the session expiry interval in seconds; MQTT 3 sessions end with the connection or never expire."""
     if connection.version == V5:
         wanted = request.properties.session_expiry_interval or 0
     else:
@@ -275,7 +275,7 @@ def _notify_subscribed(connection: Connection, session: Session, made: Made) -> 
 
 
 def _notify_connected(connection: Connection, session: Session, present: bool, clean_start: bool) -> None:
-    """Count, log and record that the client is connected, and notify plugins."""
+    """Count, log and record the accepted client, and notify plugins."""
     runtime = connection.runtime
     runtime.statistics.connections_accepted.value += 1
     connection_log.connected(runtime.log_lines, session.client, connection.keep_alive_s, present)

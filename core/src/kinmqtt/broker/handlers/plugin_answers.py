@@ -1,4 +1,4 @@
-"""Waiting for plugins' answers about a client that may go meanwhile."""
+"""Waiting for plugins' answers while a client may disconnect."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 async def while_connected(connection: Connection, answer: Maybe[T]) -> T:
-    """Wait for plugins' answer about a client; the end of its connection cancels the wait.
+    """Wait for plugins' answer about a client; if its connection ends, the wait is cancelled.
 
-    The connection cancels what it holds in ``asked``, and the cancellation is raised here.
+    The connection then cancels its ``pending_answer``, which raises the cancellation here.
     """
     if not isinstance(answer, Awaitable):
         return answer

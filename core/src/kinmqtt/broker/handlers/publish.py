@@ -1,4 +1,4 @@
-"""A PUBLISH of a client: the fast way for plain QoS 0, and :class:`IncomingPublish` for everything else."""
+"""Handler of PUBLISH: a fast path for plain QoS 0, and :class:`IncomingPublish` for the rest."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from kinmqtt.broker.connection.connection import Connection
 
 _PLAIN_PUBLISH: Final = 0x30
-"""The first byte of a PUBLISH of QoS 0 that is neither a repetition nor retained."""
+"""The first byte of a QoS 0 PUBLISH without DUP and RETAIN."""
 
 
 def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """Carry out a PUBLISH; ``True`` where what follows it must wait."""
+    """Handle a PUBLISH; returns ``True`` if later packets must wait."""
     routes = connection.routes
     connection.runtime.statistics.messages_received.value += 1
     if frame[0] == _PLAIN_PUBLISH and routes:
@@ -31,7 +31,7 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
                 and route.straight
                 and route.fanout.generation == fanouts.generation  # type: ignore[union-attr]
                 and not fanouts.is_busy
-                # A length that runs past the packet leaves a topic that was cut, and may well be known.
+                # A length beyond the packet cuts the topic, and the cut topic may be cached.
                 and end <= len(frame)
                 and (connection.version != V5 or not frame[end])
             ):
@@ -40,13 +40,13 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
                 route.fanout.forward(frame)  # type: ignore[union-attr]
                 return None
         except IndexError:
-            pass  # A packet too short for what it says: the decoder tells what is wrong with it.
+            pass  # The packet is too short; the decoder below raises the error.
     packet = decode_publish(frame, body, connection.version, connection.limits)
     return IncomingPublish(connection, session_of(connection), packet).process(frame, body)
 
 
 def publish_over_limit(connection: Connection, frame: bytes, body: int, limit: LimitDecision) -> bool:
-    """A PUBLISH of a read that a limiter has refused; ``True`` where the connection is closed for it."""
+    """Handle a PUBLISH that limiters refused; returns ``True`` if that closed the connection."""
     connection.runtime.statistics.messages_received.value += 1
     session = session_of(connection)
     packet = decode_publish(frame, body, connection.version, connection.limits)

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE, and the subscriptions a client has without asking (sections 3.8 to 3.11)."""
+"""Handlers of SUBSCRIBE and UNSUBSCRIBE, and initial subscriptions by plugins (sections 3.8 to 3.11)."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.subscribing")
 
 Made = list[tuple[Subscription, bool]]
-"""Subscriptions that were made, each with whether it is new: what retained messages are sent for."""
+"""Subscriptions made, each with whether it is new; retained messages are sent for them."""
 
 
 class _RequestCommits:
-    """The commits over which a request is carried out: it is answered when the writes of all of them are kept."""
+    """The commits of one request, which may span turns; it is answered when all its writes are committed."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -55,26 +55,26 @@ class _RequestCommits:
         self._joined: Batch | None = None
 
     def join(self) -> None:
-        """Something was written with the present turn."""
+        """Include the current turn's writes in the request."""
         batch = self._runtime.turn.batch
         if batch is not self._joined:
             self._joined = batch
-            # By the connection: the batch must not lead back to who holds the batch.
+            # Bound to the connection, not to self: a batch must not reference its owner.
             batch.on_commit_failed.append(partial(_disconnect_uncommitted, self._connection))
 
     def answer(self, call: Callable[[], object]) -> None:
-        """Make a call when everything is kept. Batches are released in order, so all before it are."""
+        """Schedule a call for when all writes are committed; batches are released in order."""
         self.join()
         self._runtime.turn.batch.after_commit.append(call)
         self._runtime.turn.touch()
 
 
 def _disconnect_uncommitted(connection: Connection, reason: ReasonCode) -> None:
-    connection.fail(reason, "a store did not keep it")
+    connection.fail(reason, "a store did not commit it")
 
 
 def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """A SUBSCRIBE."""
+    """Handle a SUBSCRIBE."""
     _check_count(connection, frame, body)
     packet = decode(frame, body, connection.version, connection.limits)
     session = connection.session
@@ -85,7 +85,7 @@ def subscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 
 def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
-    """An UNSUBSCRIBE."""
+    """Handle an UNSUBSCRIBE."""
     _check_count(connection, frame, body)
     packet = decode(frame, body, connection.version, connection.limits)
     session = connection.session
@@ -96,7 +96,7 @@ def unsubscribe(connection: Connection, frame: bytes, body: int) -> bool | None:
 
 
 def _check_count(connection: Connection, frame: bytes, body: int) -> None:
-    """Refuse a packet with more topic filters than may be, before they cost more than a look."""
+    """Refuse a packet with too many topic filters before decoding them."""
     connection.runtime.slices.hurry()
     most = connection.runtime.limits.max_filters
     if has_more_filters(frame, body, connection.version, most):
@@ -104,7 +104,7 @@ def _check_count(connection: Connection, frame: bytes, body: int) -> None:
 
 
 async def subscribe_initially(connection: Connection, session: Session) -> Made:
-    """Make the subscriptions that plugins give a client as it connects."""
+    """Make the initial subscriptions from plugins; returns them."""
     made: Made = []
     collect = connection.runtime.hooks.initial_subscriptions
     if not collect.active:
@@ -143,7 +143,7 @@ async def _subscribe(connection: Connection, session: Session, packet: Subscribe
             reasons.append(refused)
             continue
         if is_full and request.filter not in session.subscriptions:
-            # Nobody is asked about what there is no room for: that of others would be as many calls of plugins.
+            # Beyond max_subscriptions plugins are not asked, which saves their calls.
             runtime.statistics.subscriptions_refused["max_subscriptions"].value += 1
             reasons.append(ReasonCode.QUOTA_EXCEEDED)
             continue
@@ -165,7 +165,7 @@ async def _subscribe(connection: Connection, session: Session, packet: Subscribe
 
 
 def _answer_granted(connection: Connection, session: Session, answer: Suback, made: Made) -> None:
-    """Everything is kept: answer, and send the retained messages."""
+    """Send SUBACK and retained messages after the commit."""
     if session.connection is not connection:
         return
     connection.send_packet(answer)
@@ -179,13 +179,13 @@ def _answer_granted(connection: Connection, session: Session, answer: Suback, ma
 async def _wait_for_routes(connection: Connection) -> None:
     laggards = await resolve(connection.services.router.routes_known())
     if laggards:
-        log.warn("{count} nodes do not know the latest routes yet", count=len(laggards))
+        log.warn("{count} nodes have not confirmed the latest routes yet", count=len(laggards))
 
 
 async def _subscribe_filter(
     connection: Connection, session: Session, request: SubscribeRequest, identifier: int | None
 ) -> tuple[Subscription, bool] | ReasonCode:
-    """One topic filter of a SUBSCRIBE: the subscription and whether it is new, or why there is none."""
+    """Handle one topic filter of a SUBSCRIBE; returns the subscription and whether it is new, or a failure reason."""
     runtime = connection.runtime
     try:
         group, filter = split_shared(request.filter)
@@ -229,7 +229,7 @@ async def _subscribe_filter(
 
 
 def _bound_reached(session: Session, subscription: Subscription, runtime: Runtime) -> str | None:
-    """The setting that a new subscription would exceed; ``None`` for none, and for one that replaces another."""
+    """Returns the limit that a new subscription would exceed; ``None`` for none, and for a replacement."""
     if subscription.full_filter in session.subscriptions:
         return None
     limits = runtime.limits
@@ -249,13 +249,13 @@ def _bound_reached(session: Session, subscription: Subscription, runtime: Runtim
 
 
 def _log_bound_reached(connection: Connection, session: Session, bound: str) -> None:
-    """Count it; with a line in the log, once for each connection and bound."""
+    """Count a subscription refused for a limit; log it once for each connection and limit."""
     runtime = connection.runtime
     runtime.statistics.subscriptions_refused[bound].value += 1
     if connection.first_to_log(f"limits.{bound}"):
         log.info(
-            "{client}: a subscription is refused, for limits.{bound} is reached: the client has {count}, which take "
-            "{its} bytes; those of its user take {user}, and those of all clients {all}",
+            "{client}: a subscription is refused because limits.{bound} is reached; current subscriptions: "
+            "{count} of the client ({its} bytes), {user} bytes of its user, {all} bytes of all clients",
             client=connection.name,
             bound=bound,
             count=len(session.subscriptions),
@@ -277,20 +277,22 @@ async def _intercepted(
             _check_subscription(outcome, connection.runtime)
         except (RemoteError, ValueError) as error:
             log.error(
-                "a plugin made an unfit subscription of {filter!r}: {error}", filter=subscription.filter, error=error
+                "a plugin made an invalid subscription from {filter!r}: {error}",
+                filter=subscription.filter,
+                error=error,
             )
             return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         return outcome
     if isinstance(outcome, Disconnect):
-        raise RemoteError(outcome.reason, outcome.text or "a plugin refused a subscription")
-    # A dropped request is answered as if it had been granted.
+        raise RemoteError(outcome.reason, outcome.text or "a plugin rejected a subscription")
+    # A dropped request is answered as if it were granted.
     return ReasonCode(subscription.qos) if isinstance(outcome, Drop) else _suback_reason(outcome.reason)
 
 
 def _check_bounds(full_filter: str, filter: str, limits: LimitSettings) -> None:
     """Raise :class:`RemoteError` with 0x8F for a filter that is too long or has too many levels.
 
-    The name of a group, which stands in ``full_filter`` alone, is no level and adds to the length.
+    The share name, which only ``full_filter`` contains, counts for the length but not as a level.
     """
     problem = limits.problem_with(filter) or limits.problem_with_length(full_filter)
     if problem is not None:
@@ -298,10 +300,10 @@ def _check_bounds(full_filter: str, filter: str, limits: LimitSettings) -> None:
 
 
 def _check_subscription(subscription: Subscription, runtime: Runtime) -> None:
-    """Raise for a subscription of a plugin's making that no SUBSCRIBE could have asked for."""
+    """Raise :class:`RemoteError` or ``ValueError`` for a plugin's subscription that no SUBSCRIBE could make."""
     group, filter = split_shared(subscription.full_filter)
     if (group, filter) != (subscription.share_group, subscription.filter):
-        raise ValueError("a shared subscription has its group in share_group, and the rest in filter")
+        raise ValueError("a shared subscription needs its share name in share_group and the rest in filter")
     _check_bounds(subscription.full_filter, filter, runtime.limits)
     problem = runtime.limits.problem_with_characters(subscription.share_group or "")
     if problem is not None:
@@ -314,7 +316,7 @@ def _check_subscription(subscription: Subscription, runtime: Runtime) -> None:
 
 
 def _add_subscription(connection: Connection, session: Session, subscription: Subscription) -> bool:
-    """Add a subscription to index, session and store; ``True`` if it is new."""
+    """Add a subscription to index, session and store; returns whether it is new."""
     services = connection.services
     services.router.subscribe(session.client_id, subscription)
     new = session.add_subscription(subscription)
@@ -372,7 +374,7 @@ def _send(connection: Connection, session: Session, answer: Unsuback) -> None:
 
 
 async def _unsubscribe_filter(connection: Connection, session: Session, filter: str) -> ReasonCode:
-    """One topic filter of an UNSUBSCRIBE, compared character by character (MQTT-3.10.4-1)."""
+    """Handle one topic filter of an UNSUBSCRIBE, compared character by character (MQTT-3.10.4-1)."""
     services = connection.services
     hooks = services.runtime.hooks
     try:
@@ -382,14 +384,14 @@ async def _unsubscribe_filter(connection: Connection, session: Session, filter: 
             raise
         return error.reason
     if services.runtime.limits.problem_with_length(filter) is not None and filter not in session.subscriptions:
-        # Nobody can have subscribed to it, and no plugin is asked about it. One from before the limit is given up.
+        # It can't exist, unless it is older than the limit: plugins are not asked.
         return ReasonCode.TOPIC_FILTER_INVALID
     if hooks.unsubscribing.active:
         outcome: str | Drop | Reject | Disconnect = await resolve(hooks.unsubscribing(session.client, filter))
         if session.connection is not connection:
             return ReasonCode.UNSPECIFIED_ERROR
         if isinstance(outcome, Disconnect):
-            raise RemoteError(outcome.reason, outcome.text or "a plugin refused an unsubscription")
+            raise RemoteError(outcome.reason, outcome.text or "a plugin rejected an unsubscription")
         if isinstance(outcome, Drop):
             return ReasonCode.SUCCESS
         if not isinstance(outcome, str):
@@ -408,5 +410,5 @@ async def _unsubscribe_filter(connection: Connection, session: Session, filter: 
 
 
 def _suback_reason(reason: ReasonCode) -> ReasonCode:
-    """The reason as SUBACK may carry it (section 3.9.3)."""
+    """Returns the reason if SUBACK may carry it, else "implementation specific error" (section 3.9.3)."""
     return fitting(reason, PacketType.SUBACK, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)

@@ -1,4 +1,4 @@
-"""What carries out the actions of the table of :mod:`kinmqtt.mqtt.connection_state`."""
+"""The handler table: a handler for each action of :mod:`kinmqtt.mqtt.connection_state`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _not_allowed(packet_type: int, state: State) -> Handler:
 
 
 def _over_limit(handlers: Row, limit: LimitDecision) -> Row:
-    """What carries out packets while PUBLISH packets are more than may be."""
+    """Returns a row of handlers that refuses PUBLISH because of a limit."""
     if handlers[_PUBLISH] is not publish.publish:
         return handlers
 
@@ -62,4 +62,4 @@ HANDLERS: Final = HandlerTable(
     },
     _over_limit,
 )
-"""The table of :mod:`kinmqtt.mqtt.connection_state`, with what carries out each action."""
+"""The handlers of all packets, by connection state and packet type."""
