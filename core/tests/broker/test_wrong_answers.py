@@ -161,7 +161,7 @@ CONSEQUENCES: list[tuple[str, Any, Callable[[House], Any], Any]] = [
         "reload",
         "not now",
         reloaded,
-        "wrong: what holds now is not known: reload answered a str; expected a sequence of str",
+        "wrong: its current settings are unknown: reload answered a str; expected a sequence of str",
     ),
 ]
 

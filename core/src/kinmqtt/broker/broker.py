@@ -1,4 +1,4 @@
-"""The composition root: every part of the broker and every dependency between parts is made here."""
+"""The composition root: creates every part of the broker and connects them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CallSoon = Callable[[Callable[[], object]], object]
 
 
 class Broker:
-    """A broker, assembled and ready to start. Listeners hand it connections; it opens none itself."""
+    """A broker, assembled and ready to start. Listeners pass it connections; it opens none itself."""
 
     def __init__(
         self, assembly: Assembly, call_soon: CallSoon, random_hex: Callable[[int], str], version: str
@@ -95,7 +95,7 @@ class Broker:
         register_gauges(assembly.metrics, self.services, self.listeners.values())
 
     def _observe_commits(self) -> None:
-        """Measure commits, and have the sessions notified of failed commits and of lost ownership."""
+        """Measure commits, and notify sessions of failed commits and lost ownership."""
         turn, clock = self.runtime.turn, self.assembly.clock
         turn.measure(clock.monotonic, self.assembly.statistics.commits.observe)
         turn.recovery.when_fenced(self.sessions.fenced)
@@ -147,9 +147,9 @@ class Broker:
     async def reload(
         self, settings_of: Callable[[str, type[Any] | None], Any], limits: LimitSettings | None = None
     ) -> list[str]:
-        """Hand every plugin its section of new settings; returns a line for each thing that could not change.
+        """Reload every plugin with its section of new settings; returns a line for each setting left unchanged.
 
-        New ``limits`` hold for later connections, and for queues at once. ``settings_of`` parses a plugin's section
+        New ``limits`` apply to later connections, and to queues at once. ``settings_of`` parses a plugin's section
         into its settings class. Raises :class:`~kinmqtt_spi.errors.SettingsError` for invalid sections: then nothing
         was changed.
         """
@@ -188,10 +188,10 @@ class Broker:
         pending: Callable[[], Awaitable[bool]] | None,
         client: Client | None = None,
     ) -> None:
-        """Publish in one transaction with what ``along`` writes, again and again until that is committed.
+        """Publish in one transaction with the writes of ``along``; retry until it is committed.
 
-        ``pending`` tells whether it is still to be done: a store that failed late may have done it. With a
-        ``client``, whose message it is, authorizers are asked whether that client may publish it now.
+        ``pending`` returns whether it is still to be done: a store that failed late may have committed it. With a
+        ``client``, the publisher, authorizers are asked whether that client may publish the message now.
         """
         check_message(message)
         run(self._publish_restored(message, along, pending, client)).addErrback(
@@ -207,18 +207,18 @@ class Broker:
         return run(self.retained.has_value(plugin, key))
 
     def persisted_values(self, plugin: str) -> Deferred[Mapping[str, bytes]]:
-        """All values of a plugin that are persisted, by key."""
+        """Returns all persisted values of a plugin, by key."""
         return run(self.retained.persisted_values(plugin))
 
     def when_committed(self, done: Callable[[], object] | None, failed: Callable[[], object]) -> None:
-        """Have ``done`` called when this turn's writes are committed, or ``failed`` where they are not."""
+        """Call ``done`` when this turn's writes are committed, or ``failed`` if they are not."""
         batch = self.runtime.turn.batch
         if done is not None:
             batch.after_commit.append(done)
         batch.on_commit_failed.append(lambda reason: failed())
 
     def deliver(self, client_id: str, message: Message) -> DeliveryResult:
-        """Bring a message to one session, whatever it has subscribed to."""
+        """Deliver a message to one session, whatever its subscriptions."""
         session = self.sessions.get(client_id)
         if session is None:
             return DeliveryResult.NO_SESSION
@@ -233,12 +233,12 @@ class Broker:
         return ruling.decision
 
     def client(self, client_id: str) -> Client | None:
-        """The connected client of that id."""
+        """Returns the connected client of an id; ``None`` if there is none."""
         session = self.sessions.get(client_id)
         return None if session is None or session.connection is None else session.client
 
     def disconnect(self, client_id: str, reason: ReasonCode, text: str) -> bool:
-        """Close a client's connection; ``False`` where it has none."""
+        """Close a client's connection; returns ``False`` if it has none."""
         session = self.sessions.get(client_id)
         if session is None or session.connection is None:
             return False
@@ -246,7 +246,7 @@ class Broker:
         return True
 
     def authorization_changed(self, scope: Scope) -> None:
-        """Forget the answers that authorizers gave within a scope."""
+        """Drop cached authorizer answers within a scope."""
         for connection in self.connections:
             connection.authorization_changed(scope)
         for session in self.sessions.by_id.values():
@@ -265,7 +265,7 @@ class Broker:
         client: Client | None,
     ) -> None:
         if not self.lifecycle.is_restored:
-            # Subscribers and authorizers may not be there before.
+            # Before that, subscribers and authorizers may be missing.
             await self.lifecycle.restored()
         if client is None:
             await self.publisher.publish_until_committed(message, along, pending)
@@ -273,7 +273,7 @@ class Broker:
             await self.due_publisher.publish(client, message, along, pending)
 
     def _level_changed(self) -> None:
-        """Take over another memory level: it makes what the router and the sessions cached invalid."""
+        """Apply a new memory level, which invalidates the caches of router and sessions."""
         self.runtime.refuses = self.overload.refuses
         self.router.invalidate()
 
@@ -317,7 +317,7 @@ def _runtime(assembly: Assembly, buffers: Buffers, call_soon: CallSoon, random_h
 
 
 def _listeners(assembly: Assembly) -> dict[str, Listener]:
-    """Returns the listeners by name; one without authenticators of its own asks the default ones."""
+    """Returns the listeners by name; one without authenticators of its own uses the default ones."""
     return {
         plan.name: Listener(
             plan,

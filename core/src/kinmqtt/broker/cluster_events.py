@@ -1,4 +1,4 @@
-"""What the broker does on events of its cluster backend."""
+"""Handlers of the cluster backend's events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = Logger("kinmqtt.broker")
 
 
 class ClusterEvents:
-    """Takes messages and news of other nodes; see :class:`kinmqtt_spi.services.cluster.ClusterBackend`."""
+    """Handles messages and changes of other nodes; see :class:`kinmqtt_spi.services.cluster.ClusterBackend`."""
 
     def __init__(self, services: Services) -> None:
         self._router = services.router
@@ -44,7 +44,7 @@ class ClusterEvents:
         return run(_all_of(commits))
 
     async def _after_commit(self, routed: Awaitable[Routed]) -> None:
-        """Wait until a message that waited for others of its topic is routed and committed."""
+        """Wait until a message queued behind others of its topic is routed and committed."""
         await as_deferred(routed)
         await self._turn.committed()
 

@@ -1,4 +1,4 @@
-"""Writing the event log: what happened to clients, with the version that orders it."""
+"""Records client events, with the version that orders them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _counter: Final = count(1)
 
 
 def record(runtime: Runtime, kind: EventKind, client_id: str, epoch: int, **data: object) -> None:
-    """Have an event kept with this turn's writes. ``data`` is plain values; no payloads, no passwords."""
+    """Record an event with this turn's writes. ``data`` has plain values; no payloads, no passwords."""
     record_data(runtime, kind, client_id, epoch, data)
 
 
 def record_data(runtime: Runtime, kind: EventKind, client_id: str, epoch: int, data: dict[str, object]) -> None:
-    """The same, with ``data`` that may still grow in this turn."""
+    """Record an event whose ``data`` may still be extended in this turn."""
     version = EventVersion(epoch, next(_counter))
     runtime.turn.batch.events.append(Event(kind, client_id, version, runtime.clock.now(), data))
     runtime.turn.touch()

@@ -1,4 +1,4 @@
-"""The broker's own gauges: values that are read when somebody asks; docs/metric.md lists them."""
+"""The broker's own gauges, read on demand; docs/metric.md lists them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _register_session_gauges(metrics: MetricRegistry, services: Services) -> Non
     stores = runtime.stores
     metrics.gauge("clients.total", "clients", lambda: len(sessions.by_id))
     metrics.gauge("subscriptions.count", "subscriptions", services.router.index.count)
-    everybody = runtime.accounts.all
-    metrics.gauge("subscriptions.size", "bytes", lambda: everybody.subscription_bytes)
-    metrics.gauge("wills.size", "bytes", lambda: everybody.will_bytes)
+    totals = runtime.accounts.all
+    metrics.gauge("subscriptions.size", "bytes", lambda: totals.subscription_bytes)
+    metrics.gauge("wills.size", "bytes", lambda: totals.will_bytes)
     metrics.gauge("retained.count", "messages", stores.retain.count)
     metrics.gauge("retained.size", "bytes", stores.retain.size_bytes)
     metrics.gauge("queued.count", "messages", lambda: runtime.queued.messages)

@@ -29,7 +29,7 @@ class Housekeeping:
         self._clock = clock
         self._slices = slices
         self._wheel = wheel
-        self._chores: dict[str, Chore] = {"wheel": self._ask, **chores}
+        self._chores: dict[str, Chore] = {"wheel": self._check_timers, **chores}
         self._busy: set[str] = set()
         self._timer: Timer | None = None
         self._began = 0.0
@@ -62,7 +62,7 @@ class Housekeeping:
                 self._watch(name, run(chore(now)))
         self._call_due()
 
-    async def _ask(self, now: float) -> None:
+    async def _check_timers(self, now: float) -> None:
         """Check the keep-alive timers in slices: after a network failure thousands may expire in one second."""
         while self._wheel.ask(self._slices.is_over):
             await self._slices.turn()

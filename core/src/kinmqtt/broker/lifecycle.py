@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.broker")
 
 FAREWELL_LIMIT_S: Final = 3.0
-"""How long the broker waits at a stop until clients have read its last packets."""
+"""How long a stopping broker waits for clients to read its last packets."""
 
 STOP_LIMIT_S: Final = 10.0
 """How long plugins may take to drain, and each of them to stop."""
@@ -61,17 +61,17 @@ class Lifecycle:
         self._version = version
         self._started: list[PluginContext] = []
         self.is_restored = False
-        """Whether all sessions of the stores are there."""
+        """Whether all sessions of the stores are restored."""
         self._awaiting_restore: list[Deferred[None]] = []
 
     def restored(self) -> Deferred[None]:
-        """Fires when all sessions of the stores are there."""
-        there: Deferred[None] = Deferred()
+        """Fires when all sessions of the stores are restored."""
+        restored: Deferred[None] = Deferred()
         if self.is_restored:
-            there.callback(None)
+            restored.callback(None)
         else:
-            self._awaiting_restore.append(there)
-        return there
+            self._awaiting_restore.append(restored)
+        return restored
 
     async def start(self) -> None:
         """Start plugins and services, and restore the state of the stores; listeners open afterwards.
@@ -92,8 +92,8 @@ class Lifecycle:
             await self._stop_plugins()
             raise
         self.is_restored = True
-        for there in self._awaiting_restore:
-            there.callback(None)
+        for waiting in self._awaiting_restore:
+            waiting.callback(None)
         self._awaiting_restore.clear()
         if restored:
             log.info("{count} sessions restored", count=restored)
@@ -101,7 +101,7 @@ class Lifecycle:
         self._housekeeping.start()
 
     def _begin_intervals(self) -> None:
-        """Have ``$SYS`` published and metrics sampled at each interval."""
+        """Schedule publishing of ``$SYS`` and sampling of metrics at each interval."""
         topics = own_topics(self._services, self._version)
         for _plugin, more in self._runtime.hooks.sys_topics.at_once():
             topics.extend(more or ())
@@ -118,7 +118,7 @@ class Lifecycle:
     async def reload(
         self, settings_of: Callable[[str, type[Any] | None], Any], limits: LimitSettings | None = None
     ) -> list[str]:
-        """Hand every plugin its section of new settings; see :meth:`kinmqtt.broker.broker.Broker.reload`."""
+        """Reload every plugin with its section of new settings; see :meth:`kinmqtt.broker.broker.Broker.reload`."""
         calls = self._runtime.hooks.reload.each()
         parsed: dict[str, Any] = {}
         problems: list[str] = []
@@ -137,10 +137,10 @@ class Lifecycle:
                 left.extend(f"{call.plugin}: {line}" for line in await resolve(call(parsed[call.plugin])) or ())
             except WrongAnswer as error:
                 call.failed(error)
-                left.append(f"{call.plugin}: what holds now is not known: {error}")
+                left.append(f"{call.plugin}: its current settings are unknown: {error}")
             except Exception as error:
                 call.failed(error)
-                left.append(f"{call.plugin}: goes on with its old settings: {type(error).__name__}: {error}")
+                left.append(f"{call.plugin}: keeps its old settings: {type(error).__name__}: {error}")
         return left
 
     def _settings_class(self, plugin: str) -> type[Any] | None:
@@ -166,12 +166,12 @@ class Lifecycle:
                 await limited(self._services.emptied(), clock, FAREWELL_LIMIT_S)
             except TimeLimitExceeded:
                 log.info(
-                    "{count} clients have not read the broker's last words", count=len(self._services.connections)
+                    "{count} clients have not read the broker's last packets", count=len(self._services.connections)
                 )
-        await _attempt("what was left to do", lambda: limited(self._runtime.slices.drained(), clock, STOP_LIMIT_S))
+        await _attempt("pending work", lambda: limited(self._runtime.slices.drained(), clock, STOP_LIMIT_S))
         await _attempt("the stores", lambda: limited(self._runtime.turn.drained(), clock, STOP_LIMIT_S))
         if self._runtime.settings.sys_interval_s:
-            # Hands over what was counted since the last interval.
+            # Sends the counts since the last interval.
             self._sampler.finish()
         hooks = self._runtime.hooks
         try:
@@ -261,4 +261,4 @@ async def _attempt(what: str, work: Callable[[], Maybe[None]]) -> None:
     try:
         await resolve(work())
     except Exception:
-        log.failure("{what} could not be brought to an end", what=what)
+        log.failure("{what} could not be finished", what=what)

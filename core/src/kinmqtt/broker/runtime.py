@@ -1,4 +1,4 @@
-"""What every part of the broker works with, made once by the composition root."""
+"""The settings, services and helpers shared by all parts of the broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kinmqtt_spi.values import Message, MessageId, NodeIdentity
 
 
 class QueueTotals:
-    """What waits for all clients together."""
+    """The queued messages of all clients."""
 
     __slots__ = ("messages", "size_bytes")
 
@@ -75,7 +75,7 @@ class Runtime:
         random_hex: Callable[[int], str],
         rights: Rights,
     ) -> None:
-        """``random_hex`` answers that many random bytes, in hexadecimal."""
+        """``random_hex`` returns that many random bytes in hexadecimal."""
         self.settings = settings
         self.limits = limits
         self.node = node
@@ -88,41 +88,41 @@ class Runtime:
         self.slices = slices
         self.random_hex = random_hex
         self.rights = rights
-        # Which plugins listen is settled when hooks are bound; here it is asked for each message.
+        # Copied from the hooks for a fast check per message: they do not change after binding.
         self.notifies_acknowledged = hooks.acknowledged.active
-        """Whether a plugin wants to know of each acknowledgement."""
+        """Whether a plugin implements the hook ``acknowledged``."""
         self.notifies_delivered = hooks.delivered.active
         self.notifies_published = hooks.published.active
         self.queued = QueueTotals()
         self.offline = Discard(statistics, "offline")
-        """The outbox of sessions whose client is away,"""
+        """The outbox of sessions whose client is offline."""
         self.congested = Discard(statistics, "outbound_buffer_full")
-        """and of those whose client takes too little."""
+        """The outbox of sessions whose client is congested."""
         self.log_lines = LogLines(clock)
         self.slow_consumers = SlowConsumers(self.now, self.log_lines)
         self.accounts = Accounts()
         self.refuses = False
-        """Whether memory is so short that nothing new is accepted: no subscription, no persistent session."""
+        """Whether memory is so short that new subscriptions and persistent sessions are refused."""
         self._counter = count(1).__next__
 
     def now(self) -> float:
-        """The time at which this turn first asked for it: what comes in one read has come at one moment."""
+        """Returns the time of this turn, in seconds since the epoch; messages of one read have one time."""
         turn = self.turn
         if not turn.began_at:
             turn.began_at = self.clock.now()
         return turn.began_at
 
     def count_discarded(self) -> None:
-        """Count what this turn has discarded until now: whoever reads the counters before its end finds it there."""
+        """Count this turn's discarded messages now, for counters read before its end."""
         self.offline.flush()
         self.congested.flush()
 
     def mint(self) -> MessageId:
-        """A new message id."""
+        """Returns a new message id."""
         return MessageId(self.node.uid, self._counter())
 
     def drop(self, client_id: str, message: Message, why: str) -> None:
-        """Count, and tell, that a message does not reach a client."""
+        """Count a message dropped for a client, and notify plugins."""
         self.statistics.dropped[why].value += 1
         if self.hooks.dropped.active:
             self.hooks.dropped(client_id, message, why)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Sampler:
-    """Hands snapshots of all metrics, and of who published how much, to the plugins that want them."""
+    """Passes snapshots of metrics, and of traffic by client, to the plugins that want them."""
 
     def __init__(
         self, services: Services, metrics: MetricRegistry, call_soon: Callable[[Callable[[], object]], object]
@@ -34,7 +34,7 @@ class Sampler:
             self._traffic_sampling.begin(now, self._services.connections)
 
     def finish(self) -> None:
-        """Take the last snapshot, and wait for no further turn to complete the traffic's."""
+        """Take the last snapshot, completing that of the traffic at once."""
         self.sample()
         self._traffic_sampling.finish()
 

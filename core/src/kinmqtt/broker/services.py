@@ -1,4 +1,4 @@
-"""The finished parts of a broker, as its connections use them."""
+"""The parts of a broker that its connections use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.turn.ports import Peer
 
 if TYPE_CHECKING:
-    # Modules that are not compiled: the compiled ones must not import them while they are imported themselves.
+    # Not compiled: a compiled module must not import them at run time while it is being imported.
     from kinmqtt.broker.ownership.sessions import Sessions
     from kinmqtt.broker.routing.retained import Retained
     from kinmqtt.broker.routing.traffic import TrafficLedger
 
 
 class Services:
-    """What the composition root hands to every connection; it makes none of it."""
+    """The parts that the composition root passes to every connection."""
 
     __slots__ = (
         "_emptied",
@@ -54,7 +54,7 @@ class Services:
         sessions: Sessions,
         traffic: TrafficLedger,
     ) -> None:
-        """``connections`` is the set of those that are open; each enters itself there."""
+        """``connections`` is the set of open connections; each adds itself."""
         self.runtime = runtime
         self.connections = connections
         self.wheel = wheel
@@ -67,17 +67,17 @@ class Services:
         self.sessions = sessions
         self.traffic = traffic
         self.arriving = 0
-        """Connections of which it is not known yet who is there: in a TLS handshake, or before a proxy's header."""
+        """Connections in a TLS handshake or before a proxy's header."""
         self._emptied: Deferred[None] | None = None
 
     @property
     def is_full(self) -> bool:
-        """Whether no further connection may come in, by whichever listener."""
+        """Whether the connection limit of the whole broker is reached."""
         limit = self.runtime.limits.max_connections
         return bool(limit) and len(self.connections) + self.arriving >= limit
 
     def lost(self, connection: Peer) -> None:
-        """A connection is gone."""
+        """Remove a connection that has ended."""
         self.connections.discard(connection)
         emptied = self._emptied
         if emptied is not None and not self.connections:

@@ -67,10 +67,10 @@ def _text(read: Callable[[], int]) -> Callable[[], str]:
 
 
 class SysPublisher:
-    """Publishes the topics at each interval; those that are on change only, after a change."""
+    """Publishes the topics at each interval; those marked ``on_change_only`` only after a change."""
 
     def __init__(self, publish: Callable[[Message], object], topics: Iterable[SysTopic]) -> None:
-        """Of two topics with one name the first counts."""
+        """If two topics have the same name, the first is used."""
         self._publish = publish
         self._topics: dict[str, SysTopic] = {}
         for topic in topics:
@@ -81,7 +81,7 @@ class SysPublisher:
         self._last: dict[str, str] = {}
 
     def publish(self) -> None:
-        """Publish all topics; those that are on change only, if they changed."""
+        """Publish all topics; those marked ``on_change_only`` only if they changed."""
         for name, topic in self._topics.items():
             try:
                 text = topic.read()

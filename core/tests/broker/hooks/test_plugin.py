@@ -489,13 +489,13 @@ def new_sections(name: str, settings_class: Any) -> Any:
 
 @pytest.mark.parametrize("answer", [broken, broken_later])
 def test_reload_that_fails_is_shown_and_counted(answer: Callable[..., Any]) -> None:
-    """The plugin goes on with its old settings; the others are reloaded all the same."""
+    """The plugin keeps its old settings; the others are reloaded all the same."""
     taken: list[Any] = []
     house = House(plugins={"a": Reloading(answer), "b": Reloading(taken.append)})
 
     left = house.result(house.broker.reload(new_sections))
 
-    assert left == ["a: goes on with its old settings: ValueError: broken"]
+    assert left == ["a: keeps its old settings: ValueError: broken"]
     assert taken == ["section of b"]
     assert house.assembly.metrics.sum("plugin.failures") == 1
 

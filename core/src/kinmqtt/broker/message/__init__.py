@@ -1,1 +1,1 @@
-"""Messages on their way through the broker."""
+"""Messages in the broker: publications and their deliveries."""

@@ -1,4 +1,4 @@
-"""One message on its way to one client with QoS 1 or 2."""
+"""The delivery of one QoS 1 or 2 message to one client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kinmqtt_spi.services.queue import Entry, entry_bytes
 
 
 class Delivery(Flight):
-    """What is known of it, from the moment it has a place in the window."""
+    """A delivery in the inflight window."""
 
     __slots__ = (
         "committed",
@@ -37,25 +37,25 @@ class Delivery(Flight):
         self.retain = retain
         self.identifiers = identifiers
         self.shared_filter = shared_filter
-        """The shared subscription it comes by, as the client wrote it."""
+        """The filter of the shared subscription it is for, as in SUBSCRIBE."""
         self.sequence = sequence
-        """Its number in the queue store; 0 in a session that is not kept."""
+        """Its number in the queue store; 0 for a non-persistent session."""
         self.committed = False
-        """Whether it may be sent: at once in a session that is not kept, else when the store has kept it."""
+        """Whether it may be sent: for a persistent session after the commit, else at once."""
         self.large_bytes = 0
-        """What it counts for in flight, where it is a large one."""
+        """Its size in the limit for large inflight messages; 0 if it is small."""
         self.sent = False
-        """Whether it went out before: the next time it carries DUP (MQTT-3.3.1-1)."""
+        """Whether it was sent before: then it is sent again with DUP (MQTT-3.3.1-1)."""
 
     @property
     def size_bytes(self) -> int:
-        """What it counts for where it waits: as much as an entry of a queue store."""
+        """Its size in limits, the same as its queue store entry."""
         return entry_bytes(self.publication.size_bytes, self.identifiers, self.shared_filter)
 
     @classmethod
     def of(cls, entry: Entry) -> Delivery:
-        """What an entry of a queue store becomes."""
+        """Returns the delivery of a queue store entry."""
         publication = Publication.of(entry.message)
-        # A store may have read back 0 and 1, and a list.
+        # A store may return 0 or 1, and a list.
         retain, identifiers = bool(entry.retain), tuple(entry.identifiers)
         return cls(publication, entry.qos, retain, identifiers, entry.sequence, entry.shared_filter)

@@ -1,4 +1,4 @@
-"""A message on its way to many: one decoding, and one encoding for all subscribers that can share it."""
+"""A message for many subscribers: decoded once, and encoded once for all that can share the bytes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kinmqtt_spi.properties import NO_PROPERTIES, Properties, text_bytes
 from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, make_message
 
 NOT_FORWARDED = ("topic_alias", "subscription_identifier")
-"""Properties of a PUBLISH that concern one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
+"""PUBLISH properties that apply to one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
 
 
 class Publication:
-    """A PUBLISH packet that was accepted, or a message from elsewhere, with the bytes its deliveries share.
+    """An accepted PUBLISH packet, or a message from another source, with the bytes shared by its deliveries.
 
-    The SPI's :class:`Message` is made when a hook or a store first asks for it; most QoS 0 messages never need one.
+    The SPI's :class:`Message` is made on first use by a hook or a store; most QoS 0 messages never need one.
     """
 
     __slots__ = (
@@ -46,25 +46,25 @@ class Publication:
         received_at: float,
         mint: Callable[[], MessageId],
     ) -> None:
-        """``frame_version`` is the protocol version of ``publish.frame``, 0 where it holds no whole packet."""
+        """``frame_version`` is the protocol version of ``publish.frame``; 0 if it is not a whole packet."""
         self.publish = publish
         self.packet_bytes = len(publish.frame)
-        """Of the packet it came in: what it counts for while it is in flight, also once that is no longer held."""
+        """The size of the packet it came in, which counts while in flight even after the packet is released."""
         self.frame_version = frame_version
         self.publisher = publisher
         self.received_at = received_at
         self.expires_at: float | None = None
         self.in_flight = 0
-        """To how many clients that are there it is in flight."""
+        """The number of connected clients to which it is in flight."""
         self._mint = mint
         self._message: Message | None = None
         self._parts: tuple[bytes, bytes] | None = None
         self._parts_key = 0
         self._payload: bytes | None = None
         self._parts_others: dict[int, tuple[bytes, bytes]] | None = None
-        """What a second sort of subscribers takes: of most messages there is none."""
+        """Encodings for further combinations of version, QoS and retain flag; few messages need them."""
         self._written: bytes | None = None
-        """The properties that all subscribers get, as bytes: there may be very many of both."""
+        """The encoded properties common to all subscribers."""
         if publish.properties is not NO_PROPERTIES:
             interval = publish.properties.message_expiry_interval
             if interval is not None:
@@ -72,7 +72,7 @@ class Publication:
 
     @classmethod
     def of(cls, message: Message) -> Publication:
-        """A message that did not come in a packet just now: from a store, a plugin, or as a will."""
+        """Returns the publication of a message from a store or a plugin, or of a will."""
         publish = Publish.build(
             message.topic,
             message.payload,
@@ -89,14 +89,14 @@ class Publication:
 
     @property
     def message(self) -> Message:
-        """The message as hooks see it, with the packet it came in."""
+        """The message for hooks, with the packet it came in."""
         if self._message is None:
             self._message = self._make_message(self.publish.frame if self.frame_version else None, self.frame_version)
         return self._message
 
     @property
     def stored(self) -> Message:
-        """The message as stores keep it: without the packet, which would hold the payload twice."""
+        """The message for stores: without the packet, which would hold the payload twice."""
         if self._message is None:
             self._message = self._make_message(None, 0)
         elif self._message.frame is not None:
@@ -105,9 +105,9 @@ class Publication:
 
     @property
     def size_bytes(self) -> int:
-        """What its message counts for (:attr:`Message.size_bytes`), without making one; it never changes.
+        """The size of its message (:attr:`Message.size_bytes`), without making one; it never changes.
 
-        A topic alias that it came by counts too.
+        The topic alias in its packet is included.
         """
         publish = self.publish
         size_bytes = MESSAGE_BYTES + text_bytes(publish.topic) + publish.payload_size
@@ -118,7 +118,7 @@ class Publication:
         return self.expires_at is not None and now >= self.expires_at
 
     def rest(self) -> None:
-        """Hold the message once, for it waits: neither the packet it came in nor what was encoded of it."""
+        """Release the packet and the encoded bytes, to hold the message only once while it waits."""
         publish = self.publish
         payload = self.stored.payload
         packet_id = 1 if publish.qos else 0
@@ -130,7 +130,7 @@ class Publication:
 
     @property
     def payload(self) -> bytes:
-        """The payload, cut out of the packet once for all who want it."""
+        """The payload, extracted from the packet on first use."""
         if self._payload is None:
             self._payload = self.publish.payload
         return self._payload
@@ -153,7 +153,7 @@ class Publication:
         )
 
     def parts(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes]:
-        """What stands before and after the packet identifier, for every subscriber of this version, QoS and flag."""
+        """Returns the bytes before and after the packet identifier, shared by all with this version, QoS and flag."""
         key = (version == V5) << 3 | qos << 1 | retain
         parts = self._parts
         if parts is not None and self._parts_key == key:
@@ -182,9 +182,10 @@ class Publication:
         now: float | None = None,
         topic: str | None = None,
     ) -> tuple[bytes, bytes]:
-        """The same, made anew: with properties of one delivery, and at ``now`` with the expiry that is left.
+        """Encode the bytes before and after the packet identifier for one delivery.
 
-        ``topic`` stands in place of the message's own: empty where ``extra`` has an alias for it.
+        ``extra`` are its own properties. At ``now``, in seconds since the epoch, the remaining expiry is written.
+        ``topic`` replaces the message's own; it is empty if ``extra`` has an alias for it.
         """
         head, written = self.encode_start(version, qos, retain, extra, now, topic)
         return head, written + self.payload
@@ -198,7 +199,7 @@ class Publication:
         now: float | None = None,
         topic: str | None = None,
     ) -> tuple[bytes, bytes]:
-        """The same, but for the payload, which comes last and is the same for everybody."""
+        """Encode the bytes before and after the packet identifier like :meth:`encode`, but without the payload."""
         publish = self.publish
         if version != V5:
             return publish_without_payload(publish, version, qos, retain, NO_PROPERTIES, topic=topic)
@@ -208,7 +209,7 @@ class Publication:
             return publish_without_payload(publish, version, qos, retain, whole, topic=topic)
         if own and own.message_expiry_interval is not None:
             extra = extra.replace(message_expiry_interval=self._expiry_left(own.message_expiry_interval, now))
-        # Made for one subscriber, but what it has in common with others' is written once.
+        # The properties common to all subscribers are encoded once.
         written = self._written
         if written is None:
             written = self._written = self._common(own)
@@ -217,8 +218,8 @@ class Publication:
     def _expiry_left(self, interval: int, now: float | None) -> int:
         if now is None or self.expires_at is None:
             return interval
-        # MQTT-3.3.2-6, in whole seconds; a thousandth off for what floating point makes of the difference.
-        # Not more than it was, where the clock was set back meanwhile.
+        # MQTT-3.3.2-6, in whole seconds; minus 0.001 s against floating-point errors.
+        # Not above the interval, even if the clock was set back.
         return min(interval, max(0, ceil(self.expires_at - now - 0.001)))
 
     @staticmethod
@@ -227,7 +228,7 @@ class Publication:
         return written_properties(common, PacketType.PUBLISH) if common else b""
 
     def _forwarded(self, version: int, qos: int, retain: bool) -> tuple[bytes, bytes] | None:
-        """The packet that came in, cut at its identifier, where it can go out as it is."""
+        """Returns the received packet cut at its identifier, if it can be forwarded unchanged; else ``None``."""
         publish = self.publish
         came = self.frame_version
         if not came or (came == V5) != (version == V5) or bool(publish.qos) != bool(qos):
@@ -240,5 +241,5 @@ class Publication:
         first_byte = 0x30 | qos << 1 | retain
         head = frame[:cut] if frame[0] == first_byte else bytes((first_byte,)) + frame[1:cut]
         if version != V5:
-            return head, self.payload  # Before 5.0 nothing else stands behind the packet identifier.
+            return head, self.payload  # Before 5.0 only the payload follows the packet identifier.
         return head, frame[cut + 2 :] if qos else frame[cut:]

@@ -1,1 +1,1 @@
-"""One turn of the event loop: what is committed and sent together."""
+"""Turns of the event loop: their writes are committed together, their packets sent together."""

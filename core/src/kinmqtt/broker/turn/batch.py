@@ -1,4 +1,4 @@
-"""What a turn gathers until it ends, and the stores that it then goes to."""
+"""The writes and pending work of one turn, and the stores that it commits to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RetryWrites:
 
 
 class Batch:
-    """What one turn wants kept, and what waits for it."""
+    """The writes of one turn, and the work that waits for their commit."""
 
     __slots__ = (
         "acknowledgements",
@@ -77,51 +77,51 @@ class Batch:
         self.queue: list[QueueWrite] = []
         self.sessions: list[SessionWrite] = []
         self.opened = 0
-        """New sessions among ``sessions``: counting them for each CONNECT would take the square of their number."""
+        """The number of new sessions in ``sessions``; counting them at each CONNECT would take quadratic time."""
         self.retain: list[RetainWrite] = []
         self.retain_bytes = 0
-        """What these count for: each that comes is asked whether there is room for it behind the others."""
+        """The size of ``retain``, for the limit check of each retained message."""
         self.retain_users: dict[str, tuple[int, int]] = {}
-        """How many of them are of each user, and what these count for."""
+        """Number and size of the messages in ``retain``, by user."""
         self.events: list[Event] = []
         self.began_at = 0.0
-        """When it was handed over to the stores, by a clock that never goes back."""
+        """When the commit began, in seconds of a monotonic clock."""
         self.drops: dict[str, dict[str, Any]] = {}
-        """By client id: what the event says of what gave way in its queue in this turn."""
+        """By client id: the data of the event about messages that its queue dropped in this turn."""
         self.acknowledgements: list[tuple[Peer, bytes]] = []
         self.unfinished_publishers: list[Peer] = []
-        """Publishers of whose message a part was delivered in this turn; it is acknowledged in a later one."""
+        """Publishers of a message delivered partly in this turn and acknowledged in a later one."""
         self.sends: list[tuple[Recipient, int, Delivery]] = []
         self.queued: list[Recipient] = []
-        """Kept sessions in whose queue something more waits."""
+        """Persistent sessions with more messages in their queue."""
         self.after_commit: list[Callable[[], object]] = []
-        """Called when everything is kept."""
+        """Called when everything is committed."""
         self.on_commit_failed: list[Callable[[ReasonCode], object]] = []
-        """Called when something could not be kept."""
+        """Called when something failed to commit."""
         self.pending_commits = 0
-        """Commits that have not fired."""
+        """The number of commits that have not fired."""
         self.late = False
-        """Whether any commit had to be waited for: until then a read did not show what was queued."""
+        """Whether a commit was asynchronous: until it fired, reads did not return the queued messages."""
         self.failure: BaseException | None = None
         self.ahead: BaseException | None = None
-        """Why something ahead of it was not kept: then it must not be either."""
+        """The failure of an earlier batch: then this batch must fail too."""
         self.retries_scheduled = False
-        """Whether what must be kept of it has been put aside for another turn."""
+        """Whether its mandatory writes are scheduled for a retry."""
         self.promises = False
-        """Whether anything of it was promised to anybody: not events alone, nor what is handed over again."""
+        """Whether it has writes that clients rely on: other than events and retries."""
         self.refused = False
-        """Whether it is certain that nothing was kept in the queue store."""
+        """Whether the queue store certainly committed nothing of it."""
         self.fenced: set[str] = set()
         self.retried_clients: set[str] = set()
-        """Clients of whom something is written that an earlier turn could not have kept."""
+        """Clients with retried writes in this batch."""
         self.lost_events = False
         self.failed: list[object] = []
-        """The transactions that were not kept."""
+        """The transactions that failed."""
         self.tied: set[QueueWrite | SessionWrite] = set()
-        """Writes that may be kept with this turn's others only: who made them makes all of them again."""
+        """Writes valid only together with this turn's others: on a failure their origin repeats all of them."""
 
     def restamp(self, client_id: str, old: int, new: int) -> None:
-        """Have what is written of a client under its owner's old epoch be written under the new one."""
+        """Move a client's writes from its owner's old epoch to the new one."""
         for number, write in enumerate(self.queue):
             if write.client_id == client_id and write.epoch == old:
                 self.queue[number] = self._restamped(write, write._replace(epoch=new))
@@ -137,7 +137,7 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep, and nobody to tell."""
+        """Whether there is nothing to commit, send or call."""
         return not (
             self.acknowledgements
             or self.queue

@@ -1,8 +1,8 @@
-"""Where packets for one connection gather during a reactor turn.
+"""The outbox of a connection: the packets of one reactor turn.
 
-The message path appends to a list, and notes the outbox down as dirty where that was empty. The turn's end flushes
-those. A session whose client is away, or too slow for QoS 0, has one that counts and forgets: whoever fans a message
-out need not ask.
+The message path appends to a list, and marks the outbox as dirty if the list was empty. At the turn's end dirty
+outboxes are flushed. A session whose client is offline or congested has an outbox that counts and discards, so that
+the fan-out needs no check.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ if TYPE_CHECKING:
 
 LARGE_PIECES: Final = 128
 LARGE_BYTES: Final = 16 << 10
-"""What it takes for an outbox to have much: pieces, or bytes as far as its first and last piece tell."""
+"""The limits above which an outbox is large: pieces, or bytes estimated from its first and last piece."""
 
 
 class Outbox:
-    """What goes out when the turn ends; this one forgets it.
+    """The packets to send when the turn ends; this class discards them.
 
-    It takes the place of that of a connection that is gone, and so parts the two: a circle of references would stay
-    in memory until the garbage collector looks at what is old.
+    It replaces the outbox of a closed connection, which breaks their reference cycle. The cycle would stay in memory
+    until a full garbage collection.
     """
 
     __slots__ = ("packets",)
 
     def __init__(self) -> None:
         self.packets: list[bytes] = []
-        """Packets, or pieces of them: whoever adds to an empty list notes the outbox down as dirty."""
+        """Packets or pieces of packets; code that appends to an empty list marks the outbox as dirty."""
 
     @property
     def name(self) -> str:
-        """Whose it is, for log lines."""
-        return "nobody"
+        """The client's name, for log lines."""
+        return "a closed connection"
 
     @property
     def is_large(self) -> bool:
-        """Whether there is much to send; no exact answer, which would cost as much as to send it."""
+        """Whether there is much to send; an estimate, because counting would cost as much as sending."""
         packets = self.packets
         pieces = len(packets)
         if not pieces or pieces > LARGE_PIECES:
-            return True  # Empty it is where more goes out of what waits for the socket.
+            return True  # An empty outbox is dirty to continue sending buffered output.
         return pieces * len(packets[-1]) > LARGE_BYTES or len(packets[0]) > LARGE_BYTES
 
     def flush(self) -> None:
-        """The turn is over."""
+        """Discard the turn's packets."""
         self.packets.clear()
 
 
 class Discard(Outbox):
-    """Takes whole QoS 0 packets for clients that can't have them now, and counts them as dropped."""
+    """Discards whole QoS 0 packets for clients that are offline or congested, and counts them as dropped."""
 
     __slots__ = ("_dropped", "_sent")
 
@@ -61,7 +61,7 @@ class Discard(Outbox):
         self._sent = statistics.messages_sent
 
     def flush(self) -> None:
-        """Count what came, and forget it; whoever fanned it out counted it as sent with all the others."""
+        """Discard the packets and count them as dropped instead of sent, as the fan-out counted them."""
         dropped = len(self.packets)
         self.packets.clear()
         self._dropped.value += dropped

@@ -1,7 +1,7 @@
-"""What a turn knows of those it works for: peers, which are connections, and recipients, which are sessions.
+"""Interfaces of the layers above a turn: peers (connections) and recipients (sessions).
 
-Both are native base classes, not protocols: their attributes have fixed offsets and their methods are called through
-a table, so that the message path pays nothing for not knowing the classes above.
+Both are native base classes, not protocols: attributes have fixed offsets and methods are called through a vtable,
+so the interfaces cost nothing on the message path.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 
 class Peer(BufferOwner):
-    """A connection, as sessions and turns know it."""
+    """A connection, as sessions and turns use it."""
 
     __slots__ = ("congested", "outbox", "waits_for_capacity")
 
     def __init__(self) -> None:
         super().__init__()
         self.congested = False
-        """Whether so much waits for the socket that nothing may be added but answers."""
+        """Whether so much output waits that only acknowledgements and other answers may be added."""
         self.outbox: Outbox = Outbox()
-        """Where the packets of this turn gather."""
+        """The packets of this turn."""
         self.waits_for_capacity: list[tuple[int, Deferred[None]]] | None = None
-        """What waits until the client can take that many messages more; ``None`` where nothing does."""
+        """Deferreds that fire when the client can take that many more messages; ``None`` if there are none."""
 
     @property
     def name(self) -> str:
-        """For the log: the client id where there is one, and the address."""
+        """The client id, if known, and the address, for the log."""
         raise NotImplementedError
 
     def is_closed(self) -> bool:
-        """Whether the connection has ended; what was begun for it must not go on."""
+        """Whether the connection has ended; pending work for it must stop."""
         raise NotImplementedError
 
     def is_of(self, client_ids: Set[str]) -> bool:
-        """Whether the connection belongs to one of some clients."""
+        """Whether the connection belongs to one of these clients."""
         raise NotImplementedError
 
     def send(self, packet: bytes) -> None:
-        """Send a packet with everything else of this turn."""
+        """Send a packet with this turn's output."""
         raise NotImplementedError
 
     def send_acknowledgement(self, packet: bytes) -> None:
@@ -58,36 +58,36 @@ class Peer(BufferOwner):
         raise NotImplementedError
 
     def withhold_acknowledgement(self, reason: ReasonCode) -> None:
-        """Disconnect, because a store did not keep what was to be acknowledged."""
+        """Disconnect because a store did not commit a message."""
         raise NotImplementedError
 
     def wait_for_capacity(self, messages: int) -> Deferred[None]:
-        """Fires when the client can take about that many messages more, or is gone."""
+        """Fires when the client can take about that many more messages, or is gone."""
         raise NotImplementedError
 
     def capacity_available(self) -> None:
-        """The session's queue has become shorter."""
+        """Notify those waiting for capacity that the session's queue became shorter."""
         raise NotImplementedError
 
     def fail(self, reason: ReasonCode, text: str, line: str = "") -> None:
-        """Close from the broker's side, with the reason where the protocol can carry it."""
+        """Close from the broker's side, and send the reason where the protocol can carry it."""
         raise NotImplementedError
 
     def taken_over(self, by: Client | None) -> None:
-        """Another connection has this client id now."""
+        """Disconnect because another connection uses this client id now."""
         raise NotImplementedError
 
     def authorization_changed(self, scope: Scope) -> None:
-        """Forget what authorizers answered, where the client is within a scope."""
+        """Drop cached authorizer answers if the scope covers the client."""
         raise NotImplementedError
 
     def count_routes(self) -> int:
-        """Add up what the client has published since the last time; answers how many topics were looked at."""
+        """Add the client's publishes since the last call to the traffic ledger; returns the number of topics."""
         raise NotImplementedError
 
 
 class Recipient:
-    """A session, as turns know it."""
+    """A session, as turns use it."""
 
     __slots__ = ()
 
@@ -101,9 +101,9 @@ class Recipient:
         raise NotImplementedError
 
     def wants_pump(self) -> None:
-        """Have :meth:`pump` called when the turn ends."""
+        """Schedule :meth:`pump` for the end of the turn."""
         raise NotImplementedError
 
     def pump(self) -> None:
-        """Send what waits in the queue, as far as the window goes."""
+        """Send queued messages as far as the inflight window allows."""
         raise NotImplementedError

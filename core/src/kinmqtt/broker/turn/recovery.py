@@ -1,4 +1,4 @@
-"""What a turn does where a store did not commit: writes that are retried, and who is notified of what failed."""
+"""Recovery after failed commits: retries of writes, and notification of publishers and sessions."""
 
 from __future__ import annotations
 
@@ -23,48 +23,49 @@ from kinmqtt_spi.services.session import (
 log = Logger("kinmqtt.turn")
 
 ALWAYS_RETRIED: Final = (ClearWill, DiscardSession, ReleaseSession, RemoveSubscriptions, Purge)
-"""Writes of what has happened whether it was kept or not: they are handed over again until they are kept."""
+"""Writes of facts that no failure undoes: they are retried until they are committed."""
 
 ELSEWHERE: Final = ReasonCode.USE_ANOTHER_SERVER
-"""Why a publisher is sent away whose message was meant for a session that another broker owns by now."""
+"""The reason to disconnect a publisher whose message was for a session that another broker owns now."""
 
 RETRIED_AT_ONCE: Final = 1000
-"""Clients of whom something is handed over again in one turn, besides those of whom the turn writes anyway."""
+"""Clients whose writes are retried in one turn, besides those with other writes in it."""
 
 
 CommitFailedHandler = Callable[[str, Sequence[QueueWrite], ReasonCode, bool], None]
 
 
 class CommitFailed(Exception):
-    """A store did not keep what a turn wanted kept."""
+    """Raised if a store failed to commit a turn's writes."""
 
     def __init__(self, reason: ReasonCode) -> None:
-        super().__init__("a store did not keep it")
+        super().__init__("a store did not commit it")
         self.reason = reason
 
 
 class Recovery:
-    """The writes that await a retry, by client, and the callbacks for what failed for good."""
+    """Holds the writes that await a retry, and the callbacks for failed commits."""
 
     __slots__ = ("_awaiting", "_on_commit_failed", "_on_fenced", "_on_unopened", "_stores")
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self._awaiting: dict[str, RetryWrites] = {}
-        """By client id: they go with later turns' writes, before them."""
+        """By client id; added to later turns' writes, before them."""
         self._on_fenced: Callable[[str, int], None] = lambda client_id, epoch: None
         self._on_unopened: Callable[[str, int, ReasonCode], None] = lambda client_id, epoch, reason: None
         self._on_commit_failed: CommitFailedHandler = lambda client_id, writes, reason, certain: None
 
     def when_fenced(self, call: Callable[[str, int], None]) -> None:
-        """Have ``call`` told the client id of each session that a newer owner holds than that of the epoch told."""
+        """Call ``call`` with client id and epoch for each session that an owner of a later epoch holds."""
         self._on_fenced = call
 
     def when_commit_failed(self, call: CommitFailedHandler, unopened: Callable[[str, int, ReasonCode], None]) -> None:
-        """Have ``call`` told each client id whose queue writes were not committed, these writes, why they were not,
-        and whether that is certain: a store that answers late may have committed them all the same.
+        """Set the callbacks for failed commits.
 
-        ``unopened`` is told of each session that was to begin: its client id and epoch.
+        ``call`` gets each client id with its failed queue writes, the reason, and whether the failure is certain: a
+        store that failed late may still have committed. ``unopened`` gets client id, epoch and reason of each session
+        that failed to open.
         """
         self._on_commit_failed = call
         self._on_unopened = unopened
@@ -75,12 +76,12 @@ class Recovery:
         return not self._awaiting
 
     def awaits_retry(self, client_id: str, *, queue_only: bool = False) -> bool:
-        """Whether a write of a client awaits a retry, to the queue store or to any."""
+        """Whether a write of a client awaits a retry; with ``queue_only``, one to the queue store."""
         awaiting = self._awaiting.get(client_id)
         return awaiting is not None and (bool(awaiting.queue) or not queue_only)
 
     def add_retries(self, batch: Batch, client_id: str | None) -> None:
-        """Put writes that await a retry before those of a batch: of one client, or of its clients and of others."""
+        """Insert retries before a batch's writes: of its clients, and of ``client_id`` or, if ``None``, of others."""
         if client_id is None:
             clients = {write.client_id for write in (*batch.queue, *batch.sessions)}
             clients.update(islice(self._awaiting, RETRIED_AT_ONCE))
@@ -93,11 +94,11 @@ class Recovery:
         batch.sessions[:0] = [write for owed in taken for write in owed.sessions]
 
     def await_retry(self, batch: Batch) -> None:
-        """Keep the writes of a batch that must be made although it failed, until a later turn retries them."""
+        """Hold the mandatory writes of a failed batch until a later turn retries them."""
         tied = batch.tied
         queue: list[QueueWrite] = [w for w in batch.queue if isinstance(w, ALWAYS_RETRIED) and w not in tied]
         if not batch.refused and self._stores.queue.transaction not in batch.failed:
-            # It has kept that they were taken over, and another store has not kept the rest: better twice than never.
+            # The queue store has committed the acceptance and another store failed: better twice than never.
             queue += [InboundClose(*write) for write in batch.queue if isinstance(write, InboundOpen)]
         for write in queue:
             self._awaiting.setdefault(write.client_id, RetryWrites()).queue.append(write)
@@ -106,18 +107,19 @@ class Recovery:
                 self._awaiting.setdefault(change.client_id, RetryWrites()).sessions.append(change)
 
     def notify_fenced(self, batch: Batch) -> None:
-        """Tell of the sessions that a newer owner holds, and have what was meant for them be sent again.
+        """Report sessions that a later owner holds, and have messages for them published again.
 
-        Whoever published it is not acknowledged: it comes back, and where it does so the newer owner may be.
+        Their publishers are disconnected without acknowledgement and then send the messages again, maybe to the
+        broker of the later owner.
         """
         for client_id in batch.fenced:
             epochs = [write.epoch for write in (*batch.queue, *batch.sessions) if write.client_id == client_id]
-            # Which write was refused is not told. Of one that was handed over again the client may have been claimed
-            # here since, under a later epoch: that nobody has taken away.
+            # The store does not say which write it refused. If that was a retry, this node may have claimed the
+            # client again since, under a later epoch that is still valid.
             epoch = min(epochs, default=0) if client_id in batch.retried_clients else max(epochs, default=0)
             attempt(partial(self._on_fenced, client_id, epoch))
         if batch.failure is not None:
-            return  # Nobody is acknowledged anyway.
+            return  # Nothing is acknowledged anyway.
         publishers = self._forget_refused(batch)
         if not publishers:
             return
@@ -133,7 +135,7 @@ class Recovery:
         taken_over: dict[str, list[QueueWrite]] = {}
         for write in batch.queue:
             if isinstance(write, InboundOpen) and write.client_id in publishers:
-                # What says that it was taken over must go, or the message that is sent again counts as a repetition.
+                # Remove the record of acceptance, or the message sent again would count as a duplicate.
                 taken_over.setdefault(write.client_id, []).append(write)
                 if write.client_id not in batch.fenced:
                     self._awaiting.setdefault(write.client_id, RetryWrites()).queue.append(InboundClose(*write))
@@ -141,7 +143,7 @@ class Recovery:
             attempt(partial(self._on_commit_failed, client_id, writes, ELSEWHERE, False))
 
     def _forget_refused(self, batch: Batch) -> set[str]:
-        """Have the messages for sessions that a newer owner holds count as dropped; answers who published them."""
+        """Count messages for sessions of later owners as dropped; returns the client ids of their publishers."""
         refused: dict[str, list[QueueWrite]] = {}
         publishers: set[str] = set()
         for write in batch.queue:
@@ -153,8 +155,9 @@ class Recovery:
         return publishers
 
     def notify_failed(self, batch: Batch, error: BaseException) -> None:
+        """Schedule retries of a failed batch, disconnect its publishers, and run its failure callbacks."""
         reason = getattr(error, "reason", None)
-        if not isinstance(reason, ReasonCode):  # errors of other libraries have one too
+        if not isinstance(reason, ReasonCode):  # Errors of other libraries may have a reason too.
             reason = ReasonCode.SERVER_UNAVAILABLE
         self.await_retry(batch)
         for connection in (*batch.unfinished_publishers, *(connection for connection, _ in batch.acknowledgements)):
@@ -172,7 +175,7 @@ class Recovery:
 
 
 def attempt(call: Callable[[], object]) -> None:
-    """Make a call whose failure must not keep others from theirs."""
+    """Make a call and log its exception, so that later calls are made."""
     try:
         call()
     except Exception:

@@ -1,13 +1,13 @@
-"""Long work, done in slices: some of it in each turn of the event loop, and everybody's in order.
+"""Time slices for long work: a part in each turn of the event loop, in the order of requests.
 
-No packet may hold the event loop for long. Work that can be long asks :meth:`Slices.is_over` as it goes; once its
-slice is over it awaits :meth:`Slices.turn`, and packets of others are read in between. All that waits is served first
-come, first served, by one call a turn of the event loop, which ends when the slice is over: however many clients have
-long work waiting, a turn of the event loop does one slice of it.
+No packet may block the event loop for long. Long work checks :meth:`Slices.is_over` as it runs. When its slice is
+over it awaits :meth:`Slices.turn`, and other connections are read in between. Waiting work is served first come,
+first served, by one call in each turn, which stops when the slice is over: a turn does one slice of it, however many
+clients wait.
 
-What a slice led to is committed and sent when the turn ends, and nobody else is served until that is done. How long
-it takes, beside the slice, is measured, and slices shrink so that both stay within :data:`LONGEST_TURN_S`. Sending
-has a slice of its own: what there is no time for goes out in the next turns, and no other slice begins before that.
+The results of a slice are committed and sent when the turn ends, before other work is served. This time is measured,
+and slices shrink so that both together stay within :data:`LONGEST_TURN_S`. Sending has a slice of its own: output
+without time left is sent in the next turns, and no other slice begins before that.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from twisted.logger import Logger
 log = Logger("kinmqtt.slices")
 
 LONGEST_TURN_S: Final = 0.010
-"""How long a slice and what it leads to may take together while somebody waits for a turn."""
+"""The target for a slice with its commit and sending, while other work waits for a turn."""
 
 LONGEST_UNCONTENDED_TURN_S: Final = 0.016
-"""The same where nobody waits: what is done in one go costs less."""
+"""The target while no other work waits: fewer, longer slices cost less."""
 
 LONGEST_HURRIED_TURN_S: Final = 0.007
-"""The same of work that is known to take more than one slice, or of which much comes at once."""
+"""The target for work known to take more than one slice, or arriving in bulk."""
 
 _MAX_SHARE: Final = 0.5
-"""How much of a turn a slice takes at most, however little it leads to."""
+"""The largest share of a turn that a slice may take."""
 
 SLICE_S: Final = LONGEST_TURN_S * _MAX_SHARE
-"""How long a slice is at most while somebody waits,"""
+"""The longest slice while other work waits."""
 FIRST_SLICE_S: Final = LONGEST_UNCONTENDED_TURN_S * _MAX_SHARE
-"""where nobody does,"""
+"""The longest slice while no other work waits."""
 HURRIED_SLICE_S: Final = LONGEST_HURRIED_TURN_S * _MAX_SHARE
-"""and of work that is known to be long."""
+"""The longest slice of work known to be long."""
 
 SHORTEST_SLICE_S: Final = 0.0005
-"""How long a slice is at least, however long what it leads to takes: less would not be worth its turn."""
+"""The shortest slice; a shorter one would not be worth a turn."""
 
 READ_S: Final = 0.0002
-"""How long the event loop takes, about, to read the 256 KB that may have come meanwhile."""
+"""The approximate time to read 256 KB, which may have arrived meanwhile."""
 
 _DECAY: Final = 0.2
-"""How much of what was seen before is forgotten with each slice that leads to less."""
+"""The weight of a new, lower cost in the moving average."""
 
 _NOT_ASKED: Final = -1.0
 
 
 class Slices:
-    """Says when a slice is over, and when the next one begins."""
+    """Decides when a slice is over, and schedules waiting work for later slices."""
 
     __slots__ = (
         "_began",
@@ -82,27 +82,27 @@ class Slices:
         self._began = _NOT_ASKED
         self._waiting: deque[Callable[[], object]] = deque()
         self._share = _MAX_SHARE
-        """How much of a turn the slice may take."""
+        """The share of a turn that the slice may take."""
         self._limit_s = FIRST_SLICE_S
         self._longest_s = LONGEST_UNCONTENDED_TURN_S
         self._gathered_s = 0.0
-        """How long the slice took whose outcome is being committed and sent."""
+        """How long the slice took whose results are being committed and sent."""
         self._cost = 0.0
-        """How long that takes, in slices."""
+        """The time to commit and send, as a multiple of the slice."""
         self._is_behind = False
-        """Whether what earlier slices led to has not all been sent."""
+        """Whether output of earlier slices is still to be sent."""
         self._is_sending = False
-        """Whether that is being committed and sent, and the clock asked for its sake."""
+        """Whether the turn is committing and sending, so that :meth:`is_over` applies to that."""
         self._is_scheduled = False
         self._is_running = False
         self._idle: list[Deferred[None]] = []
         self.is_flooded = False
-        """Whether those are late who are sent little: whoever sends anything waits until they have it."""
+        """Whether small output is late: input then waits until it is sent."""
         self.is_heavy = False
-        """Set by work that is much more than that of one packet: whoever counts packets asks the clock at once."""
+        """Set by work much larger than one packet: loops that count packets then check the slice at once."""
 
     def begin(self) -> None:
-        """A turn of the event loop begins, and a slice when the clock is first asked in it."""
+        """Begin a turn; its slice begins with the first check of the clock."""
         if not self._is_running:
             self._began = _NOT_ASKED
             self._limit(alone=not (self._waiting or self._is_behind))
@@ -115,9 +115,9 @@ class Slices:
         self._limit_s = max(SHORTEST_SLICE_S, longest_s * self._share)
 
     def begin_sending(self) -> None:
-        """The turn ends: what its slice led to is committed and sent now, for as long as leaves the turn its length.
+        """Begin the slice for committing and sending, in the time that is left of the turn.
 
-        :meth:`end_sending` is to be called then.
+        The caller then calls :meth:`end_sending`.
         """
         self._is_sending = True
         self._limit_s = FIRST_SLICE_S
@@ -130,11 +130,11 @@ class Slices:
         self._began = now
 
     def end_sending(self, behind: bool, flooded: bool = False) -> bool:
-        """What the slice led to is committed and sent: slices are as long from now on as leaves time for that.
+        """End the turn's committing and sending, and adapt the length of slices to the time they took.
 
-        Where ``behind``, some of it is still to be sent: no slice begins before it is. Where ``flooded``, that is for
-        some who get little: nothing is carried out before they have it. Answers whether there was a slice at all:
-        whether the clock was asked in this turn.
+        ``behind`` says that output is still to be sent: no slice begins before that. ``flooded`` says that small
+        output is among it: no packet is handled before it is sent. Returns whether the turn had a slice, that is,
+        whether the clock was checked.
         """
         self._is_sending = False
         self.is_flooded = flooded
@@ -149,7 +149,7 @@ class Slices:
         return was_asked
 
     def _learn(self, gathered_s: float, took_s: float) -> None:
-        """A turn has gathered and then committed and sent for so long: slices shrink where that was too long."""
+        """Adapt the share of slices to how long a turn's slice and its committing and sending took."""
         cost = took_s / max(gathered_s, SHORTEST_SLICE_S)
         if cost < self._cost:
             self._cost += _DECAY * (cost - self._cost)
@@ -158,14 +158,14 @@ class Slices:
         self._share = min(_MAX_SHARE, 1.0 / (1.0 + self._cost))
 
     def hurry(self) -> None:
-        """What begins is known to be long: others have their turn sooner, and the slice begins now at the latest."""
+        """Begin work known to be long: start the slice now, if it has not begun, and shorten it."""
         if self._began == _NOT_ASKED:
             self._began = self._monotonic()
         if self._longest_s > LONGEST_HURRIED_TURN_S:
             self._limit_to(LONGEST_HURRIED_TURN_S)
 
     def is_over(self) -> bool:
-        """Whether the slice is over: who has more to do does it in a later one."""
+        """Whether the slice is over and remaining work must wait for a later one."""
         self.is_heavy = False
         if self._is_behind and not self._is_sending:
             return True
@@ -176,12 +176,12 @@ class Slices:
         return now - self._began >= self._limit_s
 
     def count_resumed_read(self) -> None:
-        """A connection is read from again that was not, for what it sends: that takes time, and counts here."""
+        """Count the time for reading a connection that was paused against the current slice."""
         if self._began != _NOT_ASKED:
             self._began -= READ_S
 
     def turn(self) -> Deferred[None]:
-        """Fires in a later turn of the event loop, when everybody has had a turn who asked for one before."""
+        """Fires in a later turn of the event loop, after all earlier requests were served."""
         waits: Deferred[None] = Deferred()
         self.later(partial(self._resume, waits))
         return waits
@@ -191,7 +191,7 @@ class Slices:
         waits.callback(None)
 
     def later(self, call: Callable[[], object]) -> None:
-        """The same for a call, which costs less: many may be made in one turn."""
+        """Schedule a call for a later turn; cheaper than :meth:`turn`, for many calls in one turn."""
         self._waiting.append(call)
         self._schedule()
 
@@ -201,7 +201,7 @@ class Slices:
             self._call_soon(self._run)
 
     def drained(self) -> Deferred[None]:
-        """Fires when nothing waits for a turn: for an orderly stop."""
+        """Fires when no work waits for a turn; used for an orderly stop."""
         done: Deferred[None] = Deferred()
         if self._waiting or self._is_scheduled:
             self._idle.append(done)
@@ -210,7 +210,7 @@ class Slices:
         return done
 
     def _run(self) -> None:
-        """One slice of all that waits."""
+        """Run one slice of the waiting work."""
         self._is_scheduled = False
         if self._is_behind:
             return
@@ -218,13 +218,13 @@ class Slices:
         self._began = self._monotonic()
         waiting = self._waiting
         self._limit(alone=len(waiting) == 1)
-        # Only those who wait now: what they do is committed and sent before it is their turn again.
+        # Only the work waiting now: its results are committed and sent before its next slice.
         for _ in range(len(waiting)):
             try:
                 waiting.popleft()()
             except Exception:
-                # Whatever went wrong, the others have their turn.
-                log.failure("work that was done in slices failed")
+                # The other work still runs.
+                log.failure("work in slices failed")
             if self.is_over():
                 break
         self._is_running = False

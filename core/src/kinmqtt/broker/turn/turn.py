@@ -1,9 +1,9 @@
-"""One reactor turn: what is gathered in it, committed together, and only then told to anybody.
+"""A reactor turn: its writes are gathered, committed together, and only then acknowledged.
 
 Every entry into the broker (a read, a timer, a plugin's publish) calls :meth:`Turn.touch`. When the turn ends, its
-writes go to each store in one batch. What depends on them, acknowledgements and deliveries of kept sessions, waits
-for the commits; batches are released in the order in which they were made, so acknowledgements keep theirs
-(MQTT-4.6.0-2). Then each connection that has something to send gets one write, in this turn or in one of the next.
+writes go to each store in one batch. Acknowledgements and deliveries to persistent sessions wait for the commits.
+Batches are released in the order in which they were made, which keeps acknowledgements in order (MQTT-4.6.0-2). Then
+each connection with output gets one write, in this turn or in one of the next.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.turn")
 
 FLUSHED_AT_ONCE: Final = 16
-"""Connections that are sent little before the clock is looked at; it is after each that is sent much."""
+"""Small outboxes flushed between two checks of the clock; it is checked after each large one."""
 
 SHORT_TURNS: Final = 8
-"""Turns in which little is done, before what is done between turns is."""
+"""After this many short turns the callback of :meth:`Turn.when_ended` is called."""
 
 
 class Turn:
-    """The current turn and those whose commits are under way."""
+    """The current turn, and the earlier ones whose commits are pending."""
 
     __slots__ = (
         "_call_soon",
@@ -70,65 +70,65 @@ class Turn:
     ) -> None:
         """``call_soon`` makes a call in the next reactor turn, before new input is read.
 
-        What is told of the end of a turn may be long work: then a slice of ``slices`` begins.
+        ``slices`` limits the time for committing and sending; ``None`` for no limit.
         """
         self._stores = stores
         self._slices = slices
         self.has_large = False
-        """Whether a packet that many may get, and that is large, goes out with this turn."""
+        """Whether this turn's output has a large packet that may go to many clients."""
         self._call_soon = call_soon
         self._scheduled = False
         self._retries: bool | str = False
         self._failing = False
-        """Whether the last that was to be kept was not."""
+        """Whether the last commit failed."""
         self._event_log_failing = False
         self._committing: deque[Batch] = deque()
         self._monotonic: Callable[[], float] | None = None
         self._observe: Callable[[float], object] = lambda seconds: None
         self.recovery = Recovery(stores)
         self._paused: set[str] = set()
-        """Clients who are being claimed, or whose queue is being loaded: whether a write of theirs comes before that
-        or behind, nobody knows."""
+        """Clients that are being claimed, or whose queue is being loaded: their writes wait, because
+        their order relative to that would be undefined."""
         self.batch = Batch()
         self.began_at = 0.0
-        """When somebody first asked for the time in this turn, in seconds since the epoch; 0 before."""
+        """The time first read in this turn, in seconds since the epoch; 0 before."""
         self.dirty: list[Outbox] = []
-        """Outboxes that were empty before this turn."""
+        """Outboxes to flush: those that are not empty."""
         self._ends = 0
         self._when_ended: Callable[[], object] | None = None
         self._unsent_large: list[Outbox] = []
-        """Those of earlier turns that there was no time for and that get much; the oldest first."""
+        """Large outboxes of earlier turns not sent for lack of time, the oldest first."""
         self._unsent_small: list[Outbox] = []
-        """The same of those that get little."""
+        """Small outboxes of earlier turns not sent for lack of time."""
         self.pump: list[Recipient] = []
-        """Sessions that may have room for what waits in their queue."""
+        """Sessions that may have window capacity for queued messages."""
 
     def when_ended(self, call: Callable[[], object]) -> None:
-        """Have a call made between turns: after each that is long, and after some of the others."""
+        """Set a callback between turns: after each turn that had a slice, and each :data:`SHORT_TURNS` turns."""
         self._when_ended = call
 
     def measure(self, monotonic: Callable[[], float], observe: Callable[[float], object]) -> None:
-        """Have ``observe`` told how many seconds each turn waits until what it wants kept is kept, by this clock."""
+        """Report the duration of each turn's commit to ``observe``, in seconds of this clock."""
         self._monotonic = monotonic
         self._observe = observe
 
     async def pause_writes(self, client_id: str) -> None:
-        """Hold back writes of a client until :meth:`resume_writes`; writes that are under way are waited for."""
+        """Hold back writes of a client until :meth:`resume_writes`, and wait for its pending commits."""
         self._paused.add(client_id)
         for batch in tuple(self._committing):
             if any(write.client_id == client_id for write in (*batch.queue, *batch.sessions)):
                 await self._when_released(batch)
 
     def paused_writes(self, client_id: str) -> list[QueueWrite]:
-        """What waits for :meth:`resume_writes` to go to a client's queue."""
+        """Returns the queue writes of a client that wait for :meth:`resume_writes`."""
         return [write for write in self.batch.queue if write.client_id == client_id]
 
     def writes_for(self, client_id: str) -> bool:
-        """Whether something is on its way to the queue store that concerns a client, or is to go there."""
+        """Whether queue writes of a client are waiting or being committed."""
         return any(write.client_id == client_id for batch in (self.batch, *self._committing) for write in batch.queue)
 
     def _when_released(self, batch: Batch) -> Deferred[None]:
-        """Fires when a batch that is under way is not any more, whatever became of it."""
+        """Fires when a batch is committed or has failed."""
         done: Deferred[None] = Deferred()
         if batch in self._committing:
             batch.after_commit.append(lambda: done.callback(None))
@@ -138,7 +138,7 @@ class Turn:
         return done
 
     def resume_writes(self, client_id: str, epochs: tuple[int, int] | None = None) -> None:
-        """What waited goes on; under the second of two epochs where it was under the first."""
+        """Release the paused writes of a client; ``epochs``, old and new, moves them to a new epoch."""
         self._paused.discard(client_id)
         if self.batch.is_empty:
             return
@@ -147,13 +147,13 @@ class Turn:
         self.touch()
 
     def retry(self, client_id: str | None = None) -> None:
-        """Hand over again what earlier turns could not have kept, of one client or of as many as go in one turn."""
+        """Retry failed writes of earlier turns, of one client or of as many as fit into a turn."""
         if not self.recovery.is_empty and not self._committing:
             self._retries = client_id or True
             self.touch()
 
     def touch(self) -> None:
-        """Something happens in this turn: see to it that it ends."""
+        """Schedule the end of this turn, if it is not scheduled."""
         if not self._scheduled:
             self._scheduled = True
             if self._slices is not None:
@@ -161,9 +161,9 @@ class Turn:
             self._call_soon(self.end)
 
     def packets_for(self, outbox: Outbox) -> list[bytes]:
-        """What goes out by an outbox when this turn ends; whoever asks adds to it.
+        """Returns an outbox's packet list, to which the caller must append.
 
-        An outbox is among :attr:`dirty` exactly while its list is not empty. This is the one place that sees to it;
+        An outbox is in :attr:`dirty` exactly while its list is not empty. This method ensures it;
         :meth:`kinmqtt.broker.routing.fanout.Fanout` does the same in its loop over many.
         """
         packets = outbox.packets
@@ -172,16 +172,16 @@ class Turn:
         return packets
 
     def acknowledge(self, connection: Peer, packet: bytes) -> None:
-        """Send an acknowledgement when everything this turn wants kept is kept."""
+        """Send an acknowledgement when this turn's writes are committed."""
         self.batch.acknowledgements.append((connection, packet))
 
     @property
     def commits_under_way(self) -> int:
-        """How many turns wait for a store."""
+        """The number of turns with pending commits."""
         return len(self._committing)
 
     def end(self) -> None:
-        """Commit, release what is committed, and send."""
+        """End the turn: commit its writes, release committed batches, and send."""
         slices = self._slices
         if slices is not None:
             slices.begin_sending()
@@ -192,7 +192,7 @@ class Turn:
                 self._commit()
             self._flush()
         finally:
-            # Whatever went wrong, there is a next turn.
+            # After an exception too, the next turn can begin.
             self._scheduled = False
             self.began_at = 0.0
             had_slice = slices is not None and slices.end_sending(
@@ -207,7 +207,7 @@ class Turn:
             self.touch()
 
     def _is_paused(self) -> bool:
-        """Whether what is to be kept must wait for a claim, or for a queue that is being loaded."""
+        """Whether the batch must wait for a claim, or for a queue that is being loaded."""
         held = self._paused
         if not held:
             return False
@@ -217,7 +217,7 @@ class Turn:
         )
 
     def committed(self) -> Deferred[None]:
-        """Fires when everything this turn wants kept is kept; fails with :class:`CommitFailed` if it is not."""
+        """Fires when this turn's writes are committed; fails with :class:`CommitFailed` if they are not."""
         done: Deferred[None] = Deferred()
         self.batch.after_commit.append(lambda: done.callback(None))
         self.batch.on_commit_failed.append(lambda reason: done.errback(CommitFailed(reason)))
@@ -225,7 +225,7 @@ class Turn:
         return done
 
     def drained(self) -> Deferred[None]:
-        """Fires when no commit is under way: for an orderly stop."""
+        """Fires when no commit is pending; used for an orderly stop."""
         done: Deferred[None] = Deferred()
         self.batch.after_commit.append(lambda: done.callback(None))
         self.batch.on_commit_failed.append(lambda reason: done.callback(None))
@@ -243,7 +243,7 @@ class Turn:
             return
         retries, self._retries = self._retries, False
         if batch.is_empty and not retries:
-            batch.unfinished_publishers.clear()  # Of what they have sent nothing is to be kept.
+            batch.unfinished_publishers.clear()  # Their messages need no commit.
             return
         batch.promises = bool(batch.queue or batch.sessions or batch.retain)
         if not self.recovery.is_empty:
@@ -253,7 +253,7 @@ class Turn:
         batch.pending_commits = 1
         failed = batch.ahead or next((ahead.failure for ahead in self._committing if ahead.failure is not None), None)
         if failed is not None:
-            # What is written behind a failure would overtake what its clients send again.
+            # Later writes would overtake those that clients send again after the failure.
             batch.ahead = batch.failure = failed
             batch.refused = True
             self._commit_done(batch)
@@ -270,7 +270,7 @@ class Turn:
             asked.append(stores.session)
             taken = self._write(batch, stores.session, lambda: stores.session.apply(batch.sessions))
         if batch.queue:
-            # Last: a QoS 2 identifier that is kept says that all the rest is.
+            # Last, because a committed QoS 2 identifier implies that the other writes are committed.
             batch.refused = True
             if taken:
                 asked.append(stores.queue)
@@ -285,7 +285,7 @@ class Turn:
         self._commit_done(batch)
 
     def _write(self, batch: Batch, store: Store, write: Callable[[], Commit]) -> bool:
-        """Hand something over; ``False`` where the store refused it there and then."""
+        """Write to a store, or commit it; returns ``False`` if it failed at once."""
         try:
             commit = write()
         except Fenced as error:
@@ -294,7 +294,7 @@ class Turn:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            # Whatever it was: a batch that is never released would hold up all that come behind it.
+            # Any error: a batch that is never released would block all later ones.
             self._write_failed(batch, store, error)
             return False
         if isinstance(commit, Awaitable):
@@ -315,22 +315,22 @@ class Turn:
 
     def _write_failed(self, batch: Batch, store: Store, error: BaseException) -> None:
         if store is self._stores.event:
-            # Nobody was promised that.
+            # No client relies on events.
             if not self._event_log_failing:
-                log.error("the event log can't keep what it is given: {error}", error=error)
+                log.error("the event log can't store events: {error}", error=error)
             self._event_log_failing = batch.lost_events = True
             return
         if not isinstance(error, ServiceUnavailable):
-            log.failure("a store did not keep a batch of writes", Failure(error))
+            log.failure("a store failed to commit writes", Failure(error))
         elif not self._failing:
-            log.error("a store can't keep what it is given: {error}", error=error)
+            log.error("a store can't commit writes: {error}", error=error)
         self._failing = True
         batch.failed.append(store.transaction)
         if batch.promises:
             batch.failure = error
         elif not batch.retries_scheduled:
             batch.retries_scheduled = True
-            # Events, and what is handed over again, are no promise to anybody here: what is alive goes on without.
+            # No client relies on events and retries: connections stay open, and the writes are retried.
             self.recovery.await_retry(batch)
 
     def _commit_done(self, batch: Batch) -> None:
@@ -347,7 +347,7 @@ class Turn:
             self.recovery.notify_fenced(batch)
         if batch.failure is not None:
             if batch.ahead is None and not self.batch.is_empty:
-                # Gathered in this turn already, by those who are about to be told.
+                # The current turn's writes may come from clients notified of the failure below.
                 self.batch.ahead = batch.failure
             self.recovery.notify_failed(batch, batch.failure)
             return
@@ -376,11 +376,11 @@ class Turn:
             attempt(call)
 
     def _flush(self) -> None:
-        """Send, as far as there is time; the rest goes out in later turns."""
+        """Flush outboxes while there is time; the rest is flushed in later turns."""
         dirty, self.dirty = self.dirty, []
         late = self._unsent_large
         if self.has_large or late:
-            # Who gets little does not wait for what goes to others.
+            # Small outboxes do not wait for large ones.
             late += [outbox for outbox in dirty if outbox.is_large]
             dirty = [outbox for outbox in dirty if not outbox.is_large]
         if self._unsent_small:
@@ -391,13 +391,13 @@ class Turn:
         self.has_large = bool(self._unsent_large)
 
     def _send(self, outboxes: list[Outbox], asks_after: int) -> list[Outbox]:
-        """Send until the time is over, but to some in any case; answers to whom nothing was sent."""
+        """Flush outboxes until the slice is over, at least ``asks_after``; returns those not flushed."""
         slices = self._slices
         for sent, outbox in enumerate(outboxes, 1):
             try:
                 outbox.flush()
             except Exception:
-                log.failure("what {client} is sent could not be", client=outbox.name)
+                log.failure("packets to {client} could not be sent", client=outbox.name)
             if not sent % asks_after and slices is not None and slices.is_over():
                 return outboxes[sent:]
         return []
