@@ -251,11 +251,7 @@ class IncomingPublish:
                 routes = connection.routes = {}
             old = routes.get(key)
             if old is not None:
-<<<<<<< HEAD
-                # Its answer has expired.
-=======
                 # The cached answer has expired.
->>>>>>> arch
                 connection.services.traffic.add(self.session.client_id, old)
             routes[key] = route
             route.remembered = True
