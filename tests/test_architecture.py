@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -443,6 +444,29 @@ def test_relative_imports_in_a_package_start_at_the_package() -> None:
     assert list(imports("kinmqtt.mqtt.framing", "from . import codec")) == ["kinmqtt.mqtt.codec"]
 
 
+def test_the_architecture_page_names_what_there_is() -> None:
+    """Every file, package, class and function that ARCHITECTURE.md names in backticks exists."""
+    folders = ("core", "spi", "metrics", "plugins", "tests", "benchmarks", ".ci")
+    sources = [path for folder in folders for path in files_in(folder)]
+    known = {part for path in sources for part in (path.stem, path.parent.name)} | {"sys", "setprofile"}
+    for path in sources:
+        if path.suffix == ".py":
+            known.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = [text for text in re.findall(r"`([^`\n]+)`", page) if re.fullmatch(r"[\w./]+(\(\))?", text)]
+    parts = {(text, part) for text in named for part in re.split(r"[./()]", text) if part}
+
+    assert len(named) > 100
+    assert sorted(text for text, part in parts if part not in known | {"py", "md", "toml", "cfg", "sha256"}) == []
+
+
+def files_in(folder: str) -> list[Path]:
+    """Returns the files of a folder of the checkout, but for what builds and caches leave there."""
+    skipped = {"__pycache__", "build", "node_modules", "dist"}
+    found = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+    return [path for path in found if not skipped.intersection(path.relative_to(ROOT).parts)]
+
+
 def test_compiled_modules_wait_for_nothing_while_they_handle_an_error() -> None:
     """A compiled coroutine that waits in an except or finally leaves the error standing for whoever runs next."""
     setup = (ROOT / "core" / "setup.py").read_text(encoding="utf-8")
@@ -454,6 +478,8 @@ def test_compiled_modules_wait_for_nothing_while_they_handle_an_error() -> None:
     found = []
     for path in ast.literal_eval(listed):
         for node in ast.walk(ast.parse((ROOT / "core" / "src" / path).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.AsyncWith | ast.AsyncFor):
+                found.append(f"{path}:{node.lineno}")
             if isinstance(node, ast.Try):
                 parts = [*node.handlers, *node.finalbody]
                 found += [f"{path}:{x.lineno}" for part in parts for x in ast.walk(part) if isinstance(x, ast.Await)]

@@ -118,7 +118,7 @@ class Gate(RuleBasedStateMachine):
     def what_was_waited_for_is_there(self) -> None:
         reason = TURN if self.counts[TURN] else ANSWER
         self.counts[reason] -= 1
-        assert self.gate.answered() is not bool(self.counts[ANSWER])
+        assert self.gate.end_wait(reason) is not bool(self.counts[ANSWER])
         self.gate.open()
 
     @rule(reason=st.sampled_from([DELAY, CAPACITY, CONGESTION]))

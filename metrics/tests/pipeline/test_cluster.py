@@ -108,5 +108,5 @@ def test_a_second_driver_is_refused_while_the_first_runs(tmp_path: Path) -> None
         took = time.monotonic() - began
 
     assert second.returncode == 1
-    assert f"process {first.pid} writes to {tables} already" in second.stderr
+    assert f"process {first.pid} already writes to {tables}" in second.stderr
     assert took < 60, f"{sys.executable} did not end at once"

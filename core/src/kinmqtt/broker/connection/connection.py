@@ -135,8 +135,8 @@ class Connection(Writer):
         self._forget_unsent()
         self.gate.forget()
         self.outbox = Outbox()
-        self.services.lost(self)
         self.link.listener.connections -= 1
+        self.services.lost(self)
         self._release_packet_grant()
         self._release_read_grant()
         grants, self._lasting_grants = self._lasting_grants, None

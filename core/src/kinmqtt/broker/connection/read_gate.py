@@ -141,9 +141,9 @@ class ReadGate:
         if not self.reads_ahead:
             self._link.pause_reading()
 
-    def answered(self) -> bool:
-        """End one wait; returns whether no other is pending."""
-        if self.reasons & TURN:
+    def end_wait(self, reason: int) -> bool:
+        """End one wait, for :data:`ANSWER` or :data:`TURN`; returns whether no other is pending."""
+        if reason == TURN:
             self.reasons &= ~TURN
         else:
             self._answers -= 1

@@ -148,7 +148,7 @@ class Reader(Intake):
         work.addErrback(self._work_failed)
         if not work.called:
             self.gate.wait(ANSWER)
-            work.addCallback(lambda _: self._resume())
+            work.addCallback(lambda _: self._resume(ANSWER))
             return True
         # Work that is already done may have started another wait: later packets wait for that.
         return self.is_closed() or self.gate.holds_packets or None
@@ -189,7 +189,7 @@ class Reader(Intake):
     def _await_turn(self) -> None:
         """Hold later packets until a later turn: other connections are served first."""
         self.gate.wait(TURN)
-        self.runtime.slices.later(self._resume)
+        self.runtime.slices.later(self._take_turn)
 
     def _unpause(self) -> None:
         self.gate.clear(DELAY)
@@ -279,18 +279,21 @@ class Reader(Intake):
         self._release_read_grant()
         return True
 
-    def _resume(self) -> None:
+    def _take_turn(self) -> None:
+        self._resume(TURN)
+
+    def _resume(self, reason: int) -> None:
         """Continue after a wait, and report a connection lost meanwhile."""
-        self._process_held()
+        self._process_held(reason)
         why, self._lost_reason = self._lost_reason, None
         if why is not None:
             self.lost(why)
 
-    def _process_held(self) -> None:
+    def _process_held(self, reason: int) -> None:
         """Process the packets held during a wait; they may start another wait."""
         gate = self.gate
         was_paused = gate.awaits_turn and not gate.reads_ahead
-        if not gate.answered():
+        if not gate.end_wait(reason):
             return
         self._release_packet_grant()
         rest, gate.rest = gate.rest, None
