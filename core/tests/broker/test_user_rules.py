@@ -99,4 +99,4 @@ def test_the_check_says_so(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert "what goes by user names in bans does not hold for them" in done.stdout
-    assert done.stdout.endswith("the settings are sound\n")
+    assert done.stdout.endswith("the settings are valid\n")
