@@ -87,7 +87,7 @@ def test_a_file_with_mistakes_changes_nothing(running: Running, settings: Path) 
 
     running.process.send_signal(signal.SIGHUP)
 
-    log = "".join(running.wait_for("the old ones stay in force"))
+    log = "".join(running.wait_for("the old ones stay in effect"))
     assert "plugins.rate_limits.rules[0].burts: unknown key; did you mean 'burst'?" in log
 
 

@@ -92,7 +92,7 @@ def test_the_settings_are_sound(folder: Path) -> None:
     done = run_command("check", "-c", "kinmqtt.toml", "-l", f"127.0.0.1:{free_port()}", cwd=folder)
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("the settings are sound\n")
+    assert done.stdout.endswith("the settings are valid\n")
 
 
 def test_what_nobody_forbids_passes(broker: BrokerProcess) -> None:

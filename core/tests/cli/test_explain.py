@@ -415,7 +415,7 @@ def test_who_receives_is_another_question() -> None:
 
 def test_an_unknown_listener_is_refused() -> None:
     """Those there are are named."""
-    with pytest.raises(AssemblyError, match="no listener 'door'; those there are: tcp:1883"):
+    with pytest.raises(AssemblyError, match="no listener 'door'; there are tcp:1883"):
         plan_named(House(start=False).assembly, "door")
 
 

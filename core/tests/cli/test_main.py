@@ -130,7 +130,7 @@ def test_check_says_what_would_run(surroundings: Surroundings) -> None:
     assert lines[0].startswith("listen: tcp:1885")
     assert "queue: memory" in lines
     assert any(line.startswith("hooks run in this order: guard, ") for line in lines)
-    assert lines[-1] == "the settings are sound"
+    assert lines[-1] == "the settings are valid"
     assert surroundings.bound_ports == []
 
 
@@ -161,7 +161,7 @@ def test_the_broker_introduces_itself(tmp_path: Path) -> None:
     assert len(lines) == 4
     assert re.fullmatch(r"kinmqtt \S+ on \S+ \S+, asyncio reactor on uvloop", lines[0])
     assert lines[1].startswith(f"listening on tcp:{broker.port}:interface=127.0.0.1")
-    assert lines[1].endswith("; anonymous clients are let in")
+    assert lines[1].endswith("; anonymous clients are accepted")
 
 
 def test_sigterm_sends_the_clients_away() -> None:
@@ -228,7 +228,7 @@ MISTAKES = [
         '[services]\nqueue = "trie"\n',
         "services.queue names plugin 'trie', which does not provide that service; those that do: 'memory'",
     ),
-    ("bad-endpoint", '[broker]\nlisten = ["tcp:x"]\n', "k.toml:2: broker.listen: 'tcp:x' is no endpoint ("),
+    ("bad-endpoint", '[broker]\nlisten = ["tcp:x"]\n', "k.toml:2: broker.listen: 'tcp:x' is not an endpoint ("),
     ("no-endpoint", "[broker]\nlisten = []\n", "k.toml:2: broker.listen is empty"),
     (
         "endpoint-twice",
@@ -264,8 +264,8 @@ OPTIONS = [
     ("missing-file", ("-c", "missing.toml"), "missing.toml: there is no such file"),
     ("folder-as-file", ("-c", "."), ".: can't be read: "),
     ("device-as-file", ("-c", "/dev/zero"), "/dev/zero: can't be read: it is a device, not a regular file"),
-    ("bad-endpoint", ("-l", ""), "--listen: '' is no endpoint ("),
-    ("port-too-high", ("-l", "tcp:70000"), "--listen: 'tcp:70000' is no endpoint (70000 is more than 65535"),
+    ("bad-endpoint", ("-l", ""), "--listen: '' is not an endpoint ("),
+    ("port-too-high", ("-l", "tcp:70000"), "--listen: 'tcp:70000' is not an endpoint (70000 is more than 65535"),
     ("beyond-loopback", ("-l", "0.0.0.0:1883"), "the broker would listen beyond loopback"),
     ("unknown-plugin", ("-P", "no:nobody"), "-P no:nobody: no plugin named 'nobody' is installed"),
     ("bad-plugin-option", ("-P", "nobody"), "-P nobody: expected no:NAME"),
@@ -497,7 +497,7 @@ def test_an_authenticator_that_is_not_configured(surroundings: Surroundings, ref
     assert refused('[broker]\nlisten = ["1883"]\n').startswith("the broker would listen beyond loopback")
     with running_broker(env=surroundings.environment) as broker, wire(broker.port, "client") as client:
         client.ping()
-        assert "anonymous clients are let in" in broker.output
+        assert "anonymous clients are accepted" in broker.output
 
 
 def test_a_plugin_that_is_named_but_not_configured(surroundings: Surroundings, refused: Refused) -> None:
@@ -562,9 +562,7 @@ def test_a_port_in_use(surroundings: Surroundings) -> None:
     messages = [line for line in done.stderr.splitlines() if line.startswith("kinmqtt: ")]
     assert len(messages) == 1
     assert messages[0].startswith(f"kinmqtt: can't listen on 'tcp:{second}:interface=127.0.0.1")
-    assert messages[0].endswith(
-        "another process listens there (`ss -ltnp` shows which): stop it, or choose another port"
-    )
+    assert messages[0].endswith("another process listens there (see `ss -ltnp`): stop it, or choose another port")
     assert "Address already in use" in messages[0]
     assert "Traceback" not in done.stderr
     assert "listening on" not in done.stderr
@@ -601,4 +599,4 @@ def test_a_broker_that_lets_nobody_in_is_told_of() -> None:
     done = run_command("check", "-P", "no:anonymous")
 
     assert done.returncode == 0
-    assert "nobody authenticates: no client will be let in" in done.stdout
+    assert "there is no authenticator: no client can connect" in done.stdout

@@ -94,7 +94,7 @@ def test_a_command_must_be_one(surroundings: Surroundings, source: str) -> None:
 
     done = run_command("half", env=surroundings.environment)
 
-    assert "it is no kinmqtt_spi.commands.Command" in done.stderr
+    assert "it is not a kinmqtt_spi.commands.Command" in done.stderr
     assert done.returncode == 2
 
 
@@ -117,5 +117,5 @@ def test_a_known_command_that_is_not_installed(surroundings: Surroundings, monke
 
     monkeypatch.setattr(commands, "entry_points", lambda group: ())
 
-    with pytest.raises(AssemblyError, match="comes with kinmqtt-auth-file: pip install kinmqtt-auth-file"):
+    with pytest.raises(AssemblyError, match="is part of kinmqtt-auth-file: pip install kinmqtt-auth-file"):
         commands.add_plugin_commands(None, ("run",), "passwd")

@@ -65,7 +65,7 @@ def test_nothing_is_opened_by_assembling() -> None:
 
 def test_bad_listeners_come_before_bad_plugins() -> None:
     """Listeners are judged before any plugin is imported."""
-    with pytest.raises(AssemblyError, match="is no endpoint"):
+    with pytest.raises(AssemblyError, match="is not an endpoint"):
         runner.build_assembly(settings("tcp:x", disabled=("nobody",)), MemoryReactorClock())
 
 
@@ -89,13 +89,13 @@ def test_the_denial_logger_is_handed_on_to_the_assembly() -> None:
 
 
 def test_anybody_or_not_is_told(installed: dict[str, Any]) -> None:
-    """The introduction says where the broker listens and whether anonymous clients are let in."""
+    """The introduction says where the broker listens and whether anonymous clients are accepted."""
     reactor = MemoryReactorClock()
 
     def told() -> list[str]:
         return runner.introduction(*runner.build_assembly(settings("127.0.0.1:1"), reactor), reactor)
 
-    assert told()[1].endswith("; anonymous clients are let in")
+    assert told()[1].endswith("; anonymous clients are accepted")
 
     installed["guard"] = Guard()
     lines = told()

@@ -110,7 +110,7 @@ def test_a_missing_file(surroundings: Surroundings, tmp_path: Path) -> None:
 
 ASSEMBLY = [
     ("unknown-plugin", "[plugins.redis]\n", (), "k.toml:1: plugins.redis: no plugin named 'redis' is installed"),
-    ("bad-endpoint", "", ("--listen", "tcp:x"), "--listen: 'tcp:x' is no endpoint ("),
+    ("bad-endpoint", "", ("--listen", "tcp:x"), "--listen: 'tcp:x' is not an endpoint ("),
     ("beyond-loopback", "", ("--listen", "1883"), "the broker would listen beyond loopback"),
 ]
 

@@ -129,7 +129,7 @@ def test_an_auth_out_of_step_is_an_error(
 
 def test_a_tls_handshake_where_there_is_no_tls_is_told_in_words() -> None:
     """Its first byte is a CONNECT with flags in MQTT's eyes; that would help nobody (MQTT-2.1.3-1)."""
-    with pytest.raises(MalformedPacket, match="a TLS handshake begins so, and there is no TLS on this listener"):
+    with pytest.raises(MalformedPacket, match="this is a TLS handshake, but this listener has no TLS"):
         check_first_byte(0x16, State.AWAITING_CONNECT, 0)
     with pytest.raises(MalformedPacket) as told:
         check_first_byte(0x17, State.AWAITING_CONNECT, 0)

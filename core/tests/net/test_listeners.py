@@ -109,7 +109,7 @@ def test_a_bad_endpoint_is_one_sentence(text: str, why: str) -> None:
         parse_listeners(MemoryReactor(), listed("127.0.0.1:1883", text))
 
     message = str(caught.value)
-    assert message.startswith(f"k.toml:2: broker.listen: {text!r} is no endpoint (")
+    assert message.startswith(f"k.toml:2: broker.listen: {text!r} is not an endpoint (")
     assert why in message
     assert "\n" not in message
 
@@ -167,8 +167,8 @@ def opened(endpoints: list[Endpoint], kind: str = "test") -> Any:
 @pytest.mark.parametrize(
     ("kind", "number", "remedy"),
     [
-        ("tcp", 98, "; another process listens there (`ss -ltnp` shows which): stop it, or choose another port"),
-        ("tcp", 99, "; this machine has no such address (`ip address` shows those it has)"),
+        ("tcp", 98, "; another process listens there (see `ss -ltnp`): stop it, or choose another port"),
+        ("tcp", 99, "; this machine has no such address (see `ip address`)"),
         ("tcp", 13, "; ports below 1024 need the capability CAP_NET_BIND_SERVICE: choose another, or grant it"),
         ("tcp", 5, ""),
         ("unix", 98, ""),

@@ -328,10 +328,12 @@ def test_a_running_broker_refuses_whom_it_does_not_believe(tmp_path: Path, event
 
     assert answers == {"trusting": CONNACK, "wary": b"", "open": CONNACK, "local": CONNACK}
     for text in (said, log):
-        assert "trusting: PROXY headers are believed from 127.0.0.0/8, ::1/128, and others are refused" in text
-        assert "proxy_trusted names other proxies" in text
-        assert "wary: PROXY headers are believed from 192.0.2.1/32, 10.0.0.0/8, and others are refused\n" in text
-        assert "open: PROXY headers are believed from everywhere" in text
+        assert "trusting: PROXY headers are accepted from 127.0.0.0/8, ::1/128, other connections are refused" in text
+        assert "set proxy_trusted for other proxies" in text
+        assert (
+            "wary: PROXY headers are accepted from 192.0.2.1/32, 10.0.0.0/8, other connections are refused\n" in text
+        )
+        assert "open: PROXY headers are accepted from every address" in text
         assert "local: PROXY" not in text
 
 

@@ -117,7 +117,7 @@ def test_an_encrypted_key_is_refused(authority: Authority) -> None:
     encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
     settings.private_key.write_bytes(encrypted)
 
-    with pytest.raises(AssemblyError, match="it is encrypted; write it without a passphrase"):
+    with pytest.raises(AssemblyError, match="it is encrypted; store it without a passphrase"):
         TlsContext(settings, "tls", "mqtt")
 
 
@@ -256,7 +256,7 @@ def test_certificates_are_renewed_in_place(authority: Authority, tmp_path: Path)
         after = _talk(broker.port, _client(authority))[2]
         certificate.write_text("broken", encoding="utf-8")
         broker.signal(signal.SIGHUP)
-        broker.wait_for_line("the old certificate stays in force")
+        broker.wait_for_line("the old certificate stays in effect")
         still = _talk(broker.port, _client(authority))[2]
 
     assert before is not None
@@ -294,7 +294,7 @@ def test_a_handshake_that_does_not_come_is_not_waited_for(authority: Authority, 
         with socket.create_connection(("127.0.0.1", broker.port), 20) as plain:
             plain.sendall(CONNECT)
             assert CONNACK not in plain.recv(100)
-        broker.wait_for_line("known who is there: what came is not TLS; plain MQTT, perhaps, on a port for TLS")
+        broker.wait_for_line("client was identified: the data is not TLS, perhaps plain MQTT on a port for TLS")
 
 
 def test_a_handshake_that_fails_is_told_in_words(authority: Authority, tmp_path: Path) -> None:
@@ -310,6 +310,6 @@ def test_a_handshake_that_fails_is_told_in_words(authority: Authority, tmp_path:
                 with pytest.raises(ssl.SSLError):
                     context.wrap_socket(plain, server_hostname="localhost")
 
-        broker.wait_for_line("what came is HTTP without TLS; WebSocket goes to this port as wss://")
-        broker.wait_for_line("the client speaks no version of TLS that this listener does")
+        broker.wait_for_line("the data is HTTP without TLS; use wss:// for WebSocket to this port")
+        broker.wait_for_line("the client supports no TLS version that this listener accepts")
         broker.wait_for_line("the client does not trust the authority of this listener's certificate")

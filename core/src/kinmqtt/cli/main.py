@@ -21,13 +21,13 @@ from kinmqtt_spi.settings import did_you_mean
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; answers the exit status: 0, 1 for a mistake in settings or plugins, 2 for one in usage."""
+    """Run the command; return the exit status: 0, 1 for mistakes in settings or plugins, 2 for wrong usage."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         parser = _parser(arguments)
         parsed, unknown = parser.parse_known_args(arguments)
         if unknown:
-            # With the usage of the command that was meant.
+            # Show the usage of the subcommand.
             meant = getattr(parsed, "parser", parser)
             hint = getattr(parsed, "hint", "") or _hint(unknown, meant)
             meant.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
@@ -37,14 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SpiError as error:
         return _complain(*str(error).splitlines())
     except BrokenPipeError:
-        # Whoever read the output has seen enough; Python must not complain when it closes the pipe.
+        # The reader of the output has closed the pipe; prevent Python's error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
 
 
 def _hint(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """What was meant by arguments that a command does not have, as the end of a message."""
+    """Return a hint on unknown arguments, as the end of a message."""
     options = [option for action in parser._actions for option in action.option_strings]
     for word in unknown:
         if word.endswith(".toml") and "-c" in options:
@@ -56,10 +56,10 @@ def _hint(unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
 
 
 class _Commands(argparse.ArgumentParser):
-    """A parser that says which command a misspelt one may be."""
+    """A parser that suggests the command for a misspelt one."""
 
     def error(self, message: str) -> NoReturn:
-        """Show the usage and what is wrong, and exit with 2."""
+        """Show the usage and the error, and exit with 2."""
         if match := re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message):
             message += did_you_mean(match[1], re.findall(r"[\w-]+", match[2]), quote="")
         super().error(message)
@@ -67,16 +67,16 @@ class _Commands(argparse.ArgumentParser):
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Commands(prog="kinmqtt", description="A pluggable MQTT broker.")
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="the same as the command version")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version, like the command version")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run the broker in the foreground")
     _add_settings(run)
     run.add_argument("--log-level", choices=("debug", "info", "warn", "error"), default="info")
     run.set_defaults(command=_run)
-    check = commands.add_parser("check", help="check the settings and the plugins, and start nothing")
+    check = commands.add_parser("check", help="check the settings and the plugins without starting the broker")
     _add_settings(check)
     check.set_defaults(command=_check)
-    plugins = commands.add_parser("plugins", help="list the plugins: installed, chosen, and why")
+    plugins = commands.add_parser("plugins", help="list the installed plugins, which are used, and why")
     _add_settings(plugins)
     plugins.set_defaults(command=_plugins)
     _add_store(commands)
@@ -85,7 +85,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     version = commands.add_parser("version", help="show the version")
     version.set_defaults(command=_version)
     if not arguments or arguments[0] not in commands.choices:
-        # What plugins bring is loaded only where it may be meant: not to run a broker.
+        # Plugins' commands are loaded only if one of them may be meant: not for a core command such as run.
         add_plugin_commands(commands, tuple(commands.choices), arguments[0] if arguments else None)
     for command in commands.choices.values():
         command.set_defaults(parser=command)
@@ -100,44 +100,40 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ENDPOINT",
-        help="listen here instead of where the settings say; may be given several times",
+        help="a listener that replaces those of the settings; may be given several times",
     )
-    parser.add_argument(
-        "--data", metavar="DIRECTORY", help="where state is kept; memory to keep nothing over a restart"
-    )
+    parser.add_argument("--data", metavar="DIRECTORY", help="the data directory; memory for no persistence")
     parser.add_argument(
         "--allow-anonymous",
         action="store_true",
         default=None,
-        help="let everybody in for whom no authenticator speaks",
+        help="accept clients that no authenticator decides on",
     )
-    parser.add_argument(
-        "-P", dest="plugins", action="append", default=[], metavar="no:NAME", help="do without a plugin"
-    )
+    parser.add_argument("-P", dest="plugins", action="append", default=[], metavar="no:NAME", help="disable a plugin")
 
 
 def _add_explain(commands: Any) -> None:
-    explain = commands.add_parser(
-        "explain", help="ask each plugin what it answers about a client, and how long it takes"
-    )
+    explain = commands.add_parser("explain", help="show each plugin's answer about a client, and how long it takes")
     _add_settings(explain)
     explain.add_argument("--client", required=True, metavar="ID", help="the client id")
     explain.add_argument("--user", metavar="NAME", help="the user name")
     explain.add_argument(
-        "--password-stdin", action="store_true", help="read a password from standard input, and ask authenticators"
+        "--password-stdin",
+        action="store_true",
+        help="read a password from standard input, and call the authenticators",
     )
-    explain.add_argument("--address", default="127.0.0.1", help="where it connects from (default: %(default)s)")
-    explain.add_argument("--listener", metavar="NAME", help="where it connects to (default: the first listener)")
-    explain.add_argument("--mqtt", type=int, choices=(3, 4, 5), default=5, help="its protocol level (default: 5)")
+    explain.add_argument("--address", default="127.0.0.1", help="the client's address (default: %(default)s)")
+    explain.add_argument("--listener", metavar="NAME", help="the listener it connects to (default: the first)")
+    explain.add_argument("--mqtt", type=int, choices=(3, 4, 5), default=5, help="the protocol level (default: 5)")
     explain.add_argument("--qos", type=int, choices=(0, 1, 2), default=0)
     explain.add_argument("--retain", action="store_true")
     actions = explain.add_mutually_exclusive_group()
     for action, metavar, summary in (
-        ("connect", None, "whether it may connect; the question where there is no other"),
-        ("publish", "TOPIC", "whether it may publish there"),
-        ("subscribe", "FILTER", "whether it may subscribe to that"),
-        ("receive", "TOPIC", "whether it may receive that"),
-        ("will", "TOPIC", "whether it may leave a will there"),
+        ("connect", None, "whether it may connect (the default question)"),
+        ("publish", "TOPIC", "whether it may publish to the topic"),
+        ("subscribe", "FILTER", "whether it may subscribe to the filter"),
+        ("receive", "TOPIC", "whether it may receive messages of the topic"),
+        ("will", "TOPIC", "whether it may have a will on the topic"),
     ):
         if metavar is None:
             actions.add_argument(f"--{action}", action="store_true", help=summary)
@@ -147,11 +143,11 @@ def _add_explain(commands: Any) -> None:
 
 
 def _add_new_plugin(commands: Any) -> None:
-    new = commands.add_parser("new-plugin", help="write the beginning of a plugin: a distribution with its tests")
-    new.add_argument("name", metavar="NAME", help="its name: small letters, digits and _")
-    new.add_argument("--family", required=True, choices=FAMILIES, help="what it will do")
+    new = commands.add_parser("new-plugin", help="create a new plugin: a distribution with tests")
+    new.add_argument("name", metavar="NAME", help="the plugin's name: small letters, digits and _")
+    new.add_argument("--family", required=True, choices=FAMILIES, help="the plugin's family")
     new.add_argument(
-        "--directory", type=Path, metavar="DIRECTORY", help="where it goes (default: kinmqtt-NAME, here)"
+        "--directory", type=Path, metavar="DIRECTORY", help="the directory to create (default: ./kinmqtt-NAME)"
     )
     new.set_defaults(command=_new_plugin)
 
@@ -160,24 +156,24 @@ def _add_store(commands: Any) -> None:
     store = commands.add_parser("store", help="check, export, import or compact a data directory")
     actions = store.add_subparsers(required=True, metavar="ACTION")
     for name, directory, summary in (
-        ("check", "the data directory", "read everything, and say what is there and what is wrong with it"),
-        ("export", "the data directory", "write everything to standard output, as lines of JSON"),
+        ("check", "the data directory", "read everything, and show counts and damage"),
+        ("export", "the data directory", "write all contents to standard output, as lines of JSON"),
         ("import", "a new directory, or an empty one", "read an export from standard input into a new store"),
-        ("compact", "the data directory", "write what still counts anew, and remove everything else"),
+        ("compact", "the data directory", "rewrite the live contents, and remove everything else"),
     ):
         action = actions.add_parser(name, help=summary)
         action.add_argument("directory", type=_directory, metavar="DIRECTORY", help=directory)
         hint = "; the export is read from standard input" if name == "import" else ""
         action.set_defaults(command=_store, action=name, skip_damaged=False, parser=action, hint=hint)
         if name == "export":
-            action.add_argument("--skip-damaged", action="store_true", help="leave out what is damaged, and say so")
+            action.add_argument("--skip-damaged", action="store_true", help="skip damaged data and report it")
 
 
 def _directory(text: str) -> Path:
     if not text:
-        raise argparse.ArgumentTypeError("the name is empty: name a directory")
+        raise argparse.ArgumentTypeError("the name is empty: give a directory")
     if text == "memory":
-        raise argparse.ArgumentTypeError("with --data memory nothing is kept: name a directory (./memory is one)")
+        raise argparse.ArgumentTypeError("--data memory has no directory: give a directory (such as ./memory)")
     return Path(text)
 
 
@@ -186,7 +182,7 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     for choice in parsed.plugins:
         word, _, name = choice.partition(":")
         if word != "no" or not name:
-            raise AssemblyError(f"-P {choice}: expected no:NAME, the name of a plugin to do without")
+            raise AssemblyError(f"-P {choice}: expected no:NAME, with the name of a plugin to disable")
         disabled.append(name)
     overrides = Overrides(tuple(parsed.listen), parsed.data, parsed.allow_anonymous, tuple(disabled))
     return load(parsed.config, overrides, os.environ)
@@ -243,13 +239,13 @@ def _check(parsed: argparse.Namespace) -> int:
     print("hooks run in this order: " + ", ".join(assembly.manager.active))
     print(limits_in_words(assembly))
     if not any(assembly.manager.implementations(hook) for hook in ("authenticate", "exchange")):
-        print("nobody authenticates: no client will be let in; install an authenticator, or allow anonymous clients")
+        print("there is no authenticator: no client can connect; install one, or allow anonymous clients")
     unused = {choice.candidate.name: choice.why for choice in assembly.manager.choices if not choice.active}
     for line in settings.ineffective_sections(unused):
         print(line)
     for note in notes_on_users(assembly):
         print(note)
-    print("the settings are sound")
+    print("the settings are valid")
     return 0
 
 
@@ -335,7 +331,7 @@ def _version(parsed: argparse.Namespace) -> int:
 
 
 class _ShowVersion(argparse.Action):
-    """``--version``, which everybody tries first."""
+    """Implements ``--version``, which users try first."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         parser.exit(_version(argparse.Namespace()))

@@ -1,4 +1,4 @@
-"""Commands that plugins bring: found by their entry points, and loaded where one of them may be meant."""
+"""Commands of plugins: found by entry points, and loaded only if one of them may be meant."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kinmqtt_spi.commands import COMMAND_GROUP, Command
 from kinmqtt_spi.errors import AssemblyError
 
 KNOWN: Final = {"passwd": "kinmqtt-auth-file"}
-"""Commands of plugins of ours that may not be installed, and what they come with."""
+"""Commands of kinmqtt's own plugins, and the distributions to install for them."""
 
 
 def add_plugin_commands(commands: Any, taken: Sequence[str], wanted: str | None) -> None:
-    """Add every installed plugin's commands to those there are; ``wanted`` is the one that was typed.
+    """Add the commands of all installed plugins; ``wanted`` is the command that the user typed.
 
-    One that can't be loaded is said so on standard error, and the others are there. Raises
-    :class:`~kinmqtt_spi.errors.AssemblyError` where two commands have one name, and where the wanted one comes with
-    a distribution that is not installed.
+    A command that can't be loaded is reported on standard error; the others still work. Raises
+    :class:`~kinmqtt_spi.errors.AssemblyError` if two commands have the same name, or if the wanted one is in a
+    distribution that is not installed.
     """
     owners = dict.fromkeys(taken, "the broker itself")
     for point in sorted(entry_points(group=COMMAND_GROUP), key=lambda point: point.name):
@@ -32,16 +32,16 @@ def add_plugin_commands(commands: Any, taken: Sequence[str], wanted: str | None)
         owners[point.name] = source
         _add(commands, point, source)
     if wanted in KNOWN and wanted not in owners:
-        raise AssemblyError(f"the command {wanted!r} comes with {KNOWN[wanted]}: pip install {KNOWN[wanted]}")
+        raise AssemblyError(f"the command {wanted!r} is part of {KNOWN[wanted]}: pip install {KNOWN[wanted]}")
 
 
 def _add(commands: Any, point: EntryPoint, source: str) -> None:
-    """Add one command; what goes wrong in a plugin's code is told, and is no other command's harm."""
+    """Add one command; an error in a plugin's code is reported and does not affect other commands."""
     try:
         command: Command = point.load()
         if not all(hasattr(command, name) for name in ("summary", "add_arguments", "run")):
-            raise TypeError("it is no kinmqtt_spi.commands.Command")
-        # Tried on a parser of its own first: one that is half filled can't be taken back.
+            raise TypeError("it is not a kinmqtt_spi.commands.Command")
+        # Try it on a separate parser first, because a partly filled one can't be removed.
         command.add_arguments(ArgumentParser())
         parser = commands.add_parser(point.name, help=command.summary, description=command.summary)
         command.add_arguments(parser)

@@ -18,11 +18,11 @@ from kinmqtt_spi.errors import AssemblyError, SettingsError
 
 
 def install_asyncio_reactor(choice: EventLoop) -> None:
-    """Choose the asyncio reactor, so that asyncio libraries can live in plugins, unless one is chosen already.
+    """Install the asyncio reactor, so that plugins can use asyncio libraries, unless a reactor is installed already.
 
     ``twistd`` reads a subcommand's options before it imports a reactor; this runs in between. With
-    ``twistd --reactor=NAME`` the choice is the operator's. Raises :class:`~kinmqtt_spi.errors.AssemblyError` where
-    uvloop is wanted and not installed.
+    ``twistd --reactor=NAME`` the operator chooses. Raises :class:`~kinmqtt_spi.errors.AssemblyError` if uvloop is
+    wanted but not installed.
     """
     if "twisted.internet.reactor" not in sys.modules:
         from twisted.internet import asyncioreactor
@@ -51,10 +51,10 @@ class Options(usage.Options):
 
     optParameters: ClassVar[list[list[Any]]] = [
         ["config", "c", None, "The settings file (TOML)."],
-        ["data", None, None, "Where state is kept; memory to keep nothing over a restart."],
+        ["data", None, None, "The data directory; memory for no persistence."],
     ]
     optFlags: ClassVar[list[list[Any]]] = [
-        ["allow-anonymous", None, "Let everybody in for whom no authenticator speaks."]
+        ["allow-anonymous", None, "Accept clients that no authenticator decides on."]
     ]
 
     def __init__(self) -> None:
@@ -62,13 +62,13 @@ class Options(usage.Options):
         self["listen"] = []
 
     def opt_listen(self, endpoint: str) -> None:
-        """Listen here instead of where the settings say; may be given several times."""
+        """A listener that replaces those of the settings; may be given several times."""
         self["listen"].append(endpoint)
 
     opt_l = opt_listen
 
     def postOptions(self) -> None:
-        """Check the settings, and choose the reactor while there is still a choice."""
+        """Check the settings, and install the reactor before twistd does."""
         try:
             settings = self["settings"] = load(
                 None if self["config"] is None else Path(self["config"]),
@@ -77,14 +77,14 @@ class Options(usage.Options):
             )
             install_asyncio_reactor(settings.broker.event_loop)
         except SettingsError as error:
-            # Not as a mistake in usage: that would print the usage, and the message behind it.
+            # Not as a usage error, which would print the usage before the message.
             raise SystemExit("\n".join(f"kinmqtt: {problem}" for problem in error.problems)) from error
         except AssemblyError as error:
             raise SystemExit(f"kinmqtt: {error}") from error
 
 
 def makeService(options: Options) -> IService:
-    """The broker's service, assembled; a mistake ends the process with one message and exit status 1."""
+    """Return the assembled broker's service; an error ends the process with one message and exit status 1."""
     from twisted.internet import reactor
 
     from kinmqtt.cli.run import build_service
@@ -99,9 +99,9 @@ def makeService(options: Options) -> IService:
 
 
 def _exit_with_failure(service: Any) -> None:
-    """A broker that could not start must not look as if it had run; twistd itself has no say in its exit status."""
+    """Exit with status 1 if the broker could not start; twistd itself can't set its exit status."""
     if service.failed is not None:
         sys.stderr.write(f"kinmqtt: {service.failed}\n")
         sys.stderr.flush()
-        # Only when the interpreter ends: until then twistd removes its pidfile.
+        # At the interpreter's exit, so that twistd can remove its pidfile first.
         atexit.register(os._exit, 1)

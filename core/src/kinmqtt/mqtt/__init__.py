@@ -1,5 +1,4 @@
-"""MQTT without input and output: bytes ⇄ packets, and the state machines that packets drive.
+"""MQTT without I/O: packets to bytes and back, and the state machines of connections and sessions.
 
-Nothing in this package opens a socket, reads a clock or waits. Bytes and packets go in, packets and bytes
-come out.
+Nothing in this package opens a socket, reads a clock or waits.
 """

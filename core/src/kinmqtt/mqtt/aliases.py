@@ -1,4 +1,4 @@
-"""Topic aliases that the broker uses towards a client (section 3.3.2.3.4)."""
+"""Topic aliases that the broker sends to a client (section 3.3.2.3.4)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import OrderedDict
 from typing import Final
 
 WORTHWHILE_BYTES: Final = 4
-"""A topic no longer than this is shorter than the property that would stand for it."""
+"""A topic up to this length is shorter than the alias property."""
 
 
 class OutgoingAliases:
-    """The topics for which one connection's client knows a number; the one used longest ago makes way."""
+    """The topics to which one connection has assigned an alias; the least recently used one is replaced."""
 
     __slots__ = ("_maximum", "_numbers")
 
@@ -20,9 +20,9 @@ class OutgoingAliases:
         self._numbers: OrderedDict[str, int] = OrderedDict()
 
     def use(self, topic: str) -> tuple[str, int] | None:
-        """What a PUBLISH carries as topic and as alias; ``None`` where an alias is not worth it.
+        """Return the topic and the alias for a PUBLISH; ``None`` if an alias does not pay.
 
-        The packet must be the next to go out, or be followed by :meth:`forget`.
+        The packet must be sent next; otherwise call :meth:`forget`.
         """
         if len(topic) <= WORTHWHILE_BYTES:
             return None
@@ -37,9 +37,9 @@ class OutgoingAliases:
         return topic, number
 
     def forget(self, topic: str) -> None:
-        """A packet that was to tell the client of a number does not go out: send the topic whole the next time.
+        """Drop an alias because its packet was not sent; the topic is sent in full the next time.
 
-        The number stays with the topic's place, so that none is given twice.
+        The number stays reserved for the topic, so that it is not assigned twice.
         """
         number = self._numbers.pop(topic, None)
         if number is not None:

@@ -1,8 +1,8 @@
-"""The code points that MQTT tells senders to leave out (section 1.5.4), and that a receiver may take for malformed.
+"""Code points that MQTT senders should not use (section 1.5.4), and that a receiver may treat as malformed.
 
-They are the control characters U+0001 to U+001F and U+007F to U+009F and Unicode's 66 non-characters. In a name
-(a topic, a filter, a client identifier, a user name) they do harm: they split lines of a log, and a subscriber
-that is as strict as it may be closes its connection over them.
+They are the control characters U+0001 to U+001F and U+007F to U+009F and Unicode's 66 non-characters. In a name (a
+topic, a filter, a client identifier, a user name) they split log lines, and a strict subscriber closes its connection
+when it receives one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _DISALLOWED: Final = re.compile(f"[\x01-\x1f\x7f-\x9f\ufdd0-\ufdef{_LAST_TWO}]")
 
 
 def disallowed_in(name: str) -> str | None:
-    """The first of these code points in ``name``, as ``"U+0007"``; ``None`` where there is none."""
-    # All of them count as not printable, and nearly no name has anything that is not.
+    """Return the first of these code points in ``name``, as ``"U+0007"``, or ``None``."""
+    # All of them are not printable, and nearly every name is printable.
     if name.isprintable():
         return None
     found = _DISALLOWED.search(name)
@@ -26,7 +26,7 @@ def disallowed_in(name: str) -> str | None:
 
 
 def check_characters(*names: str | None) -> None:
-    """Raise :class:`MalformedPacket` where one of these code points stands in a name; ``None`` is no name."""
+    """Raise :class:`MalformedPacket` if a name contains one of these code points; ``None`` is ignored."""
     for name in names:
         found = None if name is None else disallowed_in(name)
         if found is not None:

@@ -1,7 +1,7 @@
-"""The state machine of one network connection, server side, as a table (sections 3.1, 3.14, 3.15 and 4.12).
+"""The server's state machine of one network connection, as a table (sections 3.1, 3.14, 3.15 and 4.12).
 
-The table says for each state and packet type what the broker does; what is not in it is the peer's error. The
-broker runs it, the tests enumerate it, and nothing about the order of packets is decided elsewhere.
+The table gives the broker's action for each state and packet type; any other packet is the peer's error. The broker
+runs the table and the tests enumerate it; no other code decides the order of packets.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from kinmqtt_spi.reasons import ReasonCode
 
 
 class State(Enum):
-    """Where a connection stands."""
+    """The state of a connection."""
 
     AWAITING_CONNECT = "awaiting CONNECT"
     CONNECTING = "connecting"
-    """CONNECT is being judged. What the client sends ahead of its CONNACK waits (section 3.1.4)."""
+    """CONNECT is being processed. Packets that the client sends before its CONNACK wait (section 3.1.4)."""
     AUTHENTICATING = "authenticating"
-    """The broker has asked for the next step of an enhanced authentication."""
+    """The broker waits for the next step of an enhanced authentication."""
     CONNECTED = "connected"
     REAUTHENTICATING = "re-authenticating"
-    """As CONNECTED, while an AUTH exchange runs beside the other packets (section 4.12.1)."""
+    """Like CONNECTED, during an AUTH exchange (section 4.12.1)."""
     CLOSED = "closed"
 
 
 class PacketAction(Enum):
-    """What the broker does with a packet."""
+    """The broker's action for a packet."""
 
     CONNECT = "connect"
     PUBLISH = "publish"
@@ -47,7 +47,7 @@ class PacketAction(Enum):
     AUTHENTICATE = "authenticate"
     """The next step of the exchange that CONNECT began."""
     REAUTHENTICATE = "reauthenticate"
-    """A first or later step of an exchange within the connection."""
+    """A step of a re-authentication."""
 
 
 _WHILE_CONNECTED: Final = {
@@ -87,15 +87,15 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = MappingProxyType(
         State.CLOSED: frozenset(),
     }
 )
-"""The states that may follow each state. What leads there is the broker's judgement, so no packet is named."""
+"""The possible next states of each state. The broker decides which, so no packets are listed."""
 
 
 def violation(state: State, packet_type: int, version: int) -> RemoteError:
-    """The error of a peer that sends a packet its state does not allow."""
+    """Return the error for a packet that the state does not allow."""
     if packet_type == 0:
         return MalformedPacket("packet type 0 is reserved", "section 2.1.2")
     name = PacketType(packet_type).name
-    # Before CONNECT, where the version is 0, nobody knows which it is.
+    # Before CONNECT the version is unknown, and 0.
     if packet_type == PacketType.AUTH and 0 < version < V5:
         return MalformedPacket("packet type 15 is reserved before MQTT 5.0", "section 2.2.1 (3.1.1)")
     if state is State.AWAITING_CONNECT:
@@ -104,14 +104,14 @@ def violation(state: State, packet_type: int, version: int) -> RemoteError:
         return ProtocolError("a second CONNECT", "MQTT-3.1.0-2")
     if state is State.AUTHENTICATING:
         return ProtocolError(f"{name} during authentication", "MQTT-3.1.2-30")
-    return ProtocolError(f"{name} is not for a server to receive", "section 2.1.2")
+    return ProtocolError(f"{name} must not be sent to a server", "section 2.1.2")
 
 
 def check_first_byte(first_byte: int, state: State, version: int) -> None:
-    """Judge a packet by its first byte: nothing of the rest is waited for where no packet may begin so.
+    """Check a packet by its first byte, so that the rest of an invalid packet is not waited for.
 
-    Raises the error of the state table, or of the flags, that the whole packet would be answered with. While a
-    CONNECT is being judged nothing is raised: in which state the next packet will be met is not known.
+    Raises the error of the state table, or of the flags, that the whole packet would get. While a CONNECT is being
+    processed nothing is raised, because the state in which the next packet is handled is unknown.
     """
     if state is State.CONNECTING:
         return
@@ -122,10 +122,10 @@ def check_first_byte(first_byte: int, state: State, version: int) -> None:
 
 
 def check_authentication_step(method: str | None, offered: str | None, reason: ReasonCode, state: State) -> None:
-    """Judge an AUTH packet by the method that CONNECT named and by where the exchange stands.
+    """Check an AUTH packet against CONNECT's method and the state of the exchange.
 
-    Raises :class:`ProtocolError` for a method that CONNECT did not name (MQTT-4.12.0-5, MQTT-4.12.0-7), and for
-    a reason code that does not fit the step (MQTT-4.12.0-3, MQTT-4.12.1-1).
+    Raises :class:`ProtocolError` for a method that differs from CONNECT's (MQTT-4.12.0-5, MQTT-4.12.0-7), and for
+    a reason code that is wrong for the step (MQTT-4.12.0-3, MQTT-4.12.1-1).
     """
     if method is None:
         raise ProtocolError("AUTH without an authentication method in CONNECT", "MQTT-4.12.0-7")
@@ -135,4 +135,4 @@ def check_authentication_step(method: str | None, offered: str | None, reason: R
     wanted = ReasonCode.REAUTHENTICATE if begins else ReasonCode.CONTINUE_AUTHENTICATION
     if reason is not wanted:
         clause = "MQTT-4.12.1-1" if begins else "MQTT-4.12.0-3"
-        raise ProtocolError(f"AUTH with reason 0x{reason:02X} where 0x{wanted:02X} is due", clause)
+        raise ProtocolError(f"AUTH with reason 0x{reason:02X} instead of 0x{wanted:02X}", clause)

@@ -1,11 +1,10 @@
-"""What can go wrong in the protocol, told apart by whose fault it is.
+"""Errors of the protocol layer, by the side that caused them.
 
-A :class:`RemoteError` is the peer's: it carries the reason code to answer with. A :class:`LocalError` is
-ours: a packet was put together that MQTT cannot express. Nothing that a peer sends may raise anything but a
-:class:`RemoteError`.
+A :class:`RemoteError` is the peer's and has the reason code of the answer. A :class:`LocalError` is this side's: it
+tried to encode an impossible packet. Data from a peer raises nothing but :class:`RemoteError`.
 
-Clauses are the statement numbers of MQTT 5.0. A rule that only older versions have is numbered as in MQTT
-3.1.1 and says so: ``"MQTT-3.1.2-22 (3.1.1)"``. A rule without a number names its section: ``"section 2.2.2.2"``.
+Clauses are the statement numbers of MQTT 5.0. A rule that only older versions have has its number in MQTT 3.1.1 and
+says so: ``"MQTT-3.1.2-22 (3.1.1)"``. For a rule without a number its section is given: ``"section 2.2.2.2"``.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ class MqttError(Exception):
 
 
 class RemoteError(MqttError):
-    """The peer broke a rule of MQTT; the network connection cannot go on (MQTT 5.0 section 4.13).
+    """The peer violated MQTT, so the network connection must be closed (MQTT 5.0 section 4.13).
 
-    ``reason`` is the code to answer with, ``text`` a sentence for the log or a Reason String, ``clause`` the
-    normative statement (``"MQTT-3.3.1-4"``) or its section, empty where the rule is this broker's own.
+    ``reason`` is the code of the answer, ``text`` a sentence for the log or a Reason String, ``clause`` the
+    normative statement (``"MQTT-3.3.1-4"``) or its section; it is empty for a rule of this broker.
     """
 
     def __init__(self, reason: ReasonCode, text: str, clause: str = "") -> None:
@@ -36,14 +35,14 @@ class RemoteError(MqttError):
 
 
 class MalformedPacket(RemoteError):
-    """The bytes cannot be parsed as the specification has them (reason 0x81)."""
+    """The bytes can't be parsed according to the specification (reason 0x81)."""
 
     def __init__(self, text: str, clause: str = "") -> None:
         super().__init__(ReasonCode.MALFORMED_PACKET, text, clause)
 
 
 class ProtocolError(RemoteError):
-    """The packet parses, and says what the protocol does not allow (reason 0x82)."""
+    """The packet can be parsed, but violates the protocol (reason 0x82)."""
 
     def __init__(self, text: str, clause: str = "") -> None:
         super().__init__(ReasonCode.PROTOCOL_ERROR, text, clause)
@@ -57,7 +56,7 @@ class PacketTooLarge(RemoteError):
 
 
 class UnsupportedVersion(RemoteError):
-    """A CONNECT names a protocol or ``level`` (the byte after the name) that is not spoken here (0x84)."""
+    """A CONNECT has a protocol name or ``level`` (the byte after the name) that is not supported (0x84)."""
 
     def __init__(self, level: int, text: str, clause: str = "") -> None:
         super().__init__(ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, text, clause)
@@ -65,4 +64,4 @@ class UnsupportedVersion(RemoteError):
 
 
 class LocalError(MqttError):
-    """This side tried to send what MQTT cannot express, or must not: a bug here, never the peer's doing."""
+    """This side tried to send something that MQTT can't express or forbids: a bug here, not the peer's fault."""

@@ -1,9 +1,8 @@
-"""A stream of bytes cut into MQTT packets (fixed header, MQTT 5.0 section 2.1; section 2.2 in 3.1.1).
+"""Splits a stream of bytes into MQTT packets (fixed header, MQTT 5.0 section 2.1; section 2.2 in 3.1.1).
 
-The framer reads the packet's length and nothing else: flags, types and contents are the codec's matter. "More
-bytes are needed" is an empty list, and a violation is a value in :attr:`Framer.error`, so that the good
-packets before it are not lost. Of a packet that is not whole yet :attr:`Framer.begun` shows the first byte, which may
-tell enough.
+The framer reads only the packet's length; flags, types and contents are decoded by the codec. If more bytes are
+needed it returns an empty list. A violation is stored in :attr:`Framer.error`, so that the valid packets before it
+are not lost. :attr:`Framer.begun` is the first byte of an incomplete packet, by which some can be refused early.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ LARGEST_PACKET: Final = 268_435_455 + 5
 UNLIMITED: Final = sys.maxsize
 
 PIECE_BYTES: Final = 64
-"""What a piece takes besides its bytes until it is cut: very many small ones may come meanwhile."""
+"""Overhead of a stored piece: very many small ones may arrive before they are split."""
 
 _CONTINUED: Final = 0x80
 _LARGEST_HEADER: Final = 5
 
 
 class Framer:
-    """Cuts what one peer sends into packets.
+    """Splits the data of one peer into packets.
 
-    ``max_packet_bytes`` counts the whole packet, fixed header included, as Maximum Packet Size does (MQTT 5.0
-    section 3.1.2.11.4). It may be changed between two calls of :meth:`feed`, and governs the headers read
-    from then on. ``most_frames`` bounds how many packets one call cuts: a read may hold more than a hundred thousand.
+    ``max_packet_bytes`` counts the whole packet with its fixed header, as Maximum Packet Size does (MQTT 5.0 section
+    3.1.2.11.4). It may change between two calls of :meth:`feed`, and applies to the headers read after that.
+    ``most_frames`` bounds the packets that one call returns: a read may contain more than a hundred thousand.
     """
 
     __slots__ = (
@@ -52,17 +51,17 @@ class Framer:
         self._most = most_frames
         self._later: list[bytes] | None = None
         self._later_bytes = 0
-        # What came behind as many packets as one call cuts, and where in it the next one begins.
+        # The data after the packets of one call, and the offset of the next packet in it.
         self._uncut: bytes | None = None
         self._uncut_at = 0
         self._held: bytearray | None = None
-        # The size of the packet that is being held, or 0 while its length is not known yet.
+        # The size of the incomplete packet, or 0 while its length is unknown.
         self._wanted = 0
-        # What began with a packet that was too large, until a higher limit may let it pass.
+        # The data from a packet that was too large on, until a higher limit may allow it.
         self._beyond: bytes | None = None
 
     def allow(self, max_packet_bytes: int) -> list[tuple[bytes, int]]:
-        """Take packets up to another size from now on; answers those that came already and were too large before."""
+        """Change the maximum size; return packets that have arrived already and were too large before."""
         frames: list[tuple[bytes, int]] = []
         self.max_packet_bytes = max_packet_bytes
         beyond, self._beyond = self._beyond, None
@@ -73,16 +72,16 @@ class Framer:
 
     @property
     def begun(self) -> int:
-        """The first byte of the incomplete packet that is held; -1 where there is none."""
+        """The first byte of the incomplete packet; -1 if there is none."""
         return -1 if self._held is None else self._held[0]
 
     @property
     def is_behind(self) -> bool:
-        """Whether packets may lie here that are whole and not cut: ``feed(b"")`` goes on with them."""
+        """Whether stored data may contain complete packets; ``feed(b"")`` continues with them."""
         return self._uncut is not None or self._later is not None
 
     def hold(self, data: bytes) -> None:
-        """Take bytes that are to be cut by later calls of :meth:`feed`."""
+        """Store data for later calls of :meth:`feed`."""
         if self.error is not None:
             return
         if self._later is None:
@@ -93,17 +92,17 @@ class Framer:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes of an incomplete packet are held."""
+        """The stored size of an incomplete packet."""
         return 0 if self._held is None else len(self._held)
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes are missing of the packet that is arriving, as far as its length is known."""
+        """The missing size of the incomplete packet, as far as its length is known."""
         return 0 if self._held is None else max(0, self._wanted - len(self._held))
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes are held in all: those, what is not cut yet, and what began with a packet too large."""
+        """The size of all stored data: incomplete packets, unsplit data, and data from a packet too large on."""
         held = 0 if self._held is None else len(self._held)
         if self._uncut is not None:
             held += len(self._uncut)
@@ -112,23 +111,23 @@ class Framer:
         return held if self._beyond is None else held + len(self._beyond)
 
     def forget(self) -> None:
-        """Hold nothing any more: nobody wants to know what comes of it."""
+        """Drop all stored data."""
         self._held = None
         self._uncut = self._later = None
         self._wanted = 0
         self._beyond = None
 
     def feed(self, data: bytes) -> list[tuple[bytes, int]]:
-        """The packets that ``data`` completes, in order, each with the offset of its body (2 to 5).
+        """Return the packets that ``data`` completes, in order, each with the offset of its body (2 to 5).
 
-        Where there are more than one call cuts, :attr:`is_behind` says so. After a violation :attr:`error` is set,
+        If there are more than one call returns, :attr:`is_behind` is true. After a violation :attr:`error` is set,
         and every later call returns an empty list.
         """
         frames: list[tuple[bytes, int]] = []
         if self.error is not None:
             return frames
         if self._later is not None:
-            # Joined once: each of very many small pieces would else cost a copy of all that lies here.
+            # Join once: joining each of very many small pieces would copy all stored data each time.
             later = self._later
             self._later = None
             if data:
@@ -147,14 +146,14 @@ class Framer:
         elif self._wanted:
             self._complete(self._held, data, frames)
         else:
-            # At most four bytes of a header are held here: joining costs one copy of the chunk, once.
+            # At most four bytes of a header are stored here, so joining copies the chunk once.
             joined = bytes(self._held) + data
             self._held = None
             self._scan(joined, 0, frames)
         return frames
 
     def _complete(self, held: bytearray, data: bytes, frames: list[tuple[bytes, int]]) -> None:
-        """Add to the held packet; the rest of the chunk is cut where it is, without being copied first."""
+        """Add to the incomplete packet; the rest of the chunk is split in place, without a copy."""
         missing = self._wanted - len(held)
         if len(data) < missing:
             held += data
@@ -168,7 +167,7 @@ class Framer:
             self._scan(data, missing, frames)
 
     def _scan(self, data: bytes, start: int, frames: list[tuple[bytes, int]]) -> None:
-        """Cut packets from ``data[start:]``: the hot loop, with the short lengths written out."""
+        """Split packets from ``data[start:]``: the hot loop, with the short lengths unrolled."""
         append = frames.append
         limit = self.max_packet_bytes
         most = self._most
@@ -207,15 +206,15 @@ class Framer:
             self._held = bytearray(data[start:])
 
     def _long_length(self, data: bytes, start: int) -> tuple[int, int]:
-        """Read any Remaining Length: (body offset, length), or (0, 0) while bytes are missing or wrong."""
+        """Read any Remaining Length: (body offset, length), or (0, 0) if it is incomplete or wrong."""
         length = 0
         for offset in range(1, min(_LARGEST_HEADER, len(data) - start)):
             byte = data[start + offset]
             length |= (byte & 0x7F) << 7 * (offset - 1)
             if byte < _CONTINUED:
                 if not byte and offset > 1:
-                    # MQTT 3.1.1 has no such statement, though the algorithm it prescribes never pads. The
-                    # version of a stream is known only once its CONNECT is framed, so one rule holds for all.
+                    # MQTT 3.1.1 has no such statement, though its algorithm never pads. The version of a stream is
+                    # unknown until its CONNECT is complete, so one rule applies to all versions.
                     self._refuse(
                         MalformedPacket("the Remaining Length uses more bytes than it needs", "MQTT-1.5.5-1")
                     )
@@ -233,7 +232,7 @@ class Framer:
 
 
 def _body_offset(frame: bytes) -> int:
-    """The offset of the body of a whole packet whose header has been checked."""
+    """Return the body's offset in a complete packet with a checked header."""
     offset = 1
     while frame[offset] >= _CONTINUED:
         offset += 1

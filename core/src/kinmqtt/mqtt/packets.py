@@ -1,8 +1,7 @@
 """The fifteen MQTT control packets as values (MQTT 5.0 chapter 3), the same for every protocol version.
 
-What a version lacks is absent or has its default: a 3.1.1 PUBACK is a success without properties. No ``repr``
-here shows a password, authentication data or a payload, so that packets may be logged; sizes are shown
-instead.
+Fields that a version lacks are absent or have their defaults: a 3.1.1 PUBACK is a success without properties. No
+``repr`` here shows a password, authentication data or a payload, only their sizes, so that packets can be logged.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _show_properties(properties: Properties) -> str:
 
 @frozen
 class ConnectWill:
-    """The message to publish when a client is lost (section 3.1.3); ``topic`` is a valid Topic Name."""
+    """The message to publish when a client's connection is lost (section 3.1.3); ``topic`` is a valid Topic Name."""
 
     topic: str
     payload: bytes = field(repr=_show_size)
@@ -65,10 +64,10 @@ class ConnectWill:
 
 @frozen
 class Connect:
-    """A client asks to be let in (section 3.1). ``keep_alive`` is in seconds, 0 for none.
+    """A client's request to connect (section 3.1). ``keep_alive`` is in seconds, 0 for none.
 
-    ``clean_start`` is the Clean Session bit of older versions, which say by the same bit that the session
-    ends with the connection.
+    ``clean_start`` is the Clean Session bit of older versions, in which the same bit means that the session ends
+    with the connection.
     """
 
     version: int
@@ -130,7 +129,7 @@ class SubscribeRequest:
 
 @frozen
 class Subscribe:
-    """A client asks for subscriptions (section 3.8). The filters are not empty, and not judged further."""
+    """A client's request for subscriptions (section 3.8). The filters are not empty, and not checked further."""
 
     packet_id: int
     requests: tuple[SubscribeRequest, ...]
@@ -139,7 +138,7 @@ class Subscribe:
 
 @frozen
 class Suback:
-    """The answer to a SUBSCRIBE, a reason for each request in order (section 3.9)."""
+    """The answer to a SUBSCRIBE, with a reason for each request in order (section 3.9)."""
 
     packet_id: int
     reasons: tuple[ReasonCode, ...]
@@ -148,7 +147,7 @@ class Suback:
 
 @frozen
 class Unsubscribe:
-    """A client takes subscriptions back (section 3.10)."""
+    """A client's request to remove subscriptions (section 3.10)."""
 
     packet_id: int
     filters: tuple[str, ...]
@@ -157,7 +156,7 @@ class Unsubscribe:
 
 @frozen
 class Unsuback:
-    """The answer to an UNSUBSCRIBE (section 3.11); a version before 5.0 carries no ``reasons``."""
+    """The answer to an UNSUBSCRIBE (section 3.11); before 5.0 without ``reasons``."""
 
     packet_id: int
     reasons: tuple[ReasonCode, ...] = ()
@@ -166,7 +165,7 @@ class Unsuback:
 
 @frozen
 class Pingreq:
-    """A client shows that it is alive (section 3.12)."""
+    """A client's sign of life (section 3.12)."""
 
 
 @frozen
@@ -191,13 +190,13 @@ class Auth:
 
 
 class Publish:
-    """An application message on its way (section 3.3): the hot packet, hence written by hand.
+    """An application message (section 3.3): the hot packet, and therefore written by hand.
 
-    A received one keeps the whole packet in ``frame``: ``topic_end`` is the offset just after the topic's
-    bytes and ``payload_start`` that of the payload, which is cut out only when somebody asks. One that was
-    built from parts has the payload alone in ``frame`` and 0 in ``topic_end``. ``packet_id`` is 0 in QoS 0.
+    A received one has the whole packet in ``frame``: ``topic_end`` is the offset after the topic's bytes and
+    ``payload_start`` that of the payload, which is copied only on request. One that was built from parts has only
+    the payload in ``frame`` and 0 in ``topic_end``. ``packet_id`` is 0 in QoS 0.
 
-    Treat it as immutable: one instance is shared by all to whom it goes.
+    Treat it as immutable: all recipients share one instance.
     """
 
     __slots__ = (
@@ -237,17 +236,17 @@ class Publish:
         packet_id: int = 0,
         properties: Properties = NO_PROPERTIES,
     ) -> Publish:
-        """A message made here rather than received."""
+        """Build a message that was not received."""
         return cls(payload, topic, qos, retain, dup, packet_id, properties, 0, 0)
 
     @property
     def payload(self) -> bytes:
-        """The Application Message, as it was sent."""
+        """The Application Message."""
         return self.frame[self.payload_start :]
 
     @property
     def payload_size(self) -> int:
-        """The number of bytes of the payload, without cutting it out."""
+        """The payload's size in bytes, without a copy."""
         return len(self.frame) - self.payload_start
 
     def __eq__(self, other: object) -> bool:

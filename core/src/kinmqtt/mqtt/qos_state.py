@@ -1,7 +1,7 @@
-"""The QoS state machines of one session, both directions, as tables (section 4.3).
+"""The QoS state machines of one session, for both directions, as tables (section 4.3).
 
-Sans-I/O: what a delivery *is* does not matter here, only its packet identifier and its stage. Identifiers are
-the session's, so all of this outlives a connection.
+Without I/O. A delivery is known only by its packet identifier and its stage. Identifiers belong to the session, so
+this state outlives a connection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_PACKET_ID: Final = 65_535
 
 
 class FlightStage(IntEnum):
-    """What an outgoing message waits for."""
+    """The acknowledgement that an outgoing message waits for."""
 
     PUBACK = 0
     PUBREC = 1
@@ -27,23 +27,23 @@ class FlightStage(IntEnum):
 
 
 class Effect(Enum):
-    """What an acknowledgement leads to."""
+    """The effect of an acknowledgement."""
 
     COMPLETE = "complete"
-    """The delivery is over and its packet identifier is free."""
+    """The delivery is complete and its packet identifier is free."""
     RELEASE = "release"
-    """Keep that PUBREC came, then send PUBREL (MQTT-4.3.3-4)."""
+    """Store the PUBREC, then send PUBREL (MQTT-4.3.3-4)."""
     RELEASE_AGAIN = "release again"
-    """A repeated PUBREC: PUBREL is sent again."""
+    """A repeated PUBREC: send PUBREL again."""
     REFUSED = "refused"
-    """The receiver wants none of it (0x80 and above): over (MQTT-4.4.0-2)."""
+    """The receiver refused the message (0x80 and above), so its delivery ends (MQTT-4.4.0-2)."""
     UNKNOWN = "unknown"
-    """No delivery has this identifier: PUBREC is answered with PUBREL 0x92, the others with nothing."""
+    """No delivery has this identifier: answer PUBREC with PUBREL 0x92, and the others with nothing."""
     VIOLATION = "violation"
     """An acknowledgement of another QoS than the message's: a protocol error."""
 
 
-# What is looked at for each acknowledgement: to take a member from an enumeration costs more than all the rest.
+# Constants for the enumeration's members: access to a member would cost more than the rest of the lookup.
 COMPLETE: Final = Effect.COMPLETE
 RELEASE: Final = Effect.RELEASE
 RELEASE_AGAIN: Final = Effect.RELEASE_AGAIN
@@ -73,18 +73,18 @@ OUTGOING: Final[Mapping[tuple[FlightStage | None, PacketType], Effect]] = Mappin
         (None, PacketType.PUBCOMP): Effect.UNKNOWN,
     }
 )
-"""For each stage (``None``: no such identifier) and acknowledgement, without regard to its reason code."""
+"""The effect for each stage (``None``: no such identifier) and acknowledgement, without its reason code."""
 
 REFUSABLE: Final = frozenset({Effect.COMPLETE, Effect.RELEASE})
 """Effects that a failing reason code turns into REFUSED."""
 
 
 _PAGES: Final[list[list[bytes] | None]] = [None] * 256
-"""Packet identifiers as bytes, 256 of them in each, made when the first is asked for: at most 3 MB."""
+"""Packet identifiers as bytes, 256 in each page, created on first use: at most 3 MB."""
 
 
 def written_id(packet_id: int) -> bytes:
-    """A packet identifier as it stands in a packet: the same object each time, for it is asked for very often."""
+    """Return a packet identifier as encoded in a packet; cached, because it is needed very often."""
     page = _PAGES[packet_id >> 8]
     if page is None:
         first = packet_id & 0xFF00
@@ -93,7 +93,7 @@ def written_id(packet_id: int) -> bytes:
 
 
 class Flight:
-    """What is in flight: only its stage is looked at."""
+    """An inflight message; only its stage is used here."""
 
     __slots__ = ("stage",)
 
@@ -111,17 +111,17 @@ class Outgoing(Generic[F]):
 
     def __init__(self, window: int) -> None:
         self.window = window
-        """The receiver's receive maximum (section 4.9): how many may be in flight."""
+        """The receiver's receive maximum (section 4.9): how many messages may be in flight."""
         self.flights: dict[int, F] = {}
         self._last_id = 0
 
     @property
     def has_capacity(self) -> bool:
-        """Whether another message may be sent now (MQTT-4.9.0-2)."""
+        """Tell whether another message may be sent now (MQTT-4.9.0-2)."""
         return len(self.flights) < self.window
 
     def assign(self, flight: F) -> int:
-        """Give a message a packet identifier that is not in use (MQTT-2.2.1-4)."""
+        """Assign an unused packet identifier to a message (MQTT-2.2.1-4)."""
         packet_id = self._last_id
         flights = self.flights
         for _ in range(MAX_PACKET_ID):
@@ -131,26 +131,26 @@ class Outgoing(Generic[F]):
                 flights[packet_id] = flight
                 self.began(flight)
                 return packet_id
-        raise LocalError("all packet identifiers are in use: the window was not heeded")
+        raise LocalError("all packet identifiers are in use: the window was exceeded")
 
     def restore(self, packet_id: int, flight: F) -> None:
-        """Put back what was in flight before a restart, in the old order."""
+        """Restore a message that was in flight before a restart, in the old order."""
         self.forget(packet_id)
         self.flights[packet_id] = flight
         self._last_id = packet_id
         self.began(flight)
 
     def clear(self) -> None:
-        """Nothing is in flight any more."""
+        """Remove all messages."""
         for flight in self.flights.values():
             self.ended(flight)
         self.flights.clear()
 
     def acknowledge(self, packet_id: int, packet_type: PacketType, reason: int) -> tuple[F | None, Effect]:
-        """Take an acknowledgement: the message it is for, and what it leads to."""
+        """Process an acknowledgement; return its message and the effect."""
         flight = self.flights.get(packet_id)
         if flight is not None and reason < 0x80:
-            # What nearly all are, as the table has it.
+            # Fast path for nearly all acknowledgements, with the table's effect.
             stage = flight.stage
             if packet_type is _PUBREC and stage is AWAITS_PUBREC:
                 flight.stage = AWAITS_PUBCOMP
@@ -173,19 +173,19 @@ class Outgoing(Generic[F]):
         return flight, effect
 
     def forget(self, packet_id: int) -> None:
-        """The message was not sent after all: its identifier is free."""
+        """Free the identifier of a message that was not sent after all."""
         flight = self.flights.pop(packet_id, None)
         if flight is not None:
             self.ended(flight)
 
     def began(self, flight: F) -> None:
-        """A message is in flight: for who counts them."""
+        """Called when a message is in flight; overridden to count."""
 
     def ended(self, flight: F) -> None:
-        """A message is in flight no more."""
+        """Called when a message is no longer in flight."""
 
     def __iter__(self) -> Iterator[tuple[int, F]]:
-        """All in flight, in the order of sending: the order of resending (MQTT-4.6.0-1)."""
+        """Iterate in the order of sending, which is the order of resending (MQTT-4.6.0-1)."""
         return iter(list(self.flights.items()))
 
     def __len__(self) -> int:
@@ -196,25 +196,25 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 
 class Incoming:
-    """The packet identifiers of QoS 2 messages taken over and not yet released (MQTT-4.3.3-10)."""
+    """The packet identifiers of QoS 2 messages received and not yet released (MQTT-4.3.3-10)."""
 
     __slots__ = ("packet_ids",)
 
     def __init__(self) -> None:
         self.packet_ids: frozenset[int] | set[int] = _NONE
-        """A set of its own only while there are some: most sessions never have one."""
+        """A mutable set only if it is not empty: most sessions never need one."""
 
     def restore(self, packet_ids: Iterable[int]) -> None:
-        """Have exactly these taken over."""
+        """Replace the identifiers."""
         self.packet_ids = set(packet_ids) or _NONE
 
     def forget(self, packet_id: int) -> None:
-        """A message was not taken over after all."""
+        """Remove the identifier of a message that was not accepted after all."""
         if isinstance(self.packet_ids, set):
             self.packet_ids.discard(packet_id)
 
     def open(self, packet_id: int) -> bool:
-        """A QoS 2 PUBLISH came; ``False`` if it is a repeat that must not be delivered again."""
+        """Process a QoS 2 PUBLISH; return ``False`` for a repeated one, which must not be delivered again."""
         packet_ids = self.packet_ids
         if packet_id in packet_ids:
             return False
@@ -225,7 +225,7 @@ class Incoming:
         return True
 
     def close(self, packet_id: int) -> ReasonCode:
-        """PUBREL came; the reason code of the PUBCOMP that answers it (MQTT-4.3.3-11)."""
+        """Process a PUBREL; return the reason code of the PUBCOMP (MQTT-4.3.3-11)."""
         if packet_id in self.packet_ids:
             self.forget(packet_id)
             return ReasonCode.SUCCESS
@@ -233,7 +233,7 @@ class Incoming:
 
 
 def check_quota(unacknowledged: int, receive_maximum: int) -> None:
-    """Refuse a peer that has more QoS 1 and 2 messages unanswered than it was allowed (section 3.3.4).
+    """Check that a peer has no more unacknowledged QoS 1 and 2 messages than allowed (section 3.3.4).
 
     Raises :class:`ProtocolError` with reason 0x93.
     """

@@ -1,4 +1,4 @@
-"""The reason codes that each packet may carry (MQTT 5.0 section 2.4), and how MQTT 3.1 and 3.1.1 say them."""
+"""The reason codes that each packet may have (MQTT 5.0 section 2.4), and their codes in MQTT 3.1 and 3.1.1."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _BY_VALUE: Final[Mapping[int, ReasonCode]] = {int(code): code for code in Reason
 
 
 def reason_of(value: int, packet_type: PacketType) -> ReasonCode:
-    """The MQTT 5.0 reason code in a peer's packet; :class:`ProtocolError` if it may not stand there."""
+    """Return the MQTT 5.0 reason code in a peer's packet; raise :class:`ProtocolError` if it is not allowed there."""
     reason = _BY_VALUE.get(value)
     if reason is None or reason not in ALLOWED_REASONS[packet_type]:
         text = f"{packet_type.name} must not carry reason code 0x{value:02X}"
@@ -101,24 +101,24 @@ def reason_of(value: int, packet_type: PacketType) -> ReasonCode:
 
 
 def has_connack_code(reason: ReasonCode, version: int) -> bool:
-    """Whether a CONNACK of this version can say ``reason``.
+    """Tell whether a CONNACK of this version can express ``reason``.
 
-    Where it cannot, a 3.1 or 3.1.1 server closes without a CONNACK (MQTT-3.1.4-1 and MQTT-3.2.2-6 of 3.1.1).
+    If not, a 3.1 or 3.1.1 server closes without a CONNACK (MQTT-3.1.4-1 and MQTT-3.2.2-6 of 3.1.1).
     """
     return version == V5 or reason in _CONNACK_CODES
 
 
 def connack_code(reason: ReasonCode, version: int) -> int:
-    """The byte that says ``reason`` in a CONNACK: itself in 5.0, a return code 0 to 5 before.
+    """Return the byte for ``reason`` in a CONNACK: the reason itself in 5.0, before it a return code 0 to 5.
 
-    A reason that old versions cannot say (see :func:`has_connack_code`) becomes 3, Server unavailable: the
-    code that blames nobody.
+    A reason without a return code (see :func:`has_connack_code`) becomes 3, Server unavailable, which does not blame
+    the client.
     """
     return int(reason) if version == V5 else _CONNACK_CODES.get(reason, 3)
 
 
 def connack_reason(code: int, version: int) -> ReasonCode:
-    """The reason that the byte of a CONNACK says; raises :class:`ProtocolError` for a reserved one."""
+    """Return the reason for a CONNACK's byte; raise :class:`ProtocolError` for a reserved one."""
     if version == V5:
         return reason_of(code, PacketType.CONNACK)
     if code >= len(_CONNACK_REASONS):
@@ -127,16 +127,16 @@ def connack_reason(code: int, version: int) -> ReasonCode:
 
 
 def suback_code(reason: ReasonCode, version: int) -> int:
-    """The byte that says ``reason`` in a SUBACK: itself in 5.0, before it a granted QoS or 0x80.
+    """Return the byte for ``reason`` in a SUBACK: the reason itself in 5.0, before it a granted QoS or 0x80.
 
-    MQTT 3.1 knows no failure at all. It gets 0x80 too: a client that looks at the two QoS bits only takes it
-    for QoS 0, and one that knows better learns the truth, whereas a made-up grant would deceive both.
+    MQTT 3.1 has no failure code. It gets 0x80 too: a client that reads only the two QoS bits takes it for QoS 0, and
+    one that knows 0x80 learns the truth; an invented grant would deceive both.
     """
     return int(reason) if version == V5 or not reason.is_failure else 0x80
 
 
 def suback_reason(code: int, version: int) -> ReasonCode:
-    """The reason that a byte of a SUBACK says; raises :class:`ProtocolError` for a reserved one."""
+    """Return the reason for a SUBACK's byte; raise :class:`ProtocolError` for a reserved one."""
     if version == V5:
         return reason_of(code, PacketType.SUBACK)
     reason = _SUBACK_V3_REASONS.get(code)
@@ -146,6 +146,6 @@ def suback_reason(code: int, version: int) -> ReasonCode:
 
 
 def fitting(reason: ReasonCode, packet_type: PacketType, otherwise: ReasonCode) -> ReasonCode:
-    """The reason, where a packet that a server sends may carry it, else ``otherwise``."""
+    """Return the reason if a server's packet may have it, else ``otherwise``."""
     allowed = DISCONNECT_FROM_SERVER if packet_type is PacketType.DISCONNECT else ALLOWED_REASONS[packet_type]
     return reason if reason in allowed else otherwise

@@ -1,6 +1,6 @@
-"""Topic Names, Topic Filters and how they match (MQTT 5.0 sections 4.7 and 4.8.2).
+"""Validates and matches Topic Names and Topic Filters (MQTT 5.0 sections 4.7 and 4.8.2).
 
-:func:`matches` is the plain reading of the rules, level by level. Subscription indexes are tested against it.
+:func:`matches` implements the rules directly, level by level. Subscription indexes are tested against it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_topic_filter(filter: str, max_levels: int | None = None) -> None:
 
 
 def split_shared(filter: str, max_levels: int | None = None) -> tuple[str | None, str]:
-    """Take ``$share/{ShareName}/{filter}`` apart: (ShareName, filter), or (None, filter) if it is not shared.
+    """Split ``$share/{ShareName}/{filter}``: (ShareName, filter), or (None, filter) if it is not shared.
 
     Both parts are validated; raises :class:`RemoteError` with 0x8F. The levels of the prefix are not counted.
     """
@@ -66,7 +66,7 @@ def split_shared(filter: str, max_levels: int | None = None) -> tuple[str | None
 
 
 def _check_common(text: str, max_levels: int | None, bad: Callable[[str, str], RemoteError]) -> None:
-    """Raise what ``bad`` makes of it, where something is wrong with a name or a filter alike."""
+    """Raise ``bad``'s error for a violation of a rule that names and filters share."""
     if not text:
         raise bad("a Topic Name or Topic Filter is at least one character long", "MQTT-4.7.3-1")
     if "\0" in text:

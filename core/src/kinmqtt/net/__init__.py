@@ -1,1 +1,1 @@
-"""The network: the one part of the broker that knows sockets."""
+"""The network: the only package of the broker that uses sockets."""

@@ -1,4 +1,4 @@
-"""The reactor's clock, and the real time, as the SPI's clock."""
+"""Implements the SPI's clock with the reactor and the system time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 @frozen(slots=True)
 class ReactorTimer:
-    """A delayed call that may be cancelled at any time, also too late."""
+    """A delayed call that can be cancelled at any time, even after it was made."""
 
     call: IDelayedCall
 
     def cancel(self) -> None:
-        """Forget the call."""
+        """Cancel the call."""
         try:
             self.call.cancel()
         except (AlreadyCalled, AlreadyCancelled):
@@ -31,13 +31,13 @@ class ReactorClock:
     reactor: IReactorTime
 
     def now(self) -> float:
-        """Seconds since the epoch, UTC."""
+        """Return seconds since the epoch, UTC."""
         return time.time()
 
-    # Not a method that calls it: the message path asks every few packets.
+    # The function itself, not a method that calls it: the message path uses it every few packets.
     monotonic = staticmethod(time.monotonic)
-    """Seconds since an arbitrary start."""
+    """Return seconds since an arbitrary start."""
 
     def later(self, delay_s: float, call: Callable[[], object]) -> ReactorTimer:
-        """Make a call on the reactor thread."""
+        """Make a call on the reactor thread after ``delay_s`` seconds."""
         return ReactorTimer(self.reactor.callLater(delay_s, call))

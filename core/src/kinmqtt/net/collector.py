@@ -1,10 +1,10 @@
-"""When the garbage collector looks for circles of references, and at what.
+"""Runs the garbage collector between turns of the event loop.
 
-By itself it looks whenever so many objects have been made: in the middle of a turn of the event loop, when the
-messages of that turn are all there, which are no circles; and now and then at everything that there is. With 100,000
-sessions that stops a broker for half a second. Here it looks between turns, often enough that no look takes long, and
-sets aside what it has looked at. What is set aside is freed as ever when nobody refers to it; only circles stay, and
-of those the broker makes none that live long. Those of others are looked for once there may be many.
+By default Python runs it after a number of allocations: in the middle of a turn, when that turn's messages are alive
+but form no cycles, and now and then over all objects, which stops a broker with 100,000 sessions for half a second.
+Here it runs between turns, often enough that no run takes long, and examined objects are frozen, so that later runs
+skip them. Frozen objects are still freed by their reference counts; only cycles stay, and the broker creates no
+long-lived ones. Cycles of other code are collected once there may be many.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import gc
 from typing import Final
 
 LOOKS_AT: Final = 10_000
-"""New objects that are worth a look, of 0.3 to 0.5 ms a thousand; a turn of many messages makes and frees fewer."""
+"""New objects that start a run, which takes 0.3 to 0.5 ms per thousand; one turn makes and frees fewer."""
 
 MOST_SET_ASIDE: Final = 5_000_000
-"""Objects that may be set aside before all are looked at, and as a part of all that there are:"""
+"""Frozen objects before all objects are examined, as an absolute number and as a share of all objects:"""
 
 PART_SET_ASIDE: Final = 4
 
@@ -25,35 +25,35 @@ SET_ASIDE_WHILE_SHORT: Final = 500_000
 
 
 class Collector:
-    """Takes the garbage collector's work out of the turns of the event loop; one for a process."""
+    """Moves garbage collection out of the turns of the event loop; one for each process."""
 
     def __init__(self) -> None:
         self._there = 0
         self._set_aside = 0
 
     def begin(self) -> None:
-        """Everything is made that a broker begins with; what comes now comes with its clients."""
+        """Freeze the objects that exist at the start; later ones belong to clients."""
         gc.disable()
         self._look_at_all()
 
     def stop(self) -> None:
-        """Leave the garbage collector to itself again, where it was not."""
+        """Restore automatic garbage collection if it was enabled."""
         if self._there:
             self._there = 0
             gc.unfreeze()
             gc.enable()
 
     def look(self) -> None:
-        """Between two turns: look at what is new, where that is much."""
+        """Between two turns: examine new objects if there are many."""
         young = gc.get_count()[0]
         if young >= LOOKS_AT:
             self._set_aside += young - gc.collect(0)
             gc.freeze()
 
     def look_at_all(self, is_short: bool) -> None:
-        """Once a second: look at everything, where very much has been set aside since that was done.
+        """Once a second: examine all objects if many have been frozen since the last time.
 
-        It is done sooner where memory ``is_short``.
+        If memory ``is_short``, fewer suffice.
         """
         self.look()
         most = SET_ASIDE_WHILE_SHORT if is_short else MOST_SET_ASIDE

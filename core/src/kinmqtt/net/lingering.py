@@ -1,9 +1,9 @@
-"""Connections that the broker has closed, and that are read from for a moment more, so that its last words are read.
+"""Reads on from connections that the broker has closed, so that the client can read the last packet.
 
-A client that is still writing when its connection is closed gets a reset from its system, and with it loses what
-it has not read yet: the DISCONNECT or CONNACK that says why. So the sending side is shut (TLS: with a close_notify),
-what comes is read and forgotten, and the connection ends when the client closes, too. The broker itself has done with
-it by then: nothing of it counts among its connections. How long, how much and how many are bounded.
+If a client is still writing when its connection is closed, its system gets a reset and drops unread data: the
+DISCONNECT or CONNACK with the reason. So the sending side is shut (TLS: with a close_notify), input is read and
+dropped, and the connection ends when the client closes it, too. The broker no longer counts it among its connections.
+Time, amount and number are bounded.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ if TYPE_CHECKING:
     from kinmqtt_spi.services.plugin import Clock, Timer
 
 LINGER_LIMIT_S: Final = 2.0
-"""How long a client may take to read the last words and close."""
+"""How long a client may take to read the last packet and close."""
 
 MAX_LINGERING: Final = 1_000
-"""Connections that linger at one time; those above it are closed at once."""
+"""Maximum number of lingering connections; further ones are closed immediately."""
 
 
-class Leaver(Protocol):
-    """A connection that is closed."""
+class Closed(Protocol):
+    """A connection that the broker has closed."""
 
     def abort(self) -> None:
-        """End it now."""
+        """End it immediately."""
 
 
 class Lingering:
-    """The connections of all listeners that linger."""
+    """The lingering connections of all listeners."""
 
     def __init__(self, clock: Clock, most: int = MAX_LINGERING) -> None:
         self._clock = clock
         self._most = most
-        self._leavers: dict[Leaver, Timer] = {}
+        self._connections: dict[Closed, Timer] = {}
 
     def __len__(self) -> int:
-        return len(self._leavers)
+        return len(self._connections)
 
     @property
     def has_capacity(self) -> bool:
-        """Whether one more may linger."""
-        return len(self._leavers) < self._most
+        """Tell whether one more connection may linger."""
+        return len(self._connections) < self._most
 
-    def begin(self, leaver: Leaver, limit_s: float) -> None:
-        """Have a connection end after ``limit_s`` seconds, should it not :meth:`leave` before."""
-        self._leavers[leaver] = self._clock.later(limit_s, leaver.abort)
+    def begin(self, connection: Closed, limit_s: float) -> None:
+        """End a connection after ``limit_s`` seconds, unless it calls :meth:`leave` before."""
+        self._connections[connection] = self._clock.later(limit_s, connection.abort)
 
-    def leave(self, leaver: Leaver) -> None:
-        """A connection is gone."""
-        timer = self._leavers.pop(leaver, None)
+    def leave(self, connection: Closed) -> None:
+        """Forget a connection that has ended."""
+        timer = self._connections.pop(connection, None)
         if timer is not None:
             timer.cancel()
 
     def stop(self) -> None:
-        """The broker stops: nobody lingers any more."""
+        """End all lingering connections, because the broker stops."""
         self._most = 0
-        for leaver in list(self._leavers):
-            leaver.abort()
+        for connection in list(self._connections):
+            connection.abort()

@@ -1,4 +1,4 @@
-"""Where the broker listens: endpoint strings, checked before any is opened, and opened all or none."""
+"""Parses the listeners' endpoint strings, checks them all, and opens all or none."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from kinmqtt.net.tls import TlsContext
 
 BACKLOG: Final = 4096
-"""How many connections may wait to be accepted. Twisted's 50 lets a storm of reconnecting clients time out."""
+"""Length of the accept queue. With Twisted's 50, a storm of reconnecting clients would time out."""
 
 ACCEPTED_AT_ONCE: Final = 4
-"""Connections that a listener accepts in one turn of the event loop. In a storm Twisted accepts ever more at once,
-and whoever is connected waits for them."""
+"""Connections that a listener accepts in one turn of the event loop. In a storm Twisted would accept ever more at
+once and delay connected clients."""
 
 _SHORT: Final = re.compile(r"(?:(?P<host>\[[^\]]+\]|[^:\[\]]+):)?(?P<port>\d+)\Z")
 _WITH_PORT: Final = ("tcp", "tcp6", "ssl")
@@ -45,7 +45,7 @@ _LARGEST_PORT: Final = 65_535
 
 @frozen(slots=True)
 class ListenerPort:
-    """One place to listen, described but not yet open."""
+    """A place to listen, parsed but not yet open."""
 
     plan: ListenerPlan
     description: str
@@ -55,7 +55,7 @@ class ListenerPort:
 
     @property
     def summary(self) -> str:
-        """For people: the endpoint, and what is spoken over it."""
+        """The endpoint and its protocols, for people."""
         settings = self.plan.settings
         layers = (("TLS", settings.tls), ("WebSocket", settings.websocket), ("PROXY", settings.proxy_protocol))
         spoken = ", ".join(name for name, layer in layers if layer)
@@ -64,16 +64,16 @@ class ListenerPort:
 
 
 def accept_in_groups(port: Any) -> None:
-    """Have a listening port accept no more than :data:`ACCEPTED_AT_ONCE` connections at once.
+    """Limit a listening port to :data:`ACCEPTED_AT_ONCE` connections per turn.
 
-    A port that is not Twisted's own, which an endpoint of a plugin may have opened, goes on as it is.
+    A port that is not Twisted's own, as a plugin's endpoint may open, stays unchanged.
     """
     if not isinstance(port, Port):
         return
     accept: Any = port.doRead
 
     def accept_some() -> None:
-        # Twisted counts on from what it has accepted before.
+        # Twisted computes the next number from the accepted ones.
         port.numberAccepts = ACCEPTED_AT_ONCE
         accept()
 
@@ -81,19 +81,19 @@ def accept_in_groups(port: Any) -> None:
 
 
 def is_local(description: str) -> bool:
-    """Whether only this machine can reach an endpoint."""
+    """Tell whether only this machine can reach an endpoint."""
     kind, _, rest = description.partition(":")
     if kind == "unix":
         return True
     if kind not in _WITH_PORT:
-        # Behind a proxy or on a socket that was handed over, anybody may be at the other end.
+        # Through a proxy or an inherited socket, any client may connect.
         return False
     interface = next((part.partition("=")[2] for part in _split(rest) if part.startswith("interface=")), "")
     return is_loopback(interface.replace("\\:", ":"))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's alone."""
+    """Tell whether a host name or address is a loopback one."""
     if host == "localhost":
         return True
     try:
@@ -103,7 +103,7 @@ def is_loopback(host: str) -> bool:
 
 
 def describe(text: str) -> str:
-    """The full endpoint string for what the settings say: ``1883`` and ``host:1883`` mean TCP."""
+    """Return the full endpoint string for a settings value: ``1883`` and ``host:1883`` mean TCP."""
     short = _SHORT.fullmatch(text)
     if short is None or _is_kind(short["host"]):
         full = text
@@ -119,10 +119,10 @@ def describe(text: str) -> str:
 
 
 def parse_listeners(reactor: Any, described: Sequence[tuple[str, str, ListenerSettings]]) -> list[ListenerPort]:
-    """The listeners of the settings, each as its name, its place in the settings, and what they say.
+    """Parse the settings' listeners, each given as its name, its place in the settings, and its settings.
 
-    Raises :class:`AssemblyError` for an endpoint that no parser understands, for one that is named twice, and for TLS
-    or WebSocket that can't be had.
+    Raises :class:`AssemblyError` for an invalid endpoint, for one that is named twice, and for TLS or WebSocket
+    without the library it needs.
     """
     ports: list[ListenerPort] = []
     for name, place, settings in described:
@@ -151,28 +151,28 @@ def _endpoint(reactor: Any, description: str, text: str, place: str) -> IStreamS
     except ValueError as error:
         if text.startswith("ws:"):
             raise AssemblyError(
-                f"{place}: for WebSocket write `websocket = {{}}` beside the plain endpoint"
+                f"{place}: for WebSocket write `websocket = {{}}` next to the plain endpoint"
             ) from error
         raise AssemblyError(
-            f"{place}: {text!r} is no endpoint ({error}); 'tcp:1883' and 'tcp:1883:interface=127.0.0.1' are"
+            f"{place}: {text!r} is not an endpoint ({error}); examples: 'tcp:1883', 'tcp:1883:interface=127.0.0.1'"
         ) from error
     except (IndexError, KeyError) as error:
-        raise AssemblyError(f"{place}: {text!r}: no such socket was handed over") from error
-    except Exception as error:  # endpoint parsers may be anybody's: they raise what they like
+        raise AssemblyError(f"{place}: {text!r}: no such socket was inherited") from error
+    except Exception as error:  # a plugin's endpoint parser may raise anything
         raise AssemblyError(
-            f"{place}: {text!r} is no endpoint ({error}); 'tcp:1883' and 'tcp:1883:interface=127.0.0.1' are"
+            f"{place}: {text!r} is not an endpoint ({error}); examples: 'tcp:1883', 'tcp:1883:interface=127.0.0.1'"
         ) from error
     return endpoint
 
 
 def _need(place: str, what: str, module: str, extra: str) -> None:
-    """Refuse early what an optional library is missing for."""
+    """Raise :class:`AssemblyError` if an optional library is missing."""
     if find_spec(module) is None:
         raise AssemblyError(f"{place}: {what} needs a library: pip install 'kinmqtt-core[{extra}]'")
 
 
 def factory_for(broker: Broker, port: ListenerPort, bounds: SharedBounds | None = None) -> MqttFactory:
-    """What makes the protocols of a listener; ``bounds`` are shared with others."""
+    """Return the protocol factory of a listener; ``bounds`` are shared with other listeners."""
     settings = port.plan.settings
     listener = broker.listeners[port.plan.name]
     if settings.websocket is None:
@@ -183,14 +183,14 @@ def factory_for(broker: Broker, port: ListenerPort, bounds: SharedBounds | None 
 
 
 def wrapped(factory: MqttFactory, port: ListenerPort) -> Any:
-    """The factory with what lies between its protocols and the transport."""
+    """Wrap the factory in the layers between its protocols and the transport."""
     layered: Any = factory if port.tls is None else port.tls.wrap(factory)
     return ProxyFactory(layered, factory) if port.plan.settings.proxy_protocol else layered
 
 
 _REMEDIES: Final[dict[object, str]] = {
-    errno.EADDRINUSE: "; another process listens there (`ss -ltnp` shows which): stop it, or choose another port",
-    errno.EADDRNOTAVAIL: "; this machine has no such address (`ip address` shows those it has)",
+    errno.EADDRINUSE: "; another process listens there (see `ss -ltnp`): stop it, or choose another port",
+    errno.EADDRNOTAVAIL: "; this machine has no such address (see `ip address`)",
     errno.EACCES: "; ports below 1024 need the capability CAP_NET_BIND_SERVICE: choose another, or grant it",
 }
 
@@ -201,20 +201,20 @@ async def open_all(
     loop: AbstractEventLoop | None = None,
     bounds: SharedBounds | None = None,
 ) -> list[IListeningPort]:
-    """Open all listeners, or none: those already open are closed before :class:`AssemblyError` is raised.
+    """Open all listeners, or none: on failure, close those already open and raise :class:`AssemblyError`.
 
-    Where there is a ``loop``, the sockets of their connections are the loop's. ``bounds`` are the broker's; ``None``
-    for bounds of each listener's own.
+    With a ``loop``, it owns the sockets of the connections. ``bounds`` are the broker's; with ``None`` each listener
+    has its own.
     """
     opened: list[IListeningPort] = []
     for port in ports:
         factory = factory_for(broker, port, bounds)
         try:
             listening = await port.endpoint.listen(wrapped(factory, port))
-        except Exception as error:  # again, endpoints may be anybody's
+        except Exception as error:  # a plugin's endpoint may raise anything
             await close_all(opened)
             cause = getattr(error, "socketError", error)
-            # A Unix socket's errors have the same numbers, and other reasons.
+            # Errors of a Unix socket have the same numbers, but other causes.
             remedy = "" if port.description.startswith("unix:") else _REMEDIES.get(getattr(cause, "errno", None), "")
             raise AssemblyError(f"can't listen on {port.description!r}: {cause}{remedy}") from error
         accept_in_groups(listening)
@@ -226,16 +226,16 @@ async def open_all(
 
 
 async def close_all(ports: Sequence[IListeningPort]) -> None:
-    """Accept nothing more."""
+    """Close all listening ports."""
     for port in ports:
         stopped: Deferred[None] | None = port.stopListening()
         await resolve(stopped)
 
 
 def _is_kind(word: str | None) -> bool:
-    """Whether a word is the name of a sort of endpoint, as in ``tcp:1883``, and no host's.
+    """Tell whether a word is an endpoint type, as in ``tcp:1883``, and not a host.
 
-    A word without a dot that is not ``localhost`` is taken for one: a misspelt sort must not become a host.
+    A word without a dot other than ``localhost`` counts as one, so that a misspelt type does not become a host.
     """
     if word is None:
         return False
@@ -243,7 +243,7 @@ def _is_kind(word: str | None) -> bool:
 
 
 def _check_port(description: str) -> None:
-    """Refuse what only the operating system would refuse, and only once the broker has started."""
+    """Raise ``ValueError`` for what the operating system would refuse only when the broker has started."""
     kind, _, rest = description.partition(":")
     first, *others = _split(rest)
     if kind == "unix" and not first:
@@ -254,5 +254,5 @@ def _check_port(description: str) -> None:
 
 
 def _split(rest: str) -> list[str]:
-    """The arguments of an endpoint string; a colon after a backslash does not separate."""
+    """Split an endpoint string into its arguments; a colon after a backslash does not separate."""
     return re.split(r"(?<!\\):", rest)

@@ -1,8 +1,8 @@
-"""Connections whose sockets uvloop owns, behind the face of a Twisted transport.
+"""Connections whose sockets uvloop owns, with the interface of a Twisted transport.
 
-Twisted accepts, as it does everywhere: endpoints, rates and limits are the same. Then libuv reads and writes, which
-costs a third of what Twisted's own loop over file descriptors does. Where the event loop is not uvloop's, connections
-stay Twisted's: this face on asyncio's own loop would be slower.
+Twisted accepts the connections, so endpoints, rates and limits are the same. Then libuv reads and writes, at a third
+of the cost of Twisted's loop over file descriptors. Without uvloop, connections stay Twisted's, because this class on
+asyncio's own loop would be slower.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = Logger("kinmqtt.net")
 
 
 def owning_loop(reactor: Any) -> AbstractEventLoop | None:
-    """The reactor's event loop, if it is uvloop's."""
+    """Return the reactor's event loop if it is uvloop's."""
     loop = getattr(reactor, "_asyncioEventloop", None)
     return loop if type(loop).__module__.partition(".")[0] == "uvloop" else None
 
 
 def log_errors(loop: AbstractEventLoop) -> None:
-    """Have what goes wrong in a call of the loop's own be logged with everything else."""
+    """Log errors in the loop's own calls with everything else."""
     loop.set_exception_handler(lambda loop, context: _log(context))
 
 
@@ -43,9 +43,9 @@ def _log(context: dict[str, Any]) -> None:
 
 
 def own_sockets(port: Any, loop: AbstractEventLoop) -> None:
-    """Have the connections that a listening port accepts be the loop's from now on.
+    """Let the loop own the connections that a listening port accepts from now on.
 
-    A port that is not Twisted's own, which an endpoint of a plugin may have opened, goes on as it is.
+    A port that is not Twisted's own, as a plugin's endpoint may open, stays unchanged.
     """
     listening = getattr(port, "socket", None)
     if not isinstance(listening, socket.socket) or not hasattr(port, "transport"):
@@ -62,7 +62,7 @@ def own_sockets(port: Any, loop: AbstractEventLoop) -> None:
 
 @implementer(ITransport, IConsumer, IPushProducer)
 class OwnedTransport(Protocol):
-    """One connection: to Twisted's protocol a transport, to the loop's transport a protocol."""
+    """One connection: a transport for Twisted's protocol, and a protocol for the loop's transport."""
 
     __slots__ = (
         "_aborted",
@@ -83,7 +83,7 @@ class OwnedTransport(Protocol):
     def __init__(
         self, loop: AbstractEventLoop, accepted: socket.socket, protocol: Any, port: Any, client: Any
     ) -> None:
-        """``port`` has accepted the socket, from ``client``, for a ``protocol`` that is about to meet it."""
+        """``port`` has accepted the socket from ``client``; ``protocol`` is not connected yet."""
         self._protocol = protocol
         self._port = port
         self._client = client
@@ -91,21 +91,21 @@ class OwnedTransport(Protocol):
         self._transport: Any = None
         self._producer: Any = None
         self._early: list[bytes] | None = None
-        """What was written before the loop had the socket."""
+        """Data written before the loop has the socket."""
         self._wanted: Future[None] | None = None
-        """Fires when the loop must have the socket, where it need not have it yet."""
+        """Fires when the loop must take the socket that it was not given so far."""
         self._paused = False
         self._ended = False
-        """Whether nothing more is sent."""
+        """Whether the sending side is closed."""
         self._aborted = False
         self.disconnecting = False
-        # The loop looks this up once: no call of ours stands between it and the protocol.
+        # The loop looks this up once and then calls the protocol directly.
         self.data_received: Callable[[bytes], None] = protocol.dataReceived  # type: ignore[assignment]
         loop.create_task(self._hand_over(loop))
 
     async def _hand_over(self, loop: AbstractEventLoop) -> None:
         while self._is_left_alone():
-            # It may not come in yet, or not at all: until then not a byte is read.
+            # The protocol has not accepted it yet, and may refuse it: until then no byte is read.
             self._wanted = loop.create_future()
             await self._wanted
         if self._aborted:
@@ -118,25 +118,25 @@ class OwnedTransport(Protocol):
             self._socket.close()
             self.connection_lost(error)
             return
-        # Not earlier: uvloop begins to read behind connection_made, whatever was asked for there.
+        # Not earlier: uvloop begins to read after connection_made, even if paused there.
         if self._paused and not transport.is_closing():
             transport.pause_reading()
 
     def _is_left_alone(self) -> bool:
-        """Whether the protocol has paused the socket, and wants nothing of it so far."""
+        """Tell whether the protocol has paused the socket and not used it so far."""
         return self._paused and self._early is None and not self._ended and not self.disconnecting
 
     def _want(self) -> None:
-        """Have the loop take the socket, should it have been left alone."""
+        """Make the loop take the socket, if it has not."""
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_result(None)
 
-    # From the loop
+    # Called by the loop
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """The loop has the socket."""
+        """Take the loop's transport."""
         owned = self._transport = cast("Transport", transport)
-        # Whatever the socket does not take counts among what waits for it.
+        # All data that the socket does not take counts as buffered.
         owned.set_write_buffer_limits(0)
         early, self._early = self._early, None
         if self._aborted:
@@ -150,9 +150,9 @@ class OwnedTransport(Protocol):
             owned.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The socket is closed."""
+        """Tell the protocol that the socket is closed."""
         protocol, self._protocol = self._protocol, None
-        # Each holds the other, and a circle of references stays in memory for long.
+        # Break the reference cycle, which would stay in memory for long.
         self._transport = None
         self._producer = None
         self.data_received = _forget
@@ -166,19 +166,19 @@ class OwnedTransport(Protocol):
         protocol.connectionLost(Failure(why))
 
     def pause_writing(self) -> None:
-        """The socket takes less than is written."""
+        """Pause the producer: data is buffered."""
         if self._producer is not None:
             self._producer.pauseProducing()
 
     def resume_writing(self) -> None:
-        """All has gone out."""
+        """Resume the producer: all data has been sent."""
         if self._producer is not None:
             self._producer.resumeProducing()
 
-    # From the protocol
+    # Called by the protocol
 
     def write(self, data: bytes) -> None:
-        """Send bytes; what comes behind the end is forgotten."""
+        """Send data; ignored after the sending side is closed."""
         if self._ended:
             return
         if self._transport is not None:
@@ -190,18 +190,18 @@ class OwnedTransport(Protocol):
             self._want()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
-        """Send bytes that lie in pieces."""
+        """Send several pieces of data."""
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
-        """Close when everything written has gone out."""
+        """Close when all written data has been sent."""
         self.disconnecting = True
         self._want()
         if self._transport is not None:
             self._transport.close()
 
     def loseWriteConnection(self) -> None:
-        """Send nothing more than what is written, and read on."""
+        """Close the sending side after the written data, and continue to read."""
         if self._ended:
             return
         self._ended = True
@@ -210,48 +210,48 @@ class OwnedTransport(Protocol):
             self._transport.write_eof()
 
     def abortConnection(self) -> None:
-        """Close now."""
+        """Close immediately."""
         self.disconnecting = self._aborted = True
         self._want()
         if self._transport is not None:
             self._transport.abort()
 
     def pauseProducing(self) -> None:
-        """Read nothing more until told."""
+        """Stop reading until resumed."""
         self._paused = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resumeProducing(self) -> None:
-        """Read on."""
+        """Continue to read."""
         self._paused = False
         self._want()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def stopProducing(self) -> None:
-        """Nobody wants what is read."""
+        """Close the connection."""
         self.loseConnection()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """Tell somebody when to write less; only of the sort that is told so, not of the sort that is asked."""
+        """Register a push producer; pull producers are not supported."""
         if not streaming:
-            raise ValueError("a pull producer; sockets of the event loop serve push producers only")
+            raise ValueError("pull producers are not supported by the event loop's sockets")
         self._producer = producer
 
     def unregisterProducer(self) -> None:
-        """Nobody wants to be told."""
+        """Remove the producer."""
         self._producer = None
 
     def getPeer(self) -> Any:
-        """Who is at the other end."""
+        """Return the remote address."""
         client = self._client
         if not isinstance(client, tuple):
             return UNIXAddress(client or None)
         return IPv4Address("TCP", *client) if len(client) == 2 else IPv6Address("TCP", *client)
 
     def getHost(self) -> Any:
-        """Where the port listens."""
+        """Return the local address."""
         return self._port.getHost()
 
 
@@ -262,21 +262,21 @@ class OwnedTcpTransport(OwnedTransport):
     __slots__ = ()
 
     def getTcpNoDelay(self) -> bool:
-        """Whether small packets are sent at once."""
+        """Tell whether small packets are sent immediately."""
         return bool(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """Send small packets at once."""
+        """Set whether small packets are sent immediately."""
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, enabled)
 
     def getTcpKeepAlive(self) -> bool:
-        """Whether TCP asks a silent peer whether it is there."""
+        """Tell whether TCP probes a silent peer."""
         return bool(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Have TCP ask a silent peer whether it is there."""
+        """Set whether TCP probes a silent peer."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, enabled)
 
 
 def _forget(data: bytes) -> None:
-    """Take bytes that have nowhere to go."""
+    """Drop data without a receiver."""

@@ -1,9 +1,9 @@
-"""The Twisted protocol: bytes in, bytes out, and when to stop reading or writing.
+"""The Twisted protocol of a connection: passes bytes in and out, and controls reading and writing.
 
-It asks little of its transport (write, loseConnection, abortConnection, peer, host, producers), so that a faster
-transport can stand behind it. Where the transport can send at once (``writeSomeData``), output skips the trip
-through the reactor as long as nothing is buffered; what the socket does not take is given to the transport, and
-the broker is told when that has gone out. A transport that encrypts first says itself when it has enough.
+It needs little of its transport (write, loseConnection, abortConnection, peer, host, producers), so that a faster
+transport can take its place. If the transport can send immediately (``writeSomeData``), output skips the reactor
+while nothing is buffered; data that the socket does not take is given to the transport, which reports when it has
+been sent. A transport that encrypts reports itself when its buffer is full.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.net")
 
 CLOSE_LIMIT_S: Final = 10.0
-"""How long a peer may take to read the last words written to it, before the connection is cut."""
+"""How long a peer may take to read the last data before the connection is aborted."""
 
 
 FORGOTTEN_AT_ONCE_BYTES: Final = 64 << 10
-"""What is read at once of a closed connection, and forgotten, before it is others' turn."""
+"""Data of a closed connection that is read and dropped at once, before other connections are served."""
 
 
 @frozen(slots=True)
 class SharedBounds:
-    """What the listeners of a broker share: who waits to come in, and who has not quite left."""
+    """Bounds shared by a broker's listeners: waiting and lingering connections."""
 
     admission: Admission
     lingering: Lingering
 
     @classmethod
     def of(cls, clock: Clock) -> SharedBounds:
-        """Bounds within which nobody is yet."""
+        """Return new bounds."""
         return cls(Admission(clock), Lingering(clock))
 
 
@@ -61,7 +61,7 @@ class SharedBounds:
 class MqttProtocol(Protocol):
     """One network connection; implements :class:`kinmqtt.broker.connection.link.Link`.
 
-    The broker meets it when it is known who is there: at once, behind a proxy with the first bytes after the proxy's
+    The broker gets the connection when the client is identified: immediately, behind a proxy after the proxy's
     header, with TLS after the handshake.
     """
 
@@ -81,24 +81,24 @@ class MqttProtocol(Protocol):
         self._closing = False
         self._encrypts = False
         self._left_bytes: int | None = None
-        """How much more is read and forgotten; ``None`` while the connection is not closed, or does not linger."""
+        """How much more is read and dropped; ``None`` unless the connection is closed and lingers."""
         self._paused = False
         self._write_some: Callable[[bytes], Any] | None = None
         self._cut: Timer | None = None
 
-    # From the transport
+    # Called by the transport
 
     def connectionMade(self) -> None:
-        """The connection is open."""
+        """Start: the connection is open."""
         transport: Any = self.transport
         if hasattr(transport, "setTcpNoDelay"):
             transport.setTcpNoDelay(True)
-        # A TLS transport is no socket: what it is given it must encrypt first.
+        # A TLS transport must encrypt first, so it can't send immediately like a socket.
         if hasattr(transport, "getHandle") and hasattr(transport.getHandle(), "fileno"):
             self._write_some = getattr(transport, "writeSomeData", None)
         self.ready = True
-        # As a pull producer it is asked for more exactly when all that was written has gone out. To TLS that would
-        # mean to be asked in every turn, for ever: there a push producer is told when to pause.
+        # A pull producer is asked for more exactly when all written data has been sent. TLS would ask it in every
+        # turn without end; it tells a push producer when to pause.
         transport.registerProducer(self, self._write_some is None)
         self._encrypts = hasattr(transport, "getPeerCertificate")
         if not self.has_place and self._bounds.admission.wait(self):
@@ -108,18 +108,18 @@ class MqttProtocol(Protocol):
 
     @property
     def has_place(self) -> bool:
-        """Whether one more connection may come in by this listener."""
+        """Tell whether this listener can take one more connection."""
         return not (self._broker.services.is_full or self.listener.is_full)
 
     def come_in(self) -> None:
-        """A place is free, or none has become free for long enough."""
-        # A transport that reads though it was paused may have brought the first bytes by now.
+        """Start, or be refused: a place is free, or the wait is over."""
+        # A transport that reads although it is paused may have received the first bytes by now.
         if self.connection is None and not self._closing:
             self.resume_reading()
             self._arrive()
 
     def _arrive(self) -> None:
-        """The broker meets the connection, or waits until it is known who is there."""
+        """Pass the connection to the broker, or wait until the client is identified."""
         if self._settings.tls is None and not self._settings.proxy_protocol:
             self._introduce()
         elif (why := self._why_not()) is not None:
@@ -131,7 +131,7 @@ class MqttProtocol(Protocol):
             self._patience = self._broker.runtime.clock.later(limit_s, self.abort)
 
     def _why_not(self) -> str | None:
-        """Why nobody more may come in, before it is known who; ``None`` where they may."""
+        """Return why no further connection is accepted before identification; ``None`` if one is."""
         broker = self._broker
         if broker.overload.refuses:
             why = "memory is short"
@@ -144,18 +144,18 @@ class MqttProtocol(Protocol):
         return why
 
     def _arrives(self, by: int) -> None:
-        """Count, or count no longer, among those of whom it is not known yet who is there."""
+        """Change the number of connections whose client is not identified yet."""
         self._broker.services.arriving += by
         self.listener.arriving += by
         if by < 0:
             self._bounds.admission.place_is_free()
 
     def handshakeCompleted(self) -> None:
-        """TLS stands, and a client's certificate is verified."""
+        """Continue after the TLS handshake; a client's certificate is verified."""
         self._introduce()
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Pass received data to the broker."""
         connection = self.connection
         if connection is not None:
             connection.receive(data)
@@ -165,14 +165,14 @@ class MqttProtocol(Protocol):
             self.introduced().receive(data)
 
     def forget(self, data: bytes) -> None:
-        """Bytes arrived behind the end: as many as a packet may have, no more."""
+        """Drop data received after the close, up to the size of a packet."""
         if self._left_bytes is not None:
             self._left_bytes -= len(data)
             if self._left_bytes < 0:
-                log.debug("{address} was cut off: it did not stop sending", address=self.address)
+                log.debug("{address} is aborted: it did not stop sending", address=self.address)
                 self.abort()
             elif len(data) >= FORGOTTEN_AT_ONCE_BYTES:
-                # Others are read between: what is to be forgotten must not be read faster than what is not.
+                # Let other connections read between: dropping data must not be faster than handling it.
                 transport: Any = self.transport
                 transport.pauseProducing()
                 self._broker.runtime.slices.later(self._forget_on)
@@ -184,17 +184,17 @@ class MqttProtocol(Protocol):
             transport.resumeProducing()
 
     def introduced(self) -> Connection:
-        """The broker's side of this connection; who is there is known by now."""
+        """Return the broker's side of this connection, after identification."""
         if self.connection is None and not self._closing:
             self._bounds.admission.leave(self)
             self._introduce()
         connection = self.connection
         if connection is None:
-            raise LocalError("a connection has no broker")
+            raise LocalError("the connection was not passed to the broker")
         return connection
 
     def _introduce(self) -> None:
-        """The broker meets the connection."""
+        """Pass the connection to the broker."""
         transport: Any = self.transport
         if self._patience is not None:
             self._patience.cancel()
@@ -216,11 +216,11 @@ class MqttProtocol(Protocol):
                 if username_from is not None:
                     self.certificate_username = user_name(certificate, username_from)
         except ValueError as error:
-            # CONNECT is refused for it: only then can the client be told.
+            # CONNECT is refused for it, because before CONNECT there is no packet to report it.
             self.certificate_problem = f"the client's certificate {error}"
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """The connection is gone."""
+        """Clean up after the connection has ended."""
         self.ready = False
         self._closing = True
         self._write_some = None
@@ -237,14 +237,14 @@ class MqttProtocol(Protocol):
             self._finish(reason.getErrorMessage())
         elif self._left_bytes is None:
             log.info(
-                "a connection to {listener} ended before it was known who is there: {why}",
+                "a connection to {listener} ended before the client was identified: {why}",
                 listener=self.listener.name,
                 why=self._why_lost(reason),
             )
         self._left_bytes = None
 
     def _why_lost(self, reason: Failure) -> str:
-        """Why the connection ended, in words; a TLS handshake that failed says what the peer did wrong."""
+        """Describe why the connection ended; for a failed TLS handshake, say what the peer did wrong."""
         if self._settings.tls is None:
             return reason.getErrorMessage()
         from kinmqtt.net.tls import handshake_failure
@@ -252,32 +252,32 @@ class MqttProtocol(Protocol):
         return handshake_failure(reason.value)
 
     def _finish(self, why: str = "the broker closed it") -> None:
-        """The broker has done with the connection, whether the transport has or not."""
-        # Each holds the other, and a circle of references stays in memory for long.
+        """Detach the connection from the broker, whether the transport has ended or not."""
+        # Break the reference cycle, which would stay in memory for long.
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.lost(why)
             self._bounds.admission.place_is_free()
 
     def resumeProducing(self) -> None:
-        """Everything written has gone out."""
+        """Tell the broker that all written data has been sent."""
         if not self.ready and not self._closing:
             self.ready = True
             if self.connection is not None:
                 self.connection.drained()
 
     def pauseProducing(self) -> None:
-        """The transport has enough to send for now."""
+        """Tell the broker that the transport's buffer is full."""
         self.ready = False
 
     def stopProducing(self) -> None:
-        """The transport wants nothing more; ``connectionLost`` follows."""
+        """Do nothing: ``connectionLost`` follows."""
         self.ready = False
 
-    # From the broker
+    # Called by the broker
 
     def write(self, data: bytes) -> None:
-        """Send bytes, at once if the socket takes them."""
+        """Send data, immediately if the socket takes it."""
         if self._closing:
             return
         transport: Any = self.transport
@@ -295,24 +295,24 @@ class MqttProtocol(Protocol):
         transport.write(data)
 
     def pause_reading(self) -> None:
-        """Read nothing more until told."""
+        """Stop reading until resumed."""
         if not self._paused and not self._closing:
             self._paused = True
             transport: Any = self.transport
             transport.pauseProducing()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Continue to read."""
         if self._paused and not self._closing:
             self._paused = False
             transport: Any = self.transport
             transport.resumeProducing()
 
     def close(self, linger: bool = False) -> None:
-        """Close when everything written has gone out, or when that takes too long.
+        """Close when all written data has been sent, or after a time limit.
 
-        A connection that lingers is read from until the client has closed, too; the broker has done with it. TLS ends
-        in an exchange, so that there every connection lingers.
+        A lingering connection is read from until the client has closed it too, but is detached from the broker. TLS
+        ends with an exchange, so TLS connections always linger.
         """
         if self._closing:
             return
@@ -324,14 +324,14 @@ class MqttProtocol(Protocol):
             self._linger(transport)
             return
         if self._paused and self._encrypts:
-            # Who does not read never learns that the client has closed.
+            # Without reading, the client's close would go unnoticed.
             transport.resumeProducing()
         transport.loseConnection()
         if not self.ready or self._write_some is None:
             self._cut = self._broker.runtime.clock.later(CLOSE_LIMIT_S, self.abort)
 
     def _linger(self, transport: Any) -> None:
-        """End the sending side, behind what is written; read on."""
+        """Close the sending side after the written data, and continue to read."""
         connection = self.connection
         self._left_bytes = 0 if connection is None else connection.framer.max_packet_bytes
         if self._paused:
@@ -344,7 +344,7 @@ class MqttProtocol(Protocol):
         self._broker.runtime.clock.later(0, self._finish)
 
     def abort(self) -> None:
-        """Close now."""
+        """Close immediately."""
         self._closing = True
         transport: Any = self.transport
         transport.abortConnection()
@@ -360,7 +360,7 @@ class MqttFactory(Factory):
     def __init__(
         self, broker: Broker, listener: Listener, settings: ListenerSettings, bounds: SharedBounds | None = None
     ) -> None:
-        """``bounds`` are shared with the broker's other listeners; ``None`` for bounds of its own."""
+        """``bounds`` are shared with the broker's other listeners; with ``None`` the factory has its own."""
         self._broker = broker
         self._listener = listener
         self.settings = settings
@@ -368,16 +368,16 @@ class MqttFactory(Factory):
         self.rate = AcceptRate(settings.limits.connections_per_s, broker.runtime.clock)
 
     def stopFactory(self) -> None:
-        """The listener is closed."""
+        """Stop accepting: the listener is closed."""
         self.rate.stop()
 
     def buildProtocol(self, addr: IAddress | None) -> MqttProtocol:
-        """A new connection."""
+        """Return a protocol for a new connection."""
         self.rate.count()
         return self.protocol_class(self._broker, self._listener, self.settings, self._bounds)
 
     def refuse(self, who: str) -> None:
-        """A connection is closed before anything is read from it; ``who`` says why, for the log."""
+        """Log that a connection is closed before anything is read; ``who`` gives the reason."""
         self.rate.count()
         self._broker.runtime.statistics.connections_refused.value += 1
         log.info("a connection to {listener} is refused: it comes from {who}", listener=self._listener.name, who=who)

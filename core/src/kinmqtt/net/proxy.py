@@ -1,4 +1,4 @@
-"""The PROXY protocol, versions 1 and 2: a proxy in front says who connects. Twisted parses it."""
+"""The PROXY protocol, versions 1 and 2: a proxy passes on the client's address. Twisted parses the header."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ V1_NEEDED_BYTES: Final = 8
 V1_LONGEST_BYTES: Final = 107
 V2_NEEDED_BYTES: Final = 16
 V2_LONGEST_BYTES: Final = 16 << 10
-"""Proxies tell little beside the addresses; version 2 would let a header have 64 KiB."""
+"""Maximum size of a version 2 header, which could have 64 KiB; real proxies send little besides the addresses."""
 V1_UNKNOWN: Final = b"PROXY UNKNOWN\r\n"
-"""What version 1 says where the proxy speaks for nobody. Twisted's parser wants a space before the line ends."""
+"""A version 1 header without addresses. Twisted's parser expects a space before the end of the line."""
 
 
 class ProxyProtocol(HAProxyProtocolWrapper):
-    """Twisted's wrapper decides by the first piece of data; this one waits until that is long enough to decide."""
+    """Waits until the data is long enough to tell the version; Twisted's wrapper decides by the first piece."""
 
     def __init__(self, factory: Any, wrapped: Any) -> None:
         super().__init__(factory, wrapped)
         self._early: bytes | None = b""
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes arrived, of the header or behind it."""
+        """Handle received data, of the header or after it."""
         if self._early is not None:
             data = self._early + data
             if self._may_become_header(data):
@@ -55,11 +55,11 @@ class ProxyProtocol(HAProxyProtocolWrapper):
         except ValueError:
             if self._proxyInfo is not None:
                 raise
-            # A port that is no number, an address that is no text: Twisted's parser lets these through.
+            # Twisted's parser fails on a port that is not a number or an address that is not text.
             self.loseConnection()  # type: ignore[no-untyped-call]
 
     def _may_become_header(self, data: bytes) -> bool:
-        """Whether there is too little to tell, and what there is fits."""
+        """Tell whether the data is an incomplete header so far."""
         return any(
             len(data) < needed and prefix.startswith(data[: len(prefix)])
             for prefix, needed in ((V1_PREFIX, V1_NEEDED_BYTES), (V2_PREFIX, V2_NEEDED_BYTES))
@@ -67,13 +67,13 @@ class ProxyProtocol(HAProxyProtocolWrapper):
 
 
 def _is_long_v2(data: bytes) -> bool:
-    """Whether it begins with a header of version 2 that is longer than any that is taken."""
+    """Tell whether the data begins with a version 2 header that is too long."""
     length = int.from_bytes(data[V2_NEEDED_BYTES - 2 : V2_NEEDED_BYTES], "big")
     return data.startswith(V2_PREFIX) and V2_NEEDED_BYTES + length > V2_LONGEST_BYTES
 
 
 def _is_v1(data: bytes) -> bool:
-    """Whether it begins with a line of version 1, written as the protocol has it: Twisted looks less closely."""
+    """Tell whether the data begins with a valid version 1 line; Twisted's check is weaker."""
     line, end, _ = data.partition(b"\r\n")
     if not end or len(line) + 2 > V1_LONGEST_BYTES:
         return False
@@ -93,36 +93,36 @@ def _is_v1(data: bytes) -> bool:
 
 
 class ProxyFactory(HAProxyWrappingFactory):
-    """Puts the header's reader in front of each protocol, where a proxy connects that is believed."""
+    """Puts the header's reader in front of each protocol, for connections from trusted proxies."""
 
     noisy = False
     protocol = ProxyProtocol  # type: ignore[assignment]
 
     def __init__(self, wrapped: Any, factory: MqttFactory) -> None:
-        """``factory`` is the listener's own, ``wrapped`` the same with what lies between them, if anything does."""
+        """``factory`` is the listener's own; ``wrapped`` may add layers around it."""
         super().__init__(wrapped)  # type: ignore[no-untyped-call]
         self._factory = factory
         self._trusted = trusted_networks(factory.settings)
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """A new connection; nothing is read from one whose header could say what it likes."""
+        """Return a protocol for a new connection; one from an untrusted address is closed unread."""
         if not is_trusted(addr, self._trusted):
             self._factory.refuse(
-                f"{_named(addr)}, which is none of its proxies ({', '.join(map(str, self._trusted)) or 'none'}); "
-                "proxy_trusted names those that are believed"
+                f"{_named(addr)}, which is not a trusted proxy ({', '.join(map(str, self._trusted)) or 'none'}); "
+                "set proxy_trusted to change that"
             )
             return None
         return super().buildProtocol(addr)
 
 
 def trusted_networks(settings: ListenerSettings) -> tuple[Network, ...]:
-    """Where proxies are that a listener believes, besides Unix sockets."""
+    """Return the networks whose proxies a listener trusts, besides Unix sockets."""
     texts = LOOPBACK if settings.proxy_trusted is None else settings.proxy_trusted
     return tuple(parse_network(text) for text in texts)
 
 
 def is_trusted(addr: object, networks: Sequence[Network]) -> bool:
-    """Whether what comes from an address is believed: from a Unix socket, whose file says who may use it, always."""
+    """Tell whether an address is trusted. A Unix socket always is, because its file's mode controls access."""
     if isinstance(addr, UNIXAddress):
         return True
     return isinstance(addr, TcpAddress4 | TcpAddress6) and is_within(addr.host, networks)

@@ -1,4 +1,4 @@
-"""How many connections a listener accepts a second: those above it wait in the operating system's queue."""
+"""Limits how many connections a listener accepts a second; further ones wait in the operating system's queue."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class AcceptRate:
         """The listening port, while it is open."""
 
     def count(self) -> None:
-        """A connection was accepted; if it was the last for now, no other will be."""
+        """Count an accepted connection, and stop accepting if the bucket is empty."""
         rate_per_s = self._rate_per_s
         if rate_per_s is None:
             return
         now = self._clock.monotonic()
         self._tokens = min(max(1.0, rate_per_s), self._tokens + (now - self._at_s) * rate_per_s) - 1
         self._at_s = now
-        # A port accepts several at a time before it looks again: what was too much is waited for longer.
+        # A port may accept several before it pauses: the pause is longer in proportion.
         if self._tokens < 0 and self._timer is None and hasattr(self.port, "stopReading"):
             self.port.stopReading()
             self._timer = self._clock.later(-self._tokens / rate_per_s, self._accept_again)
 
     def stop(self) -> None:
-        """The port is closed: it must not be read from again."""
+        """Stop: the port is closed and must not be resumed."""
         self.port = None
         if self._timer is not None:
             self._timer.cancel()

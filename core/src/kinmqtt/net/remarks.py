@@ -1,4 +1,4 @@
-"""What an operator should know of the listeners before anybody connects: said at a start and by ``kinmqtt check``."""
+"""Remarks about listeners for the operator, at a start and by ``kinmqtt check``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def remarks(port: ListenerPort) -> list[str]:
-    """How a listener behaves where that may surprise."""
+    """Return behaviour of a listener that may surprise."""
     return [*_about_proxies(port), *_about_pages(port)]
 
 
@@ -19,7 +19,7 @@ def _about_pages(port: ListenerPort) -> list[str]:
     websocket = port.plan.settings.websocket
     if websocket is None or websocket.origins is not None:
         return []
-    return [f"{port.plan.name}: web pages may connect to the host and port they come from; origins names other pages"]
+    return [f"{port.plan.name}: web pages may connect from the listener's own host and port; set origins for others"]
 
 
 def _about_proxies(port: ListenerPort) -> list[str]:
@@ -27,16 +27,16 @@ def _about_proxies(port: ListenerPort) -> list[str]:
     if not settings.proxy_protocol or port.description.startswith("unix:"):
         return []
     networks = ", ".join(str(network) for network in trusted_networks(settings)) or "no address"
-    hint = "; proxy_trusted names other proxies" if settings.proxy_trusted is None else ""
-    return [f"{port.plan.name}: PROXY headers are believed from {networks}, and others are refused{hint}"]
+    hint = "; set proxy_trusted for other proxies" if settings.proxy_trusted is None else ""
+    return [f"{port.plan.name}: PROXY headers are accepted from {networks}, other connections are refused{hint}"]
 
 
 def warnings(port: ListenerPort, now: float) -> list[str]:
-    """What is probably not meant, at ``now`` (seconds since the epoch)."""
+    """Return probable mistakes at ``now`` (seconds since the epoch)."""
     settings = port.plan.settings
     found = []
     if settings.proxy_protocol and any(not network.prefixlen for network in trusted_networks(settings)):
-        found.append(f"{port.plan.name}: PROXY headers are believed from everywhere: clients can say who they are")
+        found.append(f"{port.plan.name}: PROXY headers are accepted from every address: clients can forge theirs")
     if port.tls is not None:
         found += port.tls.problems(now)
     return found

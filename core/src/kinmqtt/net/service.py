@@ -31,14 +31,14 @@ from kinmqtt_spi.errors import SpiError
 log = Logger("kinmqtt")
 
 LOOK_AT_ALL_S: Final = 1.0
-"""How often it is asked whether the garbage collector is to look at everything."""
+"""Interval of the check whether the garbage collector should examine all objects."""
 
 LOOK_AT_CERTIFICATES_S: Final = 86_400.0
-"""How often a running broker looks whether its certificates are valid."""
+"""Interval at which a running broker checks its certificates."""
 
 
 def next_turn(reactor: Any) -> Callable[[Callable[[], object]], object]:
-    """What makes a call in the next reactor turn: asyncio's own way where there is a loop, the cheaper one."""
+    """Return what schedules a call for the next reactor turn: asyncio's cheaper way if there is a loop."""
     loop = getattr(reactor, "_asyncioEventloop", None)
     if isinstance(loop, asyncio.AbstractEventLoop):
         return loop.call_soon
@@ -47,13 +47,13 @@ def next_turn(reactor: Any) -> Callable[[Callable[[], object]], object]:
 
 @frozen(slots=True)
 class NewSettings:
-    """What a reload brings."""
+    """The new settings of a reload."""
 
     for_plugin: Callable[[str, type[Any] | None], Any]
     """Parses a plugin's section into its settings class."""
     limits: LimitSettings
     left: Sequence[str]
-    """A line for each change that only a restart brings about."""
+    """A line for each change that needs a restart."""
 
 
 class BrokerService(Service):
@@ -70,7 +70,7 @@ class BrokerService(Service):
         introduce: Callable[[Broker], Sequence[str]],
         reread: Callable[[], NewSettings],
     ) -> None:
-        """``introduce`` gives the lines that are logged when the listeners are open; ``reread`` serves a reload."""
+        """``introduce`` returns the lines logged when the listeners are open; ``reread`` is called for a reload."""
         self._reread = reread
         self._reactor = reactor
         self._listeners = listeners
@@ -84,25 +84,25 @@ class BrokerService(Service):
         """Why the broker could not start."""
 
     def startService(self) -> None:
-        """Start; what keeps the broker from starting stops the reactor, and the process exits with status 1."""
+        """Start; a failure stops the reactor, and the process exits with status 1."""
         super().startService()  # type: ignore[no-untyped-call]
         self._starting = Deferred.fromCoroutine(self._start())
         self._starting.addErrback(self._give_up)
 
     def stopService(self) -> Deferred[None]:
-        """Stop in good order; fires when the broker is stopped."""
+        """Stop in order; the Deferred fires when the broker has stopped."""
         super().stopService()  # type: ignore[no-untyped-call]
         return Deferred.fromCoroutine(self._stop())
 
     async def reload(self) -> None:
-        """Read the settings file and the certificates anew; a file with mistakes changes nothing."""
+        """Read the settings file and the certificates again; a file with mistakes changes nothing."""
         try:
             new = self._reread()
             left = await self.broker.reload(new.for_plugin, new.limits)
         except SpiError as error:
             for line in str(error).splitlines():
                 log.error("reload: {line}", line=line)
-            log.error("reload: the settings have mistakes; the old ones stay in force")
+            log.error("reload: the settings have mistakes; the old ones stay in effect")
             return
         left += [*self._reload_certificates(), *new.left]
         self._look_at_certificates()
@@ -112,18 +112,18 @@ class BrokerService(Service):
         log.info("reload: {what} as the settings say now", what=what)
 
     def _reload_certificates(self) -> list[str]:
-        """Read each listener's certificates anew; answers a line for each that goes on with its old ones."""
+        """Read each listener's certificates again; return a line for each listener that keeps its old ones."""
         left = []
         for listener in self._listeners:
             try:
                 if listener.tls is not None:
                     listener.tls.reload()
             except SpiError as error:
-                left.append(f"{error}; the old certificate stays in force")
+                left.append(f"{error}; the old certificate stays in effect")
         return left
 
     def _look_at_certificates(self) -> None:
-        """Warn of those in use that are not valid, or soon will not be."""
+        """Log a warning for each certificate in use that is invalid, or soon will be."""
         for listener in self._listeners:
             if listener.tls is not None:
                 for line in listener.tls.problems(self._now):
@@ -134,7 +134,7 @@ class BrokerService(Service):
         return self.broker.runtime.clock.now()
 
     def _reload_on_hangup(self) -> None:
-        """SIGHUP asks for a reload, where the reactor's thread is the process's first."""
+        """Reload on SIGHUP, if the reactor runs in the main thread."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._reload_soon))
 
@@ -144,7 +144,7 @@ class BrokerService(Service):
     async def _start(self) -> None:
         await self.broker.start()
         if not self.running:
-            return  # It was told to stop in the meantime.
+            return  # The service was stopped in the meantime.
         try:
             loop = owning_loop(self._reactor)
             if loop is not None:
@@ -181,11 +181,11 @@ class BrokerService(Service):
 
     async def _stop(self) -> None:
         if self._starting is not None:
-            # What has begun to start must be there, or must have failed, before it can be stopped.
+            # The start must have finished or failed before the stop.
             await limited(self._starting, self.broker.runtime.clock, STOP_LIMIT_S)
         await close_all(self._ports)
         self._ports = []
-        # Whom the broker closes from now on it waits for itself, until the last words have gone out.
+        # The broker waits for the connections that it closes from now on, until their last data is sent.
         self._bounds.admission.stop()
         self._bounds.lingering.stop()
         try:

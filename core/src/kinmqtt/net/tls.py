@@ -1,4 +1,4 @@
-"""TLS between a listener's transport and MQTT: modern by default, with certificates that are renewed in place."""
+"""TLS between a listener's transport and MQTT, with modern defaults and certificates that can be reloaded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL:!kRSA:!PSK:!SRP"
 _OPTIONS: Final = SSL.OP_NO_COMPRESSION | SSL.OP_CIPHER_SERVER_PREFERENCE | SSL.OP_NO_RENEGOTIATION
 
 _LONGEST_STRING: Final = 65_535
-"""Bytes of a string of MQTT's (section 1.5.4)."""
+"""Maximum size of an MQTT string in bytes (section 1.5.4)."""
 
 _VERIFY: Final = {
     "none": SSL.VERIFY_NONE,
@@ -46,12 +46,12 @@ _VERIFY: Final = {
 
 @implementer(IOpenSSLServerConnectionCreator)
 class TlsContext:
-    """A listener's TLS. :meth:`reload` reads its files anew; connections that stand keep what they have."""
+    """A listener's TLS. :meth:`reload` reads its files again; existing connections keep their old certificates."""
 
     def __init__(self, settings: TlsSettings, place: str, protocol: str) -> None:
-        """``place`` says where the settings stand; ``protocol`` is chosen where a client offers it by ALPN.
+        """``place`` is the place of the settings, for errors; ``protocol`` is selected if a client offers it by ALPN.
 
-        Raises :class:`AssemblyError` for files that can't be used.
+        Raises :class:`AssemblyError` for unusable files.
         """
         self._settings = settings
         self._place = place
@@ -60,23 +60,23 @@ class TlsContext:
         self._context = self._load()
 
     def problems(self, now: float) -> list[str]:
-        """A line for each certificate in use that is not valid at ``now``, or soon will not be.
+        """Return a line for each certificate in use that is invalid at ``now``, or soon will be.
 
-        The broker's own, those between it and the root, and the authorities of clients; ``now`` is in seconds since
-        the epoch.
+        These are the broker's certificate, its intermediates and the clients' authorities; ``now`` is in seconds
+        since the epoch.
         """
         return lines(self._validities, now)
 
     def reload(self) -> None:
-        """Read the files again; raises :class:`AssemblyError`, and goes on with the old ones, if they are no good."""
+        """Read the files again. Raises :class:`AssemblyError`, and keeps the old ones, if they are unusable."""
         self._context = self._load()
 
     def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
-        """A connection of Twisted's; see :class:`IOpenSSLServerConnectionCreator`."""
+        """Return a connection for Twisted; see :class:`IOpenSSLServerConnectionCreator`."""
         return SSL.Connection(self._context, None)
 
     def wrap(self, factory: Any) -> TLSMemoryBIOFactory:
-        """A factory whose protocols speak through TLS."""
+        """Return a factory whose protocols use TLS."""
         wrapping = TLSMemoryBIOFactory(self, False, factory)
         wrapping.noisy = False
         return wrapping
@@ -105,10 +105,10 @@ class TlsContext:
     def _attempt(self, key: str, value: Any, use: Any) -> None:
         try:
             if isinstance(value, Path):
-                _check_file(value)  # OpenSSL's own words for a file that is not there say nothing.
+                _check_file(value)  # OpenSSL's error for a missing file does not say so.
             use(value)
         except OSError as error:
-            # Not from the settings file, as many expect.
+            # Not relative to the settings file, as many expect.
             relative = not Path(value).is_absolute()
             where = f"; a relative path starts where the broker is started, {Path.cwd()}" if relative else ""
             raise AssemblyError(f"{self._place}.{key}: {value}: {error.strerror}{where}") from error
@@ -120,14 +120,14 @@ class TlsContext:
 
 
 _FAILURES: Final = {
-    "wrong version number": "what came is not TLS; plain MQTT, perhaps, on a port for TLS",
-    "packet length too long": "what came is not TLS; plain MQTT, perhaps, on a port for TLS",
-    "record layer failure": "what came is not TLS; plain MQTT, perhaps, on a port for TLS",
-    "unexpected message": "what came is not TLS; plain MQTT, perhaps, on a port for TLS",
-    "http request": "what came is HTTP without TLS; WebSocket goes to this port as wss://",
-    "unsupported protocol": "the client speaks no version of TLS that this listener does (minimum_version)",
+    "wrong version number": "the data is not TLS, perhaps plain MQTT on a port for TLS",
+    "packet length too long": "the data is not TLS, perhaps plain MQTT on a port for TLS",
+    "record layer failure": "the data is not TLS, perhaps plain MQTT on a port for TLS",
+    "unexpected message": "the data is not TLS, perhaps plain MQTT on a port for TLS",
+    "http request": "the data is HTTP without TLS; use wss:// for WebSocket to this port",
+    "unsupported protocol": "the client supports no TLS version that this listener accepts (minimum_version)",
     "no shared cipher": "client and listener have no cipher suite in common (ciphers)",
-    "peer did not return a certificate": "the client showed no certificate, and this listener requires one",
+    "peer did not return a certificate": "the client sent no certificate, but this listener requires one",
     "certificate verify failed": "the client's certificate is not from client_ca, or is not valid now",
     "tlsv1 alert unknown ca": "the client does not trust the authority of this listener's certificate",
     "tlsv1 alert decrypt error": "the client could not verify this listener's certificate",
@@ -138,11 +138,11 @@ _FAILURES: Final = {
     "sslv3 alert certificate expired": "the client says that this listener's certificate has expired",
     "sslv3 alert certificate unknown": "the client does not accept this listener's certificate",
 }
-"""OpenSSL's reasons for the end of a handshake, of its versions 1.1.1 and 3, in words."""
+"""Descriptions of OpenSSL's reasons for a failed handshake, for versions 1.1.1 and 3."""
 
 
 def handshake_failure(error: BaseException | None) -> str:
-    """Why a TLS handshake failed: in words, with OpenSSL's own behind them; else the error's message."""
+    """Describe why a TLS handshake failed, with OpenSSL's reasons; for other errors return their message."""
     details = error.args[0] if isinstance(error, SSL.Error) and error.args else None
     if not isinstance(details, list) or not details:
         return str(error) or type(error).__name__
@@ -152,9 +152,9 @@ def handshake_failure(error: BaseException | None) -> str:
 
 
 def client_certificate(transport: Any) -> Certificate | None:
-    """The certificate that a client showed, if there is one; TLS has verified it by then.
+    """Return the client's certificate, which TLS has verified, or ``None``.
 
-    Raises ``ValueError`` for one that OpenSSL takes and that can't be read here.
+    Raises ``ValueError`` for a certificate that OpenSSL accepts but that can't be parsed here.
     """
     certificate = transport.getPeerCertificate()
     try:
@@ -164,47 +164,47 @@ def client_certificate(transport: Any) -> Certificate | None:
 
 
 def subject(certificate: Certificate) -> str:
-    """Whom it was issued to, as RFC 4514 writes it; raises ``ValueError`` where that is no text."""
+    """Return a certificate's subject in the notation of RFC 4514; raise ``ValueError`` if it is not text."""
     try:
         return certificate.subject.rfc4514_string()
     except ValueError:
-        raise ValueError("has a subject that is no text") from None
+        raise ValueError("has a subject that is not text") from None
 
 
 def user_name(certificate: Certificate, source: str) -> str:
-    """The user name that a certificate gives; ``source`` is ``username_from`` of the settings.
+    """Return the user name in a certificate; ``source`` is the setting ``username_from``.
 
-    Raises ``ValueError``, whose text goes on from "the client's certificate", where there is none, more than one, or
-    one that no user name may be: a name that CONNECT gives takes its place under no circumstances.
+    Raises ``ValueError``, whose text continues "the client's certificate", if there is none, more than one, or an
+    invalid one. CONNECT's user name is never used instead.
     """
     whole = subject(certificate)
     name = whole if source == "subject" else _common_name(certificate)
     what = source.replace("_", " ")
     if not name.strip():
-        raise ValueError(f"has an empty {what}, and its user name is to be taken from there")
+        raise ValueError(f"has an empty {what}, which username_from needs")
     if any(_is_no_sign_of_a_name(sign) for sign in name):
-        raise ValueError(f"has control characters in its {what}, which no user name may have")
+        raise ValueError(f"has control characters in its {what}, which a user name must not contain")
     if len(name.encode()) > _LONGEST_STRING:
         raise ValueError(f"has a {what} that is longer than a user name may be")
     return name
 
 
 def _common_name(certificate: Certificate) -> str:
-    """The one common name of whom it was issued to."""
+    """Return the subject's only common name."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if not names:
-        raise ValueError("has no common name, and its user name is to be taken from there")
+        raise ValueError("has no common name, which username_from needs")
     if len(names) > 1:
-        # Some take the first and some the last: whoever signs for two names must not be read in two ways.
+        # Programs differ in which of several they use, so one certificate could stand for two names.
         raise ValueError('has several common names; username_from = "subject" takes the whole subject')
     value = names[0].value
     if not isinstance(value, str):
-        raise ValueError("has a common name that is no text")
+        raise ValueError("has a common name that is not text")
     return value
 
 
 def _is_no_sign_of_a_name(sign: str) -> bool:
-    """Whether it is one that strings of MQTT ought not to have (section 1.5.4): control, surrogate, non-character."""
+    """Tell whether MQTT strings should not contain it (section 1.5.4): control, surrogate, non-character."""
     number = ord(sign)
     return category(sign) in ("Cc", "Cs") or 0xFDD0 <= number <= 0xFDEF or number & 0xFFFE == 0xFFFE
 
@@ -214,7 +214,7 @@ def _named(use: Any) -> Any:
 
 
 def _check_file(path: Path) -> None:
-    """Raise ``OSError`` for what can't be read, and for what would be waited for, as a FIFO."""
+    """Raise ``OSError`` for a file that is not readable or would block, such as a FIFO."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -227,21 +227,21 @@ def _check_file(path: Path) -> None:
 
 
 def _announce(context: SSL.Context, path: Path) -> None:
-    """Tell clients whose certificates are good, so that they know which of theirs to show."""
+    """Tell clients the accepted authorities, so that they can select a certificate."""
     for authority in load_pem_x509_certificates(path.read_bytes()):
         context.add_client_ca(authority)
 
 
 def _key(path: Path) -> Any:
-    """A private key; OpenSSL itself would ask at the terminal for the passphrase of an encrypted one."""
+    """Load a private key. OpenSSL itself would prompt for the passphrase of an encrypted one."""
     try:
         return load_pem_private_key(path.read_bytes(), password=None)
     except TypeError:
-        raise ValueError("it is encrypted; write it without a passphrase, readable by the broker alone") from None
+        raise ValueError("it is encrypted; store it without a passphrase, readable only by the broker") from None
 
 
 def _words(error: Exception) -> str:
-    """What OpenSSL says of an error, without where in its source it did so."""
+    """Return OpenSSL's description of an error without the location in its source."""
     if isinstance(error, SSL.Error) and error.args and error.args[0]:
         return "; ".join(str(reason[-1]) for reason in error.args[0])
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""When certificates begin and end: what an operator should be told before clients are refused for it."""
+"""Validity periods of certificates, to warn an operator before clients are refused."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from kinmqtt.hooks.denial_log import shown
 DAY_S: Final = 86_400.0
 
 EARLY_S: Final = 14 * DAY_S
-"""How long before its end a certificate is warned of."""
+"""How long before the end of a certificate warnings begin."""
 
 Words: TypeAlias = Callable[[int, str], tuple[str, str]]
-"""Answers what a certificate is called and what its end brings, by its number in the file and its subject."""
+"""Takes a certificate's number in the file and its subject; returns its description and what its end causes."""
 
 
 @frozen(slots=True)
 class Validity:
-    """From when until when one certificate is good."""
+    """The validity period of one certificate."""
 
     what: str
-    """Which it is, for people."""
+    """Its description for people."""
     consequence: str
-    """What comes of it when it is not good."""
+    """The consequence when it is invalid."""
     begins_at: float
     """Seconds since the epoch, UTC."""
     ends_at: float
     """Seconds since the epoch, UTC."""
 
     def problem(self, now: float) -> str | None:
-        """What is wrong with it at that moment (seconds since the epoch), or soon will be; ``None`` for nothing."""
+        """Describe what is wrong at ``now`` (seconds since the epoch) or soon will be; ``None`` if nothing is."""
         if now > self.ends_at:
             return f"{self.what} expired on {_date(self.ends_at)}: {self.consequence}; renew it and reload (SIGHUP)"
         if now < self.begins_at:
@@ -53,20 +53,20 @@ class Validity:
 
 @frozen(slots=True)
 class Validities:
-    """Those of all certificates of one file."""
+    """The validity periods of all certificates of one file."""
 
     each: tuple[Validity, ...] = ()
     unread: str | None = None
-    """Why nothing is known of them."""
+    """Why they are unknown."""
 
     def problems(self, now: float) -> list[str]:
-        """A line for each certificate that is not good at that moment, or soon will not be."""
+        """Return a line for each certificate that is invalid at ``now``, or soon will be."""
         found = [] if self.unread is None else [self.unread]
         return found + [problem for one in self.each if (problem := one.problem(now)) is not None]
 
 
 def of_chain(path: Path) -> Validities:
-    """Of the broker's own certificate and those between it and the root, which stand behind it."""
+    """Return the validity periods of the broker's certificate and its intermediates."""
     return _read(
         path,
         lambda place, name: (
@@ -78,7 +78,7 @@ def of_chain(path: Path) -> Validities:
 
 
 def of_authorities(path: Path) -> Validities:
-    """Of the authorities whose certificates clients show."""
+    """Return the validity periods of the clients' authorities."""
     return _read(path, lambda place, name: (f"the authority {name}", "clients with its certificates are refused"))
 
 
@@ -87,8 +87,8 @@ def _read(path: Path, words: Words) -> Validities:
         certificates = load_pem_x509_certificates(path.read_bytes())
         each = tuple(_validity(path, number, one, words) for number, one in enumerate(certificates))
     except (OSError, ValueError) as error:
-        # OpenSSL takes some that this library does not.
-        return Validities(unread=f"{path}: it can't be told when its certificates expire: {error}")
+        # OpenSSL accepts certificates that this library does not parse.
+        return Validities(unread=f"{path}: the expiry of its certificates is unknown: {error}")
     return Validities(each)
 
 
@@ -103,5 +103,5 @@ def _date(moment: float) -> str:
 
 
 def lines(validities: Sequence[tuple[str, Validities]], now: float) -> list[str]:
-    """The problems of several files, each behind the place in the settings that names the file."""
+    """Return the problems of several files, each with the setting that names the file."""
     return [f"{place}: {problem}" for place, its in validities for problem in its.problems(now)]

@@ -1,8 +1,8 @@
-"""WebSocket (RFC 6455) under MQTT (section 6): the handshake by wsproto, the frames here.
+"""WebSocket (RFC 6455) below MQTT (section 6): wsproto does the handshake, this module the frames.
 
-MQTT makes a stream of a WebSocket: packets and frames need not align (MQTT-6.0.0-2). So no message is ever put
-together: the payload of each binary frame goes on as it arrives, unmasked, and a frame of any length needs no buffer.
-That is what a general library can't do, and why the frames are ours.
+MQTT treats a WebSocket as a stream: packets and frames need not align (MQTT-6.0.0-2). So messages are never
+assembled: the payload of each binary frame is unmasked and passed on as it arrives, without a buffer for the frame.
+General libraries assemble messages.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from kinmqtt.settings import ListenerSettings
 
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
-"""The names offered for MQTT (MQTT-6.0.0-3), and by clients of MQTT 3.1."""
+"""The subprotocol names for MQTT (MQTT-6.0.0-3), and for MQTT 3.1."""
 
 HANDSHAKE_LIMIT_BYTES: Final = 16 << 10
 CONTROL_LIMIT_BYTES: Final = 125
 JOINED_BYTES: Final = 16 << 10
-"""A payload of this size or more is not copied for the sake of its frame's header."""
+"""Size from which a payload is not copied to join it with the frame's header."""
 
 
 class Opcode(IntEnum):
-    """What a frame is (RFC 6455 section 5.2)."""
+    """The types of frames (RFC 6455 section 5.2)."""
 
     CONTINUATION = 0x0
     TEXT = 0x1
@@ -46,7 +46,7 @@ class Opcode(IntEnum):
 
 
 class CloseCode(IntEnum):
-    """Why a WebSocket is closed (RFC 6455 section 7.4.1)."""
+    """The reasons for closing a WebSocket (RFC 6455 section 7.4.1)."""
 
     NORMAL = 1000
     PROTOCOL_ERROR = 1002
@@ -55,7 +55,7 @@ class CloseCode(IntEnum):
 
 
 class FrameError(Exception):
-    """The peer broke a rule of WebSocket."""
+    """The peer violated the WebSocket protocol."""
 
     def __init__(self, code: CloseCode, text: str) -> None:
         super().__init__(text)
@@ -63,7 +63,7 @@ class FrameError(Exception):
 
 
 def frame_header(opcode: Opcode, size: int) -> bytes:
-    """The header of a whole, unmasked frame."""
+    """Return the header of an unfragmented, unmasked frame."""
     first = 0x80 | opcode
     if size < 126:
         return bytes((first, size))
@@ -73,7 +73,7 @@ def frame_header(opcode: Opcode, size: int) -> bytes:
 
 
 def unmask(data: bytes, mask: bytes, offset: int) -> bytes:
-    """Undo the masking of a part of a payload that begins ``offset`` bytes into it."""
+    """Unmask a part of a payload that starts at ``offset`` bytes."""
     if not data:
         return data
     turned = mask[offset % 4 :] + mask[: offset % 4]
@@ -82,7 +82,7 @@ def unmask(data: bytes, mask: bytes, offset: int) -> bytes:
 
 
 def _answer_to_close(payload: bytes) -> CloseCode:
-    """How a client's Close frame is answered (RFC 6455 sections 5.5.1, 7.4.2 and 8.1)."""
+    """Return the close code that answers a client's Close frame (RFC 6455 sections 5.5.1, 7.4.2 and 8.1)."""
     if not payload:
         return CloseCode.NORMAL
     code = int.from_bytes(payload[:2], "big")
@@ -96,17 +96,17 @@ def _answer_to_close(payload: bytes) -> CloseCode:
 
 
 _NEVER_SENT: Final = (1004, 1005, 1006, 1015)
-"""Close codes that no frame may carry."""
+"""Close codes that must not be sent."""
 
 
 class FrameReader:
-    """Takes a client's frames apart as they arrive."""
+    """Parses a client's frames as they arrive."""
 
     __slots__ = ("_control", "_fragmented", "_header", "_left", "_mask", "_offset", "_opcode", "error")
 
     def __init__(self) -> None:
         self.error: FrameError | None = None
-        """The rule that was broken; nothing is read after it."""
+        """The first violation; nothing is read after it."""
         self._header = b""
         self._left = 0
         self._offset = 0
@@ -116,7 +116,7 @@ class FrameReader:
         self._fragmented = False
 
     def feed(self, data: bytes) -> list[tuple[Opcode, bytes]]:
-        """What came before a rule was broken: parts of the binary stream, and whole control frames, in order."""
+        """Return the parts of the binary stream and the complete control frames, in order, up to a violation."""
         events: list[tuple[Opcode, bytes]] = []
         try:
             while data and self.error is None:
@@ -131,7 +131,7 @@ class FrameReader:
         return events
 
     def _begin(self, data: bytes) -> bytes:
-        """Read a header, or keep what there is of one."""
+        """Parse a header, or store it if it is incomplete."""
         self._header = b""
         if len(data) < 2:
             self._header = data
@@ -172,7 +172,7 @@ class FrameReader:
                 raise FrameError(CloseCode.PROTOCOL_ERROR, "a control frame is fragmented or too long")
             return opcode
         if opcode is Opcode.TEXT:
-            raise FrameError(CloseCode.UNSUPPORTED_DATA, "MQTT goes in binary frames [MQTT-6.0.0-1]")
+            raise FrameError(CloseCode.UNSUPPORTED_DATA, "MQTT needs binary frames [MQTT-6.0.0-1]")
         if (opcode is Opcode.CONTINUATION) != self._fragmented:
             raise FrameError(CloseCode.PROTOCOL_ERROR, "a fragment out of order")
         return opcode
@@ -196,7 +196,7 @@ class FrameReader:
 
 
 class WebSocketMqttProtocol(MqttProtocol):
-    """One network connection that speaks MQTT inside WebSocket."""
+    """One network connection with MQTT inside WebSocket."""
 
     def __init__(self, broker: Broker, listener: Listener, settings: ListenerSettings, bounds: SharedBounds) -> None:
         super().__init__(broker, listener, settings, bounds)
@@ -206,10 +206,10 @@ class WebSocketMqttProtocol(MqttProtocol):
         self._reader = FrameReader()
         self._close_sent = False
         self._ping: bytes | None = None
-        """The last PING that could not be answered yet."""
+        """The last PING that is not answered yet."""
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes arrived: of the handshake, then of frames."""
+        """Handle received data: the handshake, then frames."""
         if self._close_sent:
             self.forget(data)
             return
@@ -225,33 +225,33 @@ class WebSocketMqttProtocol(MqttProtocol):
             elif opcode is Opcode.PING:
                 self._answer(payload)
             elif opcode is Opcode.CLOSE:
-                self._finish_disconnect(_answer_to_close(payload), linger=False)
+                self._send_close(_answer_to_close(payload), linger=False)
                 return
         if self._reader.error is not None:
-            self._finish_disconnect(self._reader.error.code, linger=True)
+            self._send_close(self._reader.error.code, linger=True)
 
     def _answer(self, ping: bytes) -> None:
-        """Answer a PING now, or, where the client does not read, the last of them when it does (section 5.5.3)."""
+        """Answer a PING now, or, if the client does not read, only the last one later (section 5.5.3)."""
         if self.ready:
             self._send(Opcode.PONG, ping)
         else:
             self._ping = ping
 
     def resumeProducing(self) -> None:
-        """Everything written has gone out."""
+        """Answer a pending PING after all written data has been sent."""
         ping, self._ping = self._ping, None
         super().resumeProducing()
         if ping is not None and not self._closing:
             self._answer(ping)
 
     def write(self, data: bytes) -> None:
-        """Send MQTT packets, as many as there are, in one frame."""
+        """Send MQTT packets, any number of them in one frame."""
         if self._handshake is None:
             self._send(Opcode.BINARY, data)
 
     def close(self, linger: bool = False) -> None:
-        """Close when everything written has gone out."""
-        self._finish_disconnect(CloseCode.NORMAL, linger)
+        """Close when all written data has been sent."""
+        self._send_close(CloseCode.NORMAL, linger)
 
     def _send(self, opcode: Opcode, payload: bytes) -> None:
         if self._close_sent:
@@ -263,15 +263,15 @@ class WebSocketMqttProtocol(MqttProtocol):
             super().write(header)
             super().write(payload)
 
-    def _finish_disconnect(self, code: CloseCode, linger: bool) -> None:
-        """Say start_disconnect in WebSocket's own way, and close (RFC 6455 section 7.1.2)."""
+    def _send_close(self, code: CloseCode, linger: bool) -> None:
+        """Send a Close frame and close the connection (RFC 6455 section 7.1.2)."""
         if self._handshake is None:
             self._send(Opcode.CLOSE, code.to_bytes(2, "big"))
         self._close_sent = True
         super().close(linger)
 
     def _shake_hands(self, handshake: H11Handshake, data: bytes) -> bytes:
-        """Answer the upgrade request; what came behind it is the first of the frames."""
+        """Answer the upgrade request; return the data after it, which belongs to frames."""
         self._head += data
         head, end, rest = self._head.partition(b"\r\n\r\n")
         if len(head) > HANDSHAKE_LIMIT_BYTES:
@@ -293,15 +293,15 @@ class WebSocketMqttProtocol(MqttProtocol):
             return b""
         chosen = next((name for name in SUBPROTOCOLS if name in request.subprotocols), None)
         if chosen is None:
-            # Such a client wants to speak something else [MQTT-6.0.0-3].
-            self._reject(b"400 Bad Request", "it offers no subprotocol of MQTT")
+            # The client wants another protocol [MQTT-6.0.0-3].
+            self._reject(b"400 Bad Request", "it offers no MQTT subprotocol")
             return b""
         super().write(handshake.send(AcceptConnection(subprotocol=chosen)))
         self._handshake = None
         return rest
 
     def _refused(self, request: Request) -> tuple[bytes, str] | None:
-        """How and why the listener does not serve this request; ``None`` where it does."""
+        """Return the status and the reason if the listener refuses the request; otherwise ``None``."""
         path = self._websocket.path
         if path is not None and request.target.partition("?")[0] != path:
             return b"404 Not Found", f"only {path} is served"
@@ -324,7 +324,7 @@ class WebSocketMqttProtocol(MqttProtocol):
 
 
 def _is_sound(head: bytes) -> bool:
-    """Whether a request has what wsproto does not ask for: HTTP/1.1, a key of 16 bytes (RFC 6455 section 4.2.1)."""
+    """Check what wsproto does not: HTTP/1.1 and a key of 16 bytes (RFC 6455 section 4.2.1)."""
     first, *lines = head.split(b"\r\n")
     if not first.endswith(b" HTTP/1.1"):
         return False
@@ -339,6 +339,6 @@ _KEY: Final = b"sec-websocket-key"
 
 
 class WebSocketMqttFactory(MqttFactory):
-    """Makes a protocol for each connection of one listener that speaks WebSocket."""
+    """Makes a protocol for each WebSocket connection of one listener."""
 
     protocol_class = WebSocketMqttProtocol

@@ -26,23 +26,23 @@ class BrokerSettings:
 
     listen: tuple[str, ...] | None = setting(
         None,
-        help="Twisted endpoint strings, or a port or host:port for plain TCP; ws: in front for WebSocket. Left out: "
+        help="Twisted endpoint strings, or a port or host:port for plain TCP; ws: in front for WebSocket; default: "
         f"the tables [listeners.NAME], and without those {DEFAULT_ENDPOINT!r}",
     )
     data: str | None = setting(
         None,
-        help="the directory where state is kept, or memory to keep nothing over a restart; left out: "
+        help="the data directory, or memory for no persistence; default: "
         "$STATE_DIRECTORY, /var/lib/kinmqtt for root, $XDG_STATE_HOME/kinmqtt (~/.local/state/kinmqtt) for others",
     )
     event_loop: EventLoop = setting(
         "auto",
-        help="uvloop, which must be installed; asyncio, which always is; auto for the first that there is. twistd "
-        "--reactor decides before it",
+        help="uvloop, which must be installed; asyncio, which is always available; auto: uvloop if installed. twistd "
+        "--reactor has priority",
     )
     allow_anonymous: bool | None = setting(
         None,
-        help="let everybody in for whom no authenticator speaks; left out, this holds while every listener is "
-        "on loopback and no authenticator is installed. Listeners with authenticators of their own are not meant",
+        help="accept clients that no authenticator decides on; default: true while every listener is "
+        "on loopback and no authenticator is installed. Listeners with authenticators of their own are not affected",
     )
     client_id_reuse: ClientIdReuse = setting(
         "same_user",
@@ -51,17 +51,17 @@ class BrokerSettings:
     )
     response_information: str = setting(
         "",
-        help="told to MQTT 5 clients that ask for it: by convention the beginning of their response topics; "
-        "${clientid} and ${username} are filled in",
+        help="sent to MQTT 5 clients on request: by convention the prefix of their response topics; "
+        "${clientid} and ${username} are replaced",
     )
-    node_name: str = setting("", help="this node's name; the host's name where it is empty")
+    node_name: str = setting("", help="this node's name; default: the host's name")
     sys_interval_s: float = setting(
         10.0, help="how often $SYS topics are published; 0 for never", unit="s", minimum=0
     )
 
     def __attrs_post_init__(self) -> None:
         if self.data == "":
-            raise ValueError("data is empty: name a directory, or memory")
+            raise ValueError("data is empty: give a directory, or memory")
 
     @property
     def data_directory(self) -> Path | None:

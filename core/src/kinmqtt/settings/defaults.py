@@ -1,7 +1,7 @@
-"""Defaults of limits that follow from the machine: shares of its memory, and of the files that may be open.
+"""Defaults of limits that depend on the machine: shares of its memory, and of the files that may be open.
 
-A limit that the settings leave out has such a default. :meth:`LimitSettings.resolved` replaces it by a plain ``int``.
-Before that it is a number too: the limit on a machine of which nothing is known.
+A limit that is not set has such a default. :meth:`LimitSettings.resolved` replaces it by a plain ``int``. Until then
+it is the limit on a machine of which nothing is known.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ WATERMARKS: Final = ("memory_slow_bytes", "memory_drop_bytes", "memory_refuse_by
 """The memory watermarks, the lowest first."""
 
 REFUSE_SHARE: Final = 0.85
-"""The default share of the memory limit above which the broker accepts no more.
+"""The default share of the memory limit above which the broker refuses new clients, subscriptions and sessions.
 
-The rest is for messages in transit, for the kernel's socket buffers, which count in a container's limit, and for the
-files of stores.
+The rest is for messages in transit, for the kernel's socket buffers, which count in a container's limit, and for
+the stores' files.
 """
 
 ControlCharacters: TypeAlias = Literal["refuse", "allow"]
@@ -42,7 +42,7 @@ class LimitSettings:
         8 << 20, help="the largest packet taken from a client", unit="bytes", minimum=64, maximum=268_435_460
     )
     max_connect_bytes: int = setting(
-        64 << 10, help="the largest packet taken before a client is let in", unit="bytes", minimum=64
+        64 << 10, help="the largest packet accepted before a client is", unit="bytes", minimum=64
     )
     connect_time_limit_s: float = setting(
         10.0, help="how long a connection may take until it is accepted", unit="s", minimum=0.1
@@ -55,8 +55,8 @@ class LimitSettings:
     )
     max_all_inbound_bytes: int = setting(
         MemoryShare(0.1, 256 << 20),
-        help="of all clients together, bytes of packets that have not arrived in full, or that wait for an answer to "
-        "an earlier one",
+        help="of all clients together, bytes of packets that have not arrived in full, or that wait for an answer "
+        "to an earlier one",
         unit="bytes",
         minimum=1024,
     )
@@ -65,24 +65,24 @@ class LimitSettings:
     )
     max_inflight: int = setting(
         1024,
-        help="QoS 1 and 2 messages sent to a client and not acknowledged; a lower receive maximum of the "
-        "client's own holds",
+        help="QoS 1 and 2 messages sent to a client and not acknowledged; a client's own receive maximum applies if "
+        "it is lower",
         minimum=1,
         maximum=65_535,
     )
     max_inflight_bytes: int = setting(
         64 << 20,
-        help="what messages sent to a client and not acknowledged may take, where they are large (over 16 KiB)",
+        help="the size of large messages (over 16 KiB) sent to a client and not acknowledged",
         unit="bytes",
         minimum=1024,
     )
-    max_queued_messages: int = setting(10_000, help="messages that wait for one client", minimum=1)
-    max_queued_bytes: int = setting(64 << 20, help="what they may take in memory, about", unit="bytes", minimum=1024)
+    max_queued_messages: int = setting(10_000, help="queued messages for one client", minimum=1)
+    max_queued_bytes: int = setting(64 << 20, help="their approximate size in memory", unit="bytes", minimum=1024)
     max_all_queued_bytes: int = setting(
-        MemoryShare(0.2, 2 << 30), help="the same of all clients together", unit="bytes", minimum=1024
+        MemoryShare(0.2, 2 << 30), help="the same for all clients together", unit="bytes", minimum=1024
     )
     queue_full: OverflowPolicy = setting(
-        OverflowPolicy.DROP_NEWEST, help="what gives way when a queue is full and no plugin decides"
+        OverflowPolicy.DROP_NEWEST, help="the overflow policy of a full queue if no plugin decides"
     )
     outbound_buffer_bytes: int = setting(
         8 << 20,
@@ -91,11 +91,14 @@ class LimitSettings:
         minimum=1024,
     )
     outbound_time_limit_s: float = setting(
-        300.0, help="how long so much may wait for a client's socket before it is disconnected", unit="s", minimum=1
+        300.0,
+        help="how long a client's socket may exceed that before the client is disconnected",
+        unit="s",
+        minimum=1,
     )
     notice_time_limit_s: float = setting(
         NOTICE_LIMIT_S,
-        help="how long a plugin may take over one notice, while its others wait; then it is cancelled",
+        help="how long a plugin may take over one notice, while later ones wait; then it is cancelled",
         unit="s",
         minimum=0.1,
     )
@@ -108,12 +111,12 @@ class LimitSettings:
     max_filters: int = setting(1000, help="topic filters in one SUBSCRIBE or UNSUBSCRIBE", minimum=1)
     max_user_properties: int = setting(
         100,
-        help="user properties (and subscription identifiers) in one packet, those of its will counted for themselves",
+        help="user properties (and subscription identifiers) in one packet, those of its will counted separately",
         minimum=0,
     )
     max_properties_bytes: int = setting(
         128 << 10,
-        help="the properties of one packet, those of its will counted for themselves",
+        help="the properties of one packet, those of its will counted separately",
         unit="bytes",
         minimum=64,
     )
@@ -139,8 +142,8 @@ class LimitSettings:
     topic_alias_maximum: int = setting(64, help="topic aliases a client may use", minimum=0, maximum=65_535)
     topic_aliases_used: int = setting(
         16,
-        help="topic aliases the broker uses towards a client that takes them; packets to such a client are made for "
-        "it alone",
+        help="topic aliases the broker uses towards a client that supports them; packets to such a client are not "
+        "shared with others",
         minimum=0,
         maximum=65_535,
     )
@@ -153,7 +156,7 @@ class LimitSettings:
     )
     max_session_expiry_s: int = setting(
         NEVER_EXPIRES,
-        help="a longer session expiry interval is cut",
+        help="a longer session expiry interval is reduced to it",
         unit="s",
         minimum=0,
         maximum=NEVER_EXPIRES,
@@ -161,7 +164,7 @@ class LimitSettings:
     max_client_id_bytes: int = setting(1024, help="the longest client id", unit="bytes", minimum=23, maximum=65_535)
     max_username_bytes: int = setting(
         1024,
-        help="the longest user name, as the authenticator gives it or else as CONNECT does",
+        help="the longest user name, the authenticator's or else CONNECT's",
         unit="bytes",
         minimum=1,
         maximum=65_535,
@@ -169,29 +172,29 @@ class LimitSettings:
     max_topic_levels: int = setting(200, help="levels of a topic or filter", minimum=1)
     max_topic_bytes: int = setting(
         4096,
-        help="the longest topic or filter, in UTF-8; $share/NAME/ counts with the filter behind it",
+        help="the longest topic or filter, in UTF-8; including $share/NAME/",
         unit="bytes",
         minimum=1,
         maximum=65_535,
     )
     control_characters: ControlCharacters = setting(
         "refuse",
-        help="whether control characters and non-characters may stand in topics, filters, client ids and user names; "
-        "a packet that has one is malformed, or is taken as it is",
+        help="whether control characters and non-characters are allowed in topics, filters, client ids and user "
+        "names; a packet that has one is malformed, or is accepted",
     )
     max_subscriptions: int = setting(10_000, help="subscriptions of one client", minimum=1)
     max_subscription_bytes: int = setting(
-        8 << 20, help="what they may take in memory, about", unit="bytes", minimum=1024
+        8 << 20, help="their approximate size in memory", unit="bytes", minimum=1024
     )
     max_all_subscription_bytes: int = setting(
-        MemoryShare(0.1, 512 << 20), help="the same of all clients together", unit="bytes", minimum=1024
+        MemoryShare(0.1, 512 << 20), help="the same for all clients together", unit="bytes", minimum=1024
     )
     max_will_bytes: int = setting(
-        128 << 10, help="what the will of one client may take in memory, about", unit="bytes", minimum=0
+        128 << 10, help="the approximate size in memory of one client's will", unit="bytes", minimum=0
     )
     max_all_will_bytes: int = setting(
         MemoryShare(0.05, 256 << 20),
-        help="the same of all clients together, of those too that are gone and whose will is not due yet",
+        help="the same for all clients together, including disconnected ones whose will is pending",
         unit="bytes",
         minimum=0,
     )
@@ -201,19 +204,17 @@ class LimitSettings:
         "from the first + on, and each pattern of each shared subscription's group ten more",
         minimum=1,
     )
-    max_sessions: int = setting(
-        1_000_000, help="sessions that outlive their connection, with or without one", minimum=0
-    )
-    max_retained_messages: int = setting(1_000_000, help="topics that hold a retained message", minimum=0)
+    max_sessions: int = setting(1_000_000, help="persistent sessions, connected or not", minimum=0)
+    max_retained_messages: int = setting(1_000_000, help="topics with a retained message", minimum=0)
     max_retained_bytes: int = setting(
-        MemoryShare(0.1, 1 << 30), help="what they may take in memory, about", unit="bytes", minimum=0
+        MemoryShare(0.1, 1 << 30), help="their approximate size in memory", unit="bytes", minimum=0
     )
 
     user_share: float = setting(
         0.5,
-        help="how much of max_sessions, max_all_subscription_bytes, max_all_will_bytes, max_all_queued_bytes, "
-        "max_retained_messages and max_retained_bytes one user may take, or (but for what is retained) one address "
-        "of those without a user name that was checked; 1 for all of it",
+        help="the share of max_sessions, max_all_subscription_bytes, max_all_will_bytes, max_all_queued_bytes, "
+        "max_retained_messages and max_retained_bytes for one user, or (except for retained messages) for one "
+        "address without a verified user name; 1 for all of it",
         minimum=0.001,
         maximum=1,
     )

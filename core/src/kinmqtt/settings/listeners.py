@@ -22,7 +22,7 @@ class ListenerLimitSettings:
 
     max_connections: int | None = setting(None, help="connections at one time", minimum=1)
     connections_per_s: float | None = setting(
-        None, help="connections accepted a second; those above it wait their turn", minimum=0.1
+        None, help="connections accepted a second; further ones wait in the accept queue", minimum=0.1
     )
     connect_time_limit_s: float | None = setting(
         None, help="how long a connection may take until it is accepted", unit="s", minimum=0.1
@@ -31,7 +31,7 @@ class ListenerLimitSettings:
         None, help="how long a client may take over one packet", unit="s", minimum=1
     )
     max_connect_bytes: int | None = setting(
-        None, help="the largest packet taken before a client is let in", unit="bytes", minimum=64
+        None, help="the largest packet accepted before a client is", unit="bytes", minimum=64
     )
     max_packet_bytes: int | None = setting(
         None, help="the largest packet taken from a client", unit="bytes", minimum=64, maximum=268_435_460
@@ -60,28 +60,28 @@ class ListenerLimitSettings:
 
 @frozen(slots=True)
 class TlsSettings:
-    """``[listeners.NAME.tls]``: certificates, and what is asked of clients."""
+    """``[listeners.NAME.tls]``: certificates, and what clients must present."""
 
-    certificate: Path = setting(path="file", help="the certificate and those between it and the root, PEM")
+    certificate: Path = setting(path="file", help="the certificate and its intermediates, PEM")
     private_key: Path = setting(path="file", help="its private key, PEM; it may be the same file")
     client_certificates: Literal["none", "optional", "required"] = setting(
-        "none", help="whether clients are asked for a certificate, and let in without one"
+        "none", help="whether clients are asked for a certificate, and accepted without one"
     )
     client_ca: Path | None = setting(
         None, path="file", help="the authorities that clients' certificates must come from, PEM"
     )
     username_from: Literal["common_name", "subject"] | None = setting(
-        None, help="what of a client's certificate becomes its user name, in place of CONNECT's"
+        None, help="the part of a client's certificate that is its user name, instead of CONNECT's"
     )
-    minimum_version: Literal["1.2", "1.3"] = setting("1.2", help="the oldest version of TLS that is spoken")
+    minimum_version: Literal["1.2", "1.3"] = setting("1.2", help="the oldest supported version of TLS")
     ciphers: str | None = setting(
-        None, help="cipher suites of TLS 1.2 in OpenSSL's words; left out for those with forward secrecy and AEAD"
+        None, help="cipher suites of TLS 1.2 in OpenSSL's notation; default: those with forward secrecy and AEAD"
     )
 
     def __attrs_post_init__(self) -> None:
         asks = self.client_certificates != "none"
         if asks and self.client_ca is None:
-            raise ValueError("client_certificates needs client_ca: whose certificates are good")
+            raise ValueError("client_certificates needs client_ca: the authorities of accepted certificates")
         if not asks and (self.client_ca is not None or self.username_from is not None):
             raise ValueError('client_ca and username_from need client_certificates = "optional" or "required"')
 
@@ -90,11 +90,11 @@ class TlsSettings:
 class WebSocketSettings:
     """``[listeners.NAME.websocket]``: the path, and the origins that are allowed."""
 
-    path: str | None = setting(None, help="the only path that is served; left out for any")
+    path: str | None = setting(None, help="the only path that is served; default: any")
     origins: tuple[str, ...] | None = setting(
         None,
-        help="pages whose scripts may connect, such as https://example.org, or * for all; left out for those of the "
-        "host and port that they connect to. Clients that are no browsers need no origin",
+        help="web pages whose scripts may connect, such as https://example.org, or * for all; default: pages of the "
+        "host and port that they connect to. Clients that are not browsers need no origin",
     )
 
     def __attrs_post_init__(self) -> None:
@@ -110,7 +110,7 @@ def _check_networks(settings: ListenerSettings, attribute: object, texts: tuple[
             parse_network(text)
         except ValueError as error:
             raise ValueError(
-                f"proxy_trusted: {text!r} is no address or network, as 192.0.2.7 or 10.0.0.0/8 are: {error}"
+                f"proxy_trusted: {text!r} is not an address or network such as 192.0.2.7 or 10.0.0.0/8: {error}"
             ) from None
 
 
@@ -120,24 +120,24 @@ class ListenerSettings:
 
     endpoint: str = setting(help="a Twisted endpoint string, or a port or host:port for TCP")
     proxy_protocol: bool = setting(
-        False, help="whether a proxy stands in front and says, by PROXY v1 or v2, who connects"
+        False, help="whether a proxy in front sends the client's address by PROXY v1 or v2"
     )
     proxy_trusted: tuple[str, ...] | None = setting(
         None,
-        help="with proxy_protocol: the addresses and networks of proxies that are believed, such as 10.0.0.0/8; left "
-        "out for loopback. Who connects from elsewhere is refused; Unix sockets are always believed",
+        help="with proxy_protocol: the addresses and networks of trusted proxies, such as 10.0.0.0/8; default: "
+        "loopback. Other connections are refused; Unix sockets are always trusted",
         validator=_check_networks,
     )
     authenticators: tuple[str, ...] | None = setting(
-        None, help="the plugins that are asked here, in this order; left out for all"
+        None, help="the authenticators of this listener, in this order; default: all"
     )
-    tls: TlsSettings | None = setting(None, help="TLS, as below; left out for none")
-    websocket: WebSocketSettings | None = setting(None, help="WebSocket, as below; left out for none")
+    tls: TlsSettings | None = setting(None, help="TLS, as below; default: none")
+    websocket: WebSocketSettings | None = setting(None, help="WebSocket, as below; default: none")
     limits: ListenerLimitSettings = setting(ListenerLimitSettings(), help="limits of its own, as below")
 
     def __attrs_post_init__(self) -> None:
         if self.authenticators is not None and not self.authenticators:
-            raise ValueError('authenticators is empty: name plugins, or "anonymous" to let everybody in')
+            raise ValueError('authenticators is empty: name plugins, or "anonymous" to accept all clients')
         if self.proxy_trusted is not None and not self.proxy_protocol:
             raise ValueError("proxy_trusted needs proxy_protocol = true")
 

@@ -1,9 +1,9 @@
-"""What the machine, or the container, lets this process have: memory and open files.
+"""The resources of the machine or the container for this process: memory and open files.
 
-The memory limit is the least of the machine's memory and of the limits of the process's own control group and of all
-above it (cgroup v2 ``memory.max`` and ``memory.high``, v1 ``memory.limit_in_bytes``). A container often sees its own
-group as the root of the mount, while ``/proc/self/cgroup`` names it by its path on the host; groups that can't be
-seen from here are passed over.
+The memory limit is the least of the machine's memory and the limits of the process's control group and its ancestors
+(cgroup v2 ``memory.max`` and ``memory.high``, v1 ``memory.limit_in_bytes``). A container often sees its own group as
+the root of the mount, while ``/proc/self/cgroup`` has its path on the host; groups that are not visible from here are
+skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twisted.logger import Logger
 log = Logger("kinmqtt.machine")
 
 MOST_OPEN_FILES: Final = 1 << 20
-"""The soft limit of open files is raised no higher: some systems allow a billion, for which programs make tables."""
+"""The soft limit of open files is raised no higher: some systems allow a billion, and programs size tables by it."""
 
 _V2_LIMITS: Final = ("memory.max", "memory.high")
 _V1_LIMITS: Final = ("memory.limit_in_bytes",)
@@ -31,25 +31,25 @@ Limit: TypeAlias = tuple[int, int]
 
 @frozen(slots=True)
 class Machine:
-    """What there is for this process; ``None`` where it is not known, or not limited."""
+    """The resources of this process; ``None`` if unknown or unlimited."""
 
     memory_bytes: int | None = None
     open_files: int | None = None
 
 
 def this_machine(root: Path = Path("/")) -> Machine:
-    """What this process may have now; ``root`` is where the system's files are."""
+    """Return the current resources of this process; ``root`` is the root of the system's files."""
     return Machine(memory_limit_bytes(root), open_file_limit())
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """How much memory this process may have, in bytes; ``None`` where nothing says so."""
+    """Return the memory limit of this process in bytes; ``None`` if it is unknown."""
     limits = [*_total_bytes(root), *_group_limits(root)]
     return min(limits, default=None)
 
 
 def open_file_limit(get: Callable[[int], Limit] = resource.getrlimit) -> int | None:
-    """How many files this process may have open, sockets among them; ``None`` where there is no limit."""
+    """Return the limit of open files, including sockets; ``None`` if there is none."""
     soft, _ = get(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
@@ -57,10 +57,10 @@ def open_file_limit(get: Callable[[int], Limit] = resource.getrlimit) -> int | N
 def raise_open_file_limit(
     get: Callable[[int], Limit] = resource.getrlimit, put: Callable[[int, Limit], None] = resource.setrlimit
 ) -> None:
-    """Raise the soft limit of open files to the hard one, as servers do: a socket is a file.
+    """Raise the soft limit of open files to the hard one, as servers do, because each socket counts.
 
-    The soft limit is low for the sake of programs that use ``select``, which can't have files above 1,024; reactors
-    of asyncio and uvloop use ``epoll`` or ``kqueue``. Where the system refuses, the limit stays as it is.
+    The soft limit is low for programs that use ``select``, which supports no file descriptors above 1,024; asyncio
+    and uvloop use ``epoll`` or ``kqueue``. If the system refuses, the limit stays unchanged.
     """
     soft, hard = get(resource.RLIMIT_NOFILE)
     wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
@@ -70,7 +70,7 @@ def raise_open_file_limit(
         put(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
         log.warn(
-            "the limit of open files stays at {soft}, though it could be {wanted}: {error}",
+            "the limit of open files stays at {soft} instead of {wanted}: {error}",
             soft=soft,
             wanted=wanted,
             error=error,
@@ -78,7 +78,7 @@ def raise_open_file_limit(
 
 
 def _total_bytes(root: Path) -> Iterator[int]:
-    """The machine's memory."""
+    """Yield the machine's memory in bytes."""
     for line in _lines(root / "proc/meminfo"):
         name, _, size = line.partition(":")
         if name == "MemTotal" and size.split()[1:] == ["kB"]:
@@ -93,7 +93,7 @@ def _total_bytes(root: Path) -> Iterator[int]:
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """The limits of the process's control group and of those above it."""
+    """Yield the limits of the process's control group and its ancestors."""
     for path, controllers in _groups(root):
         for mounted_at, shown, is_v2 in _mounts(root):
             if is_v2 != (controllers == "") or not (is_v2 or "memory" in controllers.split(",")):
@@ -105,7 +105,7 @@ def _group_limits(root: Path) -> Iterator[int]:
 
 
 def _groups(root: Path) -> Iterator[tuple[str, str]]:
-    """The paths of the process's groups, each with its controllers; of version 2 with none."""
+    """Yield the paths of the process's groups, each with its controllers; version 2 has none."""
     for line in _lines(root / "proc/self/cgroup"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -114,7 +114,7 @@ def _groups(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _mounts(root: Path) -> Iterator[tuple[Path, str, bool]]:
-    """Where groups are mounted, which group stands at the mount, and whether that is version 2."""
+    """Yield each mount of groups, the group at the mount, and whether it is version 2."""
     for line in _lines(root / "proc/self/mountinfo"):
         before, _, behind = line.partition(" - ")
         fields, kinds = before.split(), behind.split()
@@ -126,7 +126,7 @@ def _mounts(root: Path) -> Iterator[tuple[Path, str, bool]]:
 
 
 def _upwards(path: str, shown: str) -> Iterator[str]:
-    """A group and those above it, as paths below a mount that shows the group ``shown``."""
+    """Yield a group and its ancestors, as paths below a mount of the group ``shown``."""
     group = PurePosixPath(path)
     if shown != "/" and group.is_relative_to(shown):
         group = PurePosixPath("/") / group.relative_to(shown)
@@ -143,6 +143,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _number(text: str, unit: int = 1) -> Iterator[int]:
-    """A number; nothing for ``max``, or for what is none."""
+    """Yield a number; nothing for ``max`` or an invalid one."""
     if text.isascii() and text.isdecimal() and int(text):
         yield int(text) * unit

@@ -1,7 +1,7 @@
-"""``kinmqtt explain``: what each plugin answers about a client and an action, in order, and how long it took.
+"""``kinmqtt explain``: shows each plugin's answer about a client and an action, in order, and how long it took.
 
-The plugins are configured and started as a broker's are, and asked one by one; no listener opens and no store is
-touched. Plugins that intercept messages are named and not called: they may act on what they get.
+The plugins are configured and started as in a broker, and asked one by one; no listener is opened and no store is
+used. Plugins that intercept messages are listed but not called, because they may act on the messages.
 """
 
 from kinmqtt.cli.explain.explanation import Question, explain, plan_named, run_once

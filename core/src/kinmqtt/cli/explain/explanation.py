@@ -128,7 +128,7 @@ class _Explanation:
                 return parts
             note = ""
         if question.action is not None:
-            part = await self._acts(client, question.action)
+            part = await self._action_part(client, question.action)
             parts.append(evolve(part, notes=(note, *part.notes)) if note else part)
         return parts
 
@@ -179,7 +179,7 @@ class _Explanation:
             )
         return tuple(notes)
 
-    async def _acts(self, client: Client, action: Action) -> Part:
+    async def _action_part(self, client: Client, action: Action) -> Part:
         question = self._question
         topic = question.topic
         votes: list[Vote] = []
@@ -233,7 +233,7 @@ class _Explanation:
         if names:
             notes.append(f"may still be changed or refused by {', '.join(names)}")
         if action is Action.SUBSCRIBE and manager.implementations("authorize_receive"):
-            notes.append("what it may receive by that is asked topic by topic: --receive TOPIC")
+            notes.append("messages are authorized by topic: check with --receive TOPIC")
         return tuple(notes)
 
 
@@ -243,7 +243,7 @@ def plan_named(assembly: Assembly, name: str | None) -> ListenerPlan:
         if name in (None, plan.name):
             return plan
     names = ", ".join(plan.name for plan in assembly.listeners)
-    raise AssemblyError(f"--listener: there is no listener {name!r}; those there are: {names}")
+    raise AssemblyError(f"--listener: there is no listener {name!r}; there are {names}")
 
 
 def run_once(reactor: Any, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -1,7 +1,7 @@
-"""``kinmqtt new-plugin``: the beginning of a plugin, as a distribution that installs and passes its contract suite.
+"""``kinmqtt new-plugin``: creates a plugin as a distribution that installs and passes its contract suite.
 
-The templates beside this module are files with the names ``plugin_name``, ``plugin-name`` and ``PluginName`` in them;
-those that all families share are in ``templates/common``.
+The templates next to this module are files that contain the names ``plugin_name``, ``plugin-name`` and
+``PluginName``; those shared by all families are in ``templates/common``.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.markers import ENTRY_POINT_GROUP
 
 SUFFIX = ".in"
-"""Of every template, so that no tool takes one for what it will become."""
+"""The suffix of all templates, so that tools do not take them for Python files."""
 
 OURS: Final = frozenset({"auth_file", "core", "example_guard", "metrics", "redis_session", "sentinel_limiter", "spi"})
-"""Names whose distributions are kinmqtt's own, installed or not."""
+"""Names of kinmqtt's own distributions, installed or not."""
 
 LONGEST_NAME: Final = 100
-"""Files, folders and wheels are named after the plugin, and have 255 bytes for that and what they add."""
+"""Maximum length of a name: files, folders and wheels add to it, and may have 255 bytes."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _WORDS = re.compile("plugin_name|plugin-name|PluginName|plugin_family")
 
 
 def write(name: str, family: str, directory: Path) -> list[str]:
-    """Write a plugin of that name into a directory that is new, or empty; answers what to tell.
+    """Write a new plugin into a new or empty directory; return the lines to show.
 
-    All of it is there, or nothing. Raises :class:`~kinmqtt_spi.errors.AssemblyError` for a name that no plugin can
-    have or that is taken, and for a directory in use.
+    On failure nothing is written. Raises :class:`~kinmqtt_spi.errors.AssemblyError` for an invalid or used name, and
+    for a directory in use.
     """
     _check(name)
     try:
@@ -73,9 +73,9 @@ def write(name: str, family: str, directory: Path) -> list[str]:
 
 
 def _put(beside: Path, target: Path) -> None:
-    """Put what was written into its place, in one step but where somebody works in there."""
+    """Move the files to their place: by one rename, unless the directory is the current one."""
     if target.exists() and target.samefile(Path.cwd()):
-        # A shell would be left in a directory that is gone.
+        # Replacing the current directory would leave the shell in a deleted one.
         for entry in sorted(beside.iterdir()):
             entry.rename(target / entry.name)
         return
@@ -85,7 +85,7 @@ def _put(beside: Path, target: Path) -> None:
 
 
 def rendered(name: str, family: str) -> Iterator[tuple[str, str]]:
-    """Every file of a new plugin: its place in the distribution, and its text."""
+    """Yield each file of a new plugin: its path in the distribution, and its text."""
     templates = files(__package__).joinpath("templates")
     found = {
         place: text for folder in ("common", family) for place, text in _templates(templates.joinpath(folder), "")
@@ -110,7 +110,7 @@ def _named(text: str, name: str, family: str) -> str:
         "PluginName": "".join(word.capitalize() for word in words),
         "plugin_family": family,
     }
-    # In one pass: a name may have one of these words in it.
+    # In one pass, because the name may contain one of these words.
     return _WORDS.sub(lambda match: put[match[0]], text)
 
 
@@ -120,17 +120,17 @@ def _check(name: str) -> None:
     if len(name) > LONGEST_NAME:
         raise AssemblyError(f"{name[:20]!r}… can't name a plugin: it has more than {LONGEST_NAME} characters")
     if name in RESERVED_NAMES or name in BUILTINS or keyword.iskeyword(name):
-        raise AssemblyError(f"{name!r} can't name a plugin: the broker, or Python, uses it for something else")
+        raise AssemblyError(f"{name!r} can't name a plugin: it is reserved by the broker or by Python")
     distribution = f"kinmqtt-{name.replace('_', '-')}"
     if name in OURS:
         raise AssemblyError(f"{name!r} can't name a plugin: {distribution} is kinmqtt's own; take another name")
     installed = _installed(name, distribution)
     if installed is not None:
-        raise AssemblyError(f"{name!r} can't name a plugin: {installed}; take another name, or uninstall that")
+        raise AssemblyError(f"{name!r} can't name a plugin: {installed}; use another name, or uninstall it")
 
 
 def _installed(name: str, distribution: str) -> str | None:
-    """What is installed of that name already, in words."""
+    """Describe what is installed under that name."""
     try:
         return f"{distribution} {version(distribution)} is installed, and would be replaced"
     except PackageNotFoundError:
@@ -138,5 +138,5 @@ def _installed(name: str, distribution: str) -> str | None:
     for group, what in ((ENTRY_POINT_GROUP, "plugin"), (COMMAND_GROUP, "command")):
         for point in entry_points(group=group, name=name):
             owner = f"{point.dist.name} {point.dist.version}" if point.dist else "what is installed here"
-            return f"{owner} brings a {what} of that name"
+            return f"{owner} has a {what} of that name"
     return None

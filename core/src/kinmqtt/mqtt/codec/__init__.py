@@ -1,9 +1,9 @@
-"""Packets ⇄ bytes for MQTT 3.1, 3.1.1 and 5.0.
+"""Encodes and decodes packets of MQTT 3.1, 3.1.1 and 5.0.
 
-:func:`decode` takes a whole packet from :class:`kinmqtt.mqtt.framing.Framer` and raises nothing but
-:class:`~kinmqtt.mqtt.errors.RemoteError`; :func:`encode` raises nothing but
-:class:`~kinmqtt.mqtt.errors.LocalError`. Both speak both directions, so that two ends can be wired in memory.
-What depends on who sent a packet, or on what was said before, is not decided here.
+:func:`decode` takes a complete packet from :class:`kinmqtt.mqtt.framing.Framer` and raises nothing but
+:class:`~kinmqtt.mqtt.errors.RemoteError`; :func:`encode` raises nothing but :class:`~kinmqtt.mqtt.errors.LocalError`.
+Both support both directions, so that two ends can be connected in memory. Rules that depend on the sender of a
+packet, or on earlier packets, are not checked here.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["decode", "decode_publish", "encode", "encode_publish", "peek_version
 
 
 def decode(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Packet:
-    """The packet that ``frame`` holds, whose body begins at offset ``body``.
+    """Decode the packet in ``frame``, whose body begins at offset ``body``.
 
-    ``version`` is what the CONNECT of this stream named (3, 4 or 5); a CONNECT itself does not need it. ``limits``
-    bound the property lists of the packet, each by itself.
-    Raises :class:`RemoteError` with the reason code to answer with.
+    ``version`` is the level in the CONNECT of this stream (3, 4 or 5); a CONNECT itself does not need it.
+    ``limits`` bound each property list of the packet. Raises :class:`RemoteError` with the reason code of the
+    answer.
     """
     return _DECODERS[frame[0] >> 4](frame, body, version, limits)
 
 
 def encode(packet: Packet, version: int) -> bytes:
-    """The bytes of ``packet`` in ``version``; raises :class:`LocalError` for what cannot be said.
+    """Encode ``packet`` in ``version``; raise :class:`LocalError` if that is impossible.
 
-    What an older version has no room for without changing what the packet does (properties, the reason of an
-    acknowledgement) is left out, so that the layers above need not know the version.
+    Fields that an older version lacks and that do not change the packet's effect (properties, the reason of an
+    acknowledgement) are omitted, so that the callers need not know the version.
     """
     encoder = _ENCODERS.get(type(packet))
     if encoder is None:

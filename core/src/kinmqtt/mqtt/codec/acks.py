@@ -1,4 +1,4 @@
-"""PUBACK, PUBREC, PUBREL and PUBCOMP (MQTT 5.0 sections 3.4 to 3.7): four packets of one shape."""
+"""PUBACK, PUBREC, PUBREL and PUBCOMP (MQTT 5.0 sections 3.4 to 3.7), which have the same structure."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def decode_pubcomp(frame: bytes, body: int, version: int, limits: PropertyLimits
 
 
 def encode_acknowledgement(packet: Acknowledgement, version: int) -> bytes:
-    """The shortest form that says it all.
+    """Encode in the shortest form.
 
-    Before 5.0 there is room for the Packet Identifier alone: reason and properties are left out, so that
-    whoever acknowledges need not ask for the version.
+    Before 5.0 there is only the Packet Identifier: reason and properties are omitted, so that the callers need not
+    know the version.
     """
     kind = type(packet)
     reason = packet.reason

@@ -32,9 +32,9 @@ _USERNAME: Final = 0x80
 
 
 def peek_version(frame: bytes, body: int) -> int | None:
-    """The protocol level that a CONNECT names, supported or not, even where the rest of it is damaged.
+    """Return the protocol level in a CONNECT, supported or not, even if the rest of it is invalid.
 
-    ``None`` if the frame is no CONNECT or does not begin with a protocol name of MQTT.
+    ``None`` if the frame is not a CONNECT or does not begin with a protocol name of MQTT.
     """
     if frame[0] >> 4 != PacketType.CONNECT:
         return None
@@ -45,11 +45,11 @@ def peek_version(frame: bytes, body: int) -> int | None:
 
 
 def decode_connect(frame: bytes, body: int, version: int = 0, limits: PropertyLimits = UNLIMITED) -> Connect:
-    """Read a CONNECT of any supported version; ``version`` is not looked at, the packet names its own.
+    """Decode a CONNECT of any supported version; ``version`` is ignored, because the packet has its own.
 
-    A Client Identifier that its version forbids raises :class:`RemoteError` with 0x85, and only after
-    everything else has been found sound. One of more than 23 characters is accepted in every version: 3.1
-    forbids it and every deployed broker allows it (3.1 section 3.1).
+    A Client Identifier that its version forbids raises :class:`RemoteError` with 0x85, after all other checks. One
+    of more than 23 characters is accepted in every version: 3.1 forbids it, but every deployed broker allows it (3.1
+    section 3.1).
     """
     check_flags(frame[0], version)
     reader = Reader(frame, body)
@@ -70,7 +70,7 @@ def decode_connect(frame: bytes, body: int, version: int = 0, limits: PropertyLi
 
 
 def decode_connack(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Connack:
-    """Read a CONNACK. MQTT 3.1 has no Session Present: its byte is reserved."""
+    """Decode a CONNACK. MQTT 3.1 has no Session Present: its byte is reserved."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
     flags = reader.u8()
@@ -85,7 +85,7 @@ def decode_connack(frame: bytes, body: int, version: int, limits: PropertyLimits
 
 
 def encode_connect(packet: Connect, version: int) -> bytes:
-    """The packet names its own version; ``version`` is not looked at. Before 5.0 properties are left out."""
+    """Encode a CONNECT; ``version`` is ignored, because the packet has its own. Before 5.0 properties are omitted."""
     level = packet.version
     if level not in _NAMES:
         raise LocalError(f"{level} is not a protocol version")
@@ -110,7 +110,7 @@ def encode_connect(packet: Connect, version: int) -> bytes:
 
 
 def encode_connack(packet: Connack, version: int) -> bytes:
-    """Before 5.0 properties are left out, and in 3.1 Session Present as well."""
+    """Encode a CONNACK; before 5.0 properties are omitted, and in 3.1 Session Present as well."""
     if packet.reason not in ALLOWED_REASONS[PacketType.CONNACK]:
         raise LocalError(f"CONNACK must not carry {packet.reason.name}")
     if packet.session_present and packet.reason != ReasonCode.SUCCESS:
@@ -134,9 +134,9 @@ def _level(reader: Reader) -> int:
 
 def _check_connect_flags(flags: int, level: int) -> None:
     if level == V31:
-        flags &= ~_RESERVED  # MQTT 3.1 says that it is not used, and not that it is 0 (3.1 section 3.1).
+        flags &= ~_RESERVED  # MQTT 3.1: not used, and not necessarily 0 (3.1 section 3.1).
         if not flags & _WILL:
-            flags &= ~(_WILL_QOS | _WILL_RETAIN)  # Nor does it regard these without a ConnectWill.
+            flags &= ~(_WILL_QOS | _WILL_RETAIN)  # MQTT 3.1 ignores these without a ConnectWill.
     if flags & _RESERVED:
         raise MalformedPacket("the reserved Connect Flag is set", "MQTT-3.1.2-3")
     will_qos = flags >> 3 & 0x03
@@ -152,7 +152,7 @@ def _check_connect_flags(flags: int, level: int) -> None:
 
 
 def _has(reader: Reader, flag: int, level: int) -> bool:
-    """Whether a flagged field is there: in 3.1 the Remaining Length has the last word (3.1 section 3.1)."""
+    """Tell whether a flagged field is present: in 3.1 the Remaining Length decides (3.1 section 3.1)."""
     return bool(flag) and not (level == V31 and reader.pos == reader.end)
 
 
@@ -161,7 +161,7 @@ def _check_empty_client_id(level: int, clean_start: bool) -> None:
     if level == V31:
         raise RemoteError(invalid, "MQTT 3.1 needs a Client Identifier", "section 3.1 (3.1)")
     if level == V311 and not clean_start:
-        raise RemoteError(invalid, "a session that is kept needs a Client Identifier", "MQTT-3.1.3-8 (3.1.1)")
+        raise RemoteError(invalid, "a persistent session needs a Client Identifier", "MQTT-3.1.3-8 (3.1.1)")
 
 
 def _will(reader: Reader, flags: int, level: int, limits: PropertyLimits) -> ConnectWill:

@@ -1,8 +1,8 @@
-"""The lower four bits of a packet's first byte (MQTT 5.0 section 2.1.3), one table for all packet types.
+"""The lower four bits of a packet's first byte (MQTT 5.0 section 2.1.3), in one table for all packet types.
 
-MQTT 3.1 calls the flags of most packets "not used" where 3.1.1 reserves them: there they are not looked at
-(3.1 sections 3.2 and 3.4 to 3.14). SUBSCRIBE, UNSUBSCRIBE and PUBREL must say QoS 1, and may be repeated with DUP.
-A CONNECT begins with 0x10 in every version: which one it is, nobody can know yet.
+MQTT 3.1 calls the flags of most packets "not used" where 3.1.1 reserves them; in 3.1 they are ignored (3.1 sections
+3.2 and 3.4 to 3.14). SUBSCRIBE, UNSUBSCRIBE and PUBREL must have QoS 1, and may be repeated with DUP. A CONNECT
+begins with 0x10 in every version, because its version is not known yet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kinmqtt.mqtt.errors import MalformedPacket
 from kinmqtt.mqtt.packets import V31, PacketType
 
 TLS_HANDSHAKE: Final = 0x16
-"""The first byte of a ClientHello (RFC 8446 section 5.1); with MQTT's eyes, a CONNECT with flags."""
+"""The first byte of a ClientHello (RFC 8446 section 5.1), which looks like a CONNECT with flags."""
 
 _RESERVED: Final = "MQTT-2.1.3-1"
 _ALL: Final = 0x0F
@@ -38,11 +38,11 @@ _RULES: Final[Mapping[int, tuple[int, int, str]]] = {
     PacketType.DISCONNECT: (0x0, 0, "MQTT-3.14.1-1"),
     PacketType.AUTH: (0x0, 0, "MQTT-3.15.1-1"),
 }
-"""For each type but PUBLISH: its flags, those that MQTT 3.1 looks at, and the clause."""
+"""For each type except PUBLISH: its flags, those that MQTT 3.1 checks, and the clause."""
 
 
 def check_flags(first_byte: int, version: int) -> None:
-    """Raise :class:`MalformedPacket` where ``version`` has no packet that begins so; the type must exist."""
+    """Raise :class:`MalformedPacket` if ``version`` has no packet with that first byte; the type must exist."""
     packet_type = first_byte >> 4
     flags = first_byte & 0x0F
     if packet_type == PacketType.PUBLISH:
@@ -54,5 +54,5 @@ def check_flags(first_byte: int, version: int) -> None:
         return
     text = f"the fixed header's flags are 0x{flags:X}, not 0x{expected:X}"
     if first_byte == TLS_HANDSHAKE:
-        text += ": a TLS handshake begins so, and there is no TLS on this listener"
+        text += ": this is a TLS handshake, but this listener has no TLS"
     raise MalformedPacket(text, clause)

@@ -18,21 +18,21 @@ _PINGRESP_BYTES: Final = b"\xd0\x00"
 
 
 def decode_pingreq(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Pingreq:
-    """PINGREQ has no body, in any version."""
+    """Decode a PINGREQ, which has no body in any version."""
     check_flags(frame[0], version)
     Reader(frame, body).finish()
     return PINGREQ
 
 
 def decode_pingresp(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Pingresp:
-    """PINGRESP has no body, in any version."""
+    """Decode a PINGRESP, which has no body in any version."""
     check_flags(frame[0], version)
     Reader(frame, body).finish()
     return PINGRESP
 
 
 def decode_disconnect(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> DisconnectPacket:
-    """Before 5.0 a DISCONNECT is empty; since, its end may be left out (section 3.14.2)."""
+    """Decode a DISCONNECT: before 5.0 it is empty; in 5.0 its end may be omitted (section 3.14.2)."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
     size = reader.end - body
@@ -48,11 +48,11 @@ def decode_disconnect(frame: bytes, body: int, version: int, limits: PropertyLim
 
 
 def decode_auth(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Auth:
-    """Read an AUTH (section 3.15).
+    """Decode an AUTH (section 3.15).
 
-    Section 3.15.2.1 lets an AUTH of length 0 stand for Success without properties, though section 3.15.2.2.2
-    then demands an Authentication Method: the empty packet decodes, and whoever authenticates may refuse it.
-    Any other AUTH must name its method, and there is no form with a reason alone.
+    Section 3.15.2.1 lets an AUTH of length 0 mean Success without properties, though section 3.15.2.2.2 then
+    requires an Authentication Method: the empty packet is decoded, and the authentication may refuse it. Any other
+    AUTH must have a method, and there is no form with only a reason.
     """
     check_flags(frame[0], version)
     if version != V5:
@@ -69,17 +69,17 @@ def decode_auth(frame: bytes, body: int, version: int, limits: PropertyLimits = 
 
 
 def encode_pingreq(packet: Pingreq, version: int) -> bytes:
-    """The same two bytes in every version."""
+    """Encode a PINGREQ: the same two bytes in every version."""
     return _PINGREQ_BYTES
 
 
 def encode_pingresp(packet: Pingresp, version: int) -> bytes:
-    """The same two bytes in every version."""
+    """Encode a PINGRESP: the same two bytes in every version."""
     return _PINGRESP_BYTES
 
 
 def encode_disconnect(packet: DisconnectPacket, version: int) -> bytes:
-    """The shortest form that says it all; before 5.0 reason and properties have no place and are left out."""
+    """Encode in the shortest form; before 5.0 reason and properties are omitted."""
     _check_reason(packet.reason, PacketType.DISCONNECT)
     if version != V5 or (packet.reason == ReasonCode.SUCCESS and not packet.properties):
         return b"\xe0\x00"
@@ -89,7 +89,7 @@ def encode_disconnect(packet: DisconnectPacket, version: int) -> bytes:
 
 
 def encode_auth(packet: Auth, version: int) -> bytes:
-    """Raises :class:`LocalError` before 5.0, and for properties without an Authentication Method."""
+    """Encode an AUTH; raise :class:`LocalError` before 5.0, and for properties without an Authentication Method."""
     if version != V5:
         raise LocalError("there is no AUTH before MQTT 5.0")
     _check_reason(packet.reason, PacketType.AUTH)

@@ -1,4 +1,4 @@
-"""The data types packets are made of (MQTT 5.0 section 1.5): reading with every check, and writing."""
+"""The data types of packets (MQTT 5.0 section 1.5): checked reading, and writing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reader:
         self.end = len(data) if end is None else end
 
     def take(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
+        """Read ``size`` bytes."""
         start = self.pos
         self.pos = start + size
         if self.pos > self.end:
@@ -69,7 +69,7 @@ class Reader:
         return checked_packet_id(self.u16())
 
     def finish(self) -> None:
-        """Raise if anything is left over."""
+        """Raise an error if any bytes are left."""
         if self.pos != self.end:
             text = f"{self.end - self.pos} bytes are left over at the end of the packet"
             raise MalformedPacket(text, "section 4.13.1")
@@ -78,8 +78,8 @@ class Reader:
 def text_of(raw: bytes) -> str:
     """Decode the bytes of a UTF-8 Encoded String.
 
-    Python's decoder refuses surrogates and keeps U+FEFF, as it must (MQTT-1.5.4-1, MQTT-1.5.4-3). Control
-    characters and non-characters are let through: whether they may stand in a name is for the settings to say
+    Python's decoder refuses surrogates and keeps U+FEFF, as required (MQTT-1.5.4-1, MQTT-1.5.4-3). Control
+    characters and non-characters are accepted; the settings say whether names may contain them
     (:mod:`kinmqtt.mqtt.characters`).
     """
     try:
@@ -92,7 +92,7 @@ def text_of(raw: bytes) -> str:
 
 
 def checked_packet_id(packet_id: int) -> int:
-    """``packet_id``, unless it is 0."""
+    """Return ``packet_id``; raise an error if it is 0."""
     if not packet_id:
         raise ProtocolError("the Packet Identifier is 0", "MQTT-2.2.1-3")
     return packet_id
@@ -130,7 +130,7 @@ def write_varint(value: int) -> bytes:
 def write_binary(value: bytes) -> bytes:
     """Binary Data."""
     if len(value) > MAX_STRING_BYTES:
-        raise LocalError(f"a field of {len(value)} bytes; {MAX_STRING_BYTES} is the most")
+        raise LocalError(f"a field of {len(value)} bytes; the maximum is {MAX_STRING_BYTES}")
     return len(value).to_bytes(2, "big") + value
 
 
@@ -159,7 +159,7 @@ def write_packet_id(packet_id: int) -> bytes:
 
 
 def packet_of(first_byte: int, *parts: bytes) -> bytes:
-    """A whole packet: the fixed header and the parts of its body."""
+    """Return a complete packet: the fixed header and the parts of its body."""
     body = b"".join(parts)
     return bytes((first_byte,)) + write_varint(len(body)) + body
 

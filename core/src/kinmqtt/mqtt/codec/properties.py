@@ -1,11 +1,10 @@
-"""Property lists (MQTT 5.0 section 2.2.2): one table of the 27 properties, and the code that runs it.
+"""Property lists (MQTT 5.0 section 2.2.2): a table of the 27 properties, and the code that uses it.
 
-An identifier that is unknown or does not belong in its packet is malformed (section 2.2.2.2). A second
-occurrence, and a value that its property's own section forbids, are protocol errors.
+An identifier that is unknown or not allowed in its packet is malformed (section 2.2.2.2). A second occurrence, and a
+value that its property's section forbids, are protocol errors.
 
 The table knows packets, not directions: a Session Expiry Interval in a server's DISCONNECT or a Subscription
-Identifier in a client's PUBLISH decodes, and is judged by the connection, which knows who is at the other
-end.
+Identifier in a client's PUBLISH is decoded here and checked by the connection, which knows the sender.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
 
 WILL: Final = 0
-"""Stands beside the packet types for the Will Properties of a CONNECT (section 3.1.3.2)."""
+"""Stands for the Will Properties of a CONNECT where others have a packet type (section 3.1.3.2)."""
 
 _SECTION: Final = "section 2.2.2.2"
-"""The table of the properties; what its text, and those that it leads to, say of their values has no number."""
+"""The table of the properties. Its text, and the sections it refers to, have no statement numbers on values."""
 
 _ANYTHING: Final = "any value"
 _NOT_ZERO: Final = "not zero"
@@ -45,11 +44,11 @@ _ALIAS: Final = "a topic alias"
 
 
 class PropertyLimits(Protocol):
-    """How much of a property list is read. The codec has no settings: whoever decodes hands this in."""
+    """Bounds on property lists. The codec has no settings, so the caller passes them."""
 
     @property
     def max_user_properties(self) -> int:
-        """How many properties that may be repeated (User Properties, Subscription Identifiers) a list may have."""
+        """Maximum number of repeatable properties (User Properties, Subscription Identifiers) in a list."""
 
     @property
     def max_properties_bytes(self) -> int:
@@ -65,7 +64,7 @@ class FixedLimits:
 
 
 UNLIMITED: Final = FixedLimits(MAX_VARINT, MAX_VARINT)
-"""Whatever MQTT can express: for a peer that is trusted not to make reading expensive."""
+"""The limits of MQTT itself: for a peer that is trusted not to send costly lists."""
 
 
 @frozen
@@ -87,7 +86,7 @@ _BINARY: Final = _Kind(Reader.binary, write_binary)
 
 @frozen
 class PropertyRule:
-    """One row of the table: identifier, attribute of ``Properties``, type, and where it may stand."""
+    """One row of the table: identifier, attribute of ``Properties``, type, and the packets that may have it."""
 
     identifier: int
     name: str
@@ -104,10 +103,10 @@ class PropertyRule:
         return self.name in ("subscription_identifier", "user_property")
 
     def check(self, value: Any) -> None:
-        """Raise if the property's section forbids this ``value``."""
+        """Raise an error if the property's section forbids this ``value``."""
         if self.values is _BOOLEAN:
             if value > 1:
-                raise ProtocolError(f"{self.name} is {value}; 0 and 1 are its values", _SECTION)
+                raise ProtocolError(f"{self.name} is {value}; it must be 0 or 1", _SECTION)
         elif self.values is _NOT_ZERO:
             if not value:
                 raise ProtocolError(f"{self.name} must not be 0", _SECTION)
@@ -179,11 +178,11 @@ _BY_NAME: Final[Mapping[str, PropertyRule]] = {rule.name: rule for rule in RULES
 
 
 def read_properties(reader: Reader, owner: int, limits: PropertyLimits = UNLIMITED) -> Properties:
-    """Read a Property Length and its properties; ``owner`` is a :class:`PacketType` or :data:`WILL`.
+    """Decode a Property Length and its properties; ``owner`` is a :class:`PacketType` or :data:`WILL`.
 
     Reading stops at the ``limits``: with 0x95 for a list that is too long, with 0x97 for one with too many
-    properties that may be repeated. Each costs far more to read than its bytes, and nobody else is served meanwhile.
-    No rule of MQTT is broken by such a list, so the error names no statement (section 4.13.2).
+    repeatable properties. Each of these costs far more time than its bytes suggest, during which other clients wait.
+    Such a list violates no rule of MQTT, so the error has no clause (section 4.13.2).
     """
     length = reader.varint()
     if not length:
@@ -213,7 +212,7 @@ def read_properties(reader: Reader, owner: int, limits: PropertyLimits = UNLIMIT
         rule.check(value)
         _keep(present, rule, value, owner)
     reader.end = outer_end
-    # Collected in lists: a tuple that grows is copied each time.
+    # Collected in lists, because a growing tuple would be copied each time.
     for name, value in present.items():
         if isinstance(value, list):
             present[name] = tuple(value)
@@ -223,9 +222,9 @@ def read_properties(reader: Reader, owner: int, limits: PropertyLimits = UNLIMIT
 
 
 def write_properties(properties: Properties, owner: int, written: bytes = b"") -> bytes:
-    """A Property Length and its properties; raises :class:`LocalError` for what ``owner`` must not carry.
+    """Encode a Property Length and its properties; raise :class:`LocalError` for any that ``owner`` must not have.
 
-    Those that are ``written`` already (see :func:`written_properties`) come before.
+    The already encoded properties ``written`` (see :func:`written_properties`) come first.
     """
     if not properties and not written:
         return b"\0"
@@ -234,7 +233,7 @@ def write_properties(properties: Properties, owner: int, written: bytes = b"") -
 
 
 def written_properties(properties: Properties, owner: int) -> bytes:
-    """The properties without their length: what many packets have in common is written once."""
+    """Encode properties without their length, so that properties common to many packets are encoded once."""
     parts: list[bytes] = []
     for name, value in properties.present.items():
         rule = _BY_NAME[name]

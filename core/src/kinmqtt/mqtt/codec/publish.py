@@ -1,10 +1,10 @@
-"""PUBLISH (MQTT 5.0 section 3.3), the packet that decides how fast a broker is.
+"""PUBLISH (MQTT 5.0 section 3.3), the packet that determines a broker's speed.
 
-Decoding looks at a payload's length and no more, and knows a topic that it has seen before by its bytes.
-Encoding is split at the Packet Identifier, the one thing that differs between the subscribers of a message.
+Decoding does not copy the payload, and caches topics by their bytes. Encoding is split at the Packet Identifier,
+which alone differs between the subscribers of a message.
 
-The codec does not know who sent a packet: a Subscription Identifier that a client sends, and a Topic Alias
-beyond the agreed maximum or without a meaning, are for the connection to find.
+The codec does not know the sender: a Subscription Identifier from a client, and a Topic Alias that is too large or
+unknown, are checked by the connection.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _OWNER: Final = PacketType.PUBLISH
 _DUP: Final = 0x08
 _RETAIN: Final = 0x01
 
-# Topics that were found valid, by their bytes. Both bounds hold whatever peers send; a full cache starts
-# anew, which costs one decoding for each topic still in use and needs no bookkeeping on a hit.
+# Valid topics by their bytes. Both bounds hold whatever peers send. A full cache is cleared, which costs one decoding
+# for each topic still in use and needs no bookkeeping on a hit.
 _CACHED_TOPICS: Final = 8192
 _CACHED_TOPIC_BYTES: Final = 256
 _topics: Final[dict[bytes, str]] = {}
 
 
 def decode_publish(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Publish:
-    """Read a PUBLISH; ``topic`` may be empty only beside a Topic Alias, which is not resolved here."""
+    """Decode a PUBLISH; ``topic`` may be empty only with a Topic Alias, which is not resolved here."""
     flags = frame[0] & 0x0F
     size = len(frame)
     topic_start = body + 2
@@ -138,7 +138,7 @@ def publish_without_payload(
 
 
 def _new_topic(raw: bytes) -> str:
-    """Validate a topic that is not in the cache, and remember it; an empty one is for the caller to judge."""
+    """Validate and cache a new topic; an empty one is checked by the caller."""
     topic = text_of(raw)
     if "+" in topic or "#" in topic:
         raise RemoteError(ReasonCode.TOPIC_NAME_INVALID, "a Topic Name with wildcard characters", "MQTT-3.3.2-2")
@@ -150,7 +150,7 @@ def _new_topic(raw: bytes) -> str:
 
 
 def checked_qos(flags: int) -> int:
-    """The QoS of a PUBLISH with these flags, more than RETAIN; raises for QoS 3, and for DUP in QoS 0."""
+    """Return the QoS of a PUBLISH with these flags; raise an error for QoS 3, and for DUP in QoS 0."""
     qos = flags >> 1 & 0x03
     if qos == 3:
         raise MalformedPacket("a PUBLISH of QoS 3", "MQTT-3.3.1-4")

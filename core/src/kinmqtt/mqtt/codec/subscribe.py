@@ -1,8 +1,8 @@
 """SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK (MQTT 5.0 sections 3.8 to 3.11).
 
-A Topic Filter is decoded as a string that is not empty. Where its wildcards stand, and whether a Shared
-Subscription is well-formed, is for :mod:`kinmqtt.mqtt.topics` to judge, because the answer is one reason code
-of a SUBACK rather than the end of the connection.
+A Topic Filter is decoded as a string that is not empty. Its wildcards, and the form of a Shared Subscription, are
+checked by :mod:`kinmqtt.mqtt.topics`, because an error there is one reason code of a SUBACK instead of the end of the
+connection.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def decode_subscribe(frame: bytes, body: int, version: int, limits: PropertyLimi
 
 
 def has_more_filters(frame: bytes, body: int, version: int, most: int) -> bool:
-    """Whether a SUBSCRIBE or UNSUBSCRIBE has more than ``most`` Topic Filters, by a look at their lengths only.
+    """Tell whether a SUBSCRIBE or UNSUBSCRIBE has more than ``most`` Topic Filters, by reading only their lengths.
 
-    What is malformed is left for the decoder to judge.
+    Malformed packets are left to the decoder.
     """
     reader = Reader(frame, body + 2)
     options_bytes = 1 if frame[0] >> 4 == PacketType.SUBSCRIBE else 0
@@ -89,7 +89,7 @@ def decode_unsubscribe(frame: bytes, body: int, version: int, limits: PropertyLi
 
 
 def decode_unsuback(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Unsuback:
-    """Read an UNSUBACK: a Packet Identifier alone before 5.0, at least one reason since."""
+    """Decode an UNSUBACK: only a Packet Identifier before 5.0, at least one reason since."""
     check_flags(frame[0], version)
     reader = Reader(frame, body)
     packet_id = reader.packet_id()
@@ -104,7 +104,7 @@ def decode_unsuback(frame: bytes, body: int, version: int, limits: PropertyLimit
 
 
 def encode_subscribe(packet: Subscribe, version: int) -> bytes:
-    """Raises :class:`LocalError` without a request, and for an option that the version does not have."""
+    """Encode a SUBSCRIBE; raise :class:`LocalError` without a request, and for an option that the version lacks."""
     if not packet.requests:
         raise LocalError("a SUBSCRIBE needs a Topic Filter")
     parts = [write_packet_id(packet.packet_id)]
@@ -116,7 +116,7 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
 
 
 def encode_suback(packet: Suback, version: int) -> bytes:
-    """Before 5.0 properties have no place and are left out, and every failure is 0x80."""
+    """Encode a SUBACK; before 5.0 properties are omitted, and every failure is 0x80."""
     _check_reasons(packet.reasons, PacketType.SUBACK)
     parts = [write_packet_id(packet.packet_id)]
     if version == V5:
@@ -126,7 +126,7 @@ def encode_suback(packet: Suback, version: int) -> bytes:
 
 
 def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
-    """Raises :class:`LocalError` without a filter."""
+    """Encode an UNSUBSCRIBE; raise :class:`LocalError` without a filter."""
     if not packet.filters:
         raise LocalError("an UNSUBSCRIBE needs a Topic Filter")
     parts = [write_packet_id(packet.packet_id)]
@@ -137,7 +137,7 @@ def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
 
 
 def encode_unsuback(packet: Unsuback, version: int) -> bytes:
-    """Before 5.0 reasons and properties have no place and are left out."""
+    """Encode an UNSUBACK; before 5.0 reasons and properties are omitted."""
     identifier = write_packet_id(packet.packet_id)
     if version != V5:
         return packet_of(0xB0, identifier)
@@ -158,10 +158,10 @@ def _filter(reader: Reader) -> str:
 
 
 def _request(filter: str, options: int, version: int) -> SubscribeRequest:
-    """Take the options byte apart (section 3.8.3.1)."""
+    """Decode the options byte (section 3.8.3.1)."""
     if version != V5:
         if version == V31:
-            options &= _QOS  # MQTT 3.1 has six bits here that are not used, and does not say that they are 0.
+            options &= _QOS  # MQTT 3.1 has six unused bits here, not necessarily 0.
         if options > 2:
             raise MalformedPacket(f"Requested QoS byte 0x{options:02X}", "MQTT-3-8.3-4 (3.1.1)")
         return SubscribeRequest(filter, options)
