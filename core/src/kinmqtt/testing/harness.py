@@ -112,7 +112,7 @@ class HarnessClient:
         self.connection = connection
         self.version = version
         self.packets: list[Packet] = []
-        """Everything the broker has sent, in order."""
+        """All packets that the broker has sent, in order."""
         self.silent = False
         self.packet_ids = count(1)
         self._framer = Framer()
@@ -384,10 +384,10 @@ class _PluginSections:
         return parse(settings_class, self._document, ("plugins", name))
 
     def check_all_read(self) -> None:
-        """Raise :class:`SettingsError` for sections of plugins that are not there."""
+        """Raise :class:`SettingsError` for sections of plugins that do not exist."""
         if self._unread:
             unread = sorted(self._unread)
-            raise SettingsError([f"the harness's config: nobody reads plugins.{name}" for name in unread])
+            raise SettingsError([f"the harness's config: no plugin reads plugins.{name}" for name in unread])
 
 
 def _manager(plugins: Mapping[str, Any], selection: Selection, reactor: str) -> PluginManager:
@@ -409,17 +409,17 @@ def _check_config(document: Document) -> None:
 
 
 def _limits(limits: Mapping[str, Any]) -> LimitSettings:
-    """The limits; raises ``TypeError`` for a keyword that is none, with the nearest that is."""
+    """Return the limits; raise ``TypeError`` for an unknown keyword, with the nearest known one."""
     known = [attribute.name for attribute in fields(LimitSettings)]
     for name in limits:
         if name not in known:
-            hint = did_you_mean(name, known) or "; docs/limits.md has those there are"
+            hint = did_you_mean(name, known) or "; see docs/limits.md"
             raise TypeError(f"the harness takes no keyword {name!r}, and there is no such limit{hint}")
     return LimitSettings(**limits)
 
 
 def _as_sent(will: ConnectWill | SpiWill | None) -> ConnectWill | None:
-    """A will as CONNECT carries it."""
+    """Return a will as in CONNECT."""
     if not isinstance(will, SpiWill):
         return will
     message = will.message
