@@ -34,7 +34,7 @@ from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.values import ALLOW, Message, Subscription
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "core" / "tests" / "harness"))
-from harness import House, Peer
+from core_harness.house import House, Peer
 
 READ_BYTES: Final = 256_000
 """What uvloop hands over at one time; other loops read 64 KB."""
