@@ -1,7 +1,8 @@
 """What holds for the tests of every distribution.
 
 ``KINMQTT_TEST_STORE`` says where brokers of tests keep sessions, queues and retained messages: ``memory``, ``redis``.
-``harness.House``, the broker without sockets that tests of the core and of conformance go through, reads it too.
+``core_harness.house.House``, the broker without sockets that tests of the core and of conformance go through,
+reads it too.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _rank(item: pytest.Item) -> int:
 
 
 if os.environ.get("KINMQTT_TEST_STORE", "memory") == "redis":
-    from redis_house import houses_that_end, redis_for_houses
+    from root_harness.redis_house import houses_that_end, redis_for_houses
 
     @pytest.fixture(scope="session")
     def redis_of_houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -37,7 +37,7 @@ from kinmqtt_spi.services.subscription import SubscriptionIndex
 from kinmqtt_spi.values import Message, MessageId, Publisher, Subscription
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "core" / "tests" / "harness"))
-from harness import House, Peer
+from core_harness.house import House, Peer
 
 MEASURES: Final = ("temperature", "pressure", "humidity", "voltage", "current", "speed", "state")
 DEVICES_OF_A_DEPOT: Final = 100

@@ -34,7 +34,7 @@ from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.values import ALLOW, Message, Subscription
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "core" / "tests" / "harness"))
-from harness import House, Peer
+from core_harness.house import House, Peer
 
 READ_BYTES: Final = 256_000
 """What uvloop hands over at one time; other loops read 64 KB."""
@@ -88,7 +88,7 @@ class TimedClock(TurnableClock):
         return super().later(delay_s, timed)
 
 
-class TimedHouse(House):  # type: ignore[misc]
+class TimedHouse(House):
     """A broker of which every single call from the event loop is timed."""
 
     def __init__(self, **more: Any) -> None:

@@ -331,11 +331,11 @@ def closes() -> str:
 
 def _mistakes() -> Any:
     """The module that makes them, which is a part of the tests."""
-    for folder in ("core/tests/corpus", "tests"):
+    for folder in ("spi/tests/harness", "core/tests/harness", "tests/harness"):
         path = str(DOCS.parent / folder)
         if path not in sys.path:
             sys.path.insert(0, path)
-    return import_module("protocol_errors")
+    return import_module("root_harness.protocol_errors")
 
 
 PARTS: dict[str, Callable[[], str]] = {

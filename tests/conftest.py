@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from processes import BrokerProcess, running_broker
+
+from core_harness.brokers import BrokerProcess, running_broker
 
 
 @pytest.fixture(scope="module")

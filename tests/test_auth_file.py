@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from processes import BrokerProcess, Process, free_port, needed, run_command, running_broker, wait_until
-from smallclient import SmallClient
 from twisted.internet.defer import Deferred
 
+from core_harness.brokers import BrokerProcess, run_command, running_broker
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connect
 from kinmqtt.settings import ListenerSettings
@@ -33,6 +32,8 @@ from kinmqtt_auth_file.passwords import parse_passwords
 from kinmqtt_spi import Client, hookimpl
 from kinmqtt_spi.memory.authentication import StaticUsers
 from kinmqtt_spi.services.authentication import Redirect
+from root_harness.smallclient import SmallClient
+from spi_harness.processes import Process, free_port, needed, wait_until
 
 QUESTIONS = 1000
 SEEDS = (1, 2, 3, 2011)

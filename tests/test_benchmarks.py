@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
 
-from processes import TIME_LIMIT_S
+from spi_harness.processes import TIME_LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[1]
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 from cryptography import x509
-from processes import BrokerProcess, running_broker
 
+from core_harness.brokers import BrokerProcess, running_broker
+from core_harness.certificates import Authority
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Connect
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hook_headings import ROOT, Hook, declared_hooks, hooks_in
+
+from root_harness.hook_headings import ROOT, Hook, declared_hooks, hooks_in
 
 HOOKS = declared_hooks()
 DOCSTRING_LINES = ("Called:", "Combines:", "If it raises:", "Threading:")
@@ -43,7 +44,7 @@ def test_hook_docstring_says_when_how_and_where(hook: Hook) -> None:
 
 @each_hook
 def test_hook_has_a_heading_with_its_exact_signature(hook: Hook) -> None:
-    """The docs page of the hook's module has the heading `python tests/hook_headings.py` prints."""
+    """The docs page of the hook's module has the heading that `hook_headings.py` prints."""
     assert hook.page.exists(), f"{hook.page.relative_to(ROOT)} is missing"
 
     headings = [line for line in prose(hook.page.read_text(encoding="utf-8")) if line.startswith("### ")]

@@ -14,7 +14,9 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from processes import BrokerProcess, environment, run_command, running_broker
+
+from core_harness.brokers import BrokerProcess, run_command, running_broker
+from spi_harness.processes import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = ("spi", "core", "plugins/example_guard")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import running_broker, wait_until
-from smallclient import SmallClient
 
+from core_harness.brokers import running_broker
 from kinmqtt_metrics.command import main
 from kinmqtt_metrics.learning import Learned, Options, Usual, rules_for, text_of
 from kinmqtt_sentinel_limiter._rules_file import read_rules
 from kinmqtt_spi import ReasonCode
+from root_harness.smallclient import SmallClient
+from spi_harness.processes import wait_until
 
 NOBODY, QUOTA = ReasonCode.NO_MATCHING_SUBSCRIBERS, ReasonCode.QUOTA_EXCEEDED
 

@@ -14,15 +14,16 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from processes import running_broker, wait_until
-from running import command
-from spark_environment import spark_environment
-from wire import wire
 
+from core_harness.brokers import running_broker
+from core_harness.wire import wire
 from kinmqtt.mqtt.packets import V5, Puback, Publish
 from kinmqtt_metrics import tables
 from kinmqtt_metrics.command import main
 from kinmqtt_metrics.landing import published
+from metrics_harness.running import command
+from metrics_harness.spark_environment import spark_environment
+from spi_harness.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = float(os.environ.get("KINMQTT_END_TO_END_S", "6"))

@@ -21,14 +21,15 @@ from random import Random
 from typing import Any, Final
 
 import pyarrow.parquet as pq
-import recomputed
-from processes import BrokerProcess, broker_command, free_port
-from running import MOMENTS, begun, children, command, reached, until
-from smallclient import SmallClient
-from spark_environment import spark_environment
 
+from core_harness.brokers import BrokerProcess, broker_command
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.landing import OPEN, published
+from metrics_harness import recomputed
+from metrics_harness.running import MOMENTS, begun, children, command, reached, until
+from metrics_harness.spark_environment import spark_environment
+from root_harness.smallclient import SmallClient
+from spi_harness.processes import free_port
 
 KILLS: Final = int(os.environ.get("KINMQTT_SPARK_KILLS", "1"))
 WINDOW_S: Final = 5

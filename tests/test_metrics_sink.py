@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import BrokerProcess, broker_command, free_port, needed, running_broker, wait_until
-from smallclient import SmallClient
 
+from core_harness.brokers import BrokerProcess, broker_command, running_broker
 from kinmqtt.testing import BrokerHarness, HarnessClient
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics.landing import OPEN, SegmentName, published
 from kinmqtt_metrics.segments import Disk
 from kinmqtt_metrics.settings import MetricsSettings
+from root_harness.smallclient import SmallClient
+from spi_harness.processes import free_port, needed, wait_until
 
 
 def records(landing: Path) -> list[dict[str, Any]]:

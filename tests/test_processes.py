@@ -7,8 +7,9 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from crash_run import Run
-from processes import PORTS, WORKERS, free_port, ports_of
+
+from root_harness.crash_run import Run
+from spi_harness.processes import PORTS, WORKERS, free_port, ports_of
 
 
 def test_workers_beside_each_other_share_no_port() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 
 import pytest
-from protocol_errors import ERRORS, FILES, SOURCES, UNREACHED, Site, closes, observed, sites, sites_in
 
 from kinmqtt.mqtt.packets import V5, V31
 from kinmqtt.mqtt.reasons import DISCONNECT_FROM_SERVER
 from kinmqtt_spi.reasons import ReasonCode
+from root_harness.protocol_errors import ERRORS, FILES, SOURCES, UNREACHED, Site, closes, observed, sites, sites_in
 
 each_site = pytest.mark.parametrize("site", sites(), ids=[f"{site.file}:{site.line}" for site in sites()])
 

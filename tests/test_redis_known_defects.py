@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from attrs import frozen
-from processes import BrokerProcess, running_broker, wait_until
-from redis_processes import RedisServer, redis_server
-from wire import Wire, wire
 
+from core_harness.brokers import BrokerProcess, running_broker
+from core_harness.wire import Wire, wire
 from kinmqtt.mqtt.packets import V5, ConnectWill, DisconnectPacket, Puback, Publish
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
+from redis_harness.servers import RedisServer, redis_server
+from spi_harness.processes import wait_until
 
 KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=60)}
 

@@ -11,13 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from attrs import define, field
-from processes import Process, needed, running_broker
-from redis_processes import RedisServer, redis_server
-from wire import Wire, wire
 
+from core_harness.brokers import running_broker
+from core_harness.wire import Wire, wire
 from kinmqtt.mqtt.packets import V5, Connack, Connect, DisconnectPacket, Puback, Publish
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
+from redis_harness.servers import RedisServer, redis_server
+from spi_harness.processes import Process, needed
 
 BROKERS = 6
 ROUNDS = int(os.environ.get("KINMQTT_RACES", "20"))

@@ -13,12 +13,9 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from crash_clients import Notes, PublishingClient, SubscribingClient
-from crash_run import ENOUGH, Run, said
-from processes import BrokerProcess, run_command, running_broker, wait_until
-from redis_processes import RedisCluster, RedisServer, redis_server
-from wire import wire
 
+from core_harness.brokers import BrokerProcess, run_command, running_broker
+from core_harness.wire import wire
 from kinmqtt.mqtt.packets import (
     V5,
     Connack,
@@ -33,6 +30,10 @@ from kinmqtt.mqtt.packets import (
 )
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
+from redis_harness.servers import RedisCluster, RedisServer, redis_server
+from root_harness.crash_clients import Notes, PublishingClient, SubscribingClient
+from root_harness.crash_run import ENOUGH, Run, said
+from spi_harness.processes import wait_until
 
 MOVES = int(os.environ.get("KINMQTT_MOVES", "60"))
 LIMIT_S = 60.0

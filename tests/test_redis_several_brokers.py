@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from processes import BrokerProcess, broker_command, free_port, run_command, running_broker, wait_until
-from redis_processes import RedisServer, redis_server
-from wire import wire
 
+from core_harness.brokers import BrokerProcess, broker_command, run_command, running_broker
+from core_harness.wire import wire
 from kinmqtt.mqtt.packets import (
     V5,
     ConnectWill,
@@ -25,6 +24,8 @@ from kinmqtt.mqtt.packets import (
 from kinmqtt_auth_file.hashes import Pbkdf2
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode
+from redis_harness.servers import RedisServer, redis_server
+from spi_harness.processes import free_port, wait_until
 
 KEPT = Properties(session_expiry_interval=600)
 QUICK = "timeout_s = 1\nreconnect_max_s = 0.2\nlease_s = 3\n"

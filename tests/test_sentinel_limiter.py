@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import BrokerProcess, run_command, running_broker, wait_until
-from smallclient import SmallClient
 from twisted.internet.defer import Deferred
 
+from core_harness.brokers import BrokerProcess, run_command, running_broker
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Puback, Publish, Subscribe, SubscribeRequest
 from kinmqtt.testing import BrokerHarness, HarnessClient
 from kinmqtt_sentinel_limiter import SentinelLimiter
 from kinmqtt_spi import ALLOW, ReasonCode, hookimpl
 from kinmqtt_spi.services.authorization import AuthorizationRequest
+from root_harness.smallclient import SmallClient
+from spi_harness.processes import wait_until
 
 OK, QUOTA = ReasonCode.SUCCESS, ReasonCode.QUOTA_EXCEEDED
 EACH_VERSION = pytest.mark.parametrize(("version", "told"), [(V5, QUOTA), (V311, OK)], ids=["5", "3.1.1"])

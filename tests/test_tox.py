@@ -8,7 +8,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from combination import PLUGINS, STORES, Combination
+
+from root_harness.combination import PLUGINS, STORES, Combination
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -9,10 +9,11 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from processes import free_port, run_command
-from walkthrough import Command, File, Walk, agrees, steps
 
+from core_harness.brokers import run_command
 from kinmqtt_spi.services import FAMILIES
+from root_harness.walkthrough import Command, File, Walk, agrees, steps
+from spi_harness.processes import free_port
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "writing-a-plugin.md"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from corpus import Entry, cases
-from harness import House, Peer
 from twisted.logger import globalLogPublisher
-from verdicts import is_connect, verdict
 
+from core_harness.corpus import Entry, cases
+from core_harness.house import House, Peer
+from core_harness.verdicts import is_connect, verdict
 from kinmqtt.mqtt.packets import V5, DisconnectPacket, Publish
 
 SENT = [pytest.param(entry, version, id=name) for name, entry, version in cases(direction="client")]

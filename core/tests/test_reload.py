@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import free_port
-from wire import wire
+
+from core_harness.wire import wire
+from spi_harness.processes import free_port
 
 SETTINGS = """\
 [[plugins.rate_limits.rules]]

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_environment import spark_environment
+
+from metrics_harness.spark_environment import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

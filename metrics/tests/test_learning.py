@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_data import START, usual_rows, write
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
@@ -45,6 +44,7 @@ from kinmqtt_metrics.learning import (
 from kinmqtt_metrics.learning.reading import highest_quantile, why_failed
 from kinmqtt_metrics.learning.replay import learned_over
 from kinmqtt_metrics.record import OTHERS
+from metrics_harness.table_data import START, usual_rows, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

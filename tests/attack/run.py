@@ -12,10 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / tests / "harness") for tests in ("tests", "core/tests", "spi/tests")]
 
-from attacks import attacks  # noqa: E402
-from campaign import HEAD, attacked, broker_with, settings_with  # noqa: E402
+from root_harness.attacks import attacks  # noqa: E402
+from root_harness.campaign import HEAD, attacked, broker_with, settings_with  # noqa: E402
 
 
 def main() -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from attacks import attacks
-from campaign import attacked, broker_with, settings_with
+
+from root_harness.attacks import attacks
+from root_harness.campaign import attacked, broker_with, settings_with
 
 WATERMARKS = (100, 130, 160)
 """In MiB: when it does nothing the broker takes some 70."""

@@ -11,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from combination import OLDEST, ROOT, Combination, Installed, oldest_releases, problems, strangers
+
+from root_harness.combination import OLDEST, ROOT, Combination, Installed, oldest_releases, problems, strangers
 
 NAME = os.environ.get("KINMQTT_COMBINATION", "all")
 """The tox environment; outside of tox, everything is installed."""
@@ -97,7 +98,7 @@ def test_the_house_is_over_the_store_that_is_named() -> None:
     """What the variable says is what a broker of the tests has for its sessions, queues and retained messages."""
     if importlib.util.find_spec("kinmqtt") is None:
         pytest.skip("there is no broker here: the SPI stands alone")
-    from harness import House
+    from core_harness.house import House
 
     stores = House().broker.runtime.stores
     ours = [getattr(each, "_service", each) for each in (stores.session, stores.queue, stores.retain)]

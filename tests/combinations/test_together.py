@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from combination import PLUGINS, Installed
-from processes import BrokerProcess, environment, free_port, run_command, running_broker, wait_until
-from redis_processes import RedisServer, redis_server
-from wire import wire
 
+from core_harness.brokers import BrokerProcess, run_command, running_broker
+from core_harness.wire import wire
 from kinmqtt.mqtt.packets import V5, Connack, Puback
 from kinmqtt_spi.reasons import ReasonCode
+from redis_harness.servers import RedisServer, redis_server
+from root_harness.combination import PLUGINS, Installed
+from spi_harness.processes import environment, free_port, wait_until
 
 HERE = tuple(name for name in PLUGINS if name in Installed.here().plugins)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connack, Connect, ConnectWill, DisconnectPacket, Pingresp, Publish, Suback
 from kinmqtt_spi import ALLOW, Client, Decision, Properties, ReasonCode, deny, hookimpl

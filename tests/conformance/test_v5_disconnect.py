@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connack, ConnectWill, DisconnectPacket, Pingresp, Publish, Pubrel
 from kinmqtt.mqtt.reasons import DISCONNECT_FROM_SERVER

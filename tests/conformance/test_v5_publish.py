@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, DisconnectPacket, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Subscribe
 from kinmqtt.mqtt.packets import SubscribeRequest as Request

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.packets import V5, Connack, DisconnectPacket, Publish, Subscribe, SubscribeRequest, Unsubscribe
 from kinmqtt_spi import Properties
 

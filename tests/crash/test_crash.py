@@ -13,7 +13,8 @@ import random
 from pathlib import Path
 
 import pytest
-from crash_run import ENOUGH, LIMIT_S, Run, said
+
+from root_harness.crash_run import ENOUGH, LIMIT_S, Run, said
 
 
 @pytest.mark.parametrize("durability", ["commit", "fsync"])

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import BrokerProcess, free_port, needed, wait_until
-from wire import wire
 
+from core_harness.brokers import BrokerProcess
+from core_harness.wire import wire
 from kinmqtt.mqtt.packets import DisconnectPacket, Puback, Publish
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
+from spi_harness.processes import free_port, needed, wait_until
 
 KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
 SIZE = "2m"

@@ -8,13 +8,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from harness import STORE
-from processes import BrokerProcess, broker_command, free_port, wait_until
-from wire import wire
 
+from core_harness.brokers import BrokerProcess, broker_command
+from core_harness.house import STORE
+from core_harness.wire import wire
 from kinmqtt.mqtt.packets import V5, ConnectWill, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
+from spi_harness.processes import free_port, wait_until
 
 KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
 
@@ -66,7 +67,7 @@ def house(data: Path, *arguments: str) -> Iterator[House]:
 
 def _over_redis(stack: ExitStack, data: Path) -> tuple[str, str]:
     """The arguments of a broker that keeps everything in a Redis."""
-    from redis_processes import redis_server
+    from redis_harness.servers import redis_server
 
     server = stack.enter_context(redis_server(data, on_socket=True))
     settings = data / "kinmqtt.toml"

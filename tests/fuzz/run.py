@@ -14,7 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PATHS = ("tests", "core/tests/corpus", "core/tests/mqtt", "core/tests/harness", "tests/fuzz")
+PATHS = ("tests/harness", "core/tests/harness", "spi/tests/harness")
 LONGEST_BYTES = 600
 
 
@@ -42,7 +42,7 @@ def _seeds(kept: Path) -> list[bytes]:
     if kept.exists():
         return [bytes.fromhex(line) for line in kept.read_text(encoding="ascii").split()]
     sys.path[:0] = [str(ROOT / path) for path in PATHS]
-    from corpus import ENTRIES
+    from core_harness.corpus import ENTRIES
 
     return [b"\x01\xff" + entry.data for entry in ENTRIES.values()]
 
@@ -53,7 +53,7 @@ def child(name: str, arguments: list[str]) -> None:
 
     sys.path[:0] = [str(ROOT / path) for path in PATHS]
     with atheris.instrument_imports(include=["kinmqtt"]):
-        from targets import targets
+        from root_harness.fuzz_targets import targets
     atheris.Setup([sys.argv[0], *arguments], targets()[name])
     atheris.Fuzz()
 

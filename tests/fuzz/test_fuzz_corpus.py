@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from targets import targets
+
+from root_harness.fuzz_targets import targets
 
 CORPUS = Path(__file__).with_name("corpus")
 TARGETS = targets()

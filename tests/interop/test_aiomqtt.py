@@ -13,7 +13,8 @@ import pytest
 from aiomqtt import Client, Message, ProtocolVersion, Will
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from processes import BrokerProcess
+
+from core_harness.brokers import BrokerProcess
 
 pytestmark = pytest.mark.interop
 

@@ -22,13 +22,14 @@ import aiomqtt
 import gmqtt
 import paho.mqtt.client as paho
 import pytest
-from certificates import Authority
-from mqttjs import Driver
 from paho.mqtt.enums import CallbackAPIVersion
-from processes import BrokerProcess, Process, environment, free_port, needed, run_command, running_broker, wait_until
-from wire import Wire, wire
 
+from core_harness.brokers import BrokerProcess, run_command, running_broker
+from core_harness.certificates import Authority
+from core_harness.wire import Wire, wire
 from kinmqtt.mqtt.packets import V5, Publish
+from root_harness.mqttjs import Driver
+from spi_harness.processes import Process, environment, free_port, needed, wait_until
 
 pytestmark = pytest.mark.interop
 

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
-from processes import BrokerProcess, Process, needed, run_command
+
+from core_harness.brokers import BrokerProcess, run_command
+from spi_harness.processes import Process, needed
 
 pytestmark = pytest.mark.interop
 

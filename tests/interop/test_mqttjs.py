@@ -9,8 +9,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from mqttjs import Driver, RefusedError
-from processes import BrokerProcess
+
+from core_harness.brokers import BrokerProcess
+from root_harness.mqttjs import Driver, RefusedError
 
 pytestmark = pytest.mark.interop
 

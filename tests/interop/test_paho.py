@@ -17,7 +17,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
-from processes import BrokerProcess, Process
+
+from core_harness.brokers import BrokerProcess
+from spi_harness.processes import Process
 
 pytestmark = pytest.mark.interop
 

@@ -7,12 +7,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from stores import Failing
 
+from core_harness.house import House, Peer
+from core_harness.stores import Failing
 from kinmqtt.broker.session.memory_queue import MemoryQueue
 from kinmqtt.broker.session.session import FLIGHT_BYTES, INBOUND_BYTES
 from kinmqtt.mqtt.codec import encode

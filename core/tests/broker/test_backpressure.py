@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer
-from stores import Retaineds, SlowQueues
 from twisted.internet.defer import Deferred
 
+from core_harness.house import House, Peer
+from core_harness.stores import Retaineds, SlowQueues
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Pingreq, Pingresp, Puback, Publish
 from kinmqtt_spi import Decision, hookimpl

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.broker.session.session import FLIGHT_BYTES
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Connack, ConnectWill, Puback, Publish, Pubrec, Suback

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from twisted.internet.defer import Deferred
 
+from core_harness.house import House, Peer
 from kinmqtt.broker.buffers import SHARED_BYTES
 from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.broker.connection.read_gate import CAPACITY, FRAME_BYTES

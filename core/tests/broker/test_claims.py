@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, a_will, payloads
-from stores import (
-    Failing,
-    FailingSessions,
-    Fencing,
-    LateSessions,
-    SlowQueues,
-    everything,
-    nothing,
-)
 
+from core_harness.house import House, a_will, payloads
+from core_harness.stores import Failing, FailingSessions, Fencing, LateSessions, SlowQueues, everything, nothing
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connect, Puback
 from kinmqtt_spi import Properties

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from hypothesis import given
 from hypothesis import strategies as st
-from stores import SlowSessions
 from twisted.logger import formatEvent, globalLogPublisher
 
+from core_harness.house import House, Peer
+from core_harness.stores import SlowSessions
 from kinmqtt.mqtt.packets import V5, V31, V311, ConnectWill, DisconnectPacket
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ALLOW, Decision, Properties, hookimpl

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House
 
+from core_harness.house import House
 from kinmqtt.broker.routing.fanouts import CACHED_TARGETS
 from kinmqtt.builtins.rate_limits import RateLimitSettings, RuleSettings
 from kinmqtt.mqtt.codec import encode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from harness import House
-from stores import SlowQueues
 
+from core_harness.house import House
+from core_harness.stores import SlowQueues
 from kinmqtt.builtins.rate_limits import RateLimitSettings, RuleSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (

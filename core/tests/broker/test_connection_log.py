@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import House, Trusting
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import formatEvent, globalLogPublisher
 
+from core_harness.house import House, Trusting
 from kinmqtt.broker.log_lines import LINES_PER_S, LogLines
 from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket
 from kinmqtt_spi.memory.plugin import TurnableClock

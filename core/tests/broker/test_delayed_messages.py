@@ -6,17 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from harness import House, back, payloads
-from stores import (
-    FULL,
-    Failing,
-    FailingSessions,
-    Retaineds,
-    SlowRetaineds,
-    SlowSessions,
-)
 from twisted.internet.defer import Deferred
 
+from core_harness.house import House, back, payloads
+from core_harness.stores import FULL, Failing, FailingSessions, Retaineds, SlowRetaineds, SlowSessions
 from kinmqtt.builtins.delayed import DelayedSettings
 from kinmqtt.mqtt.packets import V5, ConnectWill
 from kinmqtt_spi import Message, hookimpl

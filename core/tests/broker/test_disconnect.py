@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness import House
 from twisted.internet.defer import Deferred
 
+from core_harness.house import House
 from kinmqtt.broker.lifecycle import FAREWELL_LIMIT_S
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (

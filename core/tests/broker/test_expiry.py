@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, back, payloads
 
+from core_harness.house import House, back, payloads
 from kinmqtt.mqtt.packets import V5, Publish
 from kinmqtt_spi import Properties
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faulty import broken, connect_reason, opened, plugin, publish_reason, received, subscribe_reason
-from harness import House
 
+from core_harness.faulty import broken, connect_reason, opened, plugin, publish_reason, received, subscribe_reason
+from core_harness.house import House
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import ReasonCode
 from kinmqtt_spi.errors import AssemblyError

@@ -7,15 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from harness import House, back, payloads
-from stores import (
-    FULL,
-    FailingSessions,
-    SlowQueues,
-    SlowRetaineds,
-)
 from twisted.internet.defer import fail
 
+from core_harness.house import House, back, payloads
+from core_harness.stores import FULL, FailingSessions, SlowQueues, SlowRetaineds
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import hookimpl
 from kinmqtt_spi.memory.event import MemoryEventLog

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from harness import House
 
+from core_harness.house import House
 from kinmqtt.broker.routing.target import Target, target_of
 from kinmqtt_spi.values import Subscription
 

@@ -6,11 +6,11 @@ import gc
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from core_harness.house import House, Peer
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import (
     CACHED_TARGETS,

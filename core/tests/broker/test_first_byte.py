@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from harness import House, Peer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.connection_state import State, check_first_byte
 from kinmqtt.mqtt.errors import RemoteError

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from faulty import logged, plugin
-from harness import House
 from twisted.internet.defer import Deferred, succeed
 
+from core_harness.faulty import logged, plugin
+from core_harness.house import House
 from kinmqtt_spi.services.plugin import Health, HealthState
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from twisted.internet.defer import Deferred
 
+from core_harness.house import House, Peer
 from kinmqtt.broker.buffers import ARRIVING_FLOOR_BYTES, FLOOR_BYTES, PROGRESS_BYTES
 from kinmqtt.broker.connection.read_gate import FRAME_BYTES
 from kinmqtt.mqtt.codec import encode

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, a_will, payloads
-from stores import (
-    FailingSessions,
-)
 
+from core_harness.house import House, a_will, payloads
+from core_harness.stores import FailingSessions
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import Message, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode

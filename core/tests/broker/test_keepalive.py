@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House
 
+from core_harness.house import House
 from kinmqtt.broker.keepalive import TimerWheel
 from kinmqtt.mqtt.packets import V5, Connack, DisconnectPacket
 from kinmqtt_spi.reasons import ReasonCode

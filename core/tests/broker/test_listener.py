@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.packets import V5, Connect, DisconnectPacket
 from kinmqtt.settings import ListenerLimitSettings, ListenerSettings
 from kinmqtt_spi import ALLOW, Decision, deny, hookimpl

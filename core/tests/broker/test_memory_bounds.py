@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, back, payloads
 
+from core_harness.house import House, back, payloads
 from kinmqtt.broker.handlers import incoming_publish
 from kinmqtt.broker.routing.fanouts import CACHED_TARGETS
 from kinmqtt.mqtt.packets import V5

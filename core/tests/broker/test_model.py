@@ -14,7 +14,8 @@ import hypothesis.core
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
-from model import BrokerModel
+
+from core_harness.model import BrokerModel
 
 BrokerModel.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestBrokerModel = BrokerModel.TestCase

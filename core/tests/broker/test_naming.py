@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core_harness.house import House
 from kinmqtt.mqtt.packets import V5, V311, Connect, ConnectWill, DisconnectPacket, Subscribe, SubscribeRequest
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import Message, Properties, Subscription, hookimpl

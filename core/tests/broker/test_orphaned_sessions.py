@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve
-from harness import House
-from stores import Later, SlowQueues, SlowSessions
 
+from core_harness.house import House
+from core_harness.stores import Later, SlowQueues, SlowSessions
 from kinmqtt.mqtt.packets import V5, Connack, Connect, ConnectWill
 from kinmqtt_spi import Properties, hookimpl
 from kinmqtt_spi.errors import ServiceUnavailable

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, Peer
 from twisted.logger import capturedLogs, formatEvent
 
+from core_harness.house import House, Peer
 from kinmqtt.broker.buffers import FLOOR_BYTES
 from kinmqtt.broker.overload import SLOW_BYTES_PER_S, Level, resident_bytes
 from kinmqtt.mqtt.codec import encode

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core_harness.house import House
 from kinmqtt.broker.session.patterns import STEPS_OF_SHARED, Patterns
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt.mqtt.topics import split_shared

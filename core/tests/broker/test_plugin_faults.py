@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House
 
+from core_harness.house import House
 from kinmqtt.mqtt.packets import (
     V5,
     Puback,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Decision, Properties, deny, hookimpl

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.codec.primitives import packet_of, write_utf8, write_varint
 from kinmqtt.mqtt.packets import V5, Connack, DisconnectPacket, Puback, Publish
 from kinmqtt_spi import Message, Properties, hookimpl

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import payloads, properties, publishes, qos, topics, versions
 
+from core_harness.house import House, Peer
+from core_harness.strategies import payloads, properties, publishes, qos, topics, versions
 from kinmqtt.broker.message.publication import NOT_FORWARDED, Publication
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer

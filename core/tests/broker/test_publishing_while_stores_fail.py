@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer, payloads
-from stores import Failing, FailingRetaineds, FailingSessions, SlowQueues, everything, nothing
 
+from core_harness.house import House, Peer, payloads
+from core_harness.stores import Failing, FailingRetaineds, FailingSessions, SlowQueues, everything, nothing
 from kinmqtt.broker.ownership import wills
 from kinmqtt.builtins.delayed import DelayedSettings
 from kinmqtt.mqtt.packets import V5, V311, ConnectWill, Publish, Pubrec

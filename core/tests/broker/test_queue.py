@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from harness import House, Peer
-from stores import SlowQueues, SlowSessions
 
+from core_harness.house import House, Peer
+from core_harness.stores import SlowQueues, SlowSessions
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, Puback, Publish, Pubrec
 from kinmqtt_spi import Properties

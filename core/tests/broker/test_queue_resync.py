@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness import House, a_will, back, payloads
-from stores import (
-    FULL,
-    Failing,
-    Fencing,
-    SlowQueues,
-    StaleQueues,
-)
-
+from core_harness.house import House, a_will, back, payloads
+from core_harness.stores import FULL, Failing, Fencing, SlowQueues, StaleQueues
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Puback, Publish, Pubrec
 from kinmqtt_spi import Message, Properties

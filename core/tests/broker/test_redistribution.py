@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer
-from stores import SlowQueues
 
+from core_harness.house import House, Peer
+from core_harness.stores import SlowQueues
 from kinmqtt.mqtt.packets import V5, Puback, Publish, Pubrel
 from kinmqtt_spi import Properties
 from kinmqtt_spi.reasons import ReasonCode

@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, Peer, back, payloads
-from stores import (
-    FULL,
-    Failing,
-    FailingSessions,
-    SlowQueues,
-    StaleQueues,
-    everything,
-    nothing,
-)
 
+from core_harness.house import House, Peer, back, payloads
+from core_harness.stores import FULL, Failing, FailingSessions, SlowQueues, StaleQueues, everything, nothing
 from kinmqtt.broker.ownership import redistribution
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import Message, Properties, hookimpl

@@ -6,10 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from harness import House, Peer
-from sliced import SlicedHouse
-from stores import Retaineds
 
+from core_harness.house import House, Peer
+from core_harness.sliced import SlicedHouse
+from core_harness.stores import Retaineds
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,

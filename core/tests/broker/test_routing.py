@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness import House
-
+from core_harness.house import House
 from kinmqtt.mqtt.packets import (
     V5,
     DisconnectPacket,

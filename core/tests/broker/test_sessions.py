@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer
-from stores import SlowQueues, SlowSessions
 
+from core_harness.house import House, Peer
+from core_harness.stores import SlowQueues, SlowSessions
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, ConnectWill, DisconnectPacket, Puback, Publish, Pubrec, Pubrel
 from kinmqtt.settings import NEVER_EXPIRES

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, DisconnectPacket, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
 from kinmqtt_spi import Properties, Subscription, hookimpl

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House, Peer
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
+from core_harness.house import House, Peer
 from kinmqtt.builtins.share_strategy import ShareStrategySettings, Strategy
 from kinmqtt.mqtt.packets import V5, Puback, Pubrec
 from kinmqtt_spi import ALLOW, Client, Drop, Message, Properties, Subscription, Verdict, deny, hookimpl

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from hypothesis import given
 from hypothesis import strategies as st
-from sliced import SlicedHouse, answered
-from stores import Failing, FailingRetaineds, SlowQueues
 
+from core_harness.house import House, Peer
+from core_harness.sliced import SlicedHouse, answered
+from core_harness.stores import Failing, FailingRetaineds, SlowQueues
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (
     V5,

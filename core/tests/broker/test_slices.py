@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer
-from sliced import SlicedHouse, answered
-from stores import Failing, FailingSessions, Retaineds
 from twisted.internet.defer import Deferred
 
+from core_harness.house import House, Peer
+from core_harness.sliced import SlicedHouse, answered
+from core_harness.stores import Failing, FailingSessions, Retaineds
 from kinmqtt.broker.turn.slices import FIRST_SLICE_S, SLICE_S, Slices
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House
+
+from core_harness.house import House
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

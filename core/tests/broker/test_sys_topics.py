@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House
 
+from core_harness.house import House
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Publish

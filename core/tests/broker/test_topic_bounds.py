@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, Peer, Trusting
 
+from core_harness.house import House, Peer, Trusting
 from kinmqtt.mqtt.packets import V5, V311, ConnectWill, DisconnectPacket, Puback, Publish, Pubrec, Unsuback
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import ALLOW, Client, Decision, Drop, Message, Properties, Subscription, hookimpl

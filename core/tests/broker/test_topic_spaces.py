@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core_harness.house import House
 from kinmqtt.broker.topic_spaces import NEED_A_CLAIM, Claims, TopicSpaces
 from kinmqtt.builtins.auto_subscriptions import AutoSubscriptionsSettings, TemplateSettings
 from kinmqtt.mqtt.packets import V5, V311, ConnectWill, Puback, Publish

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House, Peer
-from stores import FULL, Failing, FailingSessions, Later, SlowQueues, SlowSessions
 from twisted.internet.defer import Deferred, fail
 
+from core_harness.house import House, Peer
+from core_harness.stores import FULL, Failing, FailingSessions, Later, SlowQueues, SlowSessions
 from kinmqtt.broker.turn.batch import Stores
 from kinmqtt.broker.turn.turn import Turn
 from kinmqtt.builtins.rate_limits import RateLimitSettings, RuleSettings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness import House
-from processes import run_command
 
+from core_harness.brokers import run_command
+from core_harness.house import House
 from kinmqtt.broker.user_rules import notes_on_users
 from kinmqtt.settings import BrokerSettings, ListenerSettings
 from kinmqtt_spi import hookimpl

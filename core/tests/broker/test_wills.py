@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Peer, Trusting
 from twisted.internet.defer import Deferred
 
+from core_harness.house import House, Peer, Trusting
 from kinmqtt.mqtt.packets import V5, V31, V311, ConnectWill, DisconnectPacket, Publish
 from kinmqtt_spi import NO_PROPERTIES, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from harness import House, Peer
-
+from core_harness.house import House, Peer
 from kinmqtt.broker.buffers import FLOOR_BYTES
 from kinmqtt.mqtt.packets import V5, Puback, Publish
 from kinmqtt_spi.properties import Properties

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faulty import (
+from twisted.internet.defer import Deferred, succeed
+
+from core_harness.faulty import (
     connect_reason,
     exchanged,
     health,
@@ -23,9 +25,7 @@ from faulty import (
     unsubscribe_reason,
     will_received,
 )
-from harness import House
-from twisted.internet.defer import Deferred, succeed
-
+from core_harness.house import House
 from kinmqtt.hooks.answers import EXPECTED, Expected
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import (

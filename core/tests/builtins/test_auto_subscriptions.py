@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House
 
+from core_harness.house import House
 from kinmqtt.builtins.auto_subscriptions import AutoSubscriptionsSettings, TemplateSettings
 from kinmqtt.mqtt.packets import Suback
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House
 
+from core_harness.house import House
 from kinmqtt.builtins.bans import BanSettings, BansSettings
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi import Decision, hookimpl

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import House, Trusting
-from stores import FailingRetaineds, Retaineds
 from twisted.internet.defer import Deferred
 from twisted.logger import formatEvent, globalLogPublisher
 
+from core_harness.house import House, Trusting
+from core_harness.stores import FailingRetaineds, Retaineds
 from kinmqtt.builtins.delayed import DelayedSettings
 from kinmqtt.mqtt.packets import V5, ConnectWill, Puback, Publish
 from kinmqtt.settings import BrokerSettings

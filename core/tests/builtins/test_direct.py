@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House
 
+from core_harness.house import House
 from kinmqtt.mqtt.packets import V5, ConnectWill, Puback
 from kinmqtt_spi.services.queue import OverflowPolicy
 

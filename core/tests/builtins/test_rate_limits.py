@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from harness import House
-
+from core_harness.house import House
 from kinmqtt.builtins.rate_limits import RateLimitSettings, RuleSettings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Puback, Publish

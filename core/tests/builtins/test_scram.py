@@ -9,10 +9,10 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core_harness.house import House, Peer
 from kinmqtt.builtins.bans import BanSettings, BansSettings
 from kinmqtt.builtins.saslprep import prepared
 from kinmqtt.builtins.scram import METHOD, Scram, ScramSettings, Secret

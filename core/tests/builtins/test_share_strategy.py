@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.builtins.share_strategy import ShareStrategy, ShareStrategySettings, Strategy
 from kinmqtt_spi import Message, Subscription
 from kinmqtt_spi.memory.plugin import BareContext

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from harness import House
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from core_harness.house import House
 from kinmqtt.builtins.topic_rewrite import RewriteSettings, TopicRewrite, TopicRewriteSettings
 from kinmqtt.mqtt.packets import V5, Puback, Suback
 from kinmqtt_spi import Client, Message, Reject, Subscription

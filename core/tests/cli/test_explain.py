@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House
-from processes import run_command
-from surroundings import Surroundings
 from twisted.internet.defer import Deferred
 
+from core_harness.brokers import run_command
+from core_harness.house import House
+from core_harness.surroundings import Surroundings
 from kinmqtt.cli.explain import Part, Question, Vote, explain, plan_named
 from kinmqtt.settings import BrokerSettings, ListenerSettings
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, deny, hookimpl, on_topics

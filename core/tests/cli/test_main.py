@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import BrokerProcess, broker_command, environment, free_port, run_command, running_broker
-from surroundings import Surroundings
-from wire import wire
 
+from core_harness.brokers import BrokerProcess, broker_command, run_command, running_broker
+from core_harness.surroundings import Surroundings
+from core_harness.wire import wire
 from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket
 from kinmqtt_spi.reasons import ReasonCode
+from spi_harness.processes import environment, free_port
 
 LIMITS = """
 from kinmqtt_spi import fails_closed, hookimpl

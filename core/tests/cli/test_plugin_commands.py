@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from processes import run_command
-from surroundings import Surroundings
+
+from core_harness.brokers import run_command
+from core_harness.surroundings import Surroundings
 
 GREET = """
 from kinmqtt_spi.errors import SpiError

@@ -7,12 +7,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from processes import BrokerProcess, free_port, run_command, running_broker, script, twistd_command
-from surroundings import Surroundings
-from wire import wire
 
+from core_harness.brokers import BrokerProcess, run_command, running_broker, twistd_command
+from core_harness.surroundings import Surroundings
+from core_harness.wire import wire
 from kinmqtt.mqtt.packets import V5, DisconnectPacket
 from kinmqtt_spi.reasons import ReasonCode
+from spi_harness.processes import free_port, script
 
 
 @pytest.fixture

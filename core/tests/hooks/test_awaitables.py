@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any
 
 import pytest
-from harness import House
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.python.failure import Failure
 
+from core_harness.house import House
 from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, is_pending, limited, resolve, run
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from desk import Desk, answers, later, outcome, raises
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
 from twisted.logger import globalLogPublisher
 
+from core_harness.desk import Desk, answers, later, outcome, raises
 from kinmqtt.hooks.awaitables import TimeLimitExceeded
 from kinmqtt.hooks.manager import Implementation
 from kinmqtt_spi.markers import HookTraits, Kind

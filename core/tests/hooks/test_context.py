@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness import House, Trusting
 from twisted.internet.defer import Deferred
 
+from core_harness.house import House, Trusting
 from kinmqtt.hooks.context import PluginContext
 from kinmqtt.mqtt.packets import V5, DisconnectPacket
 from kinmqtt_spi import ALLOW, Client, Decision, Message, Properties, ReasonCode, Subscription, deny, hookimpl

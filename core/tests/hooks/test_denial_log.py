@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import House
 from twisted.logger import LogLevel, formatEvent, globalLogPublisher
 
+from core_harness.house import House
 from kinmqtt.mqtt.packets import V5, V311
 from kinmqtt_spi import ALLOW, Decision, deny, hookimpl
 from kinmqtt_spi.reasons import ReasonCode

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from desk import Desk, answers, later, outcome, raises, raises_later
 from twisted.internet.defer import Deferred, fail, succeed
 
+from core_harness.desk import Desk, answers, later, outcome, raises, raises_later
 from kinmqtt.hooks import dispatch
 from kinmqtt.hooks.dispatch import Collect, Decide, FailedClosed, HookVerdict, Intercept, Poll
 from kinmqtt.hooks.manager import Implementation

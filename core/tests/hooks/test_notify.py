@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from desk import Desk, answers, raises, raises_later
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.logger import globalLogPublisher
 
+from core_harness.desk import Desk, answers, raises, raises_later
 from kinmqtt.hooks import notify as notices
 from kinmqtt.hooks.manager import Implementation
 from kinmqtt.hooks.notify import Notify

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from harness import House
-
+from core_harness.house import House
 from kinmqtt.hooks.registry import Hooks
 from kinmqtt_spi.hookspecs import HOOKSPEC_MODULES
 

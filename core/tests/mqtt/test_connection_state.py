@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from harness import House
 
+from core_harness.house import House
 from kinmqtt.broker.handlers.table import HANDLERS
 from kinmqtt.mqtt.connection_state import (
     TABLE,

@@ -6,10 +6,10 @@ import time
 from itertools import pairwise
 
 import pytest
-from corpus import ENTRIES
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core_harness.corpus import ENTRIES
 from kinmqtt.mqtt.errors import MalformedPacket, PacketTooLarge
 from kinmqtt.mqtt.framing import LARGEST_PACKET, Framer
 from kinmqtt_spi.reasons import ReasonCode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from strategies import filters, plain_topics
 
+from core_harness.strategies import filters, plain_topics
 from kinmqtt.mqtt.errors import RemoteError
 from kinmqtt.mqtt.topics import check_topic_filter, check_topic_name, split_shared
 from kinmqtt_spi.topics import matches

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import House
-from processes import BrokerProcess, environment, running_broker
-from transports import CONNACK, CONNECT, BufferTransport
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
-from wire import Wire
 
+from core_harness.brokers import BrokerProcess, running_broker
+from core_harness.house import House
+from core_harness.transports import CONNACK, CONNECT, BufferTransport
+from core_harness.wire import Wire
 from kinmqtt.mqtt.packets import V5, V311, Connack, Connect, DisconnectPacket
 from kinmqtt.net.admission import PATIENCE_S, Admission
 from kinmqtt.net.lingering import Lingering
 from kinmqtt.net.protocol import MqttFactory, MqttProtocol, SharedBounds
 from kinmqtt.settings import ListenerLimitSettings, ListenerSettings
+from spi_harness.processes import environment
 
 PLACES = 3
 

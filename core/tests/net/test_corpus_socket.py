@@ -8,11 +8,11 @@ from itertools import count
 
 import pytest
 from attrs import define, field
-from corpus import Entry, cases
-from processes import AMISS, BrokerProcess, running_broker
-from verdicts import Verdict, is_connect, verdict
-from wire import Wire, wire
 
+from core_harness.brokers import AMISS, BrokerProcess, running_broker
+from core_harness.corpus import Entry, cases
+from core_harness.verdicts import Verdict, is_connect, verdict
+from core_harness.wire import Wire, wire
 from kinmqtt.mqtt.packets import (
     V5,
     Connect,

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import BrokerProcess, running_broker
-from surroundings import Surroundings
 
+from core_harness.brokers import BrokerProcess, running_broker
+from core_harness.surroundings import Surroundings
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connect, Publish
 

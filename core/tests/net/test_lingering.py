@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority
-from harness import House
-from processes import BrokerProcess, environment, free_port, running_broker
-from transports import CONNECT, BufferTransport, EncryptingTransport, HalfClosingTransport
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
+from core_harness.brokers import BrokerProcess, running_broker
+from core_harness.certificates import Authority
+from core_harness.house import House
+from core_harness.transports import CONNECT, BufferTransport, EncryptingTransport, HalfClosingTransport
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, Connack, Connect, DisconnectPacket, Packet
@@ -27,6 +27,7 @@ from kinmqtt.net.lingering import LINGER_LIMIT_S, Lingering
 from kinmqtt.net.protocol import CLOSE_LIMIT_S, FORGOTTEN_AT_ONCE_BYTES, MqttFactory, MqttProtocol, SharedBounds
 from kinmqtt.settings import ListenerSettings
 from kinmqtt_spi.reasons import ReasonCode
+from spi_harness.processes import environment, free_port
 
 PLAIN = ListenerSettings(endpoint="1883")
 

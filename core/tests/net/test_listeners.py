@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from harness import House
-from processes import free_port
 from twisted.internet import tcp
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import CannotListenError
@@ -17,6 +15,7 @@ from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactor
 
+from core_harness.house import House
 from kinmqtt.broker.connection.listener import ListenerPlan
 from kinmqtt.net.listeners import (
     ACCEPTED_AT_ONCE,
@@ -32,6 +31,7 @@ from kinmqtt.net.listeners import (
 )
 from kinmqtt.settings import ListenerSettings, from_text
 from kinmqtt_spi.errors import AssemblyError
+from spi_harness.processes import free_port
 
 FULL = [
     ("1883", "tcp:1883"),

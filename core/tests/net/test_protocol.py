@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import House
-from processes import BrokerProcess, environment, running_broker
-from transports import CONNACK, CONNECT, PING, PONG, BufferTransport, SocketTransport
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
-from wire import Wire, wire
 
+from core_harness.brokers import BrokerProcess, running_broker
+from core_harness.house import House
+from core_harness.transports import CONNACK, CONNECT, PING, PONG, BufferTransport, SocketTransport
+from core_harness.wire import Wire, wire
 from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.broker.connection.output import ConnectionOutbox
 from kinmqtt.broker.session.memory_queue import MemoryQueue
@@ -43,6 +43,7 @@ from kinmqtt.net.proxy import ProxyFactory
 from kinmqtt.settings import ListenerLimitSettings, ListenerSettings, TlsSettings
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
+from spi_harness.processes import environment
 
 PLAIN = ListenerSettings(endpoint="1883")
 

@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import environment, free_port, run_command, running_broker
-from transports import CONNACK, CONNECT, BufferTransport
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 
+from core_harness.brokers import run_command, running_broker
+from core_harness.house import House
+from core_harness.transports import CONNACK, CONNECT, BufferTransport
 from kinmqtt.net.protocol import MqttFactory
 from kinmqtt.net.proxy import ProxyFactory
 from kinmqtt.networks import is_within, parse_network
 from kinmqtt.settings import ListenerLimitSettings, ListenerSettings
+from spi_harness.processes import environment, free_port
 
 V1 = b"PROXY TCP4 198.51.100.22 203.0.113.7 35646 1883\r\n"
 V1_6 = b"PROXY TCP6 2001:db8::1 2001:db8::2 35646 1883\r\n"

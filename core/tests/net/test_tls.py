@@ -14,16 +14,16 @@ from typing import Any
 
 import attrs
 import pytest
-from certificates import Authority
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
     PrivateFormat,
     load_pem_private_key,
 )
-from processes import BrokerProcess, running_broker
-from transports import CONNACK, CONNECT
 
+from core_harness.brokers import BrokerProcess, running_broker
+from core_harness.certificates import Authority
+from core_harness.transports import CONNACK, CONNECT
 from kinmqtt.net.tls import TlsContext
 from kinmqtt.settings import TlsSettings
 from kinmqtt_spi.errors import AssemblyError

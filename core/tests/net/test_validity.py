@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import Authority
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import run_command
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import formatEvent, globalLogPublisher
 
+from core_harness.brokers import run_command
+from core_harness.certificates import Authority
 from kinmqtt.cli import run as runner
 from kinmqtt.config import Overrides, load
 from kinmqtt.net import service as service_module

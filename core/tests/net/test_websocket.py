@@ -6,15 +6,15 @@ import os
 from typing import Any
 
 import pytest
-from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
-from transports import CONNACK, CONNECT, PING, PONG, BufferTransport
 from twisted.logger import formatEvent, globalLogPublisher
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Pong, RejectConnection, Request
 from wsproto.events import Ping as WsPing
 
+from core_harness.house import House
+from core_harness.transports import CONNACK, CONNECT, PING, PONG, BufferTransport
 from kinmqtt.net.websocket import (
     HANDSHAKE_LIMIT_BYTES,
     CloseCode,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from attrs import fields
-from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core_harness.house import House
 from kinmqtt.settings import WATERMARKS, LimitSettings
 from kinmqtt.settings.defaults import LEAST_BYTES, MachineDefault, size_in_words
 from kinmqtt.settings.machine import Machine

@@ -12,13 +12,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 
-import recomputed
-from landing_data import Landing, Life, pieces
-from processes import free_port
-from running import command, until
-from spark_environment import spark_environment
-
 from kinmqtt_metrics import tables as t
+from metrics_harness import recomputed
+from metrics_harness.landing_data import Landing, Life, pieces
+from metrics_harness.running import command, until
+from metrics_harness.spark_environment import spark_environment
+from spi_harness.processes import free_port
 
 
 @contextmanager

@@ -14,13 +14,12 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-import recomputed
-from landing_data import Landing, Life, pieces
-from running import MOMENTS, begun, children, command, reached, until
-from spark_environment import spark_environment
-
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.record import Record
+from metrics_harness import recomputed
+from metrics_harness.landing_data import Landing, Life, pieces
+from metrics_harness.running import MOMENTS, begun, children, command, reached, until
+from metrics_harness.spark_environment import spark_environment
 
 KILLS: Final = int(os.environ.get("KINMQTT_SPARK_KILLS", "1"))
 

@@ -9,15 +9,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import recomputed
 from attrs import evolve
-from landing_data import SECOND_US, START_US, Landing, Life, line, pieces
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.errors import PipelineError
 from kinmqtt_metrics.landing import SegmentName
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 from kinmqtt_metrics.record import OTHERS, Record
+from metrics_harness import recomputed
+from metrics_harness.landing_data import SECOND_US, START_US, Landing, Life, line, pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

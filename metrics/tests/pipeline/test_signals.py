@@ -10,13 +10,12 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-import recomputed
-from landing_data import Landing, Life, pieces
-from running import MOMENTS, begun, command, reached, until
-from spark_environment import spark_environment
-
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.record import Record
+from metrics_harness import recomputed
+from metrics_harness.landing_data import Landing, Life, pieces
+from metrics_harness.running import MOMENTS, begun, command, reached, until
+from metrics_harness.spark_environment import spark_environment
 
 SENT = (
     # Of ^C Java hears nothing, as Spark sees to that; of what ends a service it does.

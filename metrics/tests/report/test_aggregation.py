@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -12,24 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_data import START, World, write
 
 from kinmqtt_metrics import tables as t
-from kinmqtt_metrics.report.aggregation import collect
-from kinmqtt_metrics.report.database import Database
-from kinmqtt_metrics.report.facts import OTHER_NODES, Facts
+from kinmqtt_metrics.report.facts import OTHER_NODES
 from kinmqtt_metrics.report.histograms import quantile_of
 from kinmqtt_metrics.report.narrative import Narrative
 from kinmqtt_metrics.report.plots import Painter
-from kinmqtt_metrics.report.progress import Progress
 from kinmqtt_metrics.report.time_axis import Axis, Span
-
-
-def facts_of(tables: Path, most_nodes: int = 8, **options: Any) -> Facts:
-    """What is in these tables."""
-    facts = collect(Database(tables, Progress(io.StringIO()), **options), most_nodes)
-    assert facts is not None
-    return facts
+from metrics_harness.report_facts import facts_of
+from metrics_harness.table_data import START, World, write
 
 
 def rate(second: int, delta: int, name: str = "messages.received", node: str = "a", **more: Any) -> dict[str, Any]:

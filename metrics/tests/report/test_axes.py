@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report.test_aggregation import facts_of
-from table_data import START, World, write
 
 from kinmqtt_metrics import formatting
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.report.axes import lengths, times, values
 from kinmqtt_metrics.report.plots import Painter
+from metrics_harness.report_facts import facts_of
+from metrics_harness.table_data import START, World, write
 
 UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 TIMES = {"": 1, "ps": 1e-12, "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400}

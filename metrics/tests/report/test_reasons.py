@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from table_data import START, write
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.report import make
 from kinmqtt_metrics.report.reasons import of_drop, of_end, of_event
 from kinmqtt_spi.reasons import ReasonCode
+from metrics_harness.table_data import START, write
 
 
 @pytest.mark.parametrize("code", ReasonCode)

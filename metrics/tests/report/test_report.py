@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from table_data import START, World, write
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.command import main
 from kinmqtt_metrics.intervals import Intervals
 from kinmqtt_metrics.pipeline.commits import Commit, Commits
 from kinmqtt_metrics.report import ReportError, make
+from metrics_harness.table_data import START, World, write
 
 MADE = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

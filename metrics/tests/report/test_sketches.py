@@ -14,13 +14,13 @@ import pytest
 from datasketches import kll_doubles_sketch
 from hypothesis import given
 from hypothesis import strategies as st
-from report.test_aggregation import facts_of
-from table_data import START, sketched, write
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.report import ReportError, make
 from kinmqtt_metrics.report.aggregation import OTHER_NODES
 from kinmqtt_metrics.report.sketches import QUANTILES, Sketches
+from metrics_harness.report_facts import facts_of
+from metrics_harness.table_data import START, sketched, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

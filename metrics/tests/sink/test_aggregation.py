@@ -6,12 +6,12 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from test_sampling import Taker
 
 from kinmqtt_metrics.aggregation import NAMES_BYTES, EventCounts, EventKey
 from kinmqtt_metrics.record import OTHERS, as_told
 from kinmqtt_metrics.traffic import report_traffic
 from kinmqtt_spi.services.metric import Traffic, TrafficSnapshot
+from metrics_harness.taker import Taker
 
 
 def dropped(client: str, reason: str = "offline") -> EventKey:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from broken_disk import BrokenDisk, left_open, records
 from twisted.internet.defer import Deferred
 
 from kinmqtt_metrics import MetricsSink
@@ -36,6 +35,7 @@ from kinmqtt_spi.services.metric import CounterSample, Snapshot, Traffic, Traffi
 from kinmqtt_spi.services.plugin import HealthState
 from kinmqtt_spi.testing.driving import TurningDriver
 from kinmqtt_spi.values import Address, Client, Message, NodeIdentity, Publisher, Subscription
+from metrics_harness.broken_disk import BrokenDisk, left_open, records
 
 CLIENT = Client("c", "u", Address("192.0.2.1", 5000), "tcp", 5)
 WHO = {"address": "192.0.2.1", "listener": "tcp", "username": "u"}

@@ -8,22 +8,9 @@ from math import inf, nan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_metrics.record import Record
 from kinmqtt_metrics.sampling import Sampling
 from kinmqtt_spi.services.metric import CounterSample, GaugeSample, HistogramSample, Sample, Snapshot
-
-
-class Taker:
-    """Takes records, or drops them."""
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.is_full = False
-
-    def __call__(self, t: int, record: Record, more_bytes: int = 0, /) -> bool:
-        if not self.is_full:
-            self.records.append({"t": t} | record)
-        return not self.is_full
+from metrics_harness.taker import Taker
 
 
 def snapshot(*samples: Sample) -> Snapshot:

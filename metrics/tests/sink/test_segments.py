@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broken_disk import BrokenDisk, left_open, records
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinmqtt_metrics import segments as module
 from kinmqtt_metrics.landing import NODE_BYTES, OPEN, SegmentName, open_path, published, quoted
 from kinmqtt_metrics.segments import ANEW, Disk, InUse, Lock, Segment, date_of, recover
+from metrics_harness.broken_disk import BrokenDisk, left_open, records
 
 NAME = SegmentName("n-1", "00000000c0ffee01", 1)
 DATE = "2026-11-21"

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from broken_disk import BrokenDisk, left_open, records
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -24,6 +23,7 @@ from kinmqtt_metrics.segments import Disk, InUse, Segment, recover
 from kinmqtt_metrics.spool import RECORD_BYTES, Figures, Spool
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.metrics import MetricRegistry
+from metrics_harness.broken_disk import BrokenDisk, left_open, records
 
 NODE, BOOT = "n", "00000000c0ffee01"
 

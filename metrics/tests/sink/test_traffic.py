@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from test_sampling import Taker
 
 from kinmqtt_metrics.record import OTHERS
 from kinmqtt_metrics.traffic import largest, report_traffic
 from kinmqtt_spi.services.metric import Traffic, TrafficSnapshot
+from metrics_harness.taker import Taker
 
 
 @given(

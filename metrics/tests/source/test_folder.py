@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from segments import BOOT, publish
 
 from kinmqtt_metrics.source import folder as module
 from kinmqtt_metrics.source.folder import Folder
+from metrics_harness.segments import BOOT, publish
 
 
 def test_a_segment_of_the_same_moment_as_the_last_listing_is_found(

@@ -9,10 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from segments import BOOT, event, line, publish, write
-from spark_environment import spark_environment
-
 from kinmqtt_metrics.landing import SegmentName
+from metrics_harness.segments import BOOT, event, line, publish, write
+from metrics_harness.spark_environment import spark_environment
 
 _LIMIT_S = 240.0
 

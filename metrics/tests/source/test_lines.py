@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from segments import BOOT, event, line, write
 
 from kinmqtt_metrics.landing import SegmentName
 from kinmqtt_metrics.record import FIELDS, KINDS
 from kinmqtt_metrics.source import blocks
 from kinmqtt_metrics.source import lines as module
 from kinmqtt_metrics.source.lines import Gone, LineReader
+from metrics_harness.segments import BOOT, event, line, write
 
 KEY = ("broker-1", BOOT, 1)
 NAME = SegmentName(*KEY)

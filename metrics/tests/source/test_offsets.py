@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles
 from pyspark.sql.types import StructType
-from segments import BOOT, publish
 
 from kinmqtt_metrics.source.offsets import Key, Taken
 from kinmqtt_metrics.source.reader import Files, Options, StreamReader
+from metrics_harness.segments import BOOT, publish
 
 numbers = st.integers(1, 40)
 keys = st.tuples(st.sampled_from(["a", "b/é"]), st.sampled_from(["0" * 16, "f" * 16]), numbers) | st.tuples(

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from segments import BOOT, event, line, publish, write
 
 from kinmqtt_metrics.landing import SegmentName
 from kinmqtt_metrics.record import FIELDS
+from metrics_harness.segments import BOOT, event, line, publish, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

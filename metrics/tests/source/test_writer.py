@@ -19,17 +19,18 @@ from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from processes import TIME_LIMIT_S, free_port, running_broker
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
-from segments import publish
 
+from core_harness.brokers import running_broker
 from kinmqtt_metrics.source import writer as module
 from kinmqtt_metrics.source.client import Mqtt5Client
 from kinmqtt_metrics.source.connection import Connection
 from kinmqtt_metrics.source.endpoint import Endpoint
 from kinmqtt_metrics.source.messages import ID, Message, NotPublished, message_of
 from kinmqtt_metrics.source.writer import BatchWriter, StreamWriter
+from metrics_harness.segments import publish
+from spi_harness.processes import TIME_LIMIT_S, free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from redis_processes import RedisCluster
-from redis_stores import SOON, RedisStores
 
 from kinmqtt_redis_session import RedisSessionSettings
 from kinmqtt_spi.errors import ServiceUnavailable
@@ -20,6 +18,8 @@ from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.queue import QueueStoreContract
 from kinmqtt_spi.testing.retain import RetainStoreContract
 from kinmqtt_spi.testing.session import SessionStoreContract
+from redis_harness.redis_stores import SOON, RedisStores
+from redis_harness.servers import RedisCluster
 
 
 @pytest.fixture(scope="module")

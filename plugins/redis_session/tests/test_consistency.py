@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instances import Instance, start_instance
 from redis.exceptions import MaxConnectionsError
-from redis_processes import RedisServer, redis_server
 
 from kinmqtt_redis_session import queues, sessions
 from kinmqtt_redis_session.keys import encoded, shard_of
@@ -21,6 +19,8 @@ from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import Claimant, DiscardSession, OpenSession, ReleaseSession
 from kinmqtt_spi.testing.build import HERE, NOW, THERE, entry, message, session
 from kinmqtt_spi.values import Message, NodeIdentity, Publisher, Will
+from redis_harness.instances import Instance, start_instance
+from redis_harness.servers import RedisServer, redis_server
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis_processes import RedisServer, redis_server
-from redis_stores import SOON, RedisStores
 
 from kinmqtt_redis_session import RedisSessionSettings
 from kinmqtt_spi.services.queue import QueueStore
@@ -17,6 +15,8 @@ from kinmqtt_spi.services.session import SessionStore
 from kinmqtt_spi.testing.queue import QueueStoreContract
 from kinmqtt_spi.testing.retain import RetainStoreContract
 from kinmqtt_spi.testing.session import SessionStoreContract
+from redis_harness.redis_stores import SOON, RedisStores
+from redis_harness.servers import RedisServer, redis_server
 
 
 class TestSessions(RedisStores, SessionStoreContract):

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from instances import Instance, start_instance
-from redis_processes import RedisServer, redis_server
 
 from kinmqtt_redis_session.codec import dumps, message_json
 from kinmqtt_redis_session.writes import MAX_RUN
@@ -21,6 +19,8 @@ from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.services.queue import Append, QueueSizes, Remove, Send, Stage
 from kinmqtt_spi.testing.build import NOW, entry, message
 from kinmqtt_spi.values import Message, MessageId, Publisher
+from redis_harness.instances import Instance, start_instance
+from redis_harness.servers import RedisServer, redis_server
 
 NUMBERS = st.integers(0, 2**64 - 1)
 TIMES = st.floats(allow_nan=False, allow_infinity=False)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instances import Instance, start_instance
-from redis_processes import RedisServer, redis_server
 
 from kinmqtt_spi.services.queue import Append, InboundClose, InboundOpen, Remove
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import DiscardSession, OpenSession
 from kinmqtt_spi.testing.build import entry, message, session
+from redis_harness.instances import Instance, start_instance
+from redis_harness.servers import RedisServer, redis_server
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = "plugins/redis_session/tests/test_known_defects.py"

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instances import Instance, start_instance
-from redis_processes import RedisServer, redis_server
 
 from kinmqtt_redis_session import RedisSessionSettings
 from kinmqtt_redis_session.command import _OpenStores
@@ -24,6 +22,8 @@ from kinmqtt_spi.memory.plugin import RecordingLog, TurnableClock
 from kinmqtt_spi.services.session import DiscardSession, OpenSession, ReleaseSession
 from kinmqtt_spi.testing.build import HERE, NOW, THERE, session
 from kinmqtt_spi.values import NodeIdentity
+from redis_harness.instances import Instance, start_instance
+from redis_harness.servers import RedisServer, redis_server
 
 FAR = NodeIdentity("far", 3)
 

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import wait_until
-from redis_processes import RedisServer, redis_server
-from redis_stores import SOON
 
 from kinmqtt_redis_session import RedisSession, RedisSessionSettings
 from kinmqtt_redis_session.command import _context
@@ -22,6 +19,9 @@ from kinmqtt_spi.services.queue import Append, Remove
 from kinmqtt_spi.testing.build import entry
 from kinmqtt_spi.testing.driving import AsyncioDriver
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
+from redis_harness.redis_stores import SOON
+from redis_harness.servers import RedisServer, redis_server
+from spi_harness.processes import wait_until
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from instances import start_instance
-from processes import Process, free_port, needed, wait_until
-from redis_processes import redis_server
 
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.testing.build import HERE
+from redis_harness.instances import start_instance
+from redis_harness.servers import redis_server
+from spi_harness.processes import Process, free_port, needed, wait_until
 
 
 async def claimed(**settings: Any) -> int:

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from broken_authentication import SoundUsers, Users
 
 from kinmqtt_spi.markers import hookimpl
 from kinmqtt_spi.memory.authentication import StaticUsers
 from kinmqtt_spi.services.authentication import ConnectRequest, ExchangeStep
 from kinmqtt_spi.testing.authentication import AuthenticationCase, AuthenticatorContract
 from kinmqtt_spi.testing.build import connect_request
+from spi_harness.broken_authentication import SoundUsers, Users
 
 
 class TestStaticUsers(AuthenticatorContract):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from broken_authorization import SoundRules
 
 from kinmqtt_spi.memory.authorization import Rule, StaticRules
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.testing.authorization import AuthorizationCase, AuthorizerContract
 from kinmqtt_spi.testing.build import authorization, client
 from kinmqtt_spi.values import Verdict
+from spi_harness.broken_authorization import SoundRules
 
 ALICE, BOB = client("alice", "alice"), client("bob", "bob")
 WRITING = (Action.PUBLISH, Action.WILL)

@@ -6,20 +6,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-import broken_authentication
-import broken_authorization
-import broken_cluster
-import broken_event
-import broken_limiter
-import broken_metric
-import broken_metric_plugin
-import broken_plugin
-import broken_queue
-import broken_retain
-import broken_session
-import broken_subscription
 import pytest
-from biting import Verdicts, biting_tests, run, unbroken
 
 from kinmqtt_spi.testing.authentication import AuthenticatorContract
 from kinmqtt_spi.testing.authorization import AuthorizerContract
@@ -32,6 +19,21 @@ from kinmqtt_spi.testing.queue import QueueStoreContract
 from kinmqtt_spi.testing.retain import RetainStoreContract
 from kinmqtt_spi.testing.session import SessionStoreContract
 from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
+from spi_harness import (
+    broken_authentication,
+    broken_authorization,
+    broken_cluster,
+    broken_event,
+    broken_limiter,
+    broken_metric,
+    broken_metric_plugin,
+    broken_plugin,
+    broken_queue,
+    broken_retain,
+    broken_session,
+    broken_subscription,
+)
+from spi_harness.biting import Verdicts, biting_tests, run, unbroken
 
 SUITES: dict[type[Any], ModuleType] = {
     SessionStoreContract: broken_session,

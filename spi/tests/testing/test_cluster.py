@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from broken_cluster import SoundNodes
 
 from kinmqtt_spi.memory.cluster import SingleNode
 from kinmqtt_spi.testing.cluster import ClusterBackendContract
+from spi_harness.broken_cluster import SoundNodes
 
 
 class TestSingleNode(ClusterBackendContract):

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from turning import Gate
 
 from kinmqtt_spi.memory.plugin import Completed, TurnableClock
 from kinmqtt_spi.testing.driving import AsyncioDriver, Driver, NoAnswer, TurningDriver
+from spi_harness.turning import Gate
 
 
 def fail() -> Any:

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from turning import ClockRunner, Gate
 
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.testing.build import event
 from kinmqtt_spi.testing.event import EventLogContract
+from spi_harness.turning import ClockRunner, Gate
 
 RETENTION = 5000
 

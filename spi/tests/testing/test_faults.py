@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from turning import Gate
 
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.queue import MemoryQueueStore
@@ -20,6 +19,7 @@ from kinmqtt_spi.services.subscription import SubscriptionIndex
 from kinmqtt_spi.testing.build import HERE, entry, subscription
 from kinmqtt_spi.testing.driving import TurningDriver
 from kinmqtt_spi.testing.faults import Faults, faulty
+from spi_harness.turning import Gate
 
 drive = TurningDriver()
 

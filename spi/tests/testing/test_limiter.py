@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from broken_limiter import SoundSlots
 
 from kinmqtt_spi.memory.limiter import Rule, TokenBuckets
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.limiter import LimitVerdict, Resource, ResourceKind
 from kinmqtt_spi.testing.limiter import LimiterCase, LimiterContract
+from spi_harness.broken_limiter import SoundSlots
 
 PUBLISH = Resource(ResourceKind.PUBLISH, "tcp:1883", "192.0.2.1", "client", "user")
 CONNECT = Resource(ResourceKind.CONNECT, "tcp:1883", "192.0.2.1", "client")

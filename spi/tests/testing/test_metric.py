@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from broken_metric_plugin import SoundPlugin
 
 from kinmqtt_spi.metrics import MetricRegistry, Namespaced
 from kinmqtt_spi.testing.metric import MetricsContract
+from spi_harness.broken_metric_plugin import SoundPlugin
 
 
 class TestMetricRegistry(MetricsContract):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from broken_plugin import SoundTicker
 
 from kinmqtt_spi.memory.authentication import StaticUsers
 from kinmqtt_spi.memory.authorization import Rule, StaticRules
@@ -11,6 +10,7 @@ from kinmqtt_spi.memory.limiter import TokenBuckets
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
 from kinmqtt_spi.values import Verdict
+from spi_harness.broken_plugin import SoundTicker
 
 
 class TestStaticUsers(PluginContract):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from homed import HomedSessionStore, Shared
 
 from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.testing.session import SessionStoreContract
+from spi_harness.homed import HomedSessionStore, Shared
 
 
 class TestMemorySessionStore(SessionStoreContract):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from broken_subscription import SoundPlain
 
 from kinmqtt_spi.memory.subscription import NaiveIndex
 from kinmqtt_spi.testing.subscription import SubscriptionIndexContract
+from spi_harness.broken_subscription import SoundPlain
 
 
 class TestNaiveIndex(SubscriptionIndexContract):

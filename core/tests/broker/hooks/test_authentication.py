@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from faulty import plugin
-from harness import House, Peer
 from twisted.internet.defer import Deferred, succeed
 
+from core_harness.faulty import plugin
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, Auth, Connack, Connect, DisconnectPacket, Publish
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Properties, ReasonCode, Reject, deny, hookimpl

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import House, Trusting
 from twisted.internet.defer import Deferred, succeed
 
+from core_harness.house import House, Trusting
 from kinmqtt.mqtt.packets import V5, V311, ConnectWill, Puback, Publish
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import ABSTAIN, ALLOW, Decision, Message, Properties, ReasonCode, Verdict, deny, hookimpl

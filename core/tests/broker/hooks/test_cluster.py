@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import House
 from twisted.internet.defer import succeed
 
+from core_harness.house import House
 from kinmqtt_spi import Message, hookimpl
 from kinmqtt_spi.errors import AssemblyError
 from kinmqtt_spi.memory.cluster import SingleNode

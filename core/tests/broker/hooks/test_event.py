@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from harness import House
 from twisted.internet.defer import succeed
 
+from core_harness.house import House
 from kinmqtt.mqtt.packets import V5, ConnectWill
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Drop, Message, Reject, hookimpl

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from harness import House, Peer, Trusting
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import globalLogPublisher
 
+from core_harness.house import House, Peer, Trusting
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Puback, Publish, Pubrec, Subscribe, SubscribeRequest
 from kinmqtt_spi import ReasonCode, deny, hookimpl

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House, Peer, Trusting
 from twisted.internet.defer import Deferred, succeed
 
+from core_harness.house import House, Peer, Trusting
 from kinmqtt.mqtt.packets import V5, V31, V311, Connack, ConnectWill, DisconnectPacket, Puback, Publish, Pubrec
 from kinmqtt_spi import Client, Disconnect, Drop, Message, Properties, ReasonCode, Reject, hookimpl, on_topics
 from kinmqtt_spi.errors import AssemblyError

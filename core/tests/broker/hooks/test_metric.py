@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from harness import House
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 
+from core_harness.house import House
 from kinmqtt.broker.connection.route import TopicRoute
 from kinmqtt.broker.handlers.incoming_publish import CACHED_ROUTES
 from kinmqtt.broker.lifecycle import FAREWELL_LIMIT_S, STOP_LIMIT_S

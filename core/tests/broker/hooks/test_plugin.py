@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from harness import House
 from twisted.internet.defer import Deferred, succeed
 
+from core_harness.house import House
 from kinmqtt.mqtt.packets import V5
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import ALLOW, SPI_VERSION, Decision, ReasonCode, hookimpl

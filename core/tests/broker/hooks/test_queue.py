@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from twisted.internet.defer import Deferred, succeed
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.packets import V5, DisconnectPacket, Puback
 from kinmqtt.settings import LimitSettings
 from kinmqtt_spi import Message, Properties, ReasonCode, hookimpl

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import House, Peer
 from twisted.internet.defer import Deferred, fail, succeed
 
+from core_harness.house import House, Peer
 from kinmqtt.mqtt.packets import V5, ConnectWill, DisconnectPacket, Puback
 from kinmqtt.settings import BrokerSettings
 from kinmqtt_spi import Disconnect as DisconnectOutcome

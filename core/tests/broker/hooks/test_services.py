@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import House
 from twisted.internet.defer import Deferred, succeed
 
+from core_harness.house import House
 from kinmqtt.builtins import DEFAULTS
 from kinmqtt.hooks.manager import PROVIDERS
 from kinmqtt.mqtt.packets import V5, Puback

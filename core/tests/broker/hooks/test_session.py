@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import House
 from twisted.internet.defer import Deferred, fail, succeed
 
+from core_harness.house import House
 from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi import Client, ReasonCode, hookimpl
 from kinmqtt_spi.errors import AssemblyError, ServiceUnavailable

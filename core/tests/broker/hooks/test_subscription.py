@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from harness import House
 from twisted.internet.defer import Deferred, fail, succeed
 
+from core_harness.house import House
 from kinmqtt.builtins.trie import TrieIndex
 from kinmqtt.mqtt.packets import V5, V311, DisconnectPacket, Puback, Publish
 from kinmqtt_spi import Client, Drop, Message, ReasonCode, Reject, Subscription, hookimpl

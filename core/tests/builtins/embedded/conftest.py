@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from open_files import open_files
+
+from core_harness.open_files import open_files
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import House, Peer
 
+from core_harness.house import House, Peer
 from kinmqtt.builtins.delayed import DelayedSettings
 from kinmqtt.builtins.embedded import EmbeddedSettings
 from kinmqtt.builtins.embedded.journal import MOST_SEGMENTS

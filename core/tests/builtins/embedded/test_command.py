@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import TIME_LIMIT_S, BrokerProcess, broker_command, environment, free_port, run_command, running_broker
-from wire import wire
 
+from core_harness.brokers import BrokerProcess, broker_command, run_command, running_broker
+from core_harness.wire import wire
 from kinmqtt.builtins.embedded.directory import DataDirectory
 from kinmqtt.builtins.embedded.records import Group, pack
 from kinmqtt.builtins.embedded.segment import Segment, name_of
@@ -30,6 +30,7 @@ from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import OpenSession, StoredSession
 from kinmqtt_spi.values import Message, MessageId, Publisher, Subscription
 from kinmqtt_spi.values import Will as StoredWill
+from spi_harness.processes import TIME_LIMIT_S, environment, free_port
 
 KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
 BIG = b"x" * 20_000

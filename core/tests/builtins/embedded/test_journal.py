@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from open_files import open_files
 from twisted.internet.defer import Deferred
 from twisted.logger import globalLogPublisher
 from twisted.python.failure import Failure
 
+from core_harness.open_files import open_files
 from kinmqtt.builtins.embedded import Embedded, EmbeddedSettings, journal, segment
 from kinmqtt.builtins.embedded.directory import DataDirectory
 from kinmqtt.builtins.embedded.journal import (

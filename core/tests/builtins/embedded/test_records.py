@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import payloads, properties
 
+from core_harness.strategies import payloads, properties
 from kinmqtt.builtins.embedded import records
 from kinmqtt.builtins.embedded.records import Group, Record, message_of, pack, unpack
 from kinmqtt.mqtt.packets import V5, PacketType

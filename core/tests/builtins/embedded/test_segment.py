@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from open_files import open_files
 
+from core_harness.open_files import open_files
 from kinmqtt.builtins.embedded import segment
 from kinmqtt.builtins.embedded.segment import (
     WAYS_ON,

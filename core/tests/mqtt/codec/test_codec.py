@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import packets, versions
 
+from core_harness.strategies import packets, versions
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.errors import LocalError, RemoteError
 from kinmqtt.mqtt.framing import Framer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from corpus import ENTRIES
 
+from core_harness.corpus import ENTRIES
 from kinmqtt.mqtt.codec import decode, encode, peek_version
 from kinmqtt.mqtt.errors import LocalError, UnsupportedVersion
 from kinmqtt.mqtt.packets import Connack, Connect, ConnectWill

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from corpus import ENTRIES, Entry, cases, describe
 
+from core_harness.corpus import ENTRIES, Entry, cases, describe
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.codec.primitives import write_varint
 from kinmqtt.mqtt.errors import RemoteError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import text
 
+from core_harness.strategies import text
 from kinmqtt.mqtt.codec.primitives import (
     Reader,
     packet_of,

@@ -7,8 +7,8 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import properties
 
+from core_harness.strategies import properties
 from kinmqtt.mqtt.codec.primitives import Reader, write_varint
 from kinmqtt.mqtt.codec.properties import (
     RULES,

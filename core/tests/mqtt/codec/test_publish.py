@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from corpus import ENTRIES
 
+from core_harness.corpus import ENTRIES
 from kinmqtt.mqtt.codec import decode, decode_publish, encode, encode_publish, publish_parts
 from kinmqtt.mqtt.codec import publish as module
 from kinmqtt.mqtt.errors import LocalError

@@ -1,0 +1,1 @@
+"""What the tests of metrics share: data, Spark's environment and recomputed totals."""
