@@ -342,7 +342,7 @@ def test_a_provider_must_answer_the_service(family: str, hook: str, answer: Any)
     plugin = type("Wrong", (), {hook: hookimpl(lambda self: answer)})()
 
     with pytest.raises(
-        AssemblyError, match=f"plugin 'wrong': {hook} answered a {type(answer).__name__}, which is no"
+        AssemblyError, match=f"plugin 'wrong': {hook} returned a {type(answer).__name__}, which is no"
     ):
         put_together({"wrong": plugin})
 

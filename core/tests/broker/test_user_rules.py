@@ -68,7 +68,7 @@ def test_an_authorizer_beside_anonymous_is_told_of() -> None:
 
     [note] = notes_on_users(House(plugins={"rights": Rights()}, settings=settings, start=False).assembly)
 
-    assert "in rights, broker.response_information does" in note
+    assert "in rights, broker.response_information do not" in note
 
 
 def test_nothing_is_told_where_everybody_is_verified() -> None:
@@ -87,7 +87,7 @@ def test_only_listeners_where_anonymous_clients_come_in_are_named() -> None:
 
     [note] = notes_on_users(House(plugins=plugins, listeners=listeners, start=False).assembly)
 
-    assert "at inner, and" in note
+    assert "at inner and" in note
 
 
 def test_the_check_says_so(tmp_path: Path) -> None:

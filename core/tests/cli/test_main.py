@@ -443,7 +443,7 @@ BROKEN = [
     (
         "provide",
         "from kinmqtt_spi import hookimpl\n@hookimpl\ndef queue_store():\n    return 3\n",
-        "queue_store answered a int, which is no QueueStore",
+        "queue_store returned a int, which is no QueueStore",
     ),
     (
         "hook",
