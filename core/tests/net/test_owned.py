@@ -235,7 +235,7 @@ def test_a_producer_is_told_when_to_pause(ends: Ends) -> None:
 
 def test_who_is_asked_for_more_is_refused(ends: Ends) -> None:
     """A pull producer would wait for ever."""
-    with pytest.raises(ValueError, match="push producers only"):
+    with pytest.raises(ValueError, match="pull producers are not supported"):
         ends.transport.registerProducer(ends.protocol, False)
 
 

@@ -538,7 +538,7 @@ def test_a_start_on_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pyt
 
     assert isinstance(error, DataDirectoryError)
     assert str(error).startswith(f"{tmp_path / 'data'} can't be written to: database or disk is full; ")
-    assert str(error).endswith("free room and start again")
+    assert str(error).endswith("free space and start again")
     assert names(tmp_path / "data") == [name_of(1), "lock"]
 
 

@@ -413,7 +413,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path)
     change(path, "PRAGMA user_version = 3")
 
-    with pytest.raises(DataDirectoryError, match=f"{path} has format 3, .* newer version; use that"):
+    with pytest.raises(DataDirectoryError, match=f"{path} has format 3, .*: use the newer version that wrote it"):
         look_at(path)
 
 
