@@ -91,7 +91,7 @@ def test_only_listeners_where_anonymous_clients_come_in_are_named() -> None:
 
 
 def test_the_check_says_so(tmp_path: Path) -> None:
-    """`kinmqtt check` has the line, and the settings are sound all the same."""
+    """`kinmqtt check` has the line, and the settings are valid all the same."""
     settings = tmp_path / "kinmqtt.toml"
     settings.write_text(BY_USER[0], encoding="utf-8")
 
@@ -99,4 +99,4 @@ def test_the_check_says_so(tmp_path: Path) -> None:
 
     assert done.returncode == 0
     assert "rules by user name in bans do not apply to them" in done.stdout
-    assert done.stdout.endswith("the settings are sound\n")
+    assert done.stdout.endswith("the settings are valid\n")

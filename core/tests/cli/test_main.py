@@ -596,7 +596,7 @@ def test_the_version_by_option() -> None:
 
 
 def test_a_broker_that_lets_nobody_in_is_told_of() -> None:
-    """Without an authenticator and without anonymous clients the settings are sound, and of little use."""
+    """Without an authenticator and without anonymous clients the settings are valid, and of little use."""
     done = run_command("check", "-P", "no:anonymous")
 
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""From settings to a running service: the steps that `kinmqtt run`, `kinmqtt check` and `twistd kinmqtt` share."""
+"""Builds the service from the settings: shared by `kinmqtt run`, `kinmqtt check` and `twistd kinmqtt`."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from kinmqtt.settings.machine import raise_open_file_limit, this_machine
 from kinmqtt_spi.values import NodeIdentity
 
 SELECT: Final = "SelectReactor"
-"""The reactor that can't have files whose numbers are above 1,024."""
+"""The reactor that does not support file descriptors above 1,024."""
 
 
 def version() -> str:
-    """The version of the core that is installed."""
+    """Return the version of the installed core."""
     try:
         return distribution_version("kinmqtt-core")
     except PackageNotFoundError:
@@ -43,12 +43,12 @@ def version() -> str:
 
 
 def reactor_kind(reactor: Any) -> str:
-    """The name of a reactor's event loop: ``asyncio`` where asyncio libraries can live in plugins."""
+    """Return the name of a reactor's event loop: ``asyncio`` if plugins can use asyncio libraries."""
     return "asyncio" if hasattr(reactor, "_asyncioEventloop") else type(reactor).__name__
 
 
 def build_manager(settings: Settings, reactor: Any) -> PluginManager:
-    """Discover and choose plugins; raises :class:`~kinmqtt_spi.errors.AssemblyError`."""
+    """Find and choose plugins. Raises :class:`~kinmqtt_spi.errors.AssemblyError`."""
     candidates = [*installed_candidates(), *builtin_candidates()]
     return PluginManager(choose(candidates, settings.selection), settings.selection, reactor_kind(reactor))
 
@@ -95,10 +95,10 @@ def build_service(settings: Settings, reactor: Any, denials: DenialLogger | None
 
 
 def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor: Any) -> list[str]:
-    """Three lines that say what the broker is and what it lets pass, and one more where that may surprise."""
+    """Return the log lines at the start: three on the broker, its listeners and its limits, and remarks."""
     where = ", ".join(listener.summary for listener in listeners)
     anonymous = "anonymous" in assembly.manager.active
-    who = "anonymous clients are let in" if anonymous else "clients must authenticate"
+    who = "anonymous clients are accepted" if anonymous else "clients must authenticate"
     return [
         f"kinmqtt {version()} on {platform.python_implementation()} {platform.python_version()}, "
         f"{reactor_kind(reactor)} reactor{' on uvloop' if owning_loop(reactor) else ''}",
@@ -110,7 +110,7 @@ def introduction(assembly: Assembly, listeners: Sequence[ListenerPort], reactor:
 
 
 def limits_in_words(assembly: Assembly) -> str:
-    """What holds of the limits that follow from the machine, and what they follow from."""
+    """Describe the limits that depend on the machine, and the machine's memory and open files."""
     machine = assembly.machine()
     memory = "unknown memory" if machine.memory_bytes is None else f"{size_in_words(machine.memory_bytes)} of memory"
     files = "any number of" if machine.open_files is None else machine.open_files
@@ -122,7 +122,7 @@ def limits_in_words(assembly: Assembly) -> str:
 
 
 def _kept(assembly: Assembly) -> str:
-    """Where state is kept: in a directory, by other plugins, or nowhere."""
+    """Describe where state is stored: in a directory, by other plugins, or in memory."""
     families: dict[str, list[str]] = {}
     for family, plugin in assembly.providers.items():
         if family in PERSISTENT_DEFAULTS:
@@ -134,7 +134,7 @@ def _kept(assembly: Assembly) -> str:
     if len(families) == 1:
         plugin = next(iter(families))
         return f"state is kept {places.get(plugin, f'by {plugin}')}"
-    # Those that a plugin was installed for come first.
+    # Families of installed plugins come first.
     told = sorted(families, key=lambda plugin: plugin in places)
     return "state is kept " + ", ".join(
         f"{places.get(plugin, f'by {plugin}')} ({', '.join(families[plugin])})" for plugin in told
