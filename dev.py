@@ -32,7 +32,7 @@ CHECKS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
 SITE = ("sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs")
 """Makes the documentation's site in the folder that follows, with warnings as errors."""
 
-COMPILED_PARTS = ("broker", "mqtt", "net", "harness", "corpus", "test_twin.py")
+COMPILED_PARTS = ("broker", "mqtt", "net", "test_twin.py")
 COMPILED_TESTS = tuple("core/tests/" + name for name in COMPILED_PARTS)
 """The tests of compiled modules, and of brokers made of them."""
 

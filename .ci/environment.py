@@ -36,7 +36,7 @@ def read_stamp(path: str = STAMP) -> dict[str, str]:
     try:
         with open(path) as file:
             return dict(json.load(file))
-    except (OSError, ValueError):
+    except (OSError, TypeError, ValueError):
         return {}
 
 

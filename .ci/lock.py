@@ -25,7 +25,7 @@ HEAD = """\
 
 
 def main(options: list[str]) -> int:
-    """Write the file; the exit status is uv's."""
+    """Write the file; returns uv's exit status, or 1 if it resolved nothing."""
     with tempfile.TemporaryDirectory() as folder:
         uv = shutil.which("uv") or installed_uv(Path(folder))
         # Without the old constraints, which requirements.txt names: they would be the result.
@@ -34,9 +34,15 @@ def main(options: list[str]) -> int:
         command = [uv, "pip", "compile", "--universal", "--python-version", OLDEST, "--quiet", "--no-header"]
         command += ["--no-annotate", "--no-emit-index-url", *options, str(requirements)]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if done.returncode == 0:
-        (ROOT / "constraints.txt").write_text(HEAD + "\n".join(locked(done.stdout)) + "\n", encoding="utf-8")
-    return done.returncode
+    if done.returncode:
+        return done.returncode
+    versions = locked(done.stdout)
+    if not versions:
+        # An option such as --help makes uv print something else, and succeed.
+        print("lock: uv resolved no versions; constraints.txt is unchanged", file=sys.stderr)
+        return 1
+    (ROOT / "constraints.txt").write_text(HEAD + "\n".join(versions) + "\n", encoding="utf-8")
+    return 0
 
 
 def installed_uv(folder: Path) -> str:

@@ -112,7 +112,10 @@ def can_make_venv() -> bool:
 
 def compiler() -> str:
     """Return the C compiler that extension modules of this Python are built with."""
-    return str(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    for command in (os.environ.get("CC"), sysconfig.get_config_var("CC"), "cc"):
+        if command and command.strip():
+            return command.split()[0]
+    return "cc"
 
 
 def has_libc_headers() -> bool:

@@ -440,3 +440,19 @@ def test_help_names_every_command(dev: Any) -> None:
     named = re.findall(r"^  ([a-z]+) ", dev.HELP, re.MULTILINE)
 
     assert sorted(named) == sorted([*dev.COMMANDS, "help"])
+
+
+@pytest.mark.parametrize("text", ["", "null", "1", "[1]", '{"python"'])
+def test_a_stamp_that_is_damaged_counts_as_none(dev: Any, tmp_path: Path, text: str) -> None:
+    """The next command installs anew."""
+    stamp = tmp_path / "stamp.json"
+    stamp.write_text(text, encoding="utf-8")
+
+    assert dev.environment.read_stamp(str(stamp)) == {}
+
+
+def test_an_empty_name_of_a_compiler_is_passed_over(dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CC=" " is what some shells leave behind."""
+    monkeypatch.setenv("CC", " ")
+
+    assert dev.packages.compiler().strip()
