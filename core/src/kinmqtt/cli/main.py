@@ -125,8 +125,8 @@ def _add_explain(commands: Any) -> None:
     explain.add_argument("--address", default="127.0.0.1", help="the client's address (default: %(default)s)")
     explain.add_argument("--listener", metavar="NAME", help="the listener it connects to (default: the first)")
     explain.add_argument("--mqtt", type=int, choices=(3, 4, 5), default=5, help="the protocol level (default: 5)")
-    explain.add_argument("--qos", type=int, choices=(0, 1, 2), default=0)
-    explain.add_argument("--retain", action="store_true")
+    explain.add_argument("--qos", type=int, choices=(0, 1, 2), default=0, help="the QoS (default: 0)")
+    explain.add_argument("--retain", action="store_true", help="the message is to be retained")
     actions = explain.add_mutually_exclusive_group()
     for action, metavar, summary in (
         ("connect", None, "whether it may connect (the default question)"),

@@ -1,4 +1,7 @@
-"""Times the steps of coroutines: between two awaits a coroutine blocks the event loop."""
+"""Times the steps of coroutines: between two awaits a coroutine blocks the event loop.
+
+:class:`kinmqtt.hooks.calls.Call` times the call itself, and wraps a coroutine that it returns in this.
+"""
 
 from __future__ import annotations
 

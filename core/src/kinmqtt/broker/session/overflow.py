@@ -44,11 +44,11 @@ def is_queued(action: OverflowAction) -> bool:
 def decide(runtime: Runtime, session: QueueOwner, publication: Publication, is_empty: bool) -> OverflowAction:
     """Choose the action for a new message when the queue is full; a message that is not queued is dropped here.
 
-    ``is_empty``: this queue has no messages, so all queues together are full.
+    ``is_empty``: this queue has no messages, so a total is full: that of all clients, or of this one's user.
     """
     message = publication.stored
     policy = _policy(runtime, session, message)
-    # If only the sum of all queues is too large, this one may have no message to drop instead.
+    # If only a total is too large, this queue may have no message to drop instead.
     if not is_empty:
         if policy is _DROP_OLDEST:
             return _QUEUE_DROPPING_OLDEST

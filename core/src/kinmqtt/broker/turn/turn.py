@@ -163,8 +163,9 @@ class Turn:
     def packets_for(self, outbox: Outbox) -> list[bytes]:
         """Returns an outbox's packet list, to which the caller must append.
 
-        An outbox is in :attr:`dirty` exactly while its list is not empty. This method ensures it;
-        :meth:`kinmqtt.broker.routing.fanout.Fanout` does the same in its loop over many.
+        An outbox whose list is not empty is in :attr:`dirty`. This method ensures it, and so does the loop over many
+        in :class:`kinmqtt.broker.routing.fanout.Fanout`. An outbox that is flushed before the turn ends may be there
+        twice: the second flush sends what came after the first.
         """
         packets = outbox.packets
         if not packets:
