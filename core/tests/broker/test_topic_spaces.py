@@ -251,7 +251,7 @@ def test_claims_come_too_late_in_a_running_broker() -> None:
     controller = Controller()
     House(plugins={"controller": controller})
 
-    with pytest.raises(RuntimeError, match="'controller' claims topics when the broker is assembled"):
+    with pytest.raises(RuntimeError, match="'controller' can claim topics only before the broker is assembled"):
         controller.context.claim_topics("$late/#")
 
 

@@ -843,7 +843,7 @@ def test_afterwards_waits_for_the_turns_before() -> None:
     desk.queues.writes.slow = True
     desk.gather("a")
     desk.gather("b")
-    desk.gather("nothing to keep", kept=False)
+    desk.gather("nothing to keep", persistent=False)
 
     desk.queues.writes.pending.rotate(1)
     desk.queues.writes.answer()
