@@ -8,6 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from core_harness.house import House, Peer, Trusting
+from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, V31, V311, ConnectWill, DisconnectPacket, Publish
 from kinmqtt_spi import NO_PROPERTIES, Properties, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
@@ -69,6 +70,41 @@ def test_a_disconnect_deletes_the_will(version: int, kept: bool) -> None:
     house.connect("c", version)
 
     assert sub.messages == []
+
+
+class SlowAuthorizer:
+    """Answers later whether a client may publish."""
+
+    def __init__(self) -> None:
+        self.answers: list[Deferred[Decision]] = []
+
+    @hookimpl
+    def authorize(self, request: AuthorizationRequest) -> Decision | Deferred[Decision]:
+        """Allow subscriptions; answer about the rest when the test does."""
+        if request.action is not Action.PUBLISH:
+            return ALLOW
+        self.answers.append(Deferred())
+        return self.answers[-1]
+
+
+@pytest.mark.parametrize("end", ["lost", "taken over"])
+@pytest.mark.parametrize(("reason", "wills"), [(ReasonCode.SUCCESS, 0), (ReasonCode.DISCONNECT_WITH_WILL, 1)])
+def test_a_disconnect_that_waits_behind_a_publish_is_carried_out(end: str, reason: ReasonCode, wills: int) -> None:
+    """A DISCONNECT that was received counts, although the connection ends before its turn comes [MQTT-3.14.4-3]."""
+    house = House(plugins={"slow": SlowAuthorizer()})
+    sub = heir(house)
+    client = house.connect("c", V5, will=will())
+    publishes = [encode(Publish.build(topic, b"x"), V5) for topic in ("slow", "next")]
+    client.send_bytes(b"".join((*publishes, encode(DisconnectPacket(reason), V5))))
+    assert not client.closed
+
+    if end == "lost":
+        client.drop()
+    else:
+        house.connect("c", V5)
+    house.advance(5)
+
+    assert len(sub.messages) == wills
 
 
 @pytest.mark.parametrize(

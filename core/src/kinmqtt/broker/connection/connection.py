@@ -123,6 +123,7 @@ class Connection(Writer):
             # Packets already received are handled in their turn first; one of them may be a DISCONNECT.
             self._lost_reason = text
             return
+        self._handle_waiting_disconnect()
         if self._disconnect_reason is not None:
             self._finish_disconnect()
         elif self.state is not State.CLOSED:
@@ -229,6 +230,16 @@ class Connection(Writer):
         batch.after_commit.append(self._finish_disconnect)
         batch.on_commit_failed.append(lambda reason: self._finish_disconnect())
 
+    def _handle_waiting_disconnect(self) -> None:
+        """Handle a DISCONNECT behind packets that will not be handled: it deletes the will (MQTT-3.14.4-3)."""
+        last = self.gate.last_waiting
+        if last is None or not self._is_accepted_client or last[0][0] >> 4 != PacketType.DISCONNECT:
+            return
+        try:
+            self._handlers[PacketType.DISCONNECT](self, *last)
+        except RemoteError as error:
+            self.refuse(error)
+
     def _finish_disconnect(self) -> None:
         """Close after DISCONNECT; the will is published only if the reason asks for it (MQTT-3.14.4-3)."""
         reason = self._disconnect_reason
@@ -254,6 +265,7 @@ class Connection(Writer):
     def taken_over(self, by: Client | None) -> None:
         """Disconnect because another connection uses this client id now (MQTT-3.1.4-3)."""
         session = self.session
+        self._handle_waiting_disconnect()
         self.fail(ReasonCode.SESSION_TAKEN_OVER, "the client id was taken over by another connection")
         hooks = self.runtime.hooks
         if session is not None and by is not None and hooks.session_taken_over.active:

@@ -212,6 +212,13 @@ class ReadGate:
         waiting = _size_of(self.held) + _size_of(self.beyond)
         return self.pending_bytes + waiting + (0 if rest is None else _size_of(rest.frames))
 
+    @property
+    def last_waiting(self) -> Frame | None:
+        """The last of the waiting packets; ``None`` if none waits."""
+        if self.held:
+            return self.held[-1]
+        return self.rest.frames[-1] if self.rest is not None and self.rest.frames else None
+
     def forget(self) -> None:
         """Discard all waiting packets."""
         self.rest = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 from twisted.internet.defer import Deferred
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from kinmqtt.broker.connection.handler_table import HandlerTable
     from kinmqtt.broker.services import Services
     from kinmqtt.broker.session.session import Session
-
-_PUBREC: Final = PacketType.PUBREC << 4
-_PUBREL: Final = PacketType.PUBREL << 4 | 2
 
 
 class Writer(Reader):
@@ -65,14 +62,13 @@ class Writer(Reader):
         self.send(data)
         return True
 
-    def send_acknowledgement(self, packet: bytes) -> None:
-        """Send an acknowledgement that waited for a commit."""
+    def send_acknowledgement(self, packet: bytes, completes: bool) -> None:
+        """Send an acknowledgement that waited for a commit; ``completes``: it is the last one for its message."""
         if self.is_closed():
             return
-        sort = packet[0]
-        if sort != _PUBREL and (sort != _PUBREC or (packet[1] > 2 and packet[4] >= 0x80)):
-            # A PUBREL for a message of an earlier connection (section 4.9) was not counted here: stay at 0.
-            self.unacknowledged = max(0, self.unacknowledged - 1)
+        if completes and self.unacknowledged:
+            # 0 for a PUBREL whose message came on an earlier connection: it was not counted here (section 4.9).
+            self.unacknowledged -= 1
         self.send(packet)
 
     def withhold_acknowledgement(self, reason: ReasonCode) -> None:

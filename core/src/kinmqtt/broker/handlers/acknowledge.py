@@ -65,7 +65,7 @@ def _acknowledged(
         session.released(delivery)
         if session.persistent:
             turn.batch.queue.append(queue.Release(session.client_id, session.epoch, delivery.sequence))
-    turn.acknowledge(connection, pubrel_packet(connection.version, packet_id, _SUCCESS))
+    turn.acknowledge(connection, pubrel_packet(connection.version, packet_id, _SUCCESS), completes=False)
     return None
 
 
@@ -90,7 +90,6 @@ def pubrel(connection: Connection, frame: bytes, body: int) -> bool | None:
     if reason is _SUCCESS or connection.version != V5:
         answer = success(PacketType.PUBCOMP, packet_id)
     else:
-        connection.unacknowledged += 1  # Balances the decrement on sending: this identifier was not counted.
         answer = with_reason(PacketType.PUBCOMP, packet_id, reason)
-    turn.acknowledge(connection, answer)
+    turn.acknowledge(connection, answer, completes=reason is _SUCCESS)
     return None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from kinmqtt.broker.connection.authentication import Authentication
-from kinmqtt.broker.handlers.connack import Refused, or_refuse
 from kinmqtt.broker.handlers.open_session import conclude, identity_of, notify_refused
 from kinmqtt.broker.handlers.plugin_answers import while_connected
+from kinmqtt.broker.handlers.refusal import Refused, or_refuse
 from kinmqtt.hooks.awaitables import run
 from kinmqtt.hooks.dispatch import HookVerdict
 from kinmqtt.mqtt.codec import decode

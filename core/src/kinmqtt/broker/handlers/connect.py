@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from kinmqtt.broker.connection.authentication import Authentication
 from kinmqtt.broker.handlers.authenticate import exchange
-from kinmqtt.broker.handlers.connack import Refused, or_refuse, refused_by_plugin
 from kinmqtt.broker.handlers.open_session import conclude
 from kinmqtt.broker.handlers.plugin_answers import while_connected
+from kinmqtt.broker.handlers.refusal import Refused, or_refuse, refused_by_plugin
 from kinmqtt.broker.message.names import check_names
 from kinmqtt.hooks.awaitables import run
 from kinmqtt.mqtt.codec import decode, peek_version

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
+from mypy_extensions import mypyc_attr
 from twisted.logger import Logger
 
 from kinmqtt.broker.connection.route import TopicRoute
@@ -58,6 +59,7 @@ _TOO_LONG: Final = ""
 """Marks a topic alias whose topic was too long: later messages with that alias are refused too."""
 
 
+@mypyc_attr(free_list_len=1)
 class IncomingPublish:
     """One PUBLISH and the state of its processing."""
 
@@ -164,7 +166,7 @@ class IncomingPublish:
         connection = self.connection
         packet = self.packet
         if packet.qos == 2 and packet.packet_id in self.session.incoming.packet_ids:
-            connection.runtime.turn.acknowledge(connection, success(_PUBREC, packet.packet_id))
+            connection.runtime.turn.acknowledge(connection, success(_PUBREC, packet.packet_id), completes=False)
             return False
         connection.unacknowledged += 1
         if connection.version == V5:
@@ -277,7 +279,9 @@ class IncomingPublish:
         if fanout is None or fanout.generation != services.fanouts.generation:
             route.refresh(services, connection.version)
             fanout = route.fanout
-        publication = Publication(packet, connection.version, self.session.publisher, runtime.now(), runtime.mint)
+        publication = Publication(
+            packet, connection.version, self.session.publisher, runtime.now(), runtime.message_ids
+        )
         if route.intercept is not None:
             self.publication = publication
             outcome = route.intercept(self.session.client, publication.message)
@@ -386,7 +390,7 @@ class IncomingPublish:
             answer = success(packet_type, packet.packet_id)
         else:
             answer = with_reason(packet_type, packet.packet_id, reason)
-        connection.runtime.turn.acknowledge(connection, answer)
+        connection.runtime.turn.acknowledge(connection, answer, completes=packet.qos == 1)
 
     def _open_inbound(self) -> None:
         """Record the identifier of an accepted QoS 2 message to detect duplicates; written with its deliveries."""
@@ -416,13 +420,12 @@ class IncomingPublish:
                 connection.runtime.turn.batch.queue.append(
                     queue.InboundClose(session.client_id, session.epoch, packet.packet_id)
                 )
-        connection.runtime.turn.acknowledge(connection, self._refusal(packet_type, reason, text))
+        connection.runtime.turn.acknowledge(connection, self._refusal(packet_type, reason, text), completes=True)
 
     def _refusal(self, packet_type: PacketType, reason: ReasonCode, text: str) -> bytes:
         """Returns an acknowledgement, with a reason string if the client wants it and it fits (MQTT-3.4.2-2)."""
         connection = self.connection
         packet_id = self.packet.packet_id
-        # Cut so that the remaining length is one byte: send_acknowledgement() reads fixed offsets.
         properties = connection.reason_string(text.encode()[:LONGEST_REASON_BYTES].decode(errors="ignore"))
         if properties:
             made = encode((Puback if packet_type is _PUBACK else Pubrec)(packet_id, reason, properties), V5)

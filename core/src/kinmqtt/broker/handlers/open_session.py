@@ -9,8 +9,9 @@ from attrs import evolve
 
 from kinmqtt.broker import event_log as events
 from kinmqtt.broker.connection import connection_log
-from kinmqtt.broker.handlers.connack import Refused, connack_properties, refused_by_plugin
+from kinmqtt.broker.handlers.connack import connack_properties
 from kinmqtt.broker.handlers.plugin_answers import while_connected
+from kinmqtt.broker.handlers.refusal import Refused, refused_by_plugin
 from kinmqtt.broker.handlers.subscribe import subscribe_initially
 from kinmqtt.broker.ownership.capacity import CapacityExceeded, MemoryShort
 from kinmqtt.broker.ownership.client_id_reuse import SessionOfAnotherUser

@@ -88,7 +88,7 @@ class Batch:
         """When the commit began, in seconds of a monotonic clock."""
         self.drops: dict[str, dict[str, Any]] = {}
         """By client id: the data of the event about messages that its queue dropped in this turn."""
-        self.acknowledgements: list[tuple[Peer, bytes]] = []
+        self.acknowledgements: list[tuple[Peer, bytes, bool]] = []
         self.unfinished_publishers: list[Peer] = []
         """Publishers of a message delivered partly in this turn and acknowledged in a later one."""
         self.sends: list[tuple[Recipient, int, Delivery]] = []

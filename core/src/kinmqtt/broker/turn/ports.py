@@ -53,8 +53,8 @@ class Peer(BufferOwner):
         """Send a packet with this turn's output."""
         raise NotImplementedError
 
-    def send_acknowledgement(self, packet: bytes) -> None:
-        """Send an acknowledgement that waited for a commit."""
+    def send_acknowledgement(self, packet: bytes, completes: bool) -> None:
+        """Send an acknowledgement that waited for a commit; ``completes``: it is the last one for its message."""
         raise NotImplementedError
 
     def withhold_acknowledgement(self, reason: ReasonCode) -> None:

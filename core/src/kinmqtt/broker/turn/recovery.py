@@ -127,11 +127,12 @@ class Recovery:
             if connection.is_of(publishers):
                 attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
         acknowledgements, batch.acknowledgements = batch.acknowledgements, []
-        for connection, packet in acknowledgements:
+        for acknowledgement in acknowledgements:
+            connection = acknowledgement[0]
             if connection.is_of(publishers):
                 attempt(partial(connection.withhold_acknowledgement, ELSEWHERE))
             else:
-                batch.acknowledgements.append((connection, packet))
+                batch.acknowledgements.append(acknowledgement)
         taken_over: dict[str, list[QueueWrite]] = {}
         for write in batch.queue:
             if isinstance(write, InboundOpen) and write.client_id in publishers:
@@ -160,7 +161,8 @@ class Recovery:
         if not isinstance(reason, ReasonCode):  # Errors of other libraries may have a reason too.
             reason = ReasonCode.SERVER_UNAVAILABLE
         self.await_retry(batch)
-        for connection in (*batch.unfinished_publishers, *(connection for connection, _ in batch.acknowledgements)):
+        acknowledged = (connection for connection, _, _ in batch.acknowledgements)
+        for connection in (*batch.unfinished_publishers, *acknowledged):
             attempt(partial(connection.withhold_acknowledgement, reason))
         failed: dict[str, list[QueueWrite]] = {}
         for write in batch.queue:

@@ -172,9 +172,12 @@ class Turn:
             self.dirty.append(outbox)
         return packets
 
-    def acknowledge(self, connection: Peer, packet: bytes) -> None:
-        """Send an acknowledgement when this turn's writes are committed."""
-        self.batch.acknowledgements.append((connection, packet))
+    def acknowledge(self, connection: Peer, packet: bytes, *, completes: bool) -> None:
+        """Send an acknowledgement when this turn's writes are committed.
+
+        ``completes``: it is the last one for a message of the client, which may then send another (section 4.9).
+        """
+        self.batch.acknowledgements.append((connection, packet, completes))
 
     @property
     def commits_under_way(self) -> int:
@@ -368,9 +371,9 @@ class Turn:
         if batch.late:
             for session in batch.queued:
                 session.wants_pump()
-        for connection, packet in batch.acknowledgements:
+        for connection, packet, completes in batch.acknowledgements:
             try:
-                connection.send_acknowledgement(packet)
+                connection.send_acknowledgement(packet, completes)
             except Exception:
                 log.failure("an acknowledgement could not be sent")
         for call in batch.after_commit:
