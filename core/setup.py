@@ -44,6 +44,7 @@ COMPILED = (
     "kinmqtt/broker/keepalive.py",
     "kinmqtt/broker/limiting.py",
     "kinmqtt/broker/message/delivery.py",
+    "kinmqtt/broker/message/message_ids.py",
     "kinmqtt/broker/message/publication.py",
     "kinmqtt/broker/overload.py",
     "kinmqtt/broker/routing/deliver.py",

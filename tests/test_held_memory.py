@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from kinmqtt.broker.message.message_ids import MessageIds
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.packets import V5, Publish, Subscribe, SubscribeRequest
@@ -35,6 +36,7 @@ NONE: Final = Properties()
 
 PUBLISHER: Final = Publisher("client", "user")
 _number: Final = count(1_000_000).__next__
+_IDS: Final = MessageIds(2**63 + 5)
 
 
 def traced(work: Callable[[], object]) -> int:
@@ -66,7 +68,7 @@ def received(topic: str, payload: bytes = b"", properties: Properties = NONE) ->
     publish = decode(packet, body + 1, V5)
     assert isinstance(publish, Publish)
     at = 1.7e9 + _number() / 1000
-    return Publication(publish, V5, PUBLISHER, at, lambda: MessageId(2**63 + 5, _number())).stored
+    return Publication(publish, V5, PUBLISHER, at, _IDS).stored
 
 
 # Messages

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from core_harness.house import House, Peer
 from core_harness.strategies import payloads, properties, publishes, qos, topics, versions
+from kinmqtt.broker.message.message_ids import MessageIds
 from kinmqtt.broker.message.publication import NOT_FORWARDED, Publication
 from kinmqtt.mqtt.codec import decode, encode
 from kinmqtt.mqtt.framing import Framer
 from kinmqtt.mqtt.packets import V5, PacketType, Publish, Subscribe, SubscribeRequest
 from kinmqtt_spi import NO_PROPERTIES, Properties
-from kinmqtt_spi.values import MessageId, Publisher
+from kinmqtt_spi.values import Publisher
 
 PACKET_ID = 0x1234
 
@@ -31,7 +32,7 @@ def received(data: bytes, version: int) -> Publish:
 def made_of(packet: Publish, version: int) -> Publication:
     """What the broker makes of a PUBLISH; an alias has been resolved by then."""
     packet.topic = packet.topic or "resolved"
-    return Publication(packet, version, Publisher("p", None), 0.0, lambda: MessageId(1, 1))
+    return Publication(packet, version, Publisher("p", None), 0.0, MessageIds(1))
 
 
 def passed_on(packet: Publish, version: int) -> Properties:
@@ -149,7 +150,7 @@ def test_properties_go_on_in_the_order_in_which_they_came() -> None:
 def test_a_publication_counts_the_same_whatever_is_made_of_it(properties: Properties) -> None:
     """Before and after a message is made, and once it rests: else what is taken off is not what was put on."""
     publish = received(encode(Publish.build("t", b"x" * 1000, 1, packet_id=7, properties=properties), V5), V5)
-    publication = Publication(publish, V5, Publisher("c"), 1.0, lambda: MessageId(1, 1))
+    publication = Publication(publish, V5, Publisher("c"), 1.0, MessageIds(1))
     parts = publication.parts(V5, 1, False)
 
     sizes = [publication.size_bytes]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 
 from kinmqtt.broker.accounts import Accounts
 from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.log_lines import LogLines
+from kinmqtt.broker.message.message_ids import MessageIds
 from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.slow_consumers import SlowConsumers
 from kinmqtt.broker.statistics import Statistics
@@ -18,7 +18,7 @@ from kinmqtt.broker.turn.turn import Turn
 from kinmqtt.hooks.registry import Hooks
 from kinmqtt.settings import BrokerSettings, LimitSettings
 from kinmqtt_spi.services.plugin import Clock
-from kinmqtt_spi.values import Message, MessageId, NodeIdentity
+from kinmqtt_spi.values import Message, NodeIdentity
 
 
 class QueueTotals:
@@ -35,7 +35,6 @@ class Runtime:
     """The settings, services and helpers that sessions, connections and the router share."""
 
     __slots__ = (
-        "_counter",
         "accounts",
         "buffers",
         "clock",
@@ -43,6 +42,7 @@ class Runtime:
         "hooks",
         "limits",
         "log_lines",
+        "message_ids",
         "node",
         "notifies_acknowledged",
         "notifies_delivered",
@@ -79,6 +79,7 @@ class Runtime:
         self.settings = settings
         self.limits = limits
         self.node = node
+        self.message_ids = MessageIds(node.uid)
         self.clock = clock
         self.hooks = hooks
         self.statistics = statistics
@@ -103,7 +104,6 @@ class Runtime:
         self.accounts = Accounts()
         self.refuses = False
         """Whether memory is so short that new subscriptions and persistent sessions are refused."""
-        self._counter = count(1).__next__
 
     def now(self) -> float:
         """Returns the time of this turn, in seconds since the epoch; messages of one read have one time."""
@@ -116,10 +116,6 @@ class Runtime:
         """Count this turn's discarded messages now, for counters read before its end."""
         self.offline.flush()
         self.congested.flush()
-
-    def mint(self) -> MessageId:
-        """Returns a new message id."""
-        return MessageId(self.node.uid, self._counter())
 
     def drop(self, client_id: str, message: Message, why: str) -> None:
         """Count a message dropped for a client, and notify plugins."""

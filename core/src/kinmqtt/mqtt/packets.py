@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Final, TypeAlias
 
 from attrs import field, frozen
+from mypy_extensions import mypyc_attr
 
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
 from kinmqtt_spi.reasons import ReasonCode
@@ -189,6 +190,7 @@ class Auth:
     properties: Properties = field(default=NO_PROPERTIES, repr=_show_properties)
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Publish:
     """An application message (section 3.3): the hot packet, and therefore written by hand.
 

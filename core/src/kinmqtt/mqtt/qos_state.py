@@ -11,6 +11,8 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from kinmqtt.mqtt.errors import LocalError, ProtocolError
 from kinmqtt.mqtt.packets import PacketType
 from kinmqtt_spi.reasons import ReasonCode
@@ -92,6 +94,7 @@ def written_id(packet_id: int) -> bytes:
     return page[packet_id & 0xFF]
 
 
+@mypyc_attr(acyclic=True)  # Never part of a reference cycle: the garbage collector need not look at it.
 class Flight:
     """An inflight message; only its stage is used here."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from mypy_extensions import mypyc_attr
+
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.mqtt.qos_state import AWAITS_PUBACK, AWAITS_PUBREC, Flight
 from kinmqtt_spi.services.queue import Entry, entry_bytes
 
 
+@mypyc_attr(acyclic=True)
 class Delivery(Flight):
     """A delivery in the inflight window."""
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
+from typing import Final
 
+from mypy_extensions import mypyc_attr
+
+from kinmqtt.broker.message.message_ids import MessageIds
 from kinmqtt.mqtt.codec.properties import written_properties
 from kinmqtt.mqtt.codec.publish import publish_without_payload
 from kinmqtt.mqtt.packets import V5, PacketType, Publish
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties, text_bytes
-from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, make_message
+from kinmqtt_spi.values import MESSAGE_BYTES, Message, Publisher, make_message
 
 NOT_FORWARDED = ("topic_alias", "subscription_identifier")
 """PUBLISH properties that apply to one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
 
+_NO_IDS: Final = MessageIds(0)
+"""For publications of messages, which have their ids."""
 
+
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Publication:
     """An accepted PUBLISH packet, or a message from another source, with the bytes shared by its deliveries.
 
@@ -22,8 +29,8 @@ class Publication:
     """
 
     __slots__ = (
+        "_ids",
         "_message",
-        "_mint",
         "_parts",
         "_parts_key",
         "_parts_others",
@@ -44,7 +51,7 @@ class Publication:
         frame_version: int,
         publisher: Publisher,
         received_at: float,
-        mint: Callable[[], MessageId],
+        ids: MessageIds,
     ) -> None:
         """``frame_version`` is the protocol version of ``publish.frame``; 0 if it is not a whole packet."""
         self.publish = publish
@@ -56,7 +63,7 @@ class Publication:
         self.expires_at: float | None = None
         self.in_flight = 0
         """The number of connected clients to which it is in flight."""
-        self._mint = mint
+        self._ids = ids
         self._message: Message | None = None
         self._parts: tuple[bytes, bytes] | None = None
         self._parts_key = 0
@@ -81,7 +88,7 @@ class Publication:
             packet_id=1 if message.qos else 0,
             properties=message.properties,
         )
-        publication = cls(publish, 0, message.publisher, message.received_at, lambda: message.id)
+        publication = cls(publish, 0, message.publisher, message.received_at, _NO_IDS)
         publication.expires_at = message.expires_at
         publication._message = message
         publication._payload = message.payload
@@ -145,7 +152,7 @@ class Publication:
             publish.retain,
             properties if properties is NO_PROPERTIES else properties.without(*NOT_FORWARDED),
             self.publisher,
-            self._mint(),
+            self._ids.mint(),
             self.received_at,
             self.expires_at,
             frame,

@@ -168,4 +168,4 @@ class MessagePublisher:
             return message
         now = self._runtime.clock.now()
         interval = message.properties.message_expiry_interval
-        return message.received(self._runtime.mint(), now, None if interval is None else now + interval)
+        return message.received(self._runtime.message_ids.mint(), now, None if interval is None else now + interval)

@@ -122,7 +122,7 @@ class Retained:
         """Store a plugin's value, or delete it if it is ``None``, with this turn's writes."""
         runtime = self._runtime
         message = Message(f"{PLUGIN_VALUES_PREFIX}{plugin}/{key}", value or b"", 1, True)
-        self._put(message.received(runtime.mint(), runtime.clock.now(), None))
+        self._put(message.received(runtime.message_ids.mint(), runtime.clock.now(), None))
         runtime.turn.touch()
 
     async def has_value(self, plugin: str, key: str) -> bool:

@@ -1,0 +1,25 @@
+"""Message ids: unique in a cluster, because each node has a uid of its own."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from mypy_extensions import mypyc_attr
+
+from kinmqtt_spi.values import MessageId
+
+
+@mypyc_attr(acyclic=True)
+class MessageIds:
+    """Mints the ids of one node's messages."""
+
+    __slots__ = ("_counter", "_uid")
+
+    def __init__(self, uid: int) -> None:
+        """``uid`` is the node's: see :class:`~kinmqtt_spi.services.plugin.NodeIdentity`."""
+        self._uid = uid
+        self._counter = count(1).__next__
+
+    def mint(self) -> MessageId:
+        """Returns a new message id."""
+        return MessageId(self._uid, self._counter())
