@@ -165,10 +165,15 @@ def settings(settings_class: type[Any]) -> Callable[[], str]:
         if isinstance(each.default, MachineDefault)
     }
     rows = [
-        (f"`{row.key}`", row.type, words.get(row.key) or f"`{row.default}`", row.help)
+        (f"`{row.key}`", row.type, words.get(row.key) or _shown(row.default), row.help)
         for row in describe(settings_class)
     ]
     return lambda: table(("key", "type", "default", "meaning"), rows)
+
+
+def _shown(default: str) -> str:
+    """A default as a cell: without one, the meaning says what applies."""
+    return default if default in ("", "required") else f"`{default}`"
 
 
 def flags(suite: type[Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinmqtt_spi.export import FORMAT, HEADER, ExportError, read_export
+from kinmqtt_spi.export import FORMAT, HEADER, MAX_EPOCH, ExportError, read_export
 from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
@@ -57,6 +57,7 @@ def test_a_queue_is_restored() -> None:
     """With what is in flight, open identifiers, and the last number although its entry is gone."""
     contents = read_export(
         export(
+            {"kind": "epochs", "floor": 3},
             QUEUE,
             {"kind": "inflight", "client_id": "a", **to_plain(SENT)},
             {"kind": "queued", "client_id": "a", **to_plain(QUEUED)},
@@ -88,3 +89,27 @@ def test_an_error_names_the_line(lines: list[bytes], text: str) -> None:
         read_export(lines)
 
     assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("owner", [{"kind": "epochs", "floor": 2}, SESSION], ids=["floor", "session"])
+def test_a_queue_that_no_owner_could_write_to_is_refused(owner: Any) -> None:
+    """Its epoch is higher than that of the session, or than the floor: each write of an owner would be fenced."""
+    line = {"kind": "session", "epoch": 2, "session": to_plain(SESSION)} if owner is SESSION else owner
+
+    with pytest.raises(ExportError, match=r"^line 2: epoch: 3 is higher than .* of 'a' .*; expected at most 2$"):
+        read_export(export(QUEUE, line))
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ({"kind": "epochs", "floor": MAX_EPOCH + 1}, "floor: expected a whole number up to"),
+        ({"kind": "session", "epoch": MAX_EPOCH + 1, "session": to_plain(SESSION)}, "epoch: expected a whole number"),
+        ({**QUEUE, "inbound": [4, 9, 4]}, r"inbound\[2\]: 4 is there already"),
+    ],
+    ids=["floor", "session", "inbound"],
+)
+def test_what_leaves_no_room_or_is_there_twice_is_refused(line: dict[str, Any], text: str) -> None:
+    """An epoch after which no later one can come, and an identifier that is open twice."""
+    with pytest.raises(ExportError, match=f"^line 2: {text}"):
+        read_export(export(line))

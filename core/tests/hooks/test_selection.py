@@ -98,6 +98,20 @@ def test_an_unknown_name_like_no_other_gets_other_advice() -> None:
         choose(CANDIDATES, Selection(order=("postgres",)))
 
 
+def test_all_mistakes_are_told_at_once() -> None:
+    """One start is enough to learn of every name to mend."""
+    selection = Selection(order=("ldab", "ldap"), disabled=frozenset({"ldap", "postgres"}))
+
+    with pytest.raises(AssemblyError) as caught:
+        choose(CANDIDATES, selection)
+
+    assert str(caught.value).splitlines() == [
+        "no plugin named 'ldab' is installed; did you mean 'ldap'?",
+        "the settings both use and disable plugin 'ldap'; remove one of the two",
+        "no plugin named 'postgres' is installed; `kinmqtt plugins` lists the installed ones",
+    ]
+
+
 def test_the_place_of_a_name_is_told() -> None:
     """File, line and key stand before the message where they are known."""
     selection = Selection(order=("ldab",), places={"ldab": "kinmqtt.toml:3: plugins.order"})

@@ -40,6 +40,9 @@ _REMOVED: Final = Message("released")
 
 _OUT_OF_RANGE: Final = 1 << 63
 
+MAX_EPOCH: Final = 1 << 62
+"""The highest epoch that is accepted: each later claim of a session needs a higher one."""
+
 
 class ExportError(SpiError):
     """An export is malformed or incomplete. The text starts with the number of the line."""
@@ -99,7 +102,10 @@ class _Reader:
     def __init__(self) -> None:
         self._number = 0
         self._contents = Contents()
-        self._session_ids: set[str] = set()
+        self._session_epochs: dict[str, int] = {}
+        """Epochs of sessions, by client id."""
+        self._queue_lines: dict[str, int] = {}
+        """The line of each queue, by client id."""
         self._retained_topics: set[str] = set()
         self._packet_ids: dict[str, set[int]] = {}
         """Packet identifiers in flight, by client id."""
@@ -134,7 +140,19 @@ class _Reader:
                 if self._number > 1
                 else f'there is nothing to read: an export begins with {{"{HEADER}": {FORMAT}}}'
             )
+        self._check_epochs_of_queues()
         return self._contents
+
+    def _check_epochs_of_queues(self) -> None:
+        """Refuse a queue with a higher epoch than any owner of its client id has: nobody could write to it."""
+        for client_id, queue in self._contents.queues.items():
+            highest = max(self._session_epochs.get(client_id, 0), self._contents.epoch_floor)
+            if queue.epoch > highest:
+                self._number = self._queue_lines[client_id]
+                self._fail(
+                    f"epoch: {queue.epoch} is higher than that of the session of {client_id!r} and than the floor; "
+                    f"expected at most {highest}"
+                )
 
     def _fail(self, text: str) -> NoReturn:
         raise ExportError(f"line {self._number}: {text}") from None
@@ -172,15 +190,16 @@ class _Reader:
 
     def _take_epochs(self, plain: dict[str, Any]) -> None:
         _only(plain, "floor")
-        self._contents.epoch_floor = max(self._contents.epoch_floor, _whole(plain, "floor"))
+        self._contents.epoch_floor = max(self._contents.epoch_floor, _epoch(plain, "floor"))
 
     def _take_session(self, plain: dict[str, Any]) -> None:
         _only(plain, "epoch", "session")
         session = from_plain(StoredSession, _present(plain, "session"))
-        if session.client_id in self._session_ids:
+        if session.client_id in self._session_epochs:
             raise ValueError(f"session.client_id: {session.client_id!r} has a session already")
-        self._session_ids.add(session.client_id)
-        self._contents.sessions.append(OpenSession(_whole(plain, "epoch"), session))
+        epoch = _epoch(plain, "epoch")
+        self._session_epochs[session.client_id] = epoch
+        self._contents.sessions.append(OpenSession(epoch, session))
 
     def _take_queue(self, plain: dict[str, Any]) -> None:
         _only(plain, "client_id", "epoch", "last_sequence", "inbound")
@@ -193,8 +212,11 @@ class _Reader:
         for number, packet_id in enumerate(inbound):
             if not isinstance(packet_id, int) or isinstance(packet_id, bool) or not 0 < packet_id < 0x10000:
                 raise ValueError(f"inbound[{number}]: expected a whole number from 1 to 65535")
-        queue = ExportedQueue(_whole(plain, "epoch"), _whole(plain, "last_sequence"), inbound)
+            if packet_id in inbound[:number]:
+                raise ValueError(f"inbound[{number}]: {packet_id} is there already")
+        queue = ExportedQueue(_epoch(plain, "epoch"), _whole(plain, "last_sequence"), inbound)
         self._contents.queues[client_id] = queue
+        self._queue_lines[client_id] = self._number
 
     def _take_inflight(self, plain: dict[str, Any]) -> None:
         client_id, queue = self._queue_of(plain)
@@ -310,6 +332,14 @@ def _text(plain: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{name}: expected a string")
     return value
+
+
+def _epoch(plain: dict[str, Any], key: str) -> int:
+    """Returns the epoch under a key."""
+    epoch = _whole(plain, key)
+    if epoch > MAX_EPOCH:
+        raise ValueError(f"{key}: expected a whole number up to {MAX_EPOCH}, which leaves room for later epochs")
+    return epoch
 
 
 def _whole(plain: Mapping[str, Any], name: str, lowest: int = 0) -> int:

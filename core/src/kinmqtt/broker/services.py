@@ -68,7 +68,7 @@ class Services:
         self.traffic = traffic
         self.arriving = 0
         """Connections in a TLS handshake or before a proxy's header."""
-        self._emptied: Deferred[None] | None = None
+        self._emptied: list[Deferred[None]] = []
 
     @property
     def is_full(self) -> bool:
@@ -79,16 +79,16 @@ class Services:
     def lost(self, connection: Peer) -> None:
         """Remove a connection that has ended."""
         self.connections.discard(connection)
-        emptied = self._emptied
-        if emptied is not None and not self.connections:
-            self._emptied = None
-            emptied.callback(None)
+        if self._emptied and not self.connections:
+            waiting, self._emptied = self._emptied, []
+            for emptied in waiting:
+                emptied.callback(None)
 
     def emptied(self) -> Deferred[None]:
         """Fires when the last connection is gone."""
         emptied: Deferred[None] = Deferred()
         if self.connections:
-            self._emptied = emptied
+            self._emptied.append(emptied)
         else:
             emptied.callback(None)
         return emptied

@@ -47,7 +47,7 @@ def choose(candidates: Sequence[Candidate], selection: Selection) -> list[Choice
     """Return all candidates, each with whether it is used; the active ones in the order in which their hooks run.
 
     Raises :class:`AssemblyError` if the settings name a plugin that is not installed (pluggy would ignore that
-    silently), or both use and disable one.
+    silently), or both use and disable one; the text has a line for each mistake.
     """
     _check_names(candidates, selection)
     place = {name: position for position, name in enumerate(selection.order)}
@@ -71,14 +71,16 @@ def _choice(candidate: Candidate, selection: Selection) -> Choice:
 
 def _check_names(candidates: Sequence[Candidate], selection: Selection) -> None:
     known = {candidate.name for candidate in candidates}
+    problems = []
     for name in sorted(selection.named | selection.disabled):
+        where = _place(selection, name)
         if name not in known:
             hint = did_you_mean(name, known) or "; `kinmqtt plugins` lists the installed ones"
-            raise AssemblyError(f"{_place(selection, name)}no plugin named {name!r} is installed{hint}")
-    both = sorted(selection.named & selection.disabled)
-    if both:
-        where = _place(selection, both[0])
-        raise AssemblyError(f"{where}the settings both use and disable plugin {both[0]!r}; remove one of the two")
+            problems.append(f"{where}no plugin named {name!r} is installed{hint}")
+        elif name in selection.named and name in selection.disabled:
+            problems.append(f"{where}the settings both use and disable plugin {name!r}; remove one of the two")
+    if problems:
+        raise AssemblyError("\n".join(problems))
 
 
 def _place(selection: Selection, name: str) -> str:

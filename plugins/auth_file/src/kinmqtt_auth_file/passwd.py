@@ -65,7 +65,7 @@ def _standard_input() -> Pipe:
 class Passwd:
     """The command ``kinmqtt passwd``. Terminal and standard input are parameters, for tests."""
 
-    summary = "adds, changes, removes, checks and lists the users of a password file"
+    summary = "add, change, remove, check and list the users of a password file"
 
     def __init__(
         self,

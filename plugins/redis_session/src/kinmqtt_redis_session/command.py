@@ -32,7 +32,7 @@ MAX_COMMANDS: Final = 2000
 class Redis:
     """The command ``kinmqtt redis``."""
 
-    summary = "exports and imports what the plugin redis_session stores"
+    summary = "export and import what the plugin redis_session stores"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the arguments."""

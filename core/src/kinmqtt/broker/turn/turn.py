@@ -325,9 +325,9 @@ class Turn:
             self._event_log_failing = batch.lost_events = True
             return
         if not isinstance(error, ServiceUnavailable):
-            log.failure("a store failed to commit writes", Failure(error))
+            log.failure("{store} failed to commit writes", Failure(error), store=type(store).__name__)
         elif not self._failing:
-            log.error("a store can't commit writes: {error}", error=error)
+            log.error("{store} can't commit writes: {error}", store=type(store).__name__, error=error)
         self._failing = True
         batch.failed.append(store.transaction)
         if batch.promises:
