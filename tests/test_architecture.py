@@ -19,6 +19,7 @@ IMPURE = {
     "subprocess", "threading", "time", "twisted", "uvloop", "zope",
 }  # fmt: skip
 CLOCK_CALLS = {"now", "today", "utcnow"}
+DYNAMIC_IMPORTS = {"import_module", "importlib.import_module", "__import__"}
 ORDER = (
     ("kinmqtt.mqtt",),
     ("kinmqtt.networks", "kinmqtt.origins", "kinmqtt.settings"),
@@ -85,6 +86,8 @@ def imports(module: str, source: str, *, is_package: bool = False) -> Iterator[s
                 base = ".".join([*parent, base] if base else parent)
             # `from kinmqtt import net` imports kinmqtt.net; of a plain name the longer form does no harm.
             yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in DYNAMIC_IMPORTS:
+            yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
 
 
 def clock_calls(source: str) -> Iterator[str]:
@@ -166,6 +169,8 @@ def metrics_violations(module: str, names: list[str]) -> list[str]:
     Of Spark's side, the parts have what is common below them: learning and the report know nothing of each other, nor
     of the pipeline, whose tables they read.
     """
+    allowed: tuple[str, ...]
+    foreign: tuple[str, ...]
     if under(module, *METRICS_CONTRACT):
         allowed, foreign = METRICS_CONTRACT, ("kinmqtt_spi", *SPARK)
     elif under(module, *METRICS_IN_THE_BROKER):
@@ -401,6 +406,12 @@ def test_twisteds_packages_stay_twisteds() -> None:
         ("kinmqtt.broker.routing.router", "from kinmqtt.net import protocol"),
         ("kinmqtt.broker.routing.router", "from ...net.protocol import Protocol"),
         ("kinmqtt.broker.routing.router", "import kinmqtt.cli.tap"),
+        ("kinmqtt.broker.routing.router", "from kinmqtt.net import *"),
+        (
+            "kinmqtt.broker.routing.router",
+            "from importlib import import_module\nimport_module('kinmqtt.net.protocol')",
+        ),
+        ("kinmqtt.broker.routing.router", "__import__('kinmqtt.cli')"),
         ("kinmqtt.hooks.manager", "import kinmqtt.net.listeners"),
         ("kinmqtt.config", "import kinmqtt.net"),
         ("kinmqtt.broker.new", "import time"),

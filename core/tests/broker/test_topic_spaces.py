@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_harness.house import House
-from kinmqtt.broker.topic_spaces import NEED_A_CLAIM, Claims, TopicSpaces
+from kinmqtt.broker.topic_spaces import NEED_A_CLAIM, ClaimedSpaces, TopicSpaces
 from kinmqtt.builtins.auto_subscriptions import AutoSubscriptionsSettings, TemplateSettings
 from kinmqtt.mqtt.packets import V5, V311, ConnectWill, Puback, Publish
 from kinmqtt_spi import ALLOW, Client, Drop, Message, Subscription, hookimpl, on_topics
@@ -388,7 +388,7 @@ CLAIMS = st.lists(
 
 def spaces_of(claims: list[TopicClaim]) -> TopicSpaces | None:
     """The spaces as these claims make them; ``None`` where two of them share topics."""
-    taken = Claims()
+    taken = ClaimedSpaces()
     for claim in claims:
         taken.take("plugin", claim)
     try:

@@ -14,7 +14,7 @@ from kinmqtt.broker.allocator import trimmer
 from kinmqtt.broker.connection.listener import ListenerPlan
 from kinmqtt.broker.overload import resident_bytes
 from kinmqtt.broker.statistics import Statistics
-from kinmqtt.broker.topic_spaces import Claims, TopicSpaces
+from kinmqtt.broker.topic_spaces import ClaimedSpaces, TopicSpaces
 from kinmqtt.broker.turn.batch import Stores
 from kinmqtt.builtins import ANONYMOUS, CERTIFICATE, DEFAULTS, PERSISTENT_DEFAULTS
 from kinmqtt.hooks.answers import EXPECTED, WrongAnswer
@@ -110,7 +110,7 @@ def assemble(
     :class:`SettingsError`; nothing is started before.
     """
     metrics = MetricRegistry(gauge_failed=_gauge_failed)
-    claims = Claims()
+    claims = ClaimedSpaces()
     contexts = _configure(plugin_settings, manager, metrics, environment, settings.data_directory, claims)
     # Authenticators that are installed but not configured were removed above: they protect nothing.
     default_authenticators = _decide_about_authenticators(settings, manager, environment.listeners)
@@ -238,7 +238,7 @@ def _configure(
     metrics: MetricRegistry,
     environment: Environment,
     data: Path | None,
-    claims: Claims,
+    claims: ClaimedSpaces,
 ) -> dict[str, PluginContext]:
     classes = {i.plugin: _call(i.plugin, "settings_class", i.call) for i in manager.implementations("settings_class")}
     configure = {i.plugin: i.call for i in manager.implementations("configure")}

@@ -40,7 +40,7 @@ NEED_A_CLAIM: Final = frozenset({"$CONTROL", "$delayed", "$p2p"})
 _INVALID: Final = {Action.SUBSCRIBE: ReasonCode.TOPIC_FILTER_INVALID}
 
 
-class Claims:
+class ClaimedSpaces:
     """Collects the claims of plugins while they are configured."""
 
     def __init__(self) -> None:

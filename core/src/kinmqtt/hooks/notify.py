@@ -56,13 +56,13 @@ class Mailbox:
         self._clock = clock
         self._limit = limit
         self._drained: list[Deferred[None]] = []
-        self._waiting: deque[tuple[Listener, tuple[Any, ...]]] = deque()
+        self._waiting: deque[tuple[Observer, tuple[Any, ...]]] = deque()
         self._awaited: _Awaited | None = None
         self._busy = False
         self.overdue: str | None = None
         """The last notice that exceeded its time limit; ``None`` again after a notice ends in time."""
 
-    def put(self, listener: Listener, arguments: tuple[Any, ...]) -> None:
+    def put(self, listener: Observer, arguments: tuple[Any, ...]) -> None:
         """Queue a notice for a later turn."""
         self._waiting.append((listener, arguments))
         if not self._busy:
@@ -120,7 +120,7 @@ class Mailbox:
             for done in drained:
                 done.callback(None)
 
-    def _await(self, listener: Listener, answer: Deferred[Any]) -> None:
+    def _await(self, listener: Observer, answer: Deferred[Any]) -> None:
         awaited = self._awaited = _Awaited(self, listener, answer, self._clock)
         awaited.begin(self._limit.limit_s)
 
@@ -151,7 +151,7 @@ class _Awaited:
 
     __slots__ = ("_answer", "_box", "_clock", "_listener", "_timer", "_waited_for", "_was_cut_off", "_was_left")
 
-    def __init__(self, box: Mailbox, listener: Listener, answer: Deferred[Any], clock: Clock) -> None:
+    def __init__(self, box: Mailbox, listener: Observer, answer: Deferred[Any], clock: Clock) -> None:
         self._box = box
         self._listener = listener
         self._answer = answer
@@ -221,7 +221,7 @@ class _Awaited:
         self._box.ended(not self._was_cut_off)
 
 
-class Listener:
+class Observer:
     """One implementation of a notice. Its share of the plugin's mailbox is bounded independently of other hooks."""
 
     __slots__ = ("_box", "_dropped", "_pace", "call", "timed_out", "waiting")
@@ -263,8 +263,8 @@ class Notify(Generic[P]):
 
     def __init__(self, calls: Sequence[Call], mailbox_of: Callable[[str], Mailbox], metrics: Metrics) -> None:
         """``mailbox_of`` returns a plugin's mailbox."""
-        self._listeners = tuple(Listener(call, mailbox_of(call.plugin), metrics) for call in calls)
-        self._wanted: dict[str, tuple[Listener, ...]] = {}
+        self._listeners = tuple(Observer(call, mailbox_of(call.plugin), metrics) for call in calls)
+        self._wanted: dict[str, tuple[Observer, ...]] = {}
         self.active = bool(calls)
 
     def __call__(self, *arguments: P.args, **_: P.kwargs) -> None:

@@ -20,7 +20,7 @@ MAX_WAITING: Final = 1_000
 """Maximum number of waiting connections; further ones are refused immediately."""
 
 
-class Candidate(Protocol):
+class UnplacedConnection(Protocol):
     """A connection for which there was no place when it was accepted."""
 
     @property
@@ -40,20 +40,20 @@ class Admission:
     def __init__(self, clock: Clock, most: int = MAX_WAITING) -> None:
         self._clock = clock
         self._most = most
-        self._waiting: dict[Candidate, Timer] = {}
+        self._waiting: dict[UnplacedConnection, Timer] = {}
         self._looks = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wait(self, candidate: Candidate) -> bool:
+    def wait(self, candidate: UnplacedConnection) -> bool:
         """Admit a connection when a place is free or its wait is over; return ``False`` if too many wait."""
         if len(self._waiting) >= self._most:
             return False
         self._waiting[candidate] = self._clock.later(PATIENCE_S, lambda: self._call_in(candidate))
         return True
 
-    def leave(self, candidate: Candidate) -> None:
+    def leave(self, candidate: UnplacedConnection) -> None:
         """Stop waiting: the connection is gone."""
         timer = self._waiting.pop(candidate, None)
         if timer is not None:
@@ -78,6 +78,6 @@ class Admission:
             if candidate.has_place:
                 self._call_in(candidate)
 
-    def _call_in(self, candidate: Candidate) -> None:
+    def _call_in(self, candidate: UnplacedConnection) -> None:
         self.leave(candidate)
         candidate.come_in()

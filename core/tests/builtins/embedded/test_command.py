@@ -19,7 +19,7 @@ import pytest
 from core_harness.brokers import BrokerProcess, broker_command, run_command, running_broker
 from core_harness.wire import wire
 from kinmqtt.builtins.embedded.directory import DataDirectory
-from kinmqtt.builtins.embedded.records import Group, pack
+from kinmqtt.builtins.embedded.records import CommitGroup, pack
 from kinmqtt.builtins.embedded.segment import Segment, name_of
 from kinmqtt.mqtt.packets import ConnectWill, Puback, Publish, Pubrec, Pubrel
 from kinmqtt_spi.plain import to_plain
@@ -94,7 +94,7 @@ def made(folder: Path) -> Path:
     subscriptions = (Subscription("a/+", 2, "g", True, True, 1, 7), Subscription("b"))
     shared = message(1, BIG)
     groups = [
-        Group(
+        CommitGroup(
             sessions=[
                 OpenSession(3, StoredSession("a", 60, subscriptions, will, 1.0, "u", 5, 61.0, 5.0)),
                 OpenSession(1, StoredSession("\u00fc\n/#", 0xFFFF_FFFF)),
@@ -103,7 +103,7 @@ def made(folder: Path) -> Path:
             floor=4_000_000,
             offsets={"audit": 1, "none yet": -1},
         ),
-        Group(
+        CommitGroup(
             queue=[
                 *(Append("a", 3, Entry(number, shared, 1, identifiers=(4,))) for number in range(5, 9)),
                 Append("a", 3, Entry(9, message(2), 2, True, (), "$share/g/a/+"), 11),
@@ -116,7 +116,7 @@ def made(folder: Path) -> Path:
                 Append("\u00fc\n/#", 1, Entry(1, shared, 1)),
             ]
         ),
-        Group(
+        CommitGroup(
             retain=[RetainWrite(message(number, BIG), RetainVersion(number, 2**63, number)) for number in range(20)],
             events=[
                 Recorded(offset, Event(kind, "a", EventVersion(3, offset), 2.0, data))
@@ -237,7 +237,7 @@ def test_a_check_lists_every_problem(tmp_path: Path) -> None:
     data = made(tmp_path / "data")
     segment = Segment(data, 4)
     for number in range(4):
-        segment.append(pack(Group(retain=[RetainWrite(message(number, BIG), RetainVersion(99.0, 1, number))])))
+        segment.append(pack(CommitGroup(retain=[RetainWrite(message(number, BIG), RetainVersion(99.0, 1, number))])))
     segment.seal()
     path = data / name_of(4)
     whole = bytearray(path.read_bytes())
@@ -769,7 +769,7 @@ def test_compacting_makes_room(tmp_path: Path) -> None:
     data = made(tmp_path / "data")
     segment = Segment(data, 4)
     for number in range(100):
-        segment.append(pack(Group(retain=[RetainWrite(message(1, BIG), RetainVersion(99.0, 1, number))])))
+        segment.append(pack(CommitGroup(retain=[RetainWrite(message(1, BIG), RetainVersion(99.0, 1, number))])))
     segment.seal()
 
     first, second = store("compact", data).stdout.splitlines()

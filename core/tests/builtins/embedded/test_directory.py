@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kinmqtt.builtins.embedded.directory import DataDirectory, files, open_to_others
-from kinmqtt.builtins.embedded.records import Group, pack
+from kinmqtt.builtins.embedded.records import CommitGroup, pack
 from kinmqtt.builtins.embedded.segment import WAYS_ON, DataDirectoryError, Segment, name_of
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.values import Message
@@ -24,7 +24,7 @@ from kinmqtt_spi.values import Message
 
 def group(number: int) -> bytes:
     """A group that retains a message."""
-    return pack(Group(retain=[RetainWrite(Message(f"t/{number}", b"x"), RetainVersion(1.0, 1, number))]))
+    return pack(CommitGroup(retain=[RetainWrite(Message(f"t/{number}", b"x"), RetainVersion(1.0, 1, number))]))
 
 
 def segments(folder: Path, *numbers: int) -> list[Path]:
@@ -567,7 +567,7 @@ def test_commits_that_sqlite_passes_over_are_told_of(tmp_path: Path, damaged: bo
     live.mkdir()
     current = Segment(live, 1)
     for number in range(8):
-        current.append(pack(Group(floor=number + 1)))
+        current.append(pack(CommitGroup(floor=number + 1)))
     shutil.copytree(live, copied)  # what a process that is killed leaves behind
     current.abandon()
     wal = copied / f"{name_of(1)}-wal"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kinmqtt.builtins.embedded.directory import DataDirectory
 from kinmqtt.builtins.embedded.image import everything
-from kinmqtt.builtins.embedded.records import Group, Unpacked, pack, unpack
+from kinmqtt.builtins.embedded.records import CommitGroup, Unpacked, pack, unpack
 from kinmqtt.builtins.embedded.segment import Segment
 from kinmqtt_spi.memory.queue import MemoryQueueStore
 from kinmqtt_spi.services.session import OpenSession, ResumeSession, StoredSession
@@ -52,7 +52,7 @@ def test_records_of_this_format_say_whether_the_user_was_verified(username: str 
     stored = StoredSession("c", 60, username=username, username_unverified=unverified)
     writes = [OpenSession(7, stored), ResumeSession("c", 8, 9, None, username, 5, unverified)]
 
-    assert unpack(pack(Group(sessions=list(writes)))).sessions == writes
+    assert unpack(pack(CommitGroup(sessions=list(writes)))).sessions == writes
 
 
 def test_a_directory_of_the_former_format_is_read(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kinmqtt.builtins.embedded import image, stores
 from kinmqtt.builtins.embedded.image import Image, everything
-from kinmqtt.builtins.embedded.records import Group, pack, unpack
+from kinmqtt.builtins.embedded.records import CommitGroup, pack, unpack
 from kinmqtt.builtins.embedded.stores import Ledger
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.memory.plugin import NODE, BareContext
@@ -317,7 +317,7 @@ def test_slices_that_break_off_do_no_harm(before: list[list[Step]], between: lis
     assert answers(life(groups=current.log).ledger) == answers(current.ledger)
 
 
-def told_anew(ledger: Ledger, most: int = 1000) -> Iterator[Group]:
+def told_anew(ledger: Ledger, most: int = 1000) -> Iterator[CommitGroup]:
     """Everything in slices, as the plugin tells it; raises where that has no end."""
     yield ledger.standing()
     for number, group in enumerate(everything(ledger.sessions, ledger.queues, ledger.retained)):
@@ -447,7 +447,7 @@ def test_events_that_come_back_take_no_more_than_they_may(length: int, monkeypat
     read = Image()
     most = 0
     for first in range(0, 200, 5):
-        read.take(pack(Group(events=several[first : first + 5])))
+        read.take(pack(CommitGroup(events=several[first : first + 5])))
         most = max(most, read._events_bytes)
 
     newest = read.events

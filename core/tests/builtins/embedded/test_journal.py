@@ -25,7 +25,7 @@ from kinmqtt.builtins.embedded.journal import (
     WORKS_AGAIN_S,
     Journal,
 )
-from kinmqtt.builtins.embedded.records import Group, pack
+from kinmqtt.builtins.embedded.records import CommitGroup, pack
 from kinmqtt.builtins.embedded.segment import DataDirectoryError, Segment, name_of
 from kinmqtt_spi.errors import NotConfigured, ServiceUnavailable
 from kinmqtt_spi.memory.plugin import NODE, BareContext
@@ -39,9 +39,9 @@ from kinmqtt_spi.values import Message
 T = TypeVar("T")
 
 
-def group(number: int, payload: bytes = b"x") -> Group:
+def group(number: int, payload: bytes = b"x") -> CommitGroup:
     """A group that retains a message."""
-    return Group(retain=[RetainWrite(Message(f"t/{number}", payload), RetainVersion(1.0, 1, number))])
+    return CommitGroup(retain=[RetainWrite(Message(f"t/{number}", payload), RetainVersion(1.0, 1, number))])
 
 
 def topics(folder: Path) -> list[str]:
@@ -118,7 +118,7 @@ def begun(
     context: BareContext | None = None,
     *,
     fsync: bool = False,
-    slices: Callable[[], Iterator[Group]] = lambda: iter(()),
+    slices: Callable[[], Iterator[CommitGroup]] = lambda: iter(()),
     first: Sequence[Path] = (),
     number: int = 1,
 ) -> Journal:
@@ -890,7 +890,7 @@ def test_what_was_told_anew_is_not_told_again_for_its_size(tmp_path: Path, monke
     context.clock.advance(60)
     wanted = []
     for _ in range(5):
-        log.append(pack(Group(floor=1)))
+        log.append(pack(CommitGroup(floor=1)))
         wanted.append(log.wants_compaction(0))
 
     assert done == [None]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from core_harness.strategies import payloads, properties
 from kinmqtt.builtins.embedded import records
-from kinmqtt.builtins.embedded.records import Group, Record, message_of, pack, unpack
+from kinmqtt.builtins.embedded.records import CommitGroup, Record, message_of, pack, unpack
 from kinmqtt.mqtt.packets import V5, PacketType
 from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.services.event import Event, EventKind, EventVersion, Recorded
@@ -149,7 +149,7 @@ events = st.builds(
     ),
 )
 groups = st.builds(
-    Group,
+    CommitGroup,
     sessions=st.lists(session_writes, max_size=4),
     queue=st.lists(queue_writes, max_size=4),
     stands=st.lists(st.tuples(texts, numbers, entries | numbers, st.none() | packet_ids), max_size=3),
@@ -216,7 +216,7 @@ def event(data: Any) -> Recorded:
 
 @given(groups)
 @settings(max_examples=300, deadline=None)
-def test_a_group_comes_back_as_it_was(group: Group) -> None:
+def test_a_group_comes_back_as_it_was(group: CommitGroup) -> None:
     """Every sort of write, with all that a message, will, subscription or event can carry, survives packing."""
     back = unpack(pack(group))
 
@@ -239,9 +239,9 @@ def test_a_group_is_empty_until_something_is_in_it() -> None:
         {"floor": 1},
     ]
 
-    filled = [bool(Group(**filling)) for filling in fillings]
+    filled = [bool(CommitGroup(**filling)) for filling in fillings]
 
-    assert not Group()
+    assert not CommitGroup()
     assert all(filled)
 
 
@@ -249,7 +249,7 @@ def test_a_shared_message_stands_once() -> None:
     """A message for many queues, retained and a will besides, takes its bytes once, and is one object afterwards."""
     message = Message("topic", b"x" * 1000)
     stored = StoredSession("c", 1, will=Will(message))
-    group = Group(
+    group = CommitGroup(
         sessions=[OpenSession(1, stored), ResumeSession("d", 1, 1, Will(message))],
         queue=[Append(name, 1, Entry(1, message, 1)) for name in "abc"],
         stands=[("d", 1, Entry(1, message, 1), None)],
@@ -268,7 +268,7 @@ def test_equal_messages_are_not_mixed_up() -> None:
     one, other = Message("t", b"1"), Message("t", b"2")
     writes: list[QueueWrite] = [Append("c", 1, Entry(1, one, 1)), Append("c", 1, Entry(2, other, 1))]
 
-    back = unpack(pack(Group(queue=writes)))
+    back = unpack(pack(CommitGroup(queue=writes)))
 
     assert [write_of(record, back.messages) for record in back.queue] == writes
 
@@ -286,7 +286,7 @@ def test_values_of_subclasses_become_plain() -> None:
             "set": frozenset({Colour.RED}),
         }
     )
-    group = Group(
+    group = CommitGroup(
         queue=[Append(Word("c"), 1, Entry(1, message, QoS.AT_LEAST_ONCE, identifiers=(Colour.RED,)))],
         events=[event(data)],
     )
@@ -312,7 +312,7 @@ def test_values_of_subclasses_become_plain() -> None:
 @pytest.mark.parametrize("value", [object(), Decimal(1), datetime(2026, 1, 1, tzinfo=UTC), print, iter(())])
 def test_a_value_that_is_not_plain_is_refused(value: object) -> None:
     """What could not be read again is refused when it is written, not found out at the next start."""
-    group = Group(events=[event({"deep": [{"value": value}]})])
+    group = CommitGroup(events=[event({"deep": [{"value": value}]})])
 
     with pytest.raises(TypeError, match="is not a plain value and can't be stored"):
         pack(group)
@@ -321,8 +321,8 @@ def test_a_value_that_is_not_plain_is_refused(value: object) -> None:
 def test_a_payload_of_another_sort_of_bytes_stays_bytes() -> None:
     """Another value of a subclass in its group does not change how a payload is kept."""
     payload: Any = bytearray(b"abc")
-    plain = Group(retain=[RetainWrite(Message("t", payload), RetainVersion(0.0, 0, 0))])
-    mixed = Group(retain=plain.retain, events=[event({"colour": Colour.RED})])
+    plain = CommitGroup(retain=[RetainWrite(Message("t", payload), RetainVersion(0.0, 0, 0))])
+    mixed = CommitGroup(retain=plain.retain, events=[event({"colour": Colour.RED})])
 
     kept = [unpack(pack(group)).retain[0].message.payload for group in (plain, mixed)]
 
@@ -333,13 +333,13 @@ def test_a_list_comes_back_alike_whatever_else_is_in_its_group() -> None:
     """What an event holds does not depend on the events that it was kept with."""
     one = event({"list": [1]})
 
-    alone = unpack(pack(Group(events=[one]))).events[0]
-    beside = unpack(pack(Group(events=[one, event({"colour": Colour.RED})]))).events[0]
+    alone = unpack(pack(CommitGroup(events=[one]))).events[0]
+    beside = unpack(pack(CommitGroup(events=[one, event({"colour": Colour.RED})]))).events[0]
 
     assert beside == alone
 
 
-@pytest.mark.parametrize("data", [b"", b"?", marshal.dumps(None), marshal.dumps((1, 2)), pack(Group())[:-1]])
+@pytest.mark.parametrize("data", [b"", b"?", marshal.dumps(None), marshal.dumps((1, 2)), pack(CommitGroup())[:-1]])
 def test_bytes_that_are_no_group_are_told_of(data: bytes) -> None:
     """Bytes that are no group raise an error that a reader can catch."""
     with pytest.raises((ValueError, EOFError, TypeError)):

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.builtins.embedded import stores
 from kinmqtt.builtins.embedded.image import EVENTS_BYTES, Image, everything
-from kinmqtt.builtins.embedded.records import Group, pack, unpack
+from kinmqtt.builtins.embedded.records import CommitGroup, pack, unpack
 from kinmqtt.builtins.embedded.stores import Ledger
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.memory.plugin import NODE, BareContext
@@ -476,5 +476,5 @@ def test_a_restored_ledger_writes_nothing_of_its_own() -> None:
     after = begun(log)
 
     assert not after.gathered
-    assert after.gathered == Group()
+    assert after.gathered == CommitGroup()
     assert after.queues.totals() == ledger.queues.totals() == QueueSizes(1, appended("c", 1).entry.size_bytes, 0, 1)

@@ -22,7 +22,7 @@ def logged() -> Iterator[list[str]]:
     found: list[str] = []
 
     def observe(event: dict[str, Any]) -> None:
-        if event.get("log_namespace") in ("kinmqtt.hooks", "kinmqtt.subscribing"):
+        if event.get("log_namespace") in ("kinmqtt.hooks", "kinmqtt.subscribe"):
             found.append(str(event["log_format"]).format(**event))
 
     globalLogPublisher.addObserver(observe)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core_harness.strategies import text
 from kinmqtt.mqtt.codec.primitives import (
-    Reader,
+    Cursor,
     packet_of,
     text_of,
     write_binary,
@@ -39,20 +39,20 @@ from kinmqtt.mqtt.errors import LocalError, MalformedPacket
 def test_variable_byte_integers(value: int, encoded: str) -> None:
     """The bounds of each length are those of section 1.5.5."""
     assert write_varint(value).hex() == encoded
-    assert Reader(bytes.fromhex(encoded), 0).varint() == value
+    assert Cursor(bytes.fromhex(encoded), 0).varint() == value
 
 
 @pytest.mark.parametrize("encoded", ["8000", "808000", "80808000", "8080808001", "ffffffff7f", "80", "ffff"])
 def test_bad_variable_byte_integers(encoded: str) -> None:
     """A padded, endless or cut Variable Byte Integer is malformed (MQTT-1.5.5-1)."""
     with pytest.raises(MalformedPacket):
-        Reader(bytes.fromhex(encoded), 0).varint()
+        Cursor(bytes.fromhex(encoded), 0).varint()
 
 
 @given(st.integers(0, 268_435_455))
 def test_variable_byte_integers_round_trip(value: int) -> None:
     """Any value that fits is read as it was written."""
-    reader = Reader(write_varint(value), 0)
+    reader = Cursor(write_varint(value), 0)
 
     assert reader.varint() == value
     reader.finish()
@@ -62,7 +62,7 @@ def test_variable_byte_integers_round_trip(value: int) -> None:
 def test_fields_in_a_row(string: str, raw: bytes, short: int, long: int) -> None:
     """Fields that follow each other are read in their order."""
     data = write_utf8(string) + write_binary(raw) + write_u16(short) + write_u32(long) + write_u8(7)
-    reader = Reader(data, 0)
+    reader = Cursor(data, 0)
 
     assert (reader.utf8(), reader.binary()) == (string, raw)
     assert (reader.u16(), reader.u32(), reader.u8()) == (short, long, 7)
@@ -72,7 +72,7 @@ def test_fields_in_a_row(string: str, raw: bytes, short: int, long: int) -> None
 @given(text, text)
 def test_string_pairs(name: str, value: str) -> None:
     """A pair is two strings (MQTT-1.5.7-1)."""
-    assert Reader(write_utf8_pair((name, value)), 0).utf8_pair() == (name, value)
+    assert Cursor(write_utf8_pair((name, value)), 0).utf8_pair() == (name, value)
 
 
 @pytest.mark.parametrize("raw", ["00", "610062", "eda080", "edbfbf", "c080", "f4908080", "ff", "c3", "eda081edb080"])
@@ -89,7 +89,7 @@ def test_the_byte_order_mark_is_a_character() -> None:
 
 def test_a_reader_keeps_to_its_end() -> None:
     """A field that would run past the end of its list is malformed, though the frame has more bytes."""
-    reader = Reader(b"\x00\x01\x02", 0, 1)
+    reader = Cursor(b"\x00\x01\x02", 0, 1)
 
     with pytest.raises(MalformedPacket):
         reader.u16()

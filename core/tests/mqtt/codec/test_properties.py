@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core_harness.strategies import properties
-from kinmqtt.mqtt.codec.primitives import Reader, write_varint
+from kinmqtt.mqtt.codec.primitives import Cursor, write_varint
 from kinmqtt.mqtt.codec.properties import (
     RULES,
     WILL,
@@ -27,12 +27,12 @@ OWNERS = [WILL, *(each for each in PacketType if each not in (PacketType.PINGREQ
 
 def sample(rule: PropertyRule) -> object:
     """A value of the property's type."""
-    return rule.kind.read(Reader(b"\x00\x01a\x00\x01b", 0)) or 1
+    return rule.kind.read(Cursor(b"\x00\x01a\x00\x01b", 0)) or 1
 
 
 def read(encoded: bytes, owner: int) -> Properties:
     """Read a whole list."""
-    reader = Reader(encoded, 0)
+    reader = Cursor(encoded, 0)
     present = read_properties(reader, owner)
     reader.finish()
     return present
@@ -142,7 +142,7 @@ def test_reading_stops_at_the_bound(parts: list[bytes], most: int) -> None:
         if repeats > most or indicators > 1:
             wanted = 0x97 if repeats > most else 0x82
             break
-    reader = Reader(write_varint(len(listed)) + listed, 0)
+    reader = Cursor(write_varint(len(listed)) + listed, 0)
 
     try:
         read_properties(reader, PacketType.PUBLISH, FixedLimits(most, 1000))
@@ -154,7 +154,7 @@ def test_reading_stops_at_the_bound(parts: list[bytes], most: int) -> None:
 
 def test_a_list_that_is_too_long_is_not_read() -> None:
     """0x95, by its length alone."""
-    reader = Reader(write_varint(10) + PAIR * 2, 0)
+    reader = Cursor(write_varint(10) + PAIR * 2, 0)
 
     with pytest.raises(PacketTooLarge, match="at most 9"):
         read_properties(reader, PacketType.PUBLISH, FixedLimits(100, 9))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kinmqtt.broker.connection.connection import Connection
     from kinmqtt.broker.session.session import Session
 
-log = Logger("kinmqtt.inbound")
+log = Logger("kinmqtt.publish")
 
 CACHED_ROUTES: Final = 1024
 """Topics whose rights and fan-out a connection caches."""

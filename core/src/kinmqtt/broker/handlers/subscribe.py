@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kinmqtt.broker.turn.batch import Batch
     from kinmqtt.settings import LimitSettings
 
-log = Logger("kinmqtt.subscribing")
+log = Logger("kinmqtt.subscribe")
 
 Made = list[tuple[Subscription, bool]]
 """Subscriptions made, each with whether it is new; retained messages are sent for them."""

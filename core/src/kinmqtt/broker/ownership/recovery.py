@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = Logger("kinmqtt.sessions")
 
 
-class Recovery:
+class SessionRecovery:
     """Adopts stored sessions that no living node holds."""
 
     def __init__(

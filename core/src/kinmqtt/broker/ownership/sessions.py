@@ -9,7 +9,7 @@ from kinmqtt.broker.ownership.ending import Ending
 from kinmqtt.broker.ownership.expiry import Expiry
 from kinmqtt.broker.ownership.failed_writes import FailedWrites
 from kinmqtt.broker.ownership.leaving import Leaving
-from kinmqtt.broker.ownership.recovery import Recovery
+from kinmqtt.broker.ownership.recovery import SessionRecovery
 from kinmqtt.broker.ownership.redistribution import Redistribution
 from kinmqtt.broker.ownership.registry import Registry
 from kinmqtt.broker.ownership.reload import Reload
@@ -46,7 +46,7 @@ class Sessions:
         ending = Ending(runtime, registry, publisher, wills, redistribution, removal, reload)
         leaving = Leaving(runtime, registry, cluster, wills, redistribution, ending)
         claims = Claims(runtime, registry, cluster, wills, removal, reload, ending, leaving)
-        recovery = Recovery(runtime, registry, wills, removal, reload, claims)
+        recovery = SessionRecovery(runtime, registry, wills, removal, reload, claims)
         expiry = Expiry(runtime, registry, wills, ending)
         failed_writes = FailedWrites(runtime, registry, router, removal, reload)
         self._registry = registry

@@ -13,7 +13,7 @@ from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session.receive_rights import may_receive
 from kinmqtt_spi.values import Disconnect, Message
 
-log = Logger("kinmqtt.fanout")
+log = Logger("kinmqtt.deliveries")
 
 
 def deliver(

@@ -25,7 +25,7 @@ from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.queue import Append, Entry, QueueSizes, Remove, Send, make_write
 
-log = Logger("kinmqtt.waiting")
+log = Logger("kinmqtt.queue")
 
 READ_AT_ONCE: Final = 128
 """The most entries that one read of the queue store returns."""

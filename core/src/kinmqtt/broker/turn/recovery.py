@@ -1,4 +1,4 @@
-"""Recovery after failed commits: retries of writes, and notification of publishers and sessions."""
+"""WriteRecovery after failed commits: retries of writes, and notification of publishers and sessions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CommitFailed(Exception):
         self.reason = reason
 
 
-class Recovery:
+class WriteRecovery:
     """Holds the writes that await a retry, and the callbacks for failed commits."""
 
     __slots__ = ("_awaiting", "_on_commit_failed", "_on_fenced", "_on_unopened", "_stores")

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from kinmqtt.broker.turn.batch import Batch, Stores
 from kinmqtt.broker.turn.outbox import Outbox
-from kinmqtt.broker.turn.recovery import CommitFailed, Recovery, attempt
+from kinmqtt.broker.turn.recovery import CommitFailed, WriteRecovery, attempt
 from kinmqtt.broker.turn.slices import Slices
 from kinmqtt.hooks.awaitables import as_deferred
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
@@ -85,7 +85,7 @@ class Turn:
         self._committing: deque[Batch] = deque()
         self._monotonic: Callable[[], float] | None = None
         self._observe: Callable[[float], object] = lambda seconds: None
-        self.recovery = Recovery(stores)
+        self.recovery = WriteRecovery(stores)
         self._paused: set[str] = set()
         """Clients that are being claimed, or whose queue is being loaded: their writes wait, because
         their order relative to that would be undefined."""

@@ -13,7 +13,7 @@ from attrs import frozen
 from kinmqtt.builtins.embedded.directory import DataDirectory, open_to_others
 from kinmqtt.builtins.embedded.image import Image, everything
 from kinmqtt.builtins.embedded.journal import Journal
-from kinmqtt.builtins.embedded.records import Group
+from kinmqtt.builtins.embedded.records import CommitGroup
 from kinmqtt.builtins.embedded.segment import DataDirectoryError
 from kinmqtt.builtins.embedded.stores import Ledger
 from kinmqtt_spi import hookimpl
@@ -164,7 +164,7 @@ class Embedded:
         if journal is not None and journal.wants_compaction(self._shared.live_bytes):
             journal.compact()
 
-    def _slices(self) -> Iterator[Group]:
+    def _slices(self) -> Iterator[CommitGroup]:
         ledger = self._shared
         yield ledger.standing()
         yield from everything(ledger.sessions, ledger.queues, ledger.retained)

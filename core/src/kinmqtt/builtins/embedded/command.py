@@ -22,7 +22,7 @@ from typing import Any, Final
 from kinmqtt.builtins.embedded import segment
 from kinmqtt.builtins.embedded.directory import DataDirectory, DirectoryInUse, refuse_without_rights
 from kinmqtt.builtins.embedded.image import everything
-from kinmqtt.builtins.embedded.records import Group, pack
+from kinmqtt.builtins.embedded.records import CommitGroup, pack
 from kinmqtt.builtins.embedded.segment import (
     PATTERN,
     WAYS_ON,
@@ -327,9 +327,9 @@ def _written(folder: Path, number: int, ledger: Ledger) -> Path:
     return written.path
 
 
-def _slices(ledger: Ledger) -> Iterator[Group]:
+def _slices(ledger: Ledger) -> Iterator[CommitGroup]:
     yield ledger.standing()
-    counted = Group()
+    counted = CommitGroup()
     for client_id, epoch, state in _queues(ledger):
         last = state.last_sequence
         queued = [entry.sequence for entry in ledger.queues.read(client_id, last - 1, 1)]

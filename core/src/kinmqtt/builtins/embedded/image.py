@@ -19,7 +19,7 @@ from kinmqtt.builtins.embedded.records import (
     REQUEUE,
     SEND,
     STAND,
-    Group,
+    CommitGroup,
     Record,
     Unpacked,
     logged_bytes,
@@ -287,7 +287,7 @@ class _Slicer:
     """Gathers snapshot records until a slice is full."""
 
     def __init__(self, slice_bytes: int) -> None:
-        self.group = Group()
+        self.group = CommitGroup()
         self._slice_bytes = slice_bytes
         self._bytes = 0
         """The size of messages, and of everything else that is larger than an entry."""
@@ -316,9 +316,9 @@ class _Slicer:
         """Tell whether the slice is full."""
         return self._bytes + self._entries_bytes >= self._slice_bytes
 
-    def take(self) -> Group:
+    def take(self) -> CommitGroup:
         """Return the slice and begin another."""
-        group, self.group = self.group, Group()
+        group, self.group = self.group, CommitGroup()
         self._bytes = self._entries_bytes = 0
         self._messages.clear()
         return group
@@ -329,7 +329,7 @@ def everything(
     queues: MemoryQueueStore,
     retained: MemoryRetainStore,
     slice_bytes: int | None = None,
-) -> Iterator[Group]:
+) -> Iterator[CommitGroup]:
     """Yield a snapshot of these stores, in slices; the stores may change between two slices.
 
     Each slice describes the state when it is made, and later log records continue from there. Entries that are new
@@ -347,7 +347,7 @@ def everything(
         yield slicer.take()
 
 
-def _sessions(slicer: _Slicer, sessions: MemorySessionStore) -> Iterator[Group]:
+def _sessions(slicer: _Slicer, sessions: MemorySessionStore) -> Iterator[CommitGroup]:
     cursor: object = None
     while True:
         # One session at a time: it may have very many subscriptions, and must be consistent.
@@ -364,7 +364,7 @@ def _sessions(slicer: _Slicer, sessions: MemorySessionStore) -> Iterator[Group]:
             return
 
 
-def _queue(slicer: _Slicer, queues: MemoryQueueStore, client_id: str) -> Iterator[Group]:
+def _queue(slicer: _Slicer, queues: MemoryQueueStore, client_id: str) -> Iterator[CommitGroup]:
     after: int | None = None
     while True:
         standing = queues.snapshot(client_id, after, _PAGE)
@@ -396,7 +396,7 @@ def _tell_order(slicer: _Slicer, client_id: str, epoch: int, inflight: Sequence[
         slicer.weigh(8 * len(inflight))
 
 
-def _retained(slicer: _Slicer, retained: MemoryRetainStore) -> Iterator[Group]:
+def _retained(slicer: _Slicer, retained: MemoryRetainStore) -> Iterator[CommitGroup]:
     cursor: object = None
     while True:
         contents = retained.iterate(cursor, _PAGE)

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from twisted.internet.defer import Deferred, DeferredLock
 
 from kinmqtt.builtins.embedded import segment
-from kinmqtt.builtins.embedded.records import Group, pack
+from kinmqtt.builtins.embedded.records import CommitGroup, pack
 from kinmqtt.builtins.embedded.segment import Segment
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.reasons import ReasonCode
@@ -55,7 +55,7 @@ class Journal:
         folder: Path,
         fsync: bool,
         context: Context,
-        slices: Callable[[], Iterator[Group]],
+        slices: Callable[[], Iterator[CommitGroup]],
         first: Sequence[Path],
     ) -> None:
         """``slices`` yields a snapshot; ``first`` are the existing segments. Call :meth:`open` first."""

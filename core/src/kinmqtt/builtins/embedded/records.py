@@ -64,7 +64,7 @@ Record = tuple[Any, ...]
 
 
 @define(slots=True)
-class Group:
+class CommitGroup:
     """Writes that are persisted together."""
 
     sessions: list[SessionWrite] = field(factory=list)
@@ -161,7 +161,7 @@ def message_of(record: Record) -> Message:
     )
 
 
-def pack(group: Group) -> bytes:
+def pack(group: CommitGroup) -> bytes:
     """Encode a group."""
     messages = _Messages()
     place = messages.place

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kinmqtt.builtins.embedded.image import EVENTS, EVENTS_BYTES, FILTER_BYTES, PASSING, Image
-from kinmqtt.builtins.embedded.records import Group, pack
+from kinmqtt.builtins.embedded.records import CommitGroup, pack
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.memory.event import MemoryEventLog
 from kinmqtt_spi.memory.queue import MemoryQueueStore
@@ -45,7 +45,7 @@ class Ledger:
         """``context`` is the plugin's :class:`~kinmqtt_spi.services.plugin.Context`."""
         self.append: Callable[[bytes], Commit] | None = None
         """Persists a group; ``None`` while the log is not open."""
-        self.gathered = Group()
+        self.gathered = CommitGroup()
         self.sessions = EmbeddedSessionStore(self)
         self.queues = EmbeddedQueueStore(self)
         self.retained = EmbeddedRetainStore(self)
@@ -76,7 +76,7 @@ class Ledger:
         group = self.gathered
         if not (group if all else group.asks):
             return None
-        self.gathered = Group()
+        self.gathered = CommitGroup()
         if self.append is None:
             raise RuntimeError("the embedded store was written to before it was opened")
         fenced = self.sessions.take_fenced(group.sessions) if group.sessions else set()
@@ -107,9 +107,11 @@ class Ledger:
             raise Fenced(fenced)
         return _fail(commit, fenced)
 
-    def standing(self) -> Group:
+    def standing(self) -> CommitGroup:
         """Return the state that a snapshot needs besides the contents of the stores."""
-        return Group(events=self.events.all(), offsets=dict(self.events.commits()), floor=self.sessions.set_aside)
+        return CommitGroup(
+            events=self.events.all(), offsets=dict(self.events.commits()), floor=self.sessions.set_aside
+        )
 
     @property
     def live_bytes(self) -> int:

@@ -12,7 +12,7 @@ from kinmqtt.broker.assembly import Assembly
 from kinmqtt.broker.broker import Broker
 from kinmqtt.broker.connection.listener import ListenerPlan
 from kinmqtt.builtins import ANONYMOUS
-from kinmqtt.cli.explain.poll import Poll
+from kinmqtt.cli.explain.poll import PluginPoll
 from kinmqtt.cli.explain.report import Part, Vote, deciding
 from kinmqtt.hooks.registry import NOBODY_ANSWERED
 from kinmqtt.mqtt.errors import RemoteError
@@ -85,7 +85,7 @@ class _Explanation:
 
     def __init__(self, broker: Broker, question: Question) -> None:
         self._assembly: Assembly = broker.assembly
-        self._poll = Poll(broker.assembly)
+        self._poll = PluginPoll(broker.assembly)
         self._question = question
         self._started: list[str] = []
 

@@ -21,7 +21,7 @@ from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
 from kinmqtt_spi.values import Decision, Disconnect, Drop, Reject, Verdict, deny
 
 
-class Poll:
+class PluginPoll:
     """Asks the plugins of an assembly; plugins after the deciding one are asked too, so that their answers show."""
 
     def __init__(self, assembly: Assembly) -> None:

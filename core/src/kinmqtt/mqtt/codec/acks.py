@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from kinmqtt.mqtt.codec.flags import check_flags
-from kinmqtt.mqtt.codec.primitives import Reader, checked_packet_id, packet_of, write_packet_id
+from kinmqtt.mqtt.codec.primitives import Cursor, checked_packet_id, packet_of, write_packet_id
 from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket
 from kinmqtt.mqtt.packets import V5, PacketType, Puback, Pubcomp, Pubrec, Pubrel
@@ -85,7 +85,7 @@ def _fields(
         return checked_packet_id(frame[body] << 8 | frame[body + 1]), _SUCCESS, NO_PROPERTIES
     if version != V5:
         raise MalformedPacket(f"{packet_type.name} has a body of {size} bytes, not 2", "section 4.13.1")
-    reader = Reader(frame, body)
+    reader = Cursor(frame, body)
     packet_id = reader.packet_id()
     reason = reason_of(reader.u8(), packet_type)
     if size == _SHORT + 1:

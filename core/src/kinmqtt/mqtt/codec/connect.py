@@ -6,7 +6,7 @@ from typing import Final
 
 from kinmqtt.mqtt.codec.flags import check_flags
 from kinmqtt.mqtt.codec.primitives import (
-    Reader,
+    Cursor,
     packet_of,
     write_binary,
     write_u16,
@@ -52,7 +52,7 @@ def decode_connect(frame: bytes, body: int, version: int = 0, limits: PropertyLi
     section 3.1).
     """
     check_flags(frame[0], version)
-    reader = Reader(frame, body)
+    reader = Cursor(frame, body)
     level = _level(reader)
     flags = reader.u8()
     _check_connect_flags(flags, level)
@@ -72,7 +72,7 @@ def decode_connect(frame: bytes, body: int, version: int = 0, limits: PropertyLi
 def decode_connack(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Connack:
     """Decode a CONNACK. MQTT 3.1 has no Session Present: its byte is reserved."""
     check_flags(frame[0], version)
-    reader = Reader(frame, body)
+    reader = Cursor(frame, body)
     flags = reader.u8()
     if flags > 1 or (flags and version == V31):
         raise MalformedPacket("reserved bits of the Connect Acknowledge Flags are set", "MQTT-3.2.2-1")
@@ -122,7 +122,7 @@ def encode_connack(packet: Connack, version: int) -> bytes:
     return packet_of(0x20, head, write_properties(packet.properties, PacketType.CONNACK))
 
 
-def _level(reader: Reader) -> int:
+def _level(reader: Cursor) -> int:
     name = reader.utf8()
     level = reader.u8()
     if name not in ("MQTT", "MQIsdp"):
@@ -151,7 +151,7 @@ def _check_connect_flags(flags: int, level: int) -> None:
         raise MalformedPacket("a password without a user name", "MQTT-3.1.2-22 (3.1.1)")
 
 
-def _has(reader: Reader, flag: int, level: int) -> bool:
+def _has(reader: Cursor, flag: int, level: int) -> bool:
     """Tell whether a flagged field is present: in 3.1 the Remaining Length decides (3.1 section 3.1)."""
     return bool(flag) and not (level == V31 and reader.pos == reader.end)
 
@@ -164,7 +164,7 @@ def _check_empty_client_id(level: int, clean_start: bool) -> None:
         raise RemoteError(invalid, "a persistent session needs a Client Identifier", "MQTT-3.1.3-8 (3.1.1)")
 
 
-def _will(reader: Reader, flags: int, level: int, limits: PropertyLimits) -> ConnectWill:
+def _will(reader: Cursor, flags: int, level: int, limits: PropertyLimits) -> ConnectWill:
     properties = read_properties(reader, WILL, limits) if level == V5 else NO_PROPERTIES
     topic = reader.utf8()
     check_topic_name(topic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kinmqtt.mqtt.codec.flags import check_flags
-from kinmqtt.mqtt.codec.primitives import Reader, packet_of
+from kinmqtt.mqtt.codec.primitives import Cursor, packet_of
 from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
 from kinmqtt.mqtt.packets import PINGREQ, PINGRESP, V5, Auth, DisconnectPacket, PacketType, Pingreq, Pingresp
@@ -20,21 +20,21 @@ _PINGRESP_BYTES: Final = b"\xd0\x00"
 def decode_pingreq(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Pingreq:
     """Decode a PINGREQ, which has no body in any version."""
     check_flags(frame[0], version)
-    Reader(frame, body).finish()
+    Cursor(frame, body).finish()
     return PINGREQ
 
 
 def decode_pingresp(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Pingresp:
     """Decode a PINGRESP, which has no body in any version."""
     check_flags(frame[0], version)
-    Reader(frame, body).finish()
+    Cursor(frame, body).finish()
     return PINGRESP
 
 
 def decode_disconnect(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> DisconnectPacket:
     """Decode a DISCONNECT: before 5.0 it is empty; in 5.0 its end may be omitted (section 3.14.2)."""
     check_flags(frame[0], version)
-    reader = Reader(frame, body)
+    reader = Cursor(frame, body)
     size = reader.end - body
     if not size or version != V5:
         reader.finish()
@@ -57,7 +57,7 @@ def decode_auth(frame: bytes, body: int, version: int, limits: PropertyLimits = 
     check_flags(frame[0], version)
     if version != V5:
         raise MalformedPacket("packet type 15 is reserved before MQTT 5.0", "section 2.2.1 (3.1.1)")
-    reader = Reader(frame, body)
+    reader = Cursor(frame, body)
     if reader.end == body:
         return Auth()
     reason = reason_of(reader.u8(), PacketType.AUTH)

@@ -10,7 +10,7 @@ MAX_STRING_BYTES: Final = 65_535
 MAX_VARINT: Final = 268_435_455
 
 
-class Reader:
+class Cursor:
     """A cursor over ``data[pos:end]``; raises :class:`MalformedPacket` instead of running past the end."""
 
     __slots__ = ("data", "end", "pos")

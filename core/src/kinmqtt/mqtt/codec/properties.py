@@ -16,7 +16,7 @@ from attrs import field, frozen
 
 from kinmqtt.mqtt.codec.primitives import (
     MAX_VARINT,
-    Reader,
+    Cursor,
     write_binary,
     write_u8,
     write_u16,
@@ -71,17 +71,17 @@ UNLIMITED: Final = FixedLimits(MAX_VARINT, MAX_VARINT)
 class _Kind:
     """A data type: how it is read and written."""
 
-    read: Callable[[Reader], Any]
+    read: Callable[[Cursor], Any]
     write: Callable[[Any], bytes]
 
 
-_BYTE: Final = _Kind(Reader.u8, write_u8)
-_U16: Final = _Kind(Reader.u16, write_u16)
-_U32: Final = _Kind(Reader.u32, write_u32)
-_VARINT: Final = _Kind(Reader.varint, write_varint)
-_TEXT: Final = _Kind(Reader.utf8, write_utf8)
-_PAIR: Final = _Kind(Reader.utf8_pair, write_utf8_pair)
-_BINARY: Final = _Kind(Reader.binary, write_binary)
+_BYTE: Final = _Kind(Cursor.u8, write_u8)
+_U16: Final = _Kind(Cursor.u16, write_u16)
+_U32: Final = _Kind(Cursor.u32, write_u32)
+_VARINT: Final = _Kind(Cursor.varint, write_varint)
+_TEXT: Final = _Kind(Cursor.utf8, write_utf8)
+_PAIR: Final = _Kind(Cursor.utf8_pair, write_utf8_pair)
+_BINARY: Final = _Kind(Cursor.binary, write_binary)
 
 
 @frozen
@@ -177,7 +177,7 @@ _BY_IDENTIFIER: Final[Mapping[int, Mapping[int, PropertyRule]]] = {
 _BY_NAME: Final[Mapping[str, PropertyRule]] = {rule.name: rule for rule in RULES}
 
 
-def read_properties(reader: Reader, owner: int, limits: PropertyLimits = UNLIMITED) -> Properties:
+def read_properties(reader: Cursor, owner: int, limits: PropertyLimits = UNLIMITED) -> Properties:
     """Decode a Property Length and its properties; ``owner`` is a :class:`PacketType` or :data:`WILL`.
 
     Reading stops at the ``limits``: with 0x95 for a list that is too long, with 0x97 for one with too many

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kinmqtt.mqtt.codec.primitives import Reader, text_of, write_packet_id, write_utf8, write_varint
+from kinmqtt.mqtt.codec.primitives import Cursor, text_of, write_packet_id, write_utf8, write_varint
 from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from kinmqtt.mqtt.packets import V5, PacketType, Publish
@@ -57,7 +57,7 @@ def decode_publish(frame: bytes, body: int, version: int, limits: PropertyLimits
         if position < size and not frame[position]:
             position += 1
         else:
-            reader = Reader(frame, position)
+            reader = Cursor(frame, position)
             properties = read_properties(reader, _OWNER, limits)
             position = reader.pos
     if not topic and properties.topic_alias is None:

@@ -8,7 +8,7 @@ connection.
 from __future__ import annotations
 
 from kinmqtt.mqtt.codec.flags import check_flags
-from kinmqtt.mqtt.codec.primitives import Reader, packet_of, write_packet_id, write_utf8
+from kinmqtt.mqtt.codec.primitives import Cursor, packet_of, write_packet_id, write_utf8
 from kinmqtt.mqtt.codec.properties import UNLIMITED, PropertyLimits, read_properties, write_properties
 from kinmqtt.mqtt.errors import LocalError, MalformedPacket, ProtocolError
 from kinmqtt.mqtt.packets import (
@@ -31,7 +31,7 @@ _QOS = 0x03
 def decode_subscribe(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Subscribe:
     """Read a SUBSCRIBE with at least one request."""
     check_flags(frame[0], version)
-    reader = Reader(frame, body)
+    reader = Cursor(frame, body)
     packet_id = reader.packet_id()
     properties = _properties(reader, version, PacketType.SUBSCRIBE, limits)
     requests: list[SubscribeRequest] = []
@@ -47,7 +47,7 @@ def has_more_filters(frame: bytes, body: int, version: int, most: int) -> bool:
 
     Malformed packets are left to the decoder.
     """
-    reader = Reader(frame, body + 2)
+    reader = Cursor(frame, body + 2)
     options_bytes = 1 if frame[0] >> 4 == PacketType.SUBSCRIBE else 0
     try:
         if version == V5:
@@ -65,7 +65,7 @@ def has_more_filters(frame: bytes, body: int, version: int, most: int) -> bool:
 def decode_suback(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Suback:
     """Read a SUBACK with at least one reason; 0x80 is the only failure before 5.0."""
     check_flags(frame[0], version)
-    reader = Reader(frame, body)
+    reader = Cursor(frame, body)
     packet_id = reader.packet_id()
     properties = _properties(reader, version, PacketType.SUBACK, limits)
     reasons = tuple(suback_reason(code, version) for code in frame[reader.pos :])
@@ -77,7 +77,7 @@ def decode_suback(frame: bytes, body: int, version: int, limits: PropertyLimits 
 def decode_unsubscribe(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Unsubscribe:
     """Read an UNSUBSCRIBE with at least one filter."""
     check_flags(frame[0], version)
-    reader = Reader(frame, body)
+    reader = Cursor(frame, body)
     packet_id = reader.packet_id()
     properties = _properties(reader, version, PacketType.UNSUBSCRIBE, limits)
     filters: list[str] = []
@@ -91,7 +91,7 @@ def decode_unsubscribe(frame: bytes, body: int, version: int, limits: PropertyLi
 def decode_unsuback(frame: bytes, body: int, version: int, limits: PropertyLimits = UNLIMITED) -> Unsuback:
     """Decode an UNSUBACK: only a Packet Identifier before 5.0, at least one reason since."""
     check_flags(frame[0], version)
-    reader = Reader(frame, body)
+    reader = Cursor(frame, body)
     packet_id = reader.packet_id()
     if version != V5:
         reader.finish()
@@ -146,11 +146,11 @@ def encode_unsuback(packet: Unsuback, version: int) -> bytes:
     return packet_of(0xB0, identifier, properties, bytes(packet.reasons))
 
 
-def _properties(reader: Reader, version: int, packet_type: PacketType, limits: PropertyLimits) -> Properties:
+def _properties(reader: Cursor, version: int, packet_type: PacketType, limits: PropertyLimits) -> Properties:
     return read_properties(reader, packet_type, limits) if version == V5 else NO_PROPERTIES
 
 
-def _filter(reader: Reader) -> str:
+def _filter(reader: Cursor) -> str:
     text = reader.utf8()
     if not text:
         raise ProtocolError("an empty Topic Filter", "MQTT-4.7.3-1")
