@@ -87,7 +87,9 @@ def imports(module: str, source: str, *, is_package: bool = False) -> Iterator[s
             # `from kinmqtt import net` imports kinmqtt.net; of a plain name the longer form does no harm.
             yield from (f"{base}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in DYNAMIC_IMPORTS:
-            yield from (arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+            yield from (
+                arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+            )
 
 
 def clock_calls(source: str) -> Iterator[str]:

@@ -221,7 +221,12 @@ def test_all_environments_share_what_npm_installs(
     calls: list[Any] = []
     ends = [True, False, True]
     environment = dev.environment
-    monkeypatch.setattr(environment, "quiet", lambda *words, **more: calls.append(words) or ends[len(calls) - 1])
+
+    def quiet(*words: str, **more: Any) -> bool:
+        calls.append(words)
+        return ends[len(calls) - 1]
+
+    monkeypatch.setattr(environment, "quiet", quiet)
     monkeypatch.setattr(environment, "INTEROP", str(tmp_path))
     program(tmp_path / "node_modules" / "mqtt" / "package.json", "{}")
     environment.NPM_STAMP = str(tmp_path / "node_modules" / "stamp.json")
@@ -408,7 +413,12 @@ def test_without_arguments_every_test_runs_plain_and_then_compiled(dev: Any, mon
     monkeypatch.setattr(dev.environment, "install", lambda *words, **more: None)
     monkeypatch.setattr(dev.environment, "npm_ready", lambda: True)
     monkeypatch.setattr(dev.packages, "missing", lambda *uses: {})
-    monkeypatch.setattr(dev, "compile_path", lambda words: ran.append(([], "compile")) or 0)
+
+    def compile_path(words: list[str]) -> int:
+        ran.append(([], "compile"))
+        return 0
+
+    monkeypatch.setattr(dev, "compile_path", compile_path)
 
     def part(command: list[str], **variables: str) -> int:
         ran.append((command[3:], variables["KINMQTT_PURE"]))

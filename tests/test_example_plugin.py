@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -93,7 +93,7 @@ class Client:
 
     def __init__(self, port: int, will: str | None = None) -> None:
         self._news = threading.Condition()
-        self._messages: list[tuple[str, bytes]] = []
+        self._messages: list[tuple[str, bytes | bytearray]] = []
         self._reasons: dict[int, int] = {}
         self._granted = 0
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
@@ -130,7 +130,7 @@ class Client:
         self.subscribe("vanishing")
         self._client.loop_stop()
         connection = self._client.socket()
-        assert connection is not None
+        assert isinstance(connection, socket.socket)
         connection.shutdown(socket.SHUT_RDWR)
         connection.close()
 
@@ -139,9 +139,9 @@ class Client:
         self._client.disconnect()
         self._client.loop_stop()
 
-    def _wait(self, condition: object) -> None:
+    def _wait(self, condition: Callable[[], bool]) -> None:
         with self._news:
-            assert self._news.wait_for(condition, LIMIT_S), "what was waited for did not come"  # type: ignore[arg-type]
+            assert self._news.wait_for(condition, LIMIT_S), "what was waited for did not come"
 
     def _note_message(self, message: paho.MQTTMessage) -> None:
         with self._news:

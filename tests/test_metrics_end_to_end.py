@@ -108,7 +108,7 @@ def test_totals_are_those_of_the_generator_and_of_the_broker(tmp_path: Path, gen
         stack.callback(pipeline.kill)
         told = []
         for arguments in RUNS:
-            load = [generator, "-p", str(broker.port), "-W", "0.2", "-d", str(SECONDS), *arguments.split()]
+            load = [str(generator), "-p", str(broker.port), "-W", "0.2", "-d", str(SECONDS), *arguments.split()]
             done = subprocess.run(load, capture_output=True, text=True, timeout=SECONDS + LIMIT_S, check=True)
             told.append(json.loads(done.stdout))
         with wire(broker.port, "by hand", V5) as client:

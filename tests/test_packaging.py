@@ -221,7 +221,7 @@ def test_no_two_plugins_share_a_name() -> None:
 
 def test_twistd_finds_the_broker_and_its_own_services() -> None:
     """The dropin adds a command to Twisted's; it hides none."""
-    commands = {plugin.tapname: plugin for plugin in getPlugins(IServiceMaker)}
+    commands: dict[str, Any] = {plugin.tapname: plugin for plugin in getPlugins(IServiceMaker)}
 
     assert commands["kinmqtt"].module == "kinmqtt.cli.tap"
     assert "web" in commands
@@ -271,10 +271,9 @@ def build(sources: list[Path], out: Path, **environment: str) -> str:
     """Build wheels; answers what was said."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--verbose"]
     # The tests' own setuptools builds them, so that nothing is downloaded.
-    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", out]
-    done = subprocess.run(
-        [*pip, *options, *sources], capture_output=True, text=True, env={**environment_without_twin(), **environment}
-    )
+    options: list[str | Path] = ["--no-deps", "--no-build-isolation", "--wheel-dir", out]
+    command: list[str | Path] = [*pip, *options, *sources]
+    done = subprocess.run(command, capture_output=True, text=True, env={**environment_without_twin(), **environment})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import frozen
@@ -17,7 +18,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from redis_harness.servers import RedisServer, redis_server
 from spi_harness.processes import wait_until
 
-KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=60)}
+KEPT: dict[str, Any] = {"clean_start": False, "properties": Properties(session_expiry_interval=60)}
 
 SETTINGS = """
 [services]
@@ -82,10 +83,10 @@ def test_the_second_connection_takes_over_at_each_broker(place: Place) -> None:
         answers = [first.connect("c", **KEPT)]
         first.subscribe("t", 1)
         answers.append(second.connect("c", **KEPT))
-        told = first.rest()
+        told: list[Any] = first.rest()
         answers.append(third.connect("c", **KEPT))
         # A broker does not hear of a claim at another; it is told by Redis as soon as it has something to keep.
-        fenced = second.publish("t", b"of the second", 1, packet_id=1).rest()
+        fenced: list[Any] = second.publish("t", b"of the second", 1, packet_id=1).rest()
         third.publish("t", b"of the third", 1, packet_id=1)
         came = [third.receive(), third.receive()]
 

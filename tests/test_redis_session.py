@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -107,10 +108,9 @@ async def roam(client: RoamingClient, moves: int) -> None:
     for number in range(1, moves + 1):
         before = client.connections
         acknowledged = sum(map(len, client.notes.promised.values())) + client.chance.randrange(8)
-        await until(lambda enough=acknowledged: sum(map(len, client.notes.promised.values())) >= enough)
-        await until(lambda number=number: all(len(its) > number / 2 for its in client.notes.promised.values()))
+        await until(partial(_has_promised, client, acknowledged, number / 2))
         client.move()
-        await until(lambda before=before: client.connections > before)
+        await until(partial(_is_back, client, before))
     client.stopping = True
     promised = client.notes.promised
     received = client.notes.received
@@ -120,6 +120,16 @@ async def roam(client: RoamingClient, moves: int) -> None:
     client.over = True
     client.cut()
     await task
+
+
+def _has_promised(client: RoamingClient, enough: int, above: float) -> bool:
+    """So many messages together, and more than ``above`` of each topic."""
+    counts = [len(its) for its in client.notes.promised.values()]
+    return sum(counts) >= enough and all(count > above for count in counts)
+
+
+def _is_back(client: RoamingClient, before: int) -> bool:
+    return client.connections > before
 
 
 async def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from spi_harness.processes import free_port, needed, wait_until
 
-KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
+KEPT: dict[str, Any] = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
 SIZE = "2m"
 
 
@@ -68,7 +69,7 @@ def test_a_full_disk_refuses_with_a_reason_and_recovers(broker: BrokerProcess, t
     wait_until(goes_on, "the broker keeps messages again")
     with wire(broker.port) as sub:
         assert sub.connect("s", **KEPT).session_present
-        received = []
+        received: list[int] = []
         while not set(more) <= set(received):
             publish = sub.expect(Publish)
             received.append(int(publish.payload[:8]))

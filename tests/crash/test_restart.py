@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from kinmqtt_spi.properties import Properties
 from kinmqtt_spi.reasons import ReasonCode
 from spi_harness.processes import free_port, wait_until
 
-KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
+KEPT: dict[str, Any] = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
 
 
 DIRECTORY = pytest.mark.skipif(STORE != "memory", reason="it is about a directory, and everything is in Redis")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from kinmqtt_metrics import durable
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.errors import PipelineError
 from kinmqtt_metrics.intervals import Intervals
-from kinmqtt_metrics.pipeline import commits as module
 from kinmqtt_metrics.pipeline.commits import Commit, Commits, commit_name, locked, placed
 from kinmqtt_metrics.pipeline.watermarks import Node
 from kinmqtt_metrics.tables import STATE
@@ -74,7 +74,7 @@ def test_what_others_still_write_to_keeps_no_run_from_starting(
         if not ignore_errors:
             raise OSError(39, "Directory not empty", str(path))
 
-    monkeypatch.setattr(module.shutil, "rmtree", busy)
+    monkeypatch.setattr(shutil, "rmtree", busy)
 
     Commits(steps.tables).prepare({"window_s": 10})
 

@@ -351,7 +351,7 @@ def test_a_full_disk_ends_it_with_nothing_half_written(
     life = Life("a", f"{1:016x}", Random(6))
     said = life.ticks(40)
     landing.publish(said)
-    written = []
+    written: list[Path] = []
 
     def full(table: t.Table, rows: Any, path: Path) -> None:
         if written:

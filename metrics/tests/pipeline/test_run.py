@@ -16,6 +16,7 @@ import pytest
 from kinmqtt_metrics.command import main
 from kinmqtt_metrics.errors import PipelineError
 from kinmqtt_metrics.pipeline import run
+from kinmqtt_metrics.pipeline.commits import Commits
 from kinmqtt_metrics.pipeline.settings import PipelineSettings
 
 
@@ -99,7 +100,7 @@ def test_a_disk_that_fails_before_the_first_batch_is_told(
         raise OSError(number, os.strerror(number), str(path))
 
     def prepared(settings: PipelineSettings, *_more: Any) -> None:
-        run.Commits(settings.tables).prepare({"window_s": settings.window_s})
+        Commits(settings.tables).prepare({"window_s": settings.window_s})
 
     monkeypatch.setattr(run, "_run", prepared)
     with monkeypatch.context() as failing_disk:

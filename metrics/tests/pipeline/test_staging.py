@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from kinmqtt_metrics.landing import SegmentName
 from kinmqtt_metrics.pipeline import staging
-from kinmqtt_metrics.pipeline.staging import MADE, READ, SUMS, Staged, Staging, staged_file, texts
-from kinmqtt_metrics.pipeline.state import BUCKETS, COUNTER, TRAFFIC
+from kinmqtt_metrics.pipeline.staging import MADE, READ, Staged, Staging, staged_file, texts
+from kinmqtt_metrics.pipeline.state import BUCKETS, COUNTER, SUMS, TRAFFIC
 from metrics_harness.landing_data import START_US, Landing, Life, pieces
 
 MAP = pa.map_(pa.string(), pa.string())

@@ -31,9 +31,9 @@ def said(label: str, units: dict[str, float]) -> float:
     return sum(float(number) * units[unit] for number, unit in re.findall(r"([0-9.e-]+) ?([a-zµA-Z]*)", label))
 
 
-def moment(*date: int) -> float:
+def moment(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0) -> float:
     """Of a date in UTC; seconds."""
-    return datetime(*date, tzinfo=UTC).timestamp()  # type: ignore[misc]
+    return datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()
 
 
 @given(st.integers(0, 4_000_000_000), st.integers(1, 19_353_600))
@@ -87,7 +87,7 @@ def test_marks_of_values_are_even_and_say_where_they_stand(
     write, units = how
     marks = values(highest, write)
 
-    assert marks[0] == (0, "0")
+    assert marks[0] == (0.0, "0")
     assert 2 <= len(marks) <= 6
     assert len({label for _, label in marks}) == len(marks)
     for number, (value, label) in enumerate(marks):

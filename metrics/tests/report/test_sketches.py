@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kinmqtt_metrics import tables as t
 from kinmqtt_metrics.report import ReportError, make
-from kinmqtt_metrics.report.aggregation import OTHER_NODES
+from kinmqtt_metrics.report.facts import OTHER_NODES
 from kinmqtt_metrics.report.sketches import QUANTILES, Sketches
 from metrics_harness.report_facts import facts_of
 from metrics_harness.table_data import START, sketched, write

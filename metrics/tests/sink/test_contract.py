@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.testing.driving import TurningDriver
 from kinmqtt_spi.testing.metric import MetricPluginContract
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
-from kinmqtt_spi.values import NodeIdentity
+from kinmqtt_spi.values import Maybe, NodeIdentity
 
 
 class TestPlugin(PluginContract):
@@ -61,7 +61,7 @@ class TestMetrics(MetricPluginContract):
     def metric_plugin(self, tmp_path: Path) -> Iterator[MetricsSink]:
         """One that was started."""
         clock = TurnableClock()
-        drive = TurningDriver(clock)
+        drive: Callable[[Maybe[None]], None] = TurningDriver(clock)
         sink = MetricsSink()
         context = BareContext("metrics", MetricsSettings(landing=tmp_path), clock=clock)
         sink.configure(context)

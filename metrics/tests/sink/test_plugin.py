@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from kinmqtt_metrics import MetricsSink
 from kinmqtt_metrics import traffic as traffic_module
 from kinmqtt_metrics._plugin import STOP_S
-from kinmqtt_metrics.disk_writer import LOOK_S, RETRY_S, STUCK_S, Writer
+from kinmqtt_metrics.disk_writer import LOOK_S, RETRY_S, STUCK_S, Writer, WriterThread
 from kinmqtt_metrics.landing import SegmentName, open_path
 from kinmqtt_metrics.record import EVENTS, FIELDS, OTHERS
 from kinmqtt_metrics.segments import Disk, InUse, Lock
@@ -34,7 +34,7 @@ from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource, 
 from kinmqtt_spi.services.metric import CounterSample, Snapshot, Traffic, TrafficSnapshot
 from kinmqtt_spi.services.plugin import HealthState
 from kinmqtt_spi.testing.driving import TurningDriver
-from kinmqtt_spi.values import Address, Client, Message, NodeIdentity, Publisher, Subscription
+from kinmqtt_spi.values import Address, Client, Maybe, Message, NodeIdentity, Publisher, Subscription
 from metrics_harness.broken_disk import BrokenDisk, left_open, records
 
 CLIENT = Client("c", "u", Address("192.0.2.1", 5000), "tcp", 5)
@@ -51,9 +51,10 @@ class Scene:
         """``monotonic``: the writer's clock."""
         self.landing = landing
         self.clock = TurnableClock()
-        self.drive = TurningDriver(self.clock)
+        self.drive: Callable[[Maybe[None]], None] = TurningDriver(self.clock)
         self.sink = MetricsSink(disk, more.pop("monotonic", time.monotonic))
-        settings = MetricsSettings(landing=landing, **{"events": CHOICES, "keep_free_bytes": 0} | more)
+        chosen: dict[str, Any] = {"events": CHOICES, "keep_free_bytes": 0} | more
+        settings = MetricsSettings(landing=landing, **chosen)
         self.context = BareContext("metrics", settings, clock=self.clock, node=NodeIdentity(node, 0xC0FFEE))
         self.sink.configure(self.context)
         if start:
@@ -270,7 +271,8 @@ def test_the_end_waits_for_no_thread_of_the_broker(tmp_path: Path, threads: str)
     many = tuple(Traffic(f"c{n}", "t", 1, n) for n in range(6000))
     scene.sink.traffic_sampled(TrafficSnapshot(1.0, "n", many))
     began = scene.clock.monotonic()
-    TurningDriver(scene.clock, lambda: scene.clock.advance(1.0))(scene.sink.stop())
+    drive: Callable[[Maybe[None]], None] = TurningDriver(scene.clock, lambda: scene.clock.advance(1.0))
+    drive(scene.sink.stop())
 
     assert scene.clock.monotonic() - began <= STOP_S + RETRY_S
     assert sum(record.get("delta", 0) for record in records(tmp_path)) == 6000
@@ -303,7 +305,7 @@ def test_whatever_becomes_of_the_last_words_the_rest_is_published(tmp_path: Path
     scene = Scene(tmp_path)
     scene.sink.session_expired("a")
 
-    def broken(now: int) -> None:
+    def broken(t: int) -> None:
         raise ZeroDivisionError("by chance")
 
     scene.sink._counts.flush = broken  # type: ignore[method-assign]
@@ -473,7 +475,7 @@ def test_a_second_broker_of_that_name_does_not_start(tmp_path: Path) -> None:
 def test_the_folder_stays_locked_while_something_may_write_to_it(tmp_path: Path) -> None:
     """A disk that does not respond may do so later: another broker of that name must not be there by then."""
     first = Scene(tmp_path)
-    thread, first.sink._thread = first.sink._thread, _Endless()  # type: ignore[assignment]
+    thread, first.sink._thread = first.sink._thread, _Endless()
     first.stop()
     second = Scene(tmp_path, start=False)
     with pytest.raises(AssemblyError, match="another broker named 'n'"):
@@ -682,10 +684,11 @@ def test_a_disk_that_fails_is_told_and_waited_for(tmp_path: Path) -> None:
     assert [record["name"] for record in records(tmp_path)] == ["session_expired", "started", "stopped"]
 
 
-class _Thread:
+class _Thread(WriterThread):
     """One that is well."""
 
-    error = ""
+    def __init__(self) -> None:
+        self.error = ""
 
     def count_left(self) -> None:
         """Nothing."""

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinmqtt_metrics import segments as module
 from kinmqtt_metrics.landing import NODE_BYTES, OPEN, SegmentName, open_path, published, quoted
 from kinmqtt_metrics.segments import ANEW, Disk, InUse, Lock, Segment, date_of, recover
 from metrics_harness.broken_disk import BrokenDisk, left_open, records
@@ -467,7 +466,7 @@ def test_a_lock_that_is_removed_while_it_is_taken_is_taken_again(
             next(tmp_path.glob(".lock-*")).unlink()
         flock(fd, how)
 
-    monkeypatch.setattr(module.fcntl, "flock", remove_first)
+    monkeypatch.setattr(fcntl, "flock", remove_first)
     Lock(tmp_path, "n")
 
     with pytest.raises(InUse):

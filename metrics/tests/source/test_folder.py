@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from kinmqtt_metrics.source import folder as module
 from kinmqtt_metrics.source.folder import Folder
 from metrics_harness.segments import BOOT, publish
 
@@ -18,7 +18,7 @@ def test_a_segment_of_the_same_moment_as_the_last_listing_is_found(
 ) -> None:
     """However long nobody has looked since: file systems count time in steps, and both were in one of these."""
     now_ns = [1_700_000_000_000_000_000]
-    monkeypatch.setattr(module.time, "time_ns", lambda: now_ns[0])
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns[0])
     folder = Folder(str(tmp_path))
     found = []
     for number in (1, 2):
@@ -38,7 +38,7 @@ def test_a_folder_that_had_settled_is_not_listed_again(tmp_path: Path, monkeypat
     os.utime(day, ns=(1_000_000_000_000_000_000,) * 2)
     folder = Folder(str(tmp_path))
     first = folder.paths()
-    monkeypatch.setattr(module.os, "listdir", None)
+    monkeypatch.setattr(os, "listdir", None)
 
     assert folder.paths() == first
 
@@ -58,7 +58,7 @@ def test_a_folder_that_can_not_be_listed_is_named(tmp_path: Path, monkeypatch: p
         return works(path, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, call, refused)
+        patch.setattr(os, call, refused)
         with pytest.raises(PermissionError, match="no record in it is lost: make it readable") as raised:
             folder.paths()
     found = folder.paths()

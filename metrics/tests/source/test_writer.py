@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from paho.mqtt.client import Client, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.client import Client, MQTTMessage, MQTTMessageInfo
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -64,7 +64,9 @@ def _get(got: queue.Queue[MQTTMessage], count: int) -> list[MQTTMessage]:
 
 
 def _id(message: MQTTMessage) -> str:
-    return dict(message.properties.UserProperty)["kinmqtt-id"]  # type: ignore[union-attr]
+    properties: Any = message.properties
+    its: dict[str, str] = dict(properties.UserProperty)
+    return its["kinmqtt-id"]
 
 
 def _save(rows: DataFrame, port: int, **options: Any) -> None:
@@ -93,7 +95,8 @@ def test_rows_become_messages(spark: SparkSession) -> None:
         "b": (b"two", 2),
         "c": (b"", 1),
     }
-    assert messages["a"].properties.UserProperty == [("kinmqtt-id", "first"), ("unit", "C")]
+    properties: Any = messages["a"].properties
+    assert properties.UserProperty == [("kinmqtt-id", "first"), ("unit", "C")]
     assert retained.retain and retained.payload == b"two"
     assert _id(messages["b"]).endswith("-0-0-1") and _id(messages["c"]).endswith("-0-0-2")
 
@@ -242,7 +245,14 @@ def test_the_size_of_a_packet_is_known(qos: int, payload_bytes: int) -> None:
     properties.UserProperty = list(message.properties)
     client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
     packets: list[bytes] = []
-    client._packet_queue = lambda command, packet, *_: packets.append(bytes(packet))  # type: ignore[method-assign]
+
+    def queued(
+        command: int, packet: bytes | bytearray, mid: int, qos: int, info: MQTTMessageInfo | None = None
+    ) -> MQTTErrorCode:
+        packets.append(bytes(packet))
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    client._packet_queue = queued  # type: ignore[method-assign]
     client._sock = object()  # type: ignore[assignment]
     client._send_publish(1, b"a", message.payload, qos, False, False, None, properties)
     client._sock = None
@@ -353,6 +363,7 @@ def test_a_bad_option_is_named(options: dict[str, str], why: str) -> None:
 def test_a_column_that_says_nothing_is_refused(ddl: str, why: str) -> None:
     """A column with a wrong name or type is an error that names those there are."""
     schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
 
     for kind in (BatchWriter, StreamWriter):
         with pytest.raises(ValueError, match=why):

@@ -38,7 +38,7 @@ def configured(folder: Path, users: str = "ann bob", **settings: Any) -> tuple[A
 
 def may(plugin: AuthFile, client_id: str, username: str | None = "ann") -> bool:
     """Whether a client may have that client id; how it is refused is looked at on the way."""
-    answer = plugin.choose_server(Client(client_id, username))
+    answer: object = plugin.choose_server(Client(client_id, username))
     assert answer is None or (isinstance(answer, Reject) and answer.reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
     return answer is None
 
@@ -121,7 +121,7 @@ def test_a_reload_takes_other_patterns(tmp_path: Path) -> None:
 
 def reloaded(plugin: AuthFile, settings: AuthFileSettings) -> Any:
     """What a reload answers."""
-    return Deferred.fromCoroutine(plugin.reload(settings)).result  # type: ignore[arg-type]
+    return Deferred.fromCoroutine(plugin.reload(settings)).result
 
 
 @given(st.text(max_size=8), st.text(min_size=1, max_size=4), st.text(max_size=8))

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from kinmqtt_auth_file import AuthFile, AuthFileSettings
 from kinmqtt_auth_file.hashes import Argon2Settings, Pbkdf2
@@ -71,7 +72,7 @@ class Bench:
         **settings: Any,
     ) -> None:
         self.folder = folder
-        paths: dict[str, Path] = {}
+        paths: dict[str, Any] = {}
         for key, name, content in (("password_file", "passwords", passwords), ("acl_file", "acl", acl)):
             if content is not None:
                 paths[key] = folder / name
@@ -361,9 +362,13 @@ def test_a_reload_of_what_is_broken_changes_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.write("acl", "x\n")
 
-    errors: list[Exception] = []
+    errors: list[BaseException | None] = []
     reloading = Deferred.fromCoroutine(bench.plugin.reload(bench.settings))
-    reloading.addErrback(lambda failure: errors.append(failure.value))
+
+    def failed(failure: Failure) -> None:
+        errors.append(failure.value)
+
+    reloading.addErrback(failed)
 
     assert [str(error) for error in errors] == [f"{tmp_path}/acl:1: {UNKNOWN}"]
     assert isinstance(errors[0], SettingsError)

@@ -42,10 +42,10 @@ class InCluster(RedisStores):
         return RedisSessionSettings(cluster=server.addresses, **SOON)
 
     def failing(self, store: Any) -> Callable[[], object]:
-        self.server.each("pause")
+        self.running.each("pause")
 
         def mend() -> None:
-            self.server.each("go_on")
+            self.running.each("go_on")
             self.is_back()
 
         return mend

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from redis.exceptions import MaxConnectionsError
 from kinmqtt_redis_session import queues, sessions
 from kinmqtt_redis_session.keys import encoded, shard_of
 from kinmqtt_redis_session.phases import phases, targets_of, without_refused
+from kinmqtt_redis_session.writes import ClientWrite
 from kinmqtt_spi.errors import Fenced, ServiceUnavailable
 from kinmqtt_spi.services.queue import Append, InboundOpen, Purge, Remove, Send
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
@@ -140,7 +141,12 @@ def test_a_released_client_id_is_free_before_redis_knows_it(server: RedisServer)
         node = instance.context.node
         held = await instance.sessions.claim_for("c", node, Claimant("ann"))
         assert held is not None
-        instance.sessions.spawn = lambda answer: answer.close()  # It never gets to Redis.
+
+        def never_sent(answer: Awaitable[Any]) -> None:
+            assert isinstance(answer, Coroutine)
+            answer.close()
+
+        instance.sessions.spawn = never_sent
 
         assert await instance.sessions.claim_for("c", node, Claimant("bob")) is None
         instance.sessions.release("c", held.epoch)
@@ -279,7 +285,7 @@ def test_an_error_for_one_client_fails_only_its_turns(server: RedisServer) -> No
         instance = await start_instance(**at(server))
         server.ask("set", "kinmqtt:{bad}:s", "of somebody else")
         turns = (("first",), ("good",), ("bad", "beside"), ("beside",), ("other",))
-        answers = []
+        answers: list[Awaitable[None] | None] = []
         for names in turns:
             instance.queues.apply([Append(name, 1, entry(len(answers) + 1)) for name in names])
             answers.append(instance.queues.commit())
@@ -605,7 +611,7 @@ def test_a_later_phase_leaves_out_identifiers_of_refused_messages() -> None:
     """In a cluster the identifier follows the message, and is left out if the message was refused."""
     append = Append("s", 1, entry(1, publisher=Publisher("p")))
     other = Append("s", 1, entry(2, publisher=Publisher("p")))
-    clients = {
+    clients: dict[str, list[tuple[int, ClientWrite]]] = {
         "s": [(0, append), (1, other)],
         "p": [(0, InboundOpen("p", 1, 7)), (1, InboundOpen("p", 1, 8)), (0, Purge("p", 1))],
     }
@@ -652,6 +658,7 @@ def test_errors_after_a_lost_connection_are_caused_by_it(server: RedisServer, en
 
         execute, link._connections.execute = link._connections.execute, meets_no_writer
         broken = link._connections
+        failure: BaseException | None
         [failure] = await asyncio.gather(link.execute([("PING",)]), return_exceptions=True)
         broken.execute = execute
         await instance.plugin.stop()

@@ -64,15 +64,15 @@ class _OnSocket(RedisStores):
 
     def reopened(self, store: Any, drive: Any) -> Any:
         drive(self.plugin.stop())
-        self.server.kill()
-        self.server.start()
+        self.running.kill()
+        self.running.start()
         return self.begin()
 
     def failing(self, store: Any) -> Callable[[], object]:
-        self.server.kill()
+        self.running.kill()
 
         def mend() -> None:
-            self.server.start()
+            self.running.start()
             self.is_back()
 
         return mend

@@ -16,7 +16,7 @@ from kinmqtt_redis_session.writes import MAX_RUN
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties
-from kinmqtt_spi.services.queue import Append, QueueSizes, Remove, Send, Stage
+from kinmqtt_spi.services.queue import Append, QueueSizes, QueueWrite, Remove, Send, Stage
 from kinmqtt_spi.testing.build import NOW, entry, message
 from kinmqtt_spi.values import Message, MessageId, Publisher
 from redis_harness.instances import Instance, start_instance
@@ -60,7 +60,7 @@ def test_message_json_equals_the_plain_form(its: Message) -> None:
 
 
 @pytest.mark.parametrize("moments", [{"received_at": float("nan")}, {"expires_at": float("inf")}])
-def test_a_time_that_is_not_finite_is_rejected(moments: dict[str, float]) -> None:
+def test_a_time_that_is_not_finite_is_rejected(moments: dict[str, Any]) -> None:
     """JSON has no such thing."""
     with pytest.raises(ValueError, match="expected a finite number"):
         message_json(message(**moments))
@@ -123,7 +123,7 @@ def test_runs_of_an_older_epoch_are_refused_as_a_whole(server: RedisServer) -> N
 
     async def run() -> None:
         instance = await start_instance(host="127.0.0.1", port=server.port)
-        turns = [
+        turns: list[list[QueueWrite]] = [
             [Append("c", 2, entry(1), 1)],
             [Append("c", 1, entry(2), 2), Append("c", 1, entry(3))],
             [Append("c", 2, entry(4)), Remove("c", 2, 1)],

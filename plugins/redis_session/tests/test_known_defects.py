@@ -102,7 +102,7 @@ def test_publishers_may_use_the_same_packet_identifier(server: RedisServer) -> N
         await committed(instance.queues)
         waiting = [each.message.payload for each in await instance.queues.read("s", 0, 10)]
         state = await instance.queues.load("s")
-        flying = [(each.packet_id, each.entry.message.payload) for each in state.inflight]
+        flying = [(each.packet_id, each.entry and each.entry.message.payload) for each in state.inflight]
         return waiting, flying, [(await instance.queues.load(name)).inbound for name in ("p1", "p2")]
 
     assert over(server, run) == ([b"of p1"], [(7, b"of p2")], [frozenset(), frozenset({7})])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,12 @@ from kinmqtt_spi.services.queue import Append, Remove
 from kinmqtt_spi.testing.build import entry
 from kinmqtt_spi.testing.driving import AsyncioDriver
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
+from kinmqtt_spi.values import Maybe
 from redis_harness.redis_stores import SOON
 from redis_harness.servers import RedisServer, redis_server
 from spi_harness.processes import wait_until
+
+Drive = Callable[[Maybe[Any]], Any]
 
 
 @pytest.fixture
@@ -105,7 +108,7 @@ def test_without_a_server_the_plugin_abstains() -> None:
         validated(RedisSessionSettings())
 
 
-def test_an_unreachable_server_fails_the_start(server: RedisServer, drive: AsyncioDriver) -> None:
+def test_an_unreachable_server_fails_the_start(server: RedisServer, drive: Drive) -> None:
     """The broker does not start without what it keeps everything in."""
     server.kill()
     plugin, context = configured(server)
@@ -116,7 +119,7 @@ def test_an_unreachable_server_fails_the_start(server: RedisServer, drive: Async
     drive(plugin.stop())
 
 
-def test_aof_is_not_promised_without_a_file(server: RedisServer, drive: AsyncioDriver) -> None:
+def test_aof_is_not_promised_without_a_file(server: RedisServer, drive: Drive) -> None:
     """What can't hold is refused before anything starts."""
     plugin, context = configured(server, durability="aof")
 
@@ -126,7 +129,7 @@ def test_aof_is_not_promised_without_a_file(server: RedisServer, drive: AsyncioD
     drive(plugin.stop())
 
 
-def test_a_file_without_fsync_always_is_warned_of(tmp_path: Path, drive: AsyncioDriver) -> None:
+def test_a_file_without_fsync_always_is_warned_of(tmp_path: Path, drive: Drive) -> None:
     """With everysec Redis answers before the file has it."""
     with redis_server(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "everysec") as server:
         plugin, context = configured(server, durability="aof")
@@ -137,7 +140,7 @@ def test_a_file_without_fsync_always_is_warned_of(tmp_path: Path, drive: Asyncio
     assert any("appendfsync always" in line for line in context.log.texts("warn"))
 
 
-def test_health_says_whether_redis_is_there(server: RedisServer, drive: AsyncioDriver) -> None:
+def test_health_says_whether_redis_is_there(server: RedisServer, drive: Drive) -> None:
     """It is failed while Redis is away, and healthy again."""
     plugin, context = configured(server)
     drive(plugin.start(context))
@@ -157,7 +160,7 @@ def test_health_says_whether_redis_is_there(server: RedisServer, drive: AsyncioD
     drive(plugin.stop())
 
 
-def test_a_server_that_was_demoted_counts_as_away(server: RedisServer, drive: AsyncioDriver) -> None:
+def test_a_server_that_was_demoted_counts_as_away(server: RedisServer, drive: Drive) -> None:
     """Behind an address that leads to another server by now the connection to the old one is given up."""
     plugin, context = configured(server)
     drive(plugin.start(context))
@@ -178,7 +181,7 @@ def test_a_server_that_was_demoted_counts_as_away(server: RedisServer, drive: As
     drive(plugin.stop())
 
 
-def test_a_full_server_stores_no_partial_transaction(server: RedisServer, drive: AsyncioDriver) -> None:
+def test_a_full_server_stores_no_partial_transaction(server: RedisServer, drive: Drive) -> None:
     """Where Redis is there and refuses writes health says so, nobody is let in, and nothing of a turn is kept."""
     plugin, context = configured(server)
     drive(plugin.start(context))
@@ -204,7 +207,7 @@ def test_a_full_server_stores_no_partial_transaction(server: RedisServer, drive:
     drive(plugin.stop())
 
 
-def test_an_acl_user_a_database_and_a_prefix(server: RedisServer, drive: AsyncioDriver) -> None:
+def test_an_acl_user_a_database_and_a_prefix(server: RedisServer, drive: Drive) -> None:
     """A user who may touch nothing beside the prefix is enough."""
     server.ask(
         "acl", "setuser", "broker", "on", ">secret", "~mine:*", "+@all", "-@dangerous", "+client|list", "+client|kill"
@@ -220,7 +223,7 @@ def test_an_acl_user_a_database_and_a_prefix(server: RedisServer, drive: Asyncio
     assert server.ask("keys", "*") == ""
 
 
-def test_replicas_are_waited_for(tmp_path: Path, server: RedisServer, drive: AsyncioDriver) -> None:
+def test_replicas_are_waited_for(tmp_path: Path, server: RedisServer, drive: Drive) -> None:
     """With ``wait`` something is kept when a replica has it, and not before."""
     with redis_server(tmp_path / "replica", "--replicaof", "127.0.0.1", str(server.port)) as replica:
         wait_until(lambda: "state=online" in server.ask("info", "replication"), "the replica has all of it")
@@ -237,9 +240,7 @@ def test_replicas_are_waited_for(tmp_path: Path, server: RedisServer, drive: Asy
         drive(plugin.stop())
 
 
-def test_replicas_of_another_connection_do_not_count(
-    tmp_path: Path, server: RedisServer, drive: AsyncioDriver
-) -> None:
+def test_replicas_of_another_connection_do_not_count(tmp_path: Path, server: RedisServer, drive: Drive) -> None:
     """Where the connection is lost between a write and WAIT nobody can say what the replicas have."""
     with redis_server(tmp_path / "replica", "--replicaof", "127.0.0.1", str(server.port)):
         wait_until(lambda: "state=online" in server.ask("info", "replication"), "the replica has all of it")

@@ -16,7 +16,7 @@ from kinmqtt_redis_session.keys import Keys
 from kinmqtt_redis_session.write_pipeline import WritePipeline
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.memory.plugin import BareContext
-from kinmqtt_spi.services.retain import RetainWrite
+from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.testing.build import NOW, message
 
 LIMIT_S = 30.0
@@ -84,7 +84,7 @@ def ledger_over(link: Any) -> WritePipeline:
 
 def commit(pipeline: WritePipeline) -> Any:
     """Commit a turn that retains a message; returns the answer."""
-    pipeline.gather_retained([RetainWrite(message(retain=True), (NOW, 1))])
+    pipeline.gather_retained([RetainWrite(message(retain=True), RetainVersion(NOW, 1, 1))])
     return pipeline.commit()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -532,8 +532,8 @@ def _kept_bytes(scene: Scene, resources: Iterable[Resource], ends: bool = False)
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("per", ["total", "client", "topic"])
-def test_long_topics_are_not_kept(per: str) -> None:
+@pytest.mark.parametrize("per", ["all", "client", "topic"])
+def test_long_topics_are_not_kept(per: Literal["all", "client", "topic"]) -> None:
     """They are limited as others are, and no more than a digest is remembered of them."""
     scene = Scene(FlowSettings(name="r", count=1, topic="#", per=per))
 
@@ -544,7 +544,7 @@ def test_long_topics_are_not_kept(per: str) -> None:
 
 
 @pytest.mark.parametrize("grade", ["rate", "concurrency"])
-def test_long_topics_whose_end_is_told_are_not_kept(grade: str) -> None:
+def test_long_topics_whose_end_is_told_are_not_kept(grade: Literal["rate", "concurrency"]) -> None:
     """What they have in use is given back, and then nothing is left of them."""
     settings = FlowSettings(name="r", count=1, topic="#", grade=grade, per="topic")
     scene = Scene(settings, FlowSettings(name="s", count=1, grade="concurrency", topic="#", per="client"))

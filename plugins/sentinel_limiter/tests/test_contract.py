@@ -12,7 +12,6 @@ from kinmqtt_sentinel_limiter._active_rules import MAX_PLANS
 from kinmqtt_sentinel_limiter._settings import FlowSettings, ParamSettings, SystemSettings
 from kinmqtt_spi.memory.plugin import BareContext, TurnableClock
 from kinmqtt_spi.services.limiter import Resource, ResourceKind
-from kinmqtt_spi.testing.driving import Driver
 from kinmqtt_spi.testing.limiter import LimiterCase, LimiterContract
 from kinmqtt_spi.testing.metric import MetricPluginContract
 from kinmqtt_spi.testing.plugin import PluginCase, PluginContract
@@ -37,7 +36,7 @@ class Reloaded(LimiterContract):
 
     reloads = keeps_use = True
 
-    def reload(self, case: LimiterCase, drive: Driver) -> None:
+    def reload(self, case: LimiterCase, drive: Any) -> None:
         """Take the same settings again."""
         plugin: SentinelLimiter = case.plugin
         assert drive(plugin.reload(plugin._settings_now)) == []

@@ -120,15 +120,13 @@ class Client:
     async def _talk(self, reader: asyncio.StreamReader) -> None:
         self.send(Connect(V311, self.name, False, 60, None, None, None, NO_PROPERTIES))
         framer = Framer()
-        while True:
+        while not self.gone:
             data = await reader.read(4096)
             if not data or self.gone:
                 return
             for frame, body in framer.feed(data):
                 self._take(decode(frame, body, V311))
             await asyncio.sleep(self.chance.random() * SLOWEST_READ_S)
-            if self.gone:
-                return
 
     def _take(self, packet: Packet) -> None:
         if isinstance(packet, Connack):

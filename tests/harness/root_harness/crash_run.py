@@ -63,7 +63,7 @@ class Run:
                 goes_on = self._progress(0 if until_caught else ENOUGH / kills)
                 await asyncio.sleep(0.02 + self.life_s * self.chance.random())
                 # On a machine that has much to do that was next to nothing.
-                await self._until(lambda goes_on=goes_on: goes_on() and self.lives_until())
+                await self._until(partial(self._has_lived, goes_on))
                 await self._die()
                 await self._start()
                 await self._until(partial(self._are_back, before))
@@ -94,6 +94,9 @@ class Run:
         promised = self.notes.promised
         before = {topic: len(numbers) for topic, numbers in promised.items()}
         return lambda: all(len(numbers) >= before[topic] + messages for topic, numbers in promised.items())
+
+    def _has_lived(self, goes_on: Callable[[], bool]) -> bool:
+        return goes_on() and self.lives_until()
 
     async def _rest(self) -> None:
         """Let everybody come to rest, and the clients end."""

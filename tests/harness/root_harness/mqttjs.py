@@ -55,11 +55,11 @@ class Driver:
                 return self._events.pop(position)
         while True:
             self.process.wait_for_line("", count=self._read + 1)
-            told = json.loads(self.process.lines[self._read])
+            new: dict[str, Any] = json.loads(self.process.lines[self._read])
             self._read += 1
-            if wanted(told):
-                return told
-            self._events.append(told)
+            if wanted(new):
+                return new
+            self._events.append(new)
 
     def connect(self, client: str, version: int, **options: Any) -> dict[str, Any]:
         """Connect a client, and return its CONNACK."""

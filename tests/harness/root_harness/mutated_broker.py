@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -16,7 +17,7 @@ def without(*sorts: type[Any]) -> None:
     """The log leaves writes of some sorts out."""
     pack = records.pack
 
-    def forgetful(group: records.Group) -> bytes:
+    def forgetful(group: records.CommitGroup) -> bytes:
         group.queue = [write for write in group.queue if not isinstance(write, sorts)]
         return pack(group)
 
@@ -27,10 +28,10 @@ def acknowledge_before_commit() -> None:
     """Groups reach the log a little later than their acknowledgements the clients."""
     commit = stores.Ledger.commit
 
-    def hasty(self: stores.Ledger) -> Any:
+    def hasty(self: stores.Ledger, all: bool = False) -> Any:
         append, held = self.append, self.__dict__.setdefault("held", [])
         if append is None or getattr(append, "hasty", False):
-            return commit(self)
+            return commit(self, all)
 
         def keep(data: bytes) -> None:
             held.append(data)
@@ -41,7 +42,7 @@ def acknowledge_before_commit() -> None:
 
         keep.hasty = True  # type: ignore[attr-defined]
         self.append = keep
-        return commit(self)
+        return commit(self, all)
 
     stores.Ledger.commit = hasty  # type: ignore[method-assign]
 
@@ -83,7 +84,7 @@ def slow_fsync() -> None:
     segment.Segment.sync = slow  # type: ignore[method-assign]
 
 
-MUTATIONS = {
+MUTATIONS: dict[str, Callable[[], None]] = {
     "none": lambda: None,
     "failing-writes": failing_writes,
     "failing-fsync": failing_fsync,

@@ -359,7 +359,7 @@ SCENARIOS: Final[Sequence[tuple[str, Sequence[int], Act]]] = (
 @cache
 def observed() -> tuple[Seen, ...]:
     """What comes of every mistake, by packet of the corpus and by scenario, in every version."""
-    seen = []
+    seen: list[Seen] = []
     for version in ALL:
         stage = Stage(version)
         for _, entry, entry_version in cases(direction="client"):
@@ -399,9 +399,9 @@ def _errors() -> Iterator[list[RemoteError]]:
     made: list[RemoteError] = []
     original = RemoteError.__init__
 
-    def noted(self: RemoteError, *arguments: Any) -> None:
+    def noted(self: RemoteError, reason: ReasonCode, text: str, clause: str = "") -> None:
         made.append(self)
-        original(self, *arguments)
+        original(self, reason, text, clause)
 
     RemoteError.__init__ = noted  # type: ignore[method-assign]
     try:

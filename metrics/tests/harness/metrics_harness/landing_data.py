@@ -71,8 +71,8 @@ class Life:
             turned = dict(reversed(labels.items())) if random.random() < 0.3 else labels
             yield {"kind": "counter", "name": name, "unit": unit, "labels": turned, "value": value, "delta": delta}
         for name, unit, labels in GAUGES:
-            number = random.randint(-80, 800) / 8
-            yield {"kind": "gauge", "name": name, "unit": unit, "labels": labels, "number": number}
+            level = random.randint(-80, 800) / 8
+            yield {"kind": "gauge", "name": name, "unit": unit, "labels": labels, "number": level}
         if random.random() < 0.7:
             counts = [random.choice((0, 0, 1, random.randint(0, 9))) for _ in range(len(BOUNDS) + 1)]
             total = random.randint(0, 400) / 8

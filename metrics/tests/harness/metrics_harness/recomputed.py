@@ -27,7 +27,7 @@ def windows(
     end: Callable[[Record], int] = lambda record: record["t"] // width * width + width  # noqa: E731
     bounds: dict[str, float] = {}
     counted: list[Record] = []
-    late = []
+    late: list[Record] = []
     seen = set()
     for batch in batches:
         newest: dict[str, int] = {}

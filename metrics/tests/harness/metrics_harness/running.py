@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 FAST: Final = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -32,7 +32,7 @@ def children(process: int) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[bytes], limit_s: float = 240) -> None:
+def until(condition: Callable[[], bool], process: subprocess.Popen[Any], limit_s: float = 240) -> None:
     """Wait for what must become true while a process runs."""
     end = time.monotonic() + limit_s
     while not condition():

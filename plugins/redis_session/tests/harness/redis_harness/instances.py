@@ -34,7 +34,7 @@ class Instance:
 async def start_instance(node: NodeIdentity | None = None, **settings: Any) -> Instance:
     """Start an instance with these settings."""
     plugin = RedisSession()
-    more = {} if node is None else {"node": node}
+    more: dict[str, Any] = {} if node is None else {"node": node}
     context = BareContext("redis_session", RedisSessionSettings(**{**SOON, **settings}), **more)
     plugin.configure(context)
     stores: Any = (plugin.session_store(), plugin.queue_store(), plugin.retain_store())

@@ -25,6 +25,9 @@ class RedisStores(StoreContract):
     can_fail = True
     provide: str
     """The name of the plugin's hook that gives the store."""
+    running: Any
+    """What was started for the test."""
+    begin: Callable[[], Any]
 
     @pytest.fixture
     def server(self, tmp_path: Path) -> Iterator[RedisServer]:
@@ -35,7 +38,7 @@ class RedisStores(StoreContract):
     @pytest.fixture
     def lives(self, server: Any, clock: TurnableClock, drive: Any) -> Iterator[Any]:
         """Begins a life of the plugin, and answers its store."""
-        self.server = server
+        self.running = server
         self.drive = drive
         self.begin = lambda: self._begun(self.settings(server), clock)
         yield self.begin
@@ -50,10 +53,10 @@ class RedisStores(StoreContract):
         return self.begin()
 
     def failing(self, store: Any) -> Callable[[], object]:
-        self.server.pause()
+        self.running.pause()
 
         def mend() -> None:
-            self.server.go_on()
+            self.running.go_on()
             self.is_back()
 
         return mend

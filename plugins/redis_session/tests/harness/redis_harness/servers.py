@@ -11,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,10 @@ def redis_server(folder: Path, *options: str, **more: Any) -> Iterator[RedisServ
         server.end()
 
 
+def _is_in_cluster(node: RedisServer) -> bool:
+    return "cluster_state:ok" in node.ask("cluster", "info")
+
+
 class RedisCluster:
     """Three masters that share the slots."""
 
@@ -112,7 +117,7 @@ class RedisCluster:
             addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
             self.nodes[0].ask("--cluster", "create", *addresses, "--cluster-yes")
             for node in self.nodes:
-                wait_until(lambda node=node: "cluster_state:ok" in node.ask("cluster", "info"), "the cluster is up")
+                wait_until(partial(_is_in_cluster, node), "the cluster is up")
         except BaseException:
             self.end()
             raise
