@@ -13,7 +13,12 @@ from kinmqtt.broker import allocator
 def test_the_bounds_are_fixed() -> None:
     """Large blocks are mapped one by one, and the heap's end is given back when much of it is free."""
     calls: list[tuple[int, int]] = []
-    library = SimpleNamespace(mallopt=lambda what, value: calls.append((what, value)) or 1)
+
+    def mallopt(what: int, value: int) -> int:
+        calls.append((what, value))
+        return 1
+
+    library = SimpleNamespace(mallopt=mallopt)
 
     assert allocator.tune(library, {})
     assert calls == [(-3, allocator.MAPPED_BYTES), (-1, allocator.KEPT_FREE_BYTES)]

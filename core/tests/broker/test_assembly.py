@@ -47,11 +47,15 @@ def put_together(
         for name, plan in (listeners or {"tcp": ListenerSettings(endpoint="1883")}).items()
     ]
     environment = Environment(NODE, TurnableClock(), lambda call: succeed(call()), plans)
-    # The built-in limiter wants its own settings; everybody else gets what the test says.
+
+    def all_settings_of(name: str, settings_class: Any) -> Any:
+        # The built-in limiter wants its own settings; everybody else gets what the test says.
+        return settings_class() if name == "rate_limits" else settings_of(name, settings_class)
+
     return assemble(
         BrokerSettings(allow_anonymous=allow_anonymous),
         LimitSettings(),
-        lambda name, cls: cls() if name == "rate_limits" else settings_of(name, cls),
+        all_settings_of,
         manager,
         environment,
     )
@@ -206,10 +210,11 @@ def test_a_section_is_parsed_into_the_plugins_class() -> None:
     asked: dict[str, Any] = {}
     sized = Sized()
 
-    put_together(
-        {"sized": sized, "plain": Recorder()},
-        settings_of=lambda name, cls: asked.update({name: cls}) or (cls and cls()),
-    )
+    def settings_of(name: str, settings_class: Any) -> Any:
+        asked[name] = settings_class
+        return settings_class and settings_class()
+
+    put_together({"sized": sized, "plain": Recorder()}, settings_of=settings_of)
 
     assert (asked["sized"], asked["plain"]) == (Section, None)
     assert sized.context is not None

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.house import House, Peer
 from core_harness.stores import SlowSessions
@@ -57,6 +58,7 @@ def lines() -> Any:
     """What is logged."""
     found: list[str] = []
 
+    @provider(ILogObserver)
     def observe(event: Any) -> None:
         found.append(formatEvent(event))
 

@@ -529,8 +529,8 @@ def test_packets_stay_in_order_behind_an_answer_that_led_to_another(prompt: bool
     house = House(plugins={"slow": slow, **({"prompt": Prompt()} if prompt else {})})
     subscriber = house.connect("s").subscribe("#")
     peer = house.connect("p", version)
-    frames = [Publish.build(topic, b"x") for topic in ("slow/1", "fast/2")]
-    peer.send_bytes(b"".join(encode(each, version) for each in [*frames, DisconnectPacket()]))
+    frames: list[Packet] = [*(Publish.build(topic, b"x") for topic in ("slow/1", "fast/2")), DisconnectPacket()]
+    peer.send_bytes(b"".join(encode(each, version) for each in frames))
     assert subscriber.messages == []
 
     slow.pending[0].callback(None)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.house import House, Trusting
 from kinmqtt.broker.log_lines import LINES_PER_S, LogLines
@@ -22,6 +23,7 @@ def lines() -> Iterator[list[str]]:
     """The lines about connections."""
     found: list[str] = []
 
+    @provider(ILogObserver)
     def observe(event: Any) -> None:
         if event["log_namespace"] == "kinmqtt.connection":
             found.append(f"{event['log_level'].name}: {formatEvent(event)}")
@@ -135,6 +137,7 @@ def test_every_line_is_written_or_counted(asked: list[tuple[str, int]], data: st
     log_lines = LogLines(clock)
     counted: dict[str, int] = {}
 
+    @provider(ILogObserver)
     def observe(event: Any) -> None:
         for kind, count in event.get("left_out", {}).items():
             counted[kind] = counted.get(kind, 0) + count

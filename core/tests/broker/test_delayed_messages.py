@@ -52,7 +52,8 @@ def test_a_delayed_message_whose_time_comes_before_it_is_known_not_to_be_kept(qo
 
 def test_a_delayed_message_that_was_due_while_the_broker_was_down() -> None:
     """It is published when all sessions are there again, however long the start of another plugin takes."""
-    plugins = {"queues": Failing(), "sessions": FailingSessions(), "retained": Retaineds()}
+    retained = Retaineds()
+    plugins = {"queues": Failing(), "sessions": FailingSessions(), "retained": retained}
     before = House(plugins=plugins, plugin_settings=DELAYED)
     before.connect("off", V5, expiry_s=600).subscribe("w", qos=2).drop()
     before.connect("pub", V5).publish("$delayed/5/w", b"later", qos=2)
@@ -72,7 +73,7 @@ def test_a_delayed_message_that_was_due_while_the_broker_was_down() -> None:
 
     assert (early, started) == ([], [None])
     assert payloads(back(house, "off")) == [b"later"]
-    assert plugins["retained"].match("$plugin/#").messages == ()
+    assert retained.match("$plugin/#").messages == ()
 
 
 def test_a_delayed_message_waits_for_a_session_store_that_takes_its_time() -> None:

@@ -11,6 +11,7 @@ from kinmqtt.mqtt.packets import (
     V5,
     ConnectWill,
     DisconnectPacket,
+    Packet,
     Puback,
     Publish,
     Suback,
@@ -23,7 +24,7 @@ from kinmqtt_spi import NO_PROPERTIES
 def test_what_came_before_a_disconnect_is_answered() -> None:
     """SUBACK and PUBACK go out though DISCONNECT came in the same read [MQTT-3.8.4-1, MQTT-3.3.4-1]."""
     client = House().connect("c", V5)
-    packets = [
+    packets: list[Packet] = [
         Subscribe(1, (SubscribeRequest("a", 0),), NO_PROPERTIES),
         Publish.build("b", b"x", qos=1, packet_id=2),
         DisconnectPacket(),

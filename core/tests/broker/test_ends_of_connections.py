@@ -84,7 +84,7 @@ def test_congestion_that_comes_with_the_end_is_none() -> None:
     """A connection that is closed waits for no client to take what it was sent last."""
     house = House()
     peer = house.connect("c", V5).subscribe("t")
-    house.broker.sessions.by_id["c"].connection.waiting_bytes = 1 << 30
+    peer.connection.waiting_bytes = 1 << 30
     peer.link.ready = False
     peer.connection.send(b"\xd0\x00")
 

@@ -37,4 +37,5 @@ def test_the_longest_expiry_and_a_clock_that_was_set_back(how: str) -> None:
     assert not sub.closed
     assert sorted(payloads(sub)) == [b"long", b"plain"]
     [told] = [p.properties.message_expiry_interval for p in sub.of(Publish) if p.payload == b"long"]
+    assert told is not None
     assert told <= LONGEST_EXPIRY_S

@@ -66,7 +66,7 @@ def test_a_limiter_that_fails_closed_is_told_of_no_end() -> None:
     """It granted nothing; whoever granted its part beside it has it back at once."""
     released: list[str] = []
     needs = LimiterNeeds(releases=LimiterNeeds().kinds)
-    parts = {
+    parts: dict[str, dict[str, Any]] = {
         name: {"limiter_needs": lambda: needs, "release": lambda resource, amount, name=name: released.append(name)}
         for name in ("broken", "sound")
     }

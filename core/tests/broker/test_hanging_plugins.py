@@ -61,8 +61,8 @@ def test_how_long_a_notice_may_take_is_a_setting() -> None:
 )
 def test_a_plugin_that_hangs_is_degraded(own: Health | None, expected: Health) -> None:
     """Whatever it says of itself, until it has come to an end with something."""
-    replies = [Deferred(), Deferred(), None]
-    hooks = {} if own is None else {"health": lambda: own}
+    replies: list[Deferred[Any] | None] = [Deferred(), Deferred(), None]
+    hooks: dict[str, Any] = {} if own is None else {"health": lambda: own}
     hanging = plugin(published=lambda message: replies[int(message.topic)], **hooks)
     house = House(plugins={"hanging": hanging})
     peer = house.connect("a").publish("0").publish("1")

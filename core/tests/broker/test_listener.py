@@ -10,6 +10,7 @@ from kinmqtt.settings import ListenerLimitSettings, ListenerSettings
 from kinmqtt_spi import ALLOW, Decision, deny, hookimpl
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authentication import ConnectRequest
+from kinmqtt_spi.services.metric import GaugeSample
 
 DENIED = 0x87
 
@@ -169,6 +170,7 @@ def test_connections_are_counted_by_listener() -> None:
     _comes_in(house, "a", "2").drop()
 
     samples = house.assembly.metrics.snapshot(0.0, "test").samples
-    counted = {s.labels["listener"]: s.value for s in samples if s.name == "listeners.connections"}
+    gauges = [s for s in samples if isinstance(s, GaugeSample)]
+    counted = {s.labels["listener"]: s.value for s in gauges if s.name == "listeners.connections"}
 
     assert counted == {"a": 1, "b": 0}

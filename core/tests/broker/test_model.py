@@ -32,7 +32,7 @@ def test_the_model_holds_for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in count(first):
         print(f"seed {seed}", flush=True)
         monkeypatch.setattr(hypothesis.core, "global_force_seed", seed)
-        run_state_machine_as_test(BrokerModel, settings=LONG)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(BrokerModel, settings=LONG)
         if monotonic() > until:
             break
     print(f"{(seed - first + 1) * EXAMPLES_AT_ONCE} runs of up to 100 steps from seed {first} on, no disagreement")

@@ -20,7 +20,7 @@ from kinmqtt_spi.services.plugin import DeliveryResult
 
 BELL = "a\x07"
 
-ALLOW = {"control_characters": "allow"}
+ALLOW: dict[str, Any] = {"control_characters": "allow"}
 
 
 class Maker:
@@ -36,7 +36,8 @@ class Maker:
 
     @hookimpl
     def initial_subscriptions(self, client: Any) -> Sequence[Subscription]:
-        return self.names.get("subscriptions", ())
+        subscriptions: Sequence[Subscription] = self.names.get("subscriptions", ())
+        return subscriptions
 
     @hookimpl
     def publish_received(self, client: Any, message: Message) -> Message:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
@@ -28,7 +30,7 @@ MIB = 1 << 20
 PACKET = encode(Publish.build("t", bytes(MIB - 100), qos=1, packet_id=1), V311)
 """A packet of nearly a mebibyte."""
 
-WATERMARKS = {"memory_slow_bytes": 100, "memory_drop_bytes": 200, "memory_refuse_bytes": 300}
+WATERMARKS: dict[str, Any] = {"memory_slow_bytes": 100, "memory_drop_bytes": 200, "memory_refuse_bytes": 300}
 
 
 def _at(house: House, memory: int | None) -> Level:
@@ -246,7 +248,11 @@ def test_nobody_is_disconnected_where_that_would_not_help() -> None:
     assert len(subscriber.messages) == 4
 
 
-MARKS_100_MIB = {"memory_slow_bytes": 60 * MIB, "memory_drop_bytes": 75 * MIB, "memory_refuse_bytes": 100 * MIB}
+MARKS_100_MIB: dict[str, Any] = {
+    "memory_slow_bytes": 60 * MIB,
+    "memory_drop_bytes": 75 * MIB,
+    "memory_refuse_bytes": 100 * MIB,
+}
 
 
 def test_what_is_cut_is_counted_once() -> None:

@@ -117,9 +117,9 @@ def test_a_broken_sys_topic_hurts_no_other() -> None:
         def sys_topics(self) -> Any:
             return [
                 SysTopic("$SYS/a+b", lambda: "1"),
-                SysTopic("$SYS/n", lambda: 5),
+                SysTopic("$SYS/n", lambda: 5),  # type: ignore[arg-type, return-value]
                 SysTopic("$SYS/ok", lambda: "fine"),
-            ]  # type: ignore[arg-type, return-value]
+            ]
 
     house = House(plugins={"broken": Broken()}, settings=BrokerSettings(sys_interval_s=1))
     sub = house.connect("s").subscribe("$SYS/ok")
@@ -141,7 +141,7 @@ def test_a_cluster_backend_is_stopped_where_the_start_fails_later() -> None:
             return self
 
     class Broken(MemorySessionStore):
-        def iterate(self, cursor: object, limit: int) -> Any:
+        def iterate(self, cursor: object = None, limit: int = 1000) -> Any:
             raise ServiceUnavailable("no disk")
 
         @hookimpl

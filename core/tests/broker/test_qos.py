@@ -328,7 +328,7 @@ def test_the_clients_receive_maximum_is_kept(qos: int) -> None:
 def test_dup_marks_what_is_sent_again(version: int, qos: int) -> None:
     """Only a message sent before carries DUP, under the same identifier [MQTT-3.3.1-1, MQTT-4.4.0-1]."""
     house = House()
-    more = {"expiry_s": 60} if version == V5 else {}
+    more: dict[str, Any] = {"expiry_s": 60} if version == V5 else {}
     sub = keeper(house, version=version, **more).subscribe("a", qos=2)
     pub = house.connect("p").publish("a", b"1", qos=qos)
     sub.drop()

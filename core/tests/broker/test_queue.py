@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -390,6 +391,7 @@ def test_one_event_tells_of_all_that_give_way_in_a_turn(expiry_s: int | None) ->
         pub.connection.receive(encode(Publish.build("t", b"%d" % number, qos=1, packet_id=number + 1), V5))
     house.settle()
 
-    told = [r.event.data for r in log.read(-1, 1000) if r.event.kind is EventKind.QUEUE_DROP]
+    recorded: Any = log.read(-1, 1000)
+    told = [r.event.data for r in recorded if r.event.kind is EventKind.QUEUE_DROP]
     assert told == [{"topic": "t", "messages": 6}]
     assert house.broker.runtime.statistics.dropped["queue_full"].value == 6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from core_harness.house import House, Peer, back, payloads
@@ -165,7 +167,7 @@ def test_what_clean_members_held_while_a_store_fails_is_bounded(bound: str, monk
     monkeypatch.setattr(redistribution, "MAX_AWAITING_RETRY", 5 if bound == "messages" else 10_000)
     queues, drops = Failing(), Drops()
     most = 5 * Entry(1, Message("t", b"1-1"), 1, shared_filter=SHARE).size_bytes
-    limits = {} if bound == "messages" else {"max_all_queued_bytes": most, "user_share": 1}
+    limits: dict[str, Any] = {} if bound == "messages" else {"max_all_queued_bytes": most, "user_share": 1}
     house = House(plugins={"queues": queues, "drops": drops}, **limits)
     house.connect("off", V5, expiry_s=600).subscribe(SHARE, qos=1).drop()
     pub = house.connect("pub", V5)

@@ -466,7 +466,7 @@ def test_the_others_go_on_where_they_were(how: str) -> None:
 def test_what_a_member_held_goes_to_its_own_shared_subscription(how: str, there: str) -> None:
     """Not to members of another filter under the same name: who stays alone with a filter keeps what came by it."""
     house = House(max_inflight=10 if how == "in flight" else 1)
-    on_commit_failed = {"clean_start": True, "expiry_s": None} if how == "waiting" else {}
+    on_commit_failed: dict[str, Any] = {"clean_start": True, "expiry_s": None} if how == "waiting" else {}
     lost = member(house, "lost", filter="$share/g/a/#", silent=True, **on_commit_failed)
     lost.subscribe("$share/g/a/+", 2).subscribe("own", 1)
     house.connect("p").publish("own", b"own", qos=1)

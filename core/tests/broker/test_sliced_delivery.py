@@ -480,7 +480,7 @@ def test_a_retained_message_that_waits_is_retained_when_its_turn_comes() -> None
 
 
 @pytest.mark.parametrize("more", [{}, {"expiry_s": 60}], ids=["on_commit_failed", "kept"])
-def test_a_retained_will_that_waits_is_published_whole_or_again(more: dict[str, int]) -> None:
+def test_a_retained_will_that_waits_is_published_whole_or_again(more: dict[str, Any]) -> None:
     """A store that fails once keeps no part of it: it is retained with what it is published with."""
     store = FailingRetaineds()
     house = SlicedHouse(plugins={"store": store})

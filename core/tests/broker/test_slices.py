@@ -592,7 +592,7 @@ def test_wills_of_many_are_published_in_slices(kept: bool) -> None:
     """Each of them once, and others are served in between (MQTT-3.1.2-8)."""
     house = SlicedHouse()
     sub, other = house.connect("sub").subscribe("will/#", 1), house.connect("other")
-    more = {"expiry_s": 60} if kept else {}
+    more: dict[str, Any] = {"expiry_s": 60} if kept else {}
     peers = [house.connect(f"c{n}", V5, will=ConnectWill(f"will/{n}", b"gone", 1, True), **more) for n in range(100)]
 
     for peer in peers:
@@ -673,7 +673,14 @@ def test_what_a_lost_member_held_comes_again_where_it_was_not_kept() -> None:
         pub.publish("t", b"%d" % number, qos=1)
     second = house.connect("second", V5, expiry_s=600).subscribe("$share/g/t", 1)
     refused: list[object] = []
-    store.refuses = lambda write: isinstance(write, Append) and len(refused) < 3 and refused.append(write) is None
+
+    def refuses(write: object) -> bool:
+        if not isinstance(write, Append) or len(refused) >= 3:
+            return False
+        refused.append(write)
+        return True
+
+    store.refuses = refuses
 
     first.drop()
     house.advance(10)

@@ -18,7 +18,7 @@ EVERY_10_S = BrokerSettings(sys_interval_s=10)
 
 def numbers(house: House) -> dict[str, str]:
     """Every topic of the broker's own with what it says now."""
-    return {topic.topic: topic.read() for topic in own_topics(house.broker, "1.2")}
+    return {topic.topic: topic.read() for topic in own_topics(house.broker.services, "1.2")}
 
 
 def test_topics_are_published_retained() -> None:

@@ -55,7 +55,7 @@ class Controller:
 
     @hookimpl
     @on_topics("$CONTROL/#")
-    def publish_received(self, message: Message) -> Drop:
+    def publish_received(self, message: Message) -> Drop | Message:
         self.taken.append((message.topic, message.payload))
         self.context.publish(Message(f"{message.topic}/response", b"done"))
         return Drop()

@@ -702,7 +702,7 @@ def test_the_identifier_of_a_message_that_goes_nowhere_is_kept(
     again.send(Pubrel(5))
 
     assert [(p.packet_id, int(p.reason)) for peer in (pub, again) for p in peer.of(Pubrec)] == [(5, 0), (5, 0)]
-    assert (opened, after_restart) == ([InboundOpen], {5})
+    assert (opened, after_restart) == ([InboundOpen], frozenset({5}))
     assert seen == 1
     assert (of_the_last_batch(store, "p"), store.load("p").inbound) == ([InboundClose], frozenset())
     assert [(p.packet_id, int(p.reason)) for p in again.of(Pubcomp)] == [(5, 0)]

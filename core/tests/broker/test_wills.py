@@ -430,7 +430,7 @@ def test_a_will_is_published_by_the_rights_of_the_moment(end: str, lost: bool) -
     rules = Rules()
     house = House(plugins={"rules": rules})
     sub = heir(house)
-    properties = {"will_delay_interval": 0 if end == "lost" else 5 if end == "delayed" else 50}
+    properties: dict[str, Any] = {"will_delay_interval": 0 if end == "lost" else 5 if end == "delayed" else 50}
     client = house.connect("c", V5, expiry_s=0 if end == "lost" else 10, will=will(qos=1, **properties))
     rules.answer = deny(text="not any more") if lost else ALLOW
 

@@ -93,9 +93,9 @@ WRONG_DECISIONS = [
     (deny(ReasonCode.SUCCESS), "an invalid Decision: it refuses with the reason 0x00, which means success"),
     (Decision("allow"), "an invalid Decision: its verdict is a str, not a Verdict"),  # type: ignore[arg-type]
     (
-        Authenticated(Verdict.ALLOW, identity="ann"),
+        Authenticated(Verdict.ALLOW, identity="ann"),  # type: ignore[arg-type]
         "an invalid Authenticated: its identity is a str, not an Identity",
-    ),  # type: ignore[arg-type]
+    ),
     (
         Authenticated(Verdict.ALLOW, identity=Identity(client_id=7)),  # type: ignore[arg-type]
         "an invalid Authenticated: its client_id is an int, not str | None",
@@ -131,7 +131,7 @@ CONSEQUENCES: list[tuple[str, Any, Callable[[House], Any], Any]] = [
     ("connect_received", Reject(ReasonCode.SUCCESS), connect_reason, 0x88),
     ("connect_received", Disconnect(ReasonCode.SUCCESS), connect_reason, 0x80),
     ("connack_sending", {"server_keep_alive": 5}, connect_reason, 0),
-    ("connack_sending", Properties(server_keep_alive="5"), connect_reason, 0),  # type: ignore[typeddict-item]
+    ("connack_sending", Properties(server_keep_alive="5"), connect_reason, 0),  # type: ignore[arg-type]
     ("authorize", True, publish_reason, 0x87),
     ("authorize", "yes", subscribe_reason, 0x87),
     ("authorize_receive", True, received, []),
@@ -173,7 +173,8 @@ def test_a_wrong_answer_has_the_consequence_of_a_failure(
     hook: str, answer: Any, ask: Callable[[House], Any], expected: Any
 ) -> None:
     """That which the hook's page says; plugin and hook are named, and it is counted."""
-    house = House(plugins={"wrong": plugin(**{hook: lambda *_: answer})}, max_inflight=1, max_queued_messages=1)
+    hooks: dict[str, Any] = {hook: lambda *_: answer}
+    house = House(plugins={"wrong": plugin(**hooks)}, max_inflight=1, max_queued_messages=1)
 
     with logged() as lines:
         found = ask(house)
@@ -228,7 +229,7 @@ def test_where_nothing_is_expected_an_answer_is_ignored(answer: Any) -> None:
 )
 def test_a_wrong_answer_at_assembly_stops_it(hook: str, answer: Any, complaint: str) -> None:
     """With one sentence that names the plugin."""
-    hooks = {hook: lambda: answer, "acquire": lambda resource, amount: None}
+    hooks: dict[str, Any] = {hook: lambda: answer, "acquire": lambda resource, amount: None}
 
     with pytest.raises(AssemblyError, match=f"plugin 'wrong': .*{complaint}"):
         House(plugins={"wrong": plugin(**hooks)})

@@ -307,7 +307,8 @@ def test_a_coroutine_of_authenticate_is_cancelled_where_it_waits() -> None:
 def test_other_questions_about_who_is_not_accepted_are_cancelled_too(hook: str) -> None:
     """Nothing was begun for the client that would have to be undone."""
     cancelled: list[Any] = []
-    house = House(plugins={"slow": plugin(**{hook: lambda *_: Deferred(cancelled.append)})})
+    hooks: dict[str, Any] = {hook: lambda *_: Deferred(cancelled.append)}
+    house = House(plugins={"slow": plugin(**hooks)})
     method = Properties(authentication_method="m") if hook == "exchange" else Properties()
 
     house.connect("c", V5, will=Will(Message("w")), properties=method).drop()

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
-from twisted.logger import globalLogPublisher
+from twisted.logger import ILogObserver, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.house import House, Peer, Trusting
 from kinmqtt.mqtt.codec import encode
@@ -688,8 +689,8 @@ def test_release_of_a_subscribe_when_it_is_carried_out() -> None:
 
 def test_release_that_fails_is_counted() -> None:
     """A limiter that raises when it is told costs nobody anything."""
-    holder = Holder(ResourceKind.CONNECT)
-    holder.release = hookimpl(fail)  # type: ignore[method-assign]
+    holder: Any = Holder(ResourceKind.CONNECT)
+    holder.release = hookimpl(fail)
     house = House(plugins={"holder": holder})
 
     house.connect("a").drop()
@@ -824,8 +825,13 @@ def test_refused_publishes_of_mqtt_3_are_in_the_log(topics: bool) -> None:
 def capture_logs() -> Iterator[list[dict[str, Any]]]:
     """What goes into Twisted's log meanwhile."""
     events: list[dict[str, Any]] = []
-    globalLogPublisher.addObserver(events.append)
+
+    @provider(ILogObserver)
+    def observe(event: dict[str, Any]) -> None:
+        events.append(event)
+
+    globalLogPublisher.addObserver(observe)
     try:
         yield events
     finally:
-        globalLogPublisher.removeObserver(events.append)
+        globalLogPublisher.removeObserver(observe)

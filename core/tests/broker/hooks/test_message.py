@@ -215,7 +215,7 @@ def test_connack_sending_cannot_widen_limits(answer: Callable[[Properties], Prop
     assert told.assigned_client_identifier.startswith("auto-")
 
 
-WIDER = Properties(
+WIDER: Properties = Properties(
     receive_maximum=65_535,
     maximum_packet_size=1 << 20,
     server_keep_alive=60_000,
@@ -809,7 +809,7 @@ def test_connected_comes_with_the_connack() -> None:
 
 def test_connected_comes_in_a_later_turn() -> None:
     """When the notice comes, the client has its CONNACK."""
-    seen = []
+    seen: list[int] = []
 
     class Watcher:
         @hookimpl

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -121,7 +121,7 @@ def test_sys_topics_must_be_below_sys() -> None:
 
 def test_sys_topics_that_can_not_be_read_cost_only_themselves() -> None:
     """The others are published, and this one again when it can be read."""
-    answers = iter([broken, lambda: "x"])
+    answers: Iterator[Callable[[], Any]] = iter([broken, lambda: "x"])
     topics = [SysTopic("$SYS/mine/a", lambda: next(answers)()), SysTopic("$SYS/mine/b", lambda: "y")]
 
     said = heard({"speaker": Speaker(lambda: topics)}, "$SYS/mine/#", 15)
@@ -451,7 +451,12 @@ def test_a_sample_is_of_one_moment() -> None:
 
     both = Both()
     house = House(plugins={"both": both}, settings=EVERY_10_S)
-    house.assembly.metrics.gauge("test.slow", "seconds", lambda: house.clock.step(1.0) or 0.0)
+
+    def slow() -> float:
+        house.clock.step(1.0)
+        return 0.0
+
+    house.assembly.metrics.gauge("test.slow", "seconds", slow)
     house.advance(21)
 
     assert [traffic.at for traffic in both.told] == both.moments

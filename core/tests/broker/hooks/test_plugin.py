@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -379,7 +379,7 @@ def test_drain_ends_at_its_deadline() -> None:
 
     plugins = {**living(diary, a={"drain": Deferred}, b={"drain": Deferred}), "watcher": Watcher()}
     house = House(plugins=plugins)
-    stopped = Deferred.fromCoroutine(house.broker.stop())
+    stopped: Any = Deferred.fromCoroutine(house.broker.stop())
     house.settle()
     house.advance(deadlines[0] - 1)
     assert not stopped.called
@@ -736,7 +736,7 @@ def test_guard_calls_is_asked_for_what_clients_wait_for() -> None:
 def test_guard_calls_hears_how_each_call_ended() -> None:
     """At once, later, with an error, or beyond its time limit; with the time it took."""
     later: Deferred[Any] = Deferred()
-    answers = iter([lambda: ALLOW, lambda: later, broken, lambda: Deferred()])
+    answers: Iterator[Callable[[], Any]] = iter([lambda: ALLOW, lambda: later, broken, lambda: Deferred()])
     guarding = Guarding()
     house = House(plugins={"guarding": guarding, "auth": Authenticator(lambda: next(answers)())})
 
