@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import frozen
@@ -28,7 +29,7 @@ def loaded(file: Path, text: str, overrides: Overrides = Overrides(), **environm
     return load(file, overrides, environment)
 
 
-def problems(file: Path, text: str, **environment: str) -> list[str]:
+def problems(file: Path, text: str, **environment: Any) -> list[str]:
     """What is wrong with a file's text, without the folder."""
     with pytest.raises(SettingsError) as caught:
         loaded(file, text, **environment)

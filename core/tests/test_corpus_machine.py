@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from twisted.logger import globalLogPublisher
+from twisted.logger import ILogObserver, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.corpus import Entry, cases
 from core_harness.house import House, Peer
 from core_harness.verdicts import is_connect, verdict
 from kinmqtt.mqtt.packets import V5, DisconnectPacket, Publish
 
-SENT = [pytest.param(entry, version, id=name) for name, entry, version in cases(direction="client")]
+SENT: list[Any] = [pytest.param(entry, version, id=name) for name, entry, version in cases(direction="client")]
 RECEIVED = [pytest.param(entry, version, id=name) for name, entry, version in cases(direction="server")]
 
 
@@ -22,6 +23,7 @@ def failures() -> Iterator[list[dict[str, Any]]]:
     """Fails a test whose broker logged a failure of its own."""
     events: list[dict[str, Any]] = []
 
+    @provider(ILogObserver)
     def observe(event: dict[str, Any]) -> None:
         if "log_failure" in event:
             events.append(event)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from enum import Enum, IntEnum
 from inspect import signature
+from operator import methodcaller
 from typing import Any, Final, get_type_hints
 
 import pytest
@@ -264,7 +265,7 @@ def test_a_missing_field_is_named(value: Storable) -> None:
 
     for name in plain.keys() - {"username_unverified"}:
         with pytest.raises(ValueError, match=rf"^\w+\.{name} is missing$"):
-            from_plain(type(value), changed(plain, lambda place, name=name: place.pop(name)))
+            from_plain(type(value), changed(plain, methodcaller("pop", name)))
 
 
 @each_sample

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from core_harness.house import House
@@ -101,7 +103,7 @@ def test_a_reload_brings_a_new_list() -> None:
     assert house.connect("a", V5).connack.reason == BANNED
 
 
-def _only(plugin: str, settings: object) -> object:
+def _only(plugin: str, settings: object) -> Any:
     return lambda name, settings_class: settings if name == plugin else settings_class and settings_class()
 
 

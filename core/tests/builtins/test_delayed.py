@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.house import House, Trusting
 from core_harness.stores import FailingRetaineds, Retaineds
@@ -414,7 +415,8 @@ class Roles:
 
 def _topics(house: House) -> list[str]:
     """The topics of what the store holds for plugins."""
-    return [m.topic for m in house.broker.runtime.stores.retain.match("$plugin/#", None, 100).messages]
+    page: Any = house.broker.runtime.stores.retain.match("$plugin/#", None, 100)
+    return [m.topic for m in page.messages]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -445,6 +447,7 @@ def told() -> Iterator[list[str]]:
     """The lines about messages that are due."""
     lines: list[str] = []
 
+    @provider(ILogObserver)
     def observe(event: Any) -> None:
         if event["log_namespace"] == "kinmqtt.due":
             lines.append(formatEvent(event))
@@ -534,6 +537,8 @@ def test_nobody_is_asked_before_all_plugins_have_started() -> None:
     """An authorizer that is still starting would deny what it will allow."""
 
     class Late(Rules):
+        started: bool
+
         def __init__(self) -> None:
             super().__init__(lambda request: self.started)
             self.begun: Deferred[None] = Deferred()

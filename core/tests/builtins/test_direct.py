@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from core_harness.house import House
@@ -54,7 +57,7 @@ def test_nobody_there() -> None:
     house = House()
 
     reason = house.connect("pub", V5).publish("$p2p/nobody/a", b"x", qos=1).of(Puback)[0].reason
-    samples = house.assembly.metrics.snapshot(0.0, "test").samples
+    samples: Sequence[Any] = house.assembly.metrics.snapshot(0.0, "test").samples
 
     assert int(reason) == 0
     assert [s.value for s in samples if s.name == "undeliverable" and s.labels["plugin"] == "direct"] == [1]

@@ -34,7 +34,7 @@ def _secret(text: str) -> str:
 def test_the_example_of_rfc_7677() -> None:
     """Section 3, byte for byte; the server's part of the nonce is that of the example."""
     tail = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
-    plugin = Scram()
+    plugin: Any = Scram()
     plugin.configure(BareContext("scram", ScramSettings(users={"user": str(PENCIL)})))
     plugin._nonce = lambda: tail
     first = plugin.exchange(ExchangeStep(METHOD, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO", None, ConnectRequest("")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
@@ -155,7 +156,7 @@ def test_the_version_of_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -
     """From a source tree that was never installed the version is unknown, and that is no mistake."""
 
     def missing(name: str) -> str:
-        raise runner.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(runner, "distribution_version", missing)
 

@@ -314,7 +314,7 @@ def test_a_canceller_that_raises_stops_nobody(how: str) -> None:
         raise ValueError("broken")
 
     clock = TurnableClock()
-    waiting = limited(Deferred(broken), clock, 5)
+    waiting: Deferred[Any] = limited(Deferred(broken), clock, 5)
     found = outcome(waiting)
 
     if how == "abandoned":
@@ -330,7 +330,7 @@ def test_whoever_stops_waiting_cancels_what_was_waited_for() -> None:
     """The waiting side learns that it was its own doing, and the timer is given back."""
     clock = TurnableClock()
     cancelled: list[Any] = []
-    waiting = limited(Deferred(cancelled.append), clock, 5)
+    waiting: Deferred[Any] = limited(Deferred(cancelled.append), clock, 5)
     found = outcome(waiting)
 
     waiting.cancel()

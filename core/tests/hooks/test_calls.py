@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, inlineCallbacks, succeed
-from twisted.logger import globalLogPublisher
+from twisted.logger import ILogObserver, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.desk import Desk, answers, later, outcome, raises
 from kinmqtt.hooks.awaitables import TimeLimitExceeded
@@ -27,6 +28,7 @@ def lines() -> Any:
     """The lines of the log, as they are written."""
     found: list[str] = []
 
+    @provider(ILogObserver)
     def observe(event: dict[str, Any]) -> None:
         if event.get("log_namespace") == "kinmqtt.hooks":
             found.append(str(event["log_format"]).format(**event))
@@ -58,7 +60,7 @@ def test_a_synchronous_hook_must_answer_at_once(desk: Desk, answer: Callable[...
 
 def test_a_late_answer_is_cut_off(desk: Desk) -> None:
     """What has not answered within the hook's limit fails, and its Deferred is cancelled."""
-    cancelled = []
+    cancelled: list[Any] = []
     [call] = desk.calls(answers(Deferred(cancelled.append)), limit_s=10)
 
     answer = call()
@@ -83,6 +85,17 @@ def test_an_answer_in_time_stops_the_clock(desk: Desk) -> None:
     assert outcome(answer) == 1
 
 
+async def hang() -> None:
+    """Never ends."""
+    await Deferred()
+
+
+@inlineCallbacks
+def hang_in_generator() -> Any:
+    """Never ends."""
+    yield Deferred()
+
+
 @pytest.mark.parametrize(
     "hanging",
     [
@@ -103,17 +116,6 @@ def test_every_answer_that_is_waited_for_has_the_time_limit(desk: Desk, hanging:
     assert isinstance(outcome(answer).value, TimeLimitExceeded)
 
 
-async def hang() -> None:
-    """Never ends."""
-    await Deferred()
-
-
-@inlineCallbacks
-def hang_in_generator() -> Any:
-    """Never ends."""
-    yield Deferred()
-
-
 # What blocks the event loop
 
 
@@ -131,7 +133,12 @@ def test_a_call_that_blocks_the_event_loop_is_named(desk: Desk, lines: list[str]
 
 def test_a_call_that_blocks_and_raises_is_named_too(desk: Desk, lines: list[str]) -> None:
     """How it ends changes nothing."""
-    [call] = desk.calls(lambda: (desk.stopwatch.run(1), raises()))
+
+    def blocks() -> None:
+        desk.stopwatch.run(1)
+        raises()
+
+    [call] = desk.calls(blocks)
 
     with pytest.raises(ValueError, match="broken"):
         call()

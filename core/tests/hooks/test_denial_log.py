@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, LogLevel, formatEvent, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.house import House
 from kinmqtt.mqtt.packets import V5, V311
@@ -44,6 +45,7 @@ def lines() -> Iterator[list[tuple[str, str]]]:
     """Level and text of what is logged of connections and denials."""
     found: list[tuple[str, str]] = []
 
+    @provider(ILogObserver)
     def observe(event: Any) -> None:
         if event["log_namespace"] in ("kinmqtt.connection", "kinmqtt.denials"):
             found.append((event["log_level"].name, formatEvent(event)))
@@ -53,7 +55,7 @@ def lines() -> Iterator[list[tuple[str, str]]]:
     globalLogPublisher.removeObserver(observe)
 
 
-def house(*denied: Action, **limits: str) -> House:
+def house(*denied: Action, **limits: Any) -> House:
     return House(plugins={"doorkeeper": Doorkeeper(*denied)}, **limits)
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
-from twisted.logger import globalLogPublisher
+from twisted.logger import ILogObserver, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.desk import Desk, answers, raises, raises_later
 from kinmqtt.hooks import notify as notices
@@ -30,6 +31,7 @@ def logged() -> Iterator[list[str]]:
     """The lines of the log, as they are written."""
     found: list[str] = []
 
+    @provider(ILogObserver)
     def observe(event: dict[str, Any]) -> None:
         if event.get("log_namespace") == "kinmqtt.hooks":
             found.append(str(event["log_format"]).format(**event))
@@ -72,8 +74,12 @@ def test_a_slow_plugin_holds_up_its_own_notices_only(desk: Desk) -> None:
     """The next notice of a plugin waits for its answer; another plugin's does not."""
     pending: list[Deferred[None]] = []
     told: list[int] = []
-    slow = Implementation("slow", lambda n: pending.append(Deferred()) or pending[-1])
-    notify = desk.notify(slow, Implementation("quick", told.append))
+
+    def slow(_: int) -> Deferred[None]:
+        pending.append(Deferred())
+        return pending[-1]
+
+    notify = desk.notify(Implementation("slow", slow), Implementation("quick", told.append))
 
     for number in range(3):
         notify(number)
@@ -89,7 +95,12 @@ def test_a_slow_plugin_holds_up_its_own_notices_only(desk: Desk) -> None:
 def test_a_failing_notice_is_counted_and_the_next_is_told(desk: Desk, broken: Callable[..., Any]) -> None:
     """A failure, at once or later, costs that one notice."""
     told: list[int] = []
-    notify = desk.notify(Implementation("p", lambda n: told.append(n) or broken()), Implementation("q", told.append))
+
+    def tell(number: int) -> Any:
+        told.append(number)
+        return broken()
+
+    notify = desk.notify(Implementation("p", tell), Implementation("q", told.append))
 
     notify(1)
     notify(2)
@@ -103,8 +114,14 @@ def test_notices_told_while_telling_wait_for_the_next_turn(desk: Desk) -> None:
     """A notice that leads to another gives the reactor its turn in between."""
     turns: list[Any] = []
     told: list[int] = []
-    desk.clock.later = lambda delay_s, call: turns.append(call)  # type: ignore[method-assign, assignment]
-    notify: Notify[Any] = desk.notify(Implementation("p", lambda n: told.append(n) or notify(n + 1)))
+    clock: Any = desk.clock
+    clock.later = lambda delay_s, call: turns.append(call)
+
+    def tell(number: int) -> None:
+        told.append(number)
+        notify(number + 1)
+
+    notify: Notify[Any] = desk.notify(Implementation("p", tell))
 
     notify(1)
     turns.pop(0)()
@@ -174,7 +191,12 @@ def test_notices_about_a_topic_go_to_those_it_concerns(desk: Desk) -> None:
 def test_a_notice_that_never_ends_is_cancelled_and_the_next_is_told(desk: Desk, hanging: Callable[..., Any]) -> None:
     """The log names plugin and hook, and a counter counts it."""
     told: list[int] = []
-    notify = desk.notify(Implementation("p", lambda n: told.append(n) or (hanging() if n == 1 else None)))
+
+    def tell(number: int) -> Any:
+        told.append(number)
+        return hanging() if number == 1 else None
+
+    notify = desk.notify(Implementation("p", tell))
 
     with logged() as lines:
         notify(1)
@@ -192,7 +214,7 @@ def test_a_notice_that_never_ends_is_cancelled_and_the_next_is_told(desk: Desk, 
 
 def test_a_plugin_hangs_until_it_comes_to_an_end_with_something(desk: Desk) -> None:
     """One that hangs again goes on hanging; a notice that ends later, but in time, is an end."""
-    replies = [Deferred(), Deferred(), Deferred()]
+    replies: list[Deferred[None]] = [Deferred(), Deferred(), Deferred()]
     notify = desk.notify(Implementation("p", lambda n: replies[n]))
     seen = []
 
@@ -356,7 +378,7 @@ def test_every_notice_is_told_once_and_in_order(ends: list[str]) -> None:
                 raise ValueError("broken")
             case "later" | "fails later":
                 reply: Deferred[None] = Deferred()
-                fires = reply.callback if ends[number] == "later" else reply.errback
+                fires: Callable[[Any], None] = reply.callback if ends[number] == "later" else reply.errback
                 desk.clock.later(5, lambda: fires(None if ends[number] == "later" else ValueError("broken")))
                 return reply
             case "never" | "stubborn":

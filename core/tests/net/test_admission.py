@@ -45,7 +45,7 @@ class Site:
         """A connection that was accepted."""
         transport = BufferTransport()
         protocol = self._factories[listener].buildProtocol(None)
-        protocol.makeConnection(transport)  # type: ignore[arg-type]
+        protocol.makeConnection(transport)  # type: ignore[no-untyped-call]
         return protocol, transport
 
     def go(self, protocol: MqttProtocol) -> None:

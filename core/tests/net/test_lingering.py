@@ -52,7 +52,7 @@ class Site:
         """A client that has connected."""
         transport = transport or HalfClosingTransport()
         protocol = self._factory.buildProtocol(None)
-        protocol.makeConnection(transport)  # type: ignore[arg-type]
+        protocol.makeConnection(transport)  # type: ignore[no-untyped-call]
         protocol.dataReceived(CONNECT)
         self.house.settle()
         del transport.calls[:]
@@ -191,7 +191,7 @@ def test_who_has_said_goodbye_is_closed_at_once(last: bytes) -> None:
     site = Site()
     protocol, transport = site.join() if last else (site._factory.buildProtocol(None), HalfClosingTransport())
     if not last:
-        protocol.makeConnection(transport)  # type: ignore[arg-type]
+        protocol.makeConnection(transport)  # type: ignore[no-untyped-call]
 
     protocol.dataReceived(last or BROKEN)
     site.house.settle()

@@ -28,7 +28,7 @@ class Recorder(Protocol):
 
     def __init__(self) -> None:
         self.got = b""
-        self.ended: list[type[BaseException]] = []
+        self.ended: list[type[object]] = []
         self.told: list[str] = []
 
     def dataReceived(self, data: bytes) -> None:
@@ -60,7 +60,7 @@ class Ends:
         self.protocol = Recorder()
         port = SimpleNamespace(getHost=lambda: IPv4Address("TCP", "127.0.0.1", 1883))
         self.transport = OwnedTcpTransport(loop, accepted, self.protocol, port, client)
-        self.protocol.makeConnection(self.transport)  # type: ignore[arg-type]
+        self.protocol.makeConnection(self.transport)  # type: ignore[no-untyped-call]
 
     def run(self, condition: Callable[[], object]) -> None:
         """Run the loop until something holds."""
@@ -361,19 +361,20 @@ def test_a_socket_that_the_loop_can_not_take(loop: asyncio.AbstractEventLoop) ->
 def test_an_error_in_the_protocol_is_logged_and_ends_the_connection(ends: Ends) -> None:
     """As with Twisted's own transports: nothing else of the broker suffers."""
     events: list[Any] = []
-    globalLogPublisher.addObserver(events.append)
+    observe: Any = events.append
+    globalLogPublisher.addObserver(observe)
     log_errors(ends.loop)
 
     def fail(data: bytes) -> None:
         raise RuntimeError("not this packet")
 
     ends.protocol.dataReceived = fail  # type: ignore[method-assign]
-    ends.transport.data_received = fail  # type: ignore[method-assign]
+    ends.transport.data_received = fail
     ends.peer.send(b"x")
     try:
         ends.run(lambda: ends.protocol.ended)
     finally:
-        globalLogPublisher.removeObserver(events.append)
+        globalLogPublisher.removeObserver(observe)
 
     assert ends.protocol.ended == [ConnectionLost]
     assert any("not this packet" in str(event.get("log_failure")) for event in events)
@@ -382,13 +383,14 @@ def test_an_error_in_the_protocol_is_logged_and_ends_the_connection(ends: Ends) 
 def test_what_is_amiss_in_the_loop_without_an_exception_is_logged_too(loop: asyncio.AbstractEventLoop) -> None:
     """A library may tell the loop of something that was left open: that is no error of the handler's."""
     events: list[Any] = []
-    globalLogPublisher.addObserver(events.append)
+    observe: Any = events.append
+    globalLogPublisher.addObserver(observe)
     log_errors(loop)
 
     try:
         loop.call_exception_handler({"message": "left open"})
     finally:
-        globalLogPublisher.removeObserver(events.append)
+        globalLogPublisher.removeObserver(observe)
 
     assert [event["message"] for event in events] == ["left open"]
 
@@ -407,7 +409,7 @@ def test_a_port_of_twisted_hands_its_sockets_over(
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         protocol = Recorder()
-        transport = port.transport(ours, protocol, b"", port, 0, None)  # type: ignore[misc]
+        transport = port.transport(ours, protocol, b"", port, 0, None)
         transport.abortConnection()
 
         async def over() -> None:

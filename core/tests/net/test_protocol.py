@@ -51,7 +51,7 @@ PLAIN = ListenerSettings(endpoint="1883")
 def joined(house: House, transport: BufferTransport, *, talk: bool = True) -> MqttProtocol:
     """A protocol on its transport, with a client that has connected."""
     protocol = MqttFactory(house.broker, house.broker.listeners["tcp:1883"], PLAIN).buildProtocol(None)
-    protocol.makeConnection(transport)  # type: ignore[arg-type]
+    protocol.makeConnection(transport)  # type: ignore[no-untyped-call]
     if talk:
         protocol.dataReceived(CONNECT)
         house.settle()
@@ -279,7 +279,7 @@ class Door:
             tls=tls,
             limits=limits,
         )
-        more = {"max_connections": 2} if whose == "broker" else {}
+        more: dict[str, Any] = {"max_connections": 2} if whose == "broker" else {}
         self.house = House(listeners={"door": settings}, **more)
         self.listener = self.house.broker.listeners["door"]
         factory = MqttFactory(self.house.broker, self.listener, settings)
@@ -395,7 +395,7 @@ def test_nobody_comes_before_it_is_known_who_while_memory_is_short() -> None:
     settings = ListenerSettings(endpoint="1883", proxy_protocol=True)
     house = House(listeners={"door": settings}, memory_refuse_bytes=100, memory_slow_bytes=0, memory_drop_bytes=0)
     plain = MqttFactory(house.broker, house.broker.listeners["door"], settings)
-    factory: Any = ProxyFactory(plain, plain)  # type: ignore[no-untyped-call]
+    factory: Any = ProxyFactory(plain, plain)
     transports = [BufferTransport(), BufferTransport()]
 
     for transport, memory in zip(transports, (100, 0), strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kinmqtt.net.rate import AcceptRate
 from kinmqtt_spi.memory.plugin import TurnableClock
 
@@ -19,7 +21,7 @@ class Port:
         self.accepts = True
 
 
-def _rate(per_s: float | None) -> tuple[AcceptRate, Port, TurnableClock]:
+def _rate(per_s: float | None) -> tuple[AcceptRate, Any, TurnableClock]:
     clock = TurnableClock()
     rate = AcceptRate(per_s, clock)
     rate.port = Port()

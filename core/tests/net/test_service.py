@@ -67,7 +67,7 @@ class Reactor(MemoryReactorClock):
     def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> Any:
         if port in self.refused:
             raise CannotListenError(interface, port, OSError(98, "Address already in use"))
-        opened: Any = super().listenTCP(port, factory, backlog, interface)
+        opened: Any = super().listenTCP(port, factory, backlog, interface)  # type: ignore[no-untyped-call]
         place = self.tcpServers[-1]
         opened.stopListening = lambda: self.tcpServers.remove(place)
         return opened
@@ -79,9 +79,10 @@ class Reactor(MemoryReactorClock):
 @pytest.fixture
 def reactor() -> Reactor:
     """A reactor that is running."""
-    made = Reactor()
+    made = Reactor()  # type: ignore[no-untyped-call]
     made.running = True
-    made.callWhenRunning = lambda call, *arguments: call(*arguments)  # type: ignore[method-assign]
+    replaced: Any = made
+    replaced.callWhenRunning = lambda call, *arguments: call(*arguments)
     return made
 
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import ILogObserver, formatEvent, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.brokers import run_command
 from core_harness.certificates import Authority
@@ -202,6 +203,7 @@ class Running:
         lines, self.lines = self.lines, []
         return lines
 
+    @provider(ILogObserver)
     def _observe(self, event: Any) -> None:
         text = formatEvent(event)
         if "the certificate of" in text:

@@ -120,7 +120,7 @@ class Browser:
         self.transport = BufferTransport()
         factory = WebSocketMqttFactory(self.house.broker, self.house.broker.listeners["web"], listener)
         self.protocol = factory.buildProtocol(None)
-        self.protocol.makeConnection(self.transport)  # type: ignore[arg-type]
+        self.protocol.makeConnection(self.transport)  # type: ignore[no-untyped-call]
         self.ws = WSConnection(ConnectionType.CLIENT)
 
     def shake(self, subprotocols: list[str] | None = None, path: str = "/mqtt", **headers: str) -> list[object]:
@@ -362,7 +362,8 @@ def test_a_page_may_connect_to_the_host_it_comes_from(
     """Where the settings say nothing; a client that says no origin is no browser (RFC 6455 section 10.2)."""
     browser = Browser(WebSocketSettings(origins=origins))
 
-    event, *_ = browser.shake(**({} if origin is None else {"origin": origin}))
+    headers: dict[str, Any] = {} if origin is None else {"origin": origin}
+    event, *_ = browser.shake(**headers)
 
     assert isinstance(event, AcceptConnection if status is None else RejectConnection)
     assert status is None or (isinstance(event, RejectConnection) and event.status_code == status)

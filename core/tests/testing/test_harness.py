@@ -73,8 +73,9 @@ def test_what_is_no_plugins_section_says_where_it_goes(table: str) -> None:
 )
 def test_a_limit_that_is_none_is_a_mistake(keyword: str, hint: str) -> None:
     """With the nearest that is one."""
+    limits: dict[str, Any] = {keyword: 1}
     with pytest.raises(TypeError, match=f"no keyword '{keyword}', and there is no such limit; {hint}"):
-        BrokerHarness(**{keyword: 1})
+        BrokerHarness(**limits)
 
 
 def test_a_will_may_be_the_spis() -> None:

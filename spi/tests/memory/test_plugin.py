@@ -35,8 +35,12 @@ def test_timers_are_called_in_order_at_their_own_time() -> None:
     def note(name: str) -> None:
         calls.append((name, clock.now(), clock.monotonic()))
 
+    def first() -> None:
+        note("first")
+        clock.later(0.5, lambda: note("between"))
+
     clock.later(2.0, lambda: note("second"))
-    clock.later(1.0, lambda: (note("first"), clock.later(0.5, lambda: note("between"))))
+    clock.later(1.0, first)
     clock.later(2.0, lambda: note("third"))
     clock.later(9.0, lambda: note("never"))
     turnable.advance(3.0)

@@ -128,7 +128,8 @@ def test_the_number_of_remembered_clients_is_bounded() -> None:
     """Of clients without entries, the one that was purged longest ago is forgotten first."""
     store = MemoryQueueStore(remembered_epochs=2)
 
-    store.apply(list(chain(*([Append(name, 1, entry(9)), Purge(name, 1)] for name in "abc"))))
+    pairs: list[list[QueueWrite]] = [[Append(name, 1, entry(9)), Purge(name, 1)] for name in "abc"]
+    store.apply(list(chain(*pairs)))
 
     assert [store.load(name).last_sequence for name in "abc"] == [0, 9, 9]
 

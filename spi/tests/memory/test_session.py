@@ -19,6 +19,7 @@ from kinmqtt_spi.services.session import (
     RemoveSubscriptions,
     ResumeSession,
     SaveSubscriptions,
+    SessionWrite,
     StoredSession,
 )
 from kinmqtt_spi.values import Message, NodeIdentity, Subscription, Will
@@ -127,8 +128,12 @@ def test_what_would_be_refused_can_be_taken_out_beforehand() -> None:
     store = MemorySessionStore()
     old, fine = stored(store, "old"), stored(store, "fine")
     store.claim("old", TWO)
-    good = [ClearWill("fine", fine), SaveSubscriptions("new", 1, ()), ReleaseSession("fine", fine, None)]
-    writes = [ClearWill("old", old), good[0], DiscardSession("old", old), *good[1:]]
+    good: list[SessionWrite] = [
+        ClearWill("fine", fine),
+        SaveSubscriptions("new", 1, ()),
+        ReleaseSession("fine", fine, None),
+    ]
+    writes: list[SessionWrite] = [ClearWill("old", old), good[0], DiscardSession("old", old), *good[1:]]
     before = list(store.iterate().sessions)
 
     fenced = store.take_fenced(writes)
@@ -140,7 +145,7 @@ def test_what_would_be_refused_can_be_taken_out_beforehand() -> None:
 def test_nothing_is_taken_out_of_a_batch_that_will_be_kept() -> None:
     """Nobody is named, and the batch is as it was."""
     store = MemorySessionStore()
-    writes = [OpenSession(1, StoredSession("a", 60)), ClearWill("b", 1), DiscardSession("a", 2)]
+    writes: list[SessionWrite] = [OpenSession(1, StoredSession("a", 60)), ClearWill("b", 1), DiscardSession("a", 2)]
 
     fenced = store.take_fenced(whole := list(writes))
 
@@ -150,7 +155,12 @@ def test_nothing_is_taken_out_of_a_batch_that_will_be_kept() -> None:
 def test_a_batch_shuts_out_its_own_older_writes() -> None:
     """What is taken out beforehand is what would have been refused, owners that change within the batch included."""
     store, other = MemorySessionStore(), MemorySessionStore()
-    writes = [ClearWill("c", 1), OpenSession(3, StoredSession("c", 60)), ClearWill("c", 2), DiscardSession("c", 3)]
+    writes: list[SessionWrite] = [
+        ClearWill("c", 1),
+        OpenSession(3, StoredSession("c", 60)),
+        ClearWill("c", 2),
+        DiscardSession("c", 3),
+    ]
 
     fenced = store.take_fenced(left := list(writes))
     with pytest.raises(Fenced) as caught:
@@ -166,7 +176,7 @@ def test_forgotten_heights_shut_out_beforehand_too() -> None:
     """A client id of which nothing is left but a common height is judged by that."""
     store = MemorySessionStore(remembered_epochs=0, floor=5)
 
-    writes = [ClearWill("a", 4), ClearWill("b", 5)]
+    writes: list[SessionWrite] = [ClearWill("a", 4), ClearWill("b", 5)]
 
     assert store.take_fenced(writes) == {"a"}
     assert writes == [ClearWill("b", 5)]

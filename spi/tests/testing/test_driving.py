@@ -44,7 +44,8 @@ def test_values_are_answers(drive: Driver, result: Any) -> None:
     """What a service answers at once is the answer, and what is awaited has its result."""
     assert drive(result) is result
     assert drive(value(result)) is result
-    assert drive(Completed(lambda: result)) is result
+    completed: Completed[Any] = Completed(lambda: result)
+    assert drive(completed) is result
 
 
 def test_errors_are_raised(drive: Driver) -> None:
@@ -57,7 +58,7 @@ def test_errors_are_raised(drive: Driver) -> None:
 def test_an_error_of_the_services_own_is_no_missing_answer(drive: Driver) -> None:
     """A service may raise a TimeoutError, which is its own."""
 
-    async def late() -> None:
+    async def late() -> Any:
         raise TimeoutError("the service's")
 
     with pytest.raises(TimeoutError, match="the service's"):
@@ -90,7 +91,7 @@ def test_one_may_wait_for_another(drive: Driver) -> None:
             await asyncio.sleep(0)
         return brought[0]
 
-    async def second() -> str:
+    async def second() -> Any:
         brought.append("it")
         return "brought"
 
@@ -106,7 +107,7 @@ def test_of_several_errors_the_first_is_raised(drive: Driver) -> None:
         ended.append("late")
         raise ValueError("the first")
 
-    async def well() -> None:
+    async def well() -> Any:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         ended.append("well")
@@ -134,7 +135,7 @@ def test_the_clock_is_turned_while_an_answer_is_waited_for() -> None:
     gate = Gate()
     clock.later(0.0, lambda: clock.later(0.0, gate.go))
 
-    async def answer() -> str:
+    async def answer() -> Any:
         await gate
         return "there"
 
@@ -144,7 +145,7 @@ def test_the_clock_is_turned_while_an_answer_is_waited_for() -> None:
 
 def test_another_turn_may_be_given() -> None:
     """What is to be called between looks can be said."""
-    gate = Gate()
+    gate: Any = Gate()
     turns: list[None] = []
 
     def turn() -> None:
@@ -159,8 +160,9 @@ def test_another_turn_may_be_given() -> None:
 
 def test_an_answer_that_never_comes_is_told() -> None:
     """A test fails, and does not hang, where the answer stays away."""
+    never: Any = Gate()
     with pytest.raises(NoAnswer, match="10000 turns"):
-        TurningDriver()(Gate())
+        TurningDriver()(never)
 
 
 def test_an_answer_that_never_comes_is_told_by_the_event_loop() -> None:
@@ -181,7 +183,7 @@ async def value_after(future: asyncio.Future[Any]) -> Any:
 
 def test_futures_and_tasks_are_waited_for(on_asyncio: AsyncioDriver) -> None:
     """The event loop runs until a future or a task of it has its result, and the tasks beside it run, too."""
-    future: asyncio.Future[str] = on_asyncio.loop.create_future()
+    future: asyncio.Future[Any] = on_asyncio.loop.create_future()
     on_asyncio.loop.call_soon(lambda: on_asyncio.loop.call_soon(future.set_result, "there"))
 
     assert on_asyncio(future) == "there"
@@ -267,7 +269,7 @@ class Never:
 def test_what_is_abandoned_may_clean_up(drive: Driver, kind: str) -> None:
     """What is awaited is cancelled, and who awaits it learns of that; an answer at once needs nothing."""
     cleaned: list[str] = []
-    awaited = twisted() if kind == "deferred" else None
+    awaited: Any = twisted() if kind == "deferred" else None
 
     async def wait() -> None:
         try:

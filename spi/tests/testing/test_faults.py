@@ -16,12 +16,15 @@ from kinmqtt_spi.services.queue import Append, QueueStore
 from kinmqtt_spi.services.retain import RetainStore
 from kinmqtt_spi.services.session import SessionStore
 from kinmqtt_spi.services.subscription import SubscriptionIndex
+from kinmqtt_spi.testing import faults as faults_module
 from kinmqtt_spi.testing.build import HERE, entry, subscription
 from kinmqtt_spi.testing.driving import TurningDriver
-from kinmqtt_spi.testing.faults import Faults, faulty
+from kinmqtt_spi.testing.faults import Faults
 from spi_harness.turning import Gate
 
 drive = TurningDriver()
+faulty: Any = faults_module.faulty
+"""Untyped, because mypy takes no abstract class for its interface."""
 
 
 class SlowStore(MemoryQueueStore):

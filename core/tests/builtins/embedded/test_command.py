@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from kinmqtt_spi.values import Message, MessageId, Publisher, Subscription
 from kinmqtt_spi.values import Will as StoredWill
 from spi_harness.processes import TIME_LIMIT_S, environment, free_port
 
-KEPT = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
+KEPT: dict[str, Any] = {"clean_start": False, "properties": Properties(session_expiry_interval=3600)}
 BIG = b"x" * 20_000
 """A payload that a damage can be aimed at."""
 
@@ -282,7 +283,7 @@ def overwrite(path: Path, at: int, text: bytes) -> None:
         file.write(text)
 
 
-DAMAGED = {
+DAMAGED: dict[str, Callable[[Path], object]] = {
     "the header of the -wal": lambda wal: overwrite(wal, 0, b"\x5a" * 32),
     "the middle of the -wal": lambda wal: overwrite(wal, wal.stat().st_size // 2, b"\x5a" * 100),
     "the end of the -wal": lambda wal: os.truncate(wal, wal.stat().st_size - 1000),

@@ -39,7 +39,7 @@ class EmbeddedStores(StoreContract):
     @pytest.fixture
     def lives(self, tmp_path: Path, clock: TurnableClock, drive: Any) -> Iterator[Any]:
         """Begins a life of the plugin, and answers its store."""
-        self.begin = lambda: self._begun(tmp_path / "data", clock, drive)
+        self.begin: Callable[[], Any] = lambda: self._begun(tmp_path / "data", clock, drive)
         yield self.begin
         self.end(drive)
 

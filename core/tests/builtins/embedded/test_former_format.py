@@ -15,7 +15,7 @@ from kinmqtt.builtins.embedded.image import everything
 from kinmqtt.builtins.embedded.records import CommitGroup, Unpacked, pack, unpack
 from kinmqtt.builtins.embedded.segment import Segment
 from kinmqtt_spi.memory.queue import MemoryQueueStore
-from kinmqtt_spi.services.session import OpenSession, ResumeSession, StoredSession
+from kinmqtt_spi.services.session import OpenSession, ResumeSession, SessionWrite, StoredSession
 from kinmqtt_spi.values import Subscription
 
 FILTER = ("a/#", 1, None, False, False, 0, None)
@@ -50,7 +50,7 @@ def test_records_of_the_former_format_name_nobody_for_sure(username: str | None,
 def test_records_of_this_format_say_whether_the_user_was_verified(username: str | None, unverified: bool) -> None:
     """Both come back as they were."""
     stored = StoredSession("c", 60, username=username, username_unverified=unverified)
-    writes = [OpenSession(7, stored), ResumeSession("c", 8, 9, None, username, 5, unverified)]
+    writes: list[SessionWrite] = [OpenSession(7, stored), ResumeSession("c", 8, 9, None, username, 5, unverified)]
 
     assert unpack(pack(CommitGroup(sessions=list(writes)))).sessions == writes
 

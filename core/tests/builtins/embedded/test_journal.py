@@ -72,7 +72,7 @@ class SlowContext(BareContext):
     def __init__(self, holds: Callable[[Callable[[], object]], bool] = lambda call: False, **more: Any) -> None:
         super().__init__(**more)
         self.holds = holds
-        self.held: list[tuple[Callable[[], Any], Deferred[Any]]] = []
+        self.held: list[tuple[Any, Deferred[Any]]] = []
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         if not self.holds(call):
@@ -434,7 +434,8 @@ def test_slices_that_were_not_kept_make_no_noise(tmp_path: Path) -> None:
     log = begun(tmp_path, context, fsync=True, slices=lambda: iter([group(1), group(2)]))
     result = outcome(log.append(pack(group(1))))
     noise: list[Any] = []
-    globalLogPublisher.addObserver(noise.append)
+    observe: Any = noise.append
+    globalLogPublisher.addObserver(observe)
 
     for _ in range(20):
         while context.held:
@@ -447,7 +448,7 @@ def test_slices_that_were_not_kept_make_no_noise(tmp_path: Path) -> None:
     context.log.lines.clear()
     del log
     gc.collect()
-    globalLogPublisher.removeObserver(noise.append)
+    globalLogPublisher.removeObserver(observe)
 
     assert kinds == [ServiceUnavailable]
     assert [event["log_format"] for event in noise if "log_failure" in event] == []

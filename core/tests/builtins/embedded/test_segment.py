@@ -219,7 +219,7 @@ def test_a_segment_that_the_disk_does_not_take_is_removed(tmp_path: Path, monkey
     def fails(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(segment.os, "fdatasync", fails)
+    monkeypatch.setattr(os, "fdatasync", fails)
 
     with pytest.raises(OSError, match="Input/output error"):
         Segment(tmp_path, 1)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from twisted.logger import globalLogPublisher
+from twisted.logger import ILogObserver, globalLogPublisher
+from zope.interface import provider
 
 from core_harness.house import House
 from kinmqtt.mqtt.packets import V5, Puback, Suback, Unsuback
@@ -21,6 +22,7 @@ def logged() -> Iterator[list[str]]:
     """What the log says of the plugins."""
     found: list[str] = []
 
+    @provider(ILogObserver)
     def observe(event: dict[str, Any]) -> None:
         if event.get("log_namespace") in ("kinmqtt.hooks", "kinmqtt.subscribe"):
             found.append(str(event["log_format"]).format(**event))

@@ -23,7 +23,7 @@ class HurriedClock(TurnableClock):
         return super().monotonic() + self._looks * FIRST_SLICE_S
 
 
-class SlicedHouse(House):  # type: ignore[misc,valid-type]
+class SlicedHouse(House):
     """A broker in memory of which a test may run single turns of the event loop."""
 
     def __init__(self, **more: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, overload
 
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.values import Maybe
@@ -25,6 +25,10 @@ class NoAnswer(AssertionError):
 class Driver(Protocol):
     """Waits for an answer: ``drive(store.load("c"))`` returns the store's answer, now or later."""
 
+    @overload
+    def __call__(self, answer: Awaitable[T]) -> T: ...
+    @overload
+    def __call__(self, answer: Maybe[T]) -> T: ...
     def __call__(self, answer: Maybe[T]) -> T:
         """Return the result of an answer; raises its error, or :class:`NoAnswer` if it never completes."""
 
@@ -48,6 +52,10 @@ class TurningDriver:
     def __init__(self, clock: TurnableClock | None = None, turn: Callable[[], object] | None = None) -> None:
         self._turn = turn or (TurnableClock() if clock is None else clock).advance
 
+    @overload
+    def __call__(self, answer: Awaitable[T]) -> T: ...
+    @overload
+    def __call__(self, answer: Maybe[T]) -> T: ...
     def __call__(self, answer: Maybe[T]) -> T:
         """See :class:`Driver`."""
         [result] = self.together([answer])
@@ -107,6 +115,10 @@ class AsyncioDriver:
         self.loop = asyncio.new_event_loop()
         self._limit_s = limit_s
 
+    @overload
+    def __call__(self, answer: Awaitable[T]) -> T: ...
+    @overload
+    def __call__(self, answer: Maybe[T]) -> T: ...
     def __call__(self, answer: Maybe[T]) -> T:
         """See :class:`Driver`."""
         [result] = self.together([answer])

@@ -176,7 +176,7 @@ class TestAUTHORIZATION_06_SharesItsDesk(SoundRules):
         asking: AuthorizationRequest
 
         @hookimpl
-        async def authorize(self, request: AuthorizationRequest) -> Any:
+        async def authorize(self, request: AuthorizationRequest) -> Any:  # type: ignore[override]
             self.asking = request
             await asyncio.sleep(0)
             return self._decide(self.asking)
@@ -195,7 +195,7 @@ class TestAUTHORIZATION_06_WaitsForAnothersAnswer(SoundRules):
             self.running: dict[str, Decision] = {}
 
         @hookimpl
-        async def authorize(self, request: AuthorizationRequest) -> Any:
+        async def authorize(self, request: AuthorizationRequest) -> Any:  # type: ignore[override]
             first = request.topic not in self.running
             answer = self.running.setdefault(request.topic, self._decide(request))
             await asyncio.sleep(0)
@@ -289,7 +289,7 @@ class TestAUTHORIZATION_14_AnswersForGoodAndLooksAtQoS(SoundRules):
     class double(Rules):
         @hookimpl
         def authorize_receive(self, request: AuthorizationRequest) -> Any:
-            answer = self._decide(request)
+            answer: Any = self._decide(request)
             if answer is None or answer.verdict is Verdict.ABSTAIN:
                 return answer
             verdict = Verdict.DENY if request.qos == 2 else answer.verdict

@@ -42,7 +42,7 @@ class SoundNodes(ClusterBackendContract):
 
 class TestCLUSTER_01_IsUpInSilence(SoundNodes):
     class double(Node):
-        def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
+        def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
             super().start(node, _Deaf(listener))
 
 
@@ -95,13 +95,13 @@ class TestCLUSTER_05_NamesNobody(SoundNodes):
 
 class TestCLUSTER_06_LeavesInSilence(SoundNodes):
     class double(Node):
-        def leave(self, deadline_s: float) -> Maybe[None]:
+        def leave(self, deadline_s: float) -> None:
             pass
 
 
 class TestCLUSTER_07_StopsOnce(SoundNodes):
     class double(Node):
-        def stop(self) -> Maybe[None]:
+        def stop(self) -> None:
             assert self.me is not None
             super().stop()
 
@@ -191,7 +191,7 @@ class TestCLUSTER_16_WaitsForEver(SoundNodes):
 
 class TestCLUSTER_17_DoesNotWaitForTheOwner(SoundNodes):
     class double(Node):
-        def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
+        def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> None:
             super().claim(client_id, epoch, previous_owner)
 
 
@@ -268,7 +268,7 @@ class TestCLUSTER_22_GoesUnnoticed(SoundNodes):
 
 class TestCLUSTER_22_StaysAMember(SoundNodes):
     class double(Node):
-        def leave(self, deadline_s: float) -> Maybe[None]:
+        def leave(self, deadline_s: float) -> None:
             pass
 
         def lose(self, node: NodeIdentity) -> None:
@@ -288,7 +288,7 @@ class TestCLUSTER_24_CommitsEachChunk(SoundNodes):
 
 
 class _Eager(Moving):
-    def chunk(self, data: bytes) -> Maybe[None]:
+    def chunk(self, data: bytes) -> None:
         super().chunk(data)
         self.commit()
 
@@ -300,7 +300,7 @@ class TestCLUSTER_24_CommitsWhatIsAborted(SoundNodes):
 
 
 class _Stubborn(Moving):
-    def abort(self) -> Maybe[None]:
+    def abort(self) -> None:
         self.commit()
 
 

@@ -241,7 +241,8 @@ class TestQUEUE_19_CountsWhatIsLeft(_Broken):
     class double(MemoryQueueStore):
         def load(self, client_id: str) -> QueueState:
             state = super().load(client_id)
-            left = [each.sequence for each in (*state.inflight, *self.read(client_id, 0, 1_000_000))]
+            held: list[Any] = [*state.inflight, *self.read(client_id, 0, 1_000_000)]
+            left = [each.sequence for each in held]
             return evolve(state, last_sequence=max(left, default=0))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import nextafter
 from typing import Any
 from unicodedata import normalize
@@ -494,7 +494,8 @@ class TestRETAIN_29_KeepsTheFirst(_Broken):
 class TestRETAIN_30_ForgetsDeletions(_Broken):
     class double(MemoryRetainStore):
         def newest(self) -> float:
-            return max((node.version.received_at for node in self._topics.values() if node.message), default=0.0)
+            nodes: Iterable[Any] = self._topics.values()
+            return max((node.version.received_at for node in nodes if node.message), default=0.0)
 
 
 class TestRETAIN_31_CountsWhatWasReplaced(_Broken):

@@ -88,7 +88,7 @@ class Node(ClusterBackend):
 
     # The interface
 
-    def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
+    def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
         self.me, self.listener = node, listener
         self.become(Member(node, MemberState.UP))
         self.hub.nodes[node] = self
@@ -97,14 +97,14 @@ class Node(ClusterBackend):
                 self.meet(its)
                 its.meet(self)
 
-    def leave(self, deadline_s: float) -> Maybe[None]:
+    def leave(self, deadline_s: float) -> None:
         if self.me is not None:
             member = Member(self.me, MemberState.LEAVING)
             self.become(member)
             for other in self.others():
                 other.become(member)
 
-    def stop(self) -> Maybe[None]:
+    def stop(self) -> None:
         if self.me is None:
             return
         del self.hub.nodes[self.me]
@@ -258,13 +258,13 @@ class Moving(HandOff):
         self.client_id = client_id
         self.state = b""
 
-    def chunk(self, data: bytes) -> Maybe[None]:
+    def chunk(self, data: bytes) -> None:
         self.state += data
 
-    def commit(self) -> Maybe[None]:
+    def commit(self) -> None:
         self.to.handed[self.client_id] = self.state
 
-    def abort(self) -> Maybe[None]:
+    def abort(self) -> None:
         self.state = b""
 
 
