@@ -44,5 +44,5 @@ __all__ = [
     "on_topics",
 ]
 
-SPI_VERSION = 1
+SPI_VERSION = 2
 """The version of the SPI. It increases with incompatible changes, and is checked at assembly."""

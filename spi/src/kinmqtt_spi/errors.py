@@ -49,6 +49,18 @@ class ServiceUnavailable(SpiError):
         self.reason = reason
 
 
+class NodeGone(ServiceUnavailable):
+    """A node of the cluster is DOWN, REMOVED or no member: it answers nothing that was sent to it, now or later.
+
+    What it has not answered may or may not have been committed there. The core sends it to whoever adopts the node's
+    sessions.
+    """
+
+
+class MalformedBatch(SpiError):
+    """Another node sent a batch or an answer that can't be read. The backend closes the link and counts it."""
+
+
 class Fenced(SpiError):
     """Some writes of a batch have an older epoch than the store knows.
 

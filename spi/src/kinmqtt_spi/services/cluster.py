@@ -1,30 +1,40 @@
-"""Cluster backend: members, routes, message forwarding and session hand-off.
+"""Cluster backend: members, routes, batches of messages, ownership of client ids and session hand-off.
 
 The core calls this object directly on the data path; hooks carry control only. A backend reports to the core through
 the :class:`ClusterListener` it is started with.
+
+A batch is bytes, written and read by the core: packets as they were received, and what the other node must know of
+them. A backend transports it unread. The other node's answer is bytes too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, Flag, auto
 from typing import Protocol
 
 from attrs import frozen
 
-from kinmqtt_spi.values import Commit, Maybe, Message, NodeIdentity
+from kinmqtt_spi.values import Maybe, NodeIdentity
 
 
 class MemberState(Enum):
     """The state of a member, after Akka's membership service."""
 
     JOINING = "joining"
+    """It has started, and restores its sessions."""
     UP = "up"
+    """It serves clients; its routes are known."""
     LEAVING = "leaving"
     EXITING = "exiting"
     DOWN = "down"
+    """It counts as dead and never comes back under its uid."""
     REMOVED = "removed"
+
+
+GONE = frozenset({MemberState.DOWN, MemberState.REMOVED})
+"""The states of a node that will answer nothing any more."""
 
 
 @frozen(slots=True)
@@ -42,28 +52,51 @@ class Guarantee(Flag):
     NONE = 0
     SINGLE_OWNER = auto()
     """At most one node owns a client id, even across a split."""
-    ACKNOWLEDGED_FORWARD = auto()
-    """:meth:`ClusterBackend.forward_acked` answers only after the other node has committed."""
+    ACKNOWLEDGED_DELIVERY = auto()
+    """:meth:`ClusterBackend.deliver` answers only after the other node has answered."""
     ORDER_PER_PUBLISHER = auto()
-    """Messages of one publisher and topic arrive in order."""
+    """Batches for one node arrive in the order in which they were given."""
 
 
 @frozen(slots=True)
 class RouteChange:
-    """A topic filter, or a shared group of it, that this node has begun or ceased to subscribe to."""
+    """A topic filter, or a shared group of it, that a node has subscribers of.
+
+    ``filter`` and ``share_group`` identify the route. Announced again, it replaces the route announced before.
+    """
 
     filter: str
     share_group: str | None = None
+    qos: int = 2
+    """The highest QoS granted to a subscriber: a message sent at QoS 0 only needs no answer."""
+    weight: int = 1
+    """The number of connected members of the group; 0 if all are disconnected. Always 1 without a group."""
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """What identifies the route among the node's."""
+        return (self.filter, self.share_group)
 
 
 @frozen(slots=True)
 class LinkState:
     """The state of the link to a node."""
 
-    credit: int
-    """The number of messages that the link accepts now."""
-    queued: int
+    credit_bytes: int
+    """The bytes of batches that the link accepts now."""
+    queued_bytes: int
+    """The bytes of batches that the node has not acknowledged."""
     round_trip_s: float
+
+
+@frozen(slots=True)
+class Located:
+    """Who owns a client id, as the cluster knows it where stores are not shared."""
+
+    owner: NodeIdentity | None
+    """The node that owns it; ``None`` if none does."""
+    epoch: int
+    """The highest epoch known; a new claim must be above."""
 
 
 class HandOff(ABC):
@@ -71,11 +104,11 @@ class HandOff(ABC):
 
     @abstractmethod
     def chunk(self, data: bytes) -> Maybe[None]:
-        """Send the next part of the session's state."""
+        """Send or accept the next part of the session's state."""
 
     @abstractmethod
     def commit(self) -> Maybe[None]:
-        """Complete the hand-off: the new owner takes over."""
+        """Complete the hand-off: the new owner has committed the session, and takes over."""
 
     @abstractmethod
     def abort(self) -> Maybe[None]:
@@ -85,13 +118,27 @@ class HandOff(ABC):
 class ClusterListener(Protocol):
     """The core's interface for reports of a backend about other nodes."""
 
-    def forwarded(self, origin: NodeIdentity, messages: Sequence[Message]) -> Commit:
-        """Deliver messages to local subscribers; the commit fires when every local queue has committed them."""
+    def received(self, origin: NodeIdentity, batch: bytes, assured: bool) -> Maybe[bytes]:
+        """Route another node's messages to this node's subscribers.
+
+        ``assured``: the batch came by :meth:`ClusterBackend.deliver`. The answer is available when every local queue
+        has committed the messages, and is passed back unread. Raises :class:`~kinmqtt_spi.errors.MalformedBatch` for
+        a batch that this core can't read: the backend closes the link.
+        """
+
+    def asked(self, origin: NodeIdentity, method: str, data: bytes) -> Maybe[bytes]:
+        """Answer another node's :meth:`ClusterBackend.ask`.
+
+        Raises :class:`~kinmqtt_spi.errors.ServiceUnavailable` for an unknown method: the other node's call fails.
+        """
 
     def routes_changed(
         self, node: NodeIdentity, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
     ) -> None:
-        """Apply changes to another node's routes, up to its ``version``."""
+        """Apply changes to another node's routes, up to its ``version``.
+
+        A node that is new here begins without routes: its first change has all of them.
+        """
 
     def member_changed(self, member: Member) -> None:
         """Report that a member's state or reachability changed."""
@@ -99,15 +146,28 @@ class ClusterListener(Protocol):
     def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> Maybe[None]:
         """Report that another node owns a client id now, which may be connected here."""
 
+    def handing(self, client_id: str, epoch: int, origin: NodeIdentity) -> HandOff:
+        """Accept a session that ``origin`` hands off to this node, which has claimed it under ``epoch``."""
+
+    def owned(self) -> Iterable[tuple[str, int]]:
+        """Return the client ids that this node owns, with their epochs: for a node that keeps the register anew."""
+
 
 class ClusterBackend(ABC):
-    """The interface to the other nodes of the cluster, if there are any."""
+    """The interface to the other nodes of the cluster, if there are any.
+
+    Calls for a node that is no member raise :class:`~kinmqtt_spi.errors.NodeGone`.
+    """
 
     guarantees: Guarantee = Guarantee.NONE
 
     @abstractmethod
     def start(self, node: NodeIdentity, listener: ClusterListener) -> Maybe[None]:
-        """Join the cluster; completes when this node is up."""
+        """Join the cluster; completes when this node is JOINING, and knows the members and their routes."""
+
+    @abstractmethod
+    def up(self) -> Maybe[None]:
+        """Become UP: sessions are restored and their routes announced; completes when the others have the routes."""
 
     @abstractmethod
     def leave(self, deadline_s: float) -> Maybe[None]:
@@ -123,7 +183,7 @@ class ClusterBackend(ABC):
 
     @abstractmethod
     def routes_update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
-        """Announce changes of this node's routes to the other nodes, as ``version``."""
+        """Announce changes of this node's routes to the other nodes, as ``version``; called once a turn."""
 
     @abstractmethod
     def route_barrier(self, version: int, limit_s: float) -> Maybe[Sequence[NodeIdentity]]:
@@ -133,16 +193,28 @@ class ClusterBackend(ABC):
         """
 
     @abstractmethod
-    def forward(self, node: NodeIdentity, messages: Sequence[Message]) -> None:
-        """Send QoS 0 messages to a node. If its link is full, they are dropped and counted."""
+    def push(self, node: NodeIdentity, batch: bytes) -> bool:
+        """Send a batch of QoS 0 messages. ``False`` if the link is full: then the whole batch is dropped."""
 
     @abstractmethod
-    def forward_acked(self, node: NodeIdentity, messages: Sequence[Message]) -> Commit:
-        """Send messages to a node; the commit fires when that node has committed them."""
+    def deliver(self, node: NodeIdentity, batch: bytes, messages: int) -> Maybe[bytes]:
+        """Send a batch of ``messages`` messages that must not be lost; returns the node's answer.
+
+        The batch is sent again after a lost connection, and reaches the node once. The call fails with
+        :class:`~kinmqtt_spi.errors.NodeGone` when the node is DOWN or REMOVED, and never because of time. It fails
+        with :class:`~kinmqtt_spi.errors.ServiceUnavailable` if the node could not commit the messages.
+        """
 
     @abstractmethod
     def link(self, node: NodeIdentity) -> LinkState:
         """Return the state of the link to a node."""
+
+    def locate(self, client_id: str) -> Maybe[Located | None]:
+        """Return the owner of a client id, before it is claimed; ``None`` where the session store knows it.
+
+        The default is for nodes that share their stores.
+        """
+        return None
 
     @abstractmethod
     def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:

@@ -12,18 +12,27 @@ a message, and entries without it would duplicate one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from attrs import frozen
 
 from kinmqtt_spi.properties import TEXT_BYTES, text_bytes
 from kinmqtt_spi.services.store import Store
-from kinmqtt_spi.values import MESSAGE_BYTES, Client, Commit, Maybe, Message
+from kinmqtt_spi.values import MESSAGE_BYTES, Client, Commit, Maybe, Message, MessageId
 
 ENTRY_BYTES: Final = 160
 """The memory that a queue entry takes besides its message: the entry and its place in the queue."""
+
+KNOWN_S: Final = 60.0
+"""How long a QoS 2 message stays known after its removal, in seconds of the time that :meth:`QueueStore.expire` gets.
+At most :data:`KNOWN_MESSAGES` of one client are."""
+
+KNOWN_MESSAGES: Final = 1000
+
+EMPTY: Final[Mapping[int, MessageId]] = MappingProxyType({})
 
 _IDENTIFIER_BYTES: Final = 8
 _PLAIN_BYTES: Final = MESSAGE_BYTES + ENTRY_BYTES
@@ -131,11 +140,16 @@ class Requeue(NamedTuple):
 
 
 class InboundOpen(NamedTuple):
-    """A QoS 2 PUBLISH with this packet identifier was accepted; a repeat must not be accepted again."""
+    """A QoS 2 PUBLISH with this packet identifier was accepted; a repeat must not be accepted again.
+
+    With ``message`` it is pending: other nodes have not committed it, and no PUBREC was sent. A repeat is forwarded
+    again under the same message id. A later write without ``message`` completes it.
+    """
 
     client_id: str
     epoch: int
     packet_id: int
+    message: MessageId | None = None
 
 
 class InboundClose(NamedTuple):
@@ -179,6 +193,9 @@ class QueueState:
     inflight: tuple[InflightEntry, ...] = ()
     """In the order in which they were sent, which is the order of resending (MQTT-4.6.0-1)."""
     inbound: frozenset[int] = frozenset()
+    """The QoS 2 packet identifiers that were accepted, without the pending ones."""
+    pending: Mapping[int, MessageId] = EMPTY
+    """The QoS 2 packet identifiers that are pending, with the ids of their messages."""
     last_sequence: int = 0
     """The highest sequence number ever appended. The owner continues from here."""
     sizes: QueueSizes = QueueSizes()
@@ -228,6 +245,14 @@ class QueueStore(Store, ABC):
     @abstractmethod
     def read(self, client_id: str, after: int, limit: int) -> Maybe[Sequence[Entry]]:
         """Return at most ``limit`` entries in stage QUEUED with a sequence number above ``after``, in order."""
+
+    @abstractmethod
+    def known(self, client_id: str, ids: Set[MessageId]) -> Maybe[Set[MessageId]]:
+        """Return those of these messages that the client's queue has or had: sending one again would double it.
+
+        A message is known while it is queued or in flight, and of QoS 2 for :data:`KNOWN_S` seconds after it was
+        removed. Asked only for messages that a node sends again after another node's end.
+        """
 
     @abstractmethod
     def sizes(self, client_id: str) -> QueueSizes:

@@ -38,6 +38,8 @@ class RetainWrite:
 
     message: Message
     version: RetainVersion
+    expected: RetainVersion | None = None
+    """Compare and set: the write is skipped unless this is the version that the topic has. ``None`` for any."""
 
 
 @frozen(slots=True)

@@ -7,7 +7,7 @@ with an older epoch. So a former owner can do no harm after a takeover.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TypeAlias
 
 from attrs import frozen
@@ -168,14 +168,17 @@ class SessionStore(Store, ABC):
     """Sessions by client id."""
 
     @abstractmethod
-    def claim(self, client_id: str, node: NodeIdentity) -> Maybe[Claim]:
+    def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Maybe[Claim]:
         """Make ``node`` the owner of a client id, in one atomic step.
 
         Client ids of non-persistent sessions are claimed too: the epoch also decides which of two connections owns
-        the client id.
+        the client id. The new epoch is above ``above``, which another node's store may have reached
+        (:class:`~kinmqtt_spi.services.cluster.Located`).
         """
 
-    def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Maybe[Claim | None]:
+    def claim_for(
+        self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0
+    ) -> Maybe[Claim | None]:
         """Claim a client id for a user. Returns ``None``, without effect, if it belongs to another user.
 
         A client id belongs to the user of its stored session (:meth:`Claimant.may_use`). Without a stored session it
@@ -186,7 +189,7 @@ class SessionStore(Store, ABC):
         sessions before and the claim's session afterwards. So a store that nodes do not share may always claim, as
         this default does.
         """
-        return self.claim(client_id, node)
+        return self.claim(client_id, node, above)
 
     def release(self, client_id: str, epoch: int) -> None:
         """Release the claim ``epoch`` of a client id without a stored session.
@@ -235,6 +238,20 @@ class SessionStore(Store, ABC):
         Returns ``None``, without effect, if any node has claimed it since, this one included.
         """
         return self.claim(client_id, node)
+
+    def bury(self, node: NodeIdentity) -> Maybe[None]:
+        """Declare a node dead: its sessions are orphaned now, without waiting until the store itself notices.
+
+        The cluster calls it when the node is DOWN. A node that is buried by mistake loses nothing: whoever adopts its
+        sessions has later epochs. A store that nodes do not share does nothing, as in this default.
+        """
+
+    def living(self, uids: Set[int]) -> Maybe[Set[int]]:
+        """Return those of these nodes that are alive or may be; this node is not asked about.
+
+        A store that nodes do not share knows no other nodes, as in this default.
+        """
+        return frozenset()
 
     def on_taken_over(self, call: Callable[[str, int], object]) -> None:
         """Register ``call(client_id, epoch)`` for sessions of this node that another node has claimed.

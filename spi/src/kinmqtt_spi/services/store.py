@@ -13,6 +13,9 @@ class Store:
     committed in one store without its entry in another.
     """
 
+    is_shared: bool = False
+    """Whether other nodes use the same data: then each node must know which of it is its own."""
+
     @property
     def transaction(self) -> object:
         """Identifies the transaction of a turn: the same object for stores that commit in one transaction."""
