@@ -42,6 +42,7 @@ ORDER = (
     ("kinmqtt.broker.message",),
     ("kinmqtt.broker.turn",),
     ("kinmqtt.broker.runtime", "kinmqtt.broker.event_log", "kinmqtt.broker.trimming"),
+    ("kinmqtt.broker.forwarding",),
     ("kinmqtt.broker.session",),
     ("kinmqtt.broker.routing",),
     ("kinmqtt.broker.ownership",),
@@ -50,7 +51,7 @@ ORDER = (
     ("kinmqtt.broker.handlers",),
     (
         "kinmqtt.broker.assembly",
-        "kinmqtt.broker.cluster_events",
+        "kinmqtt.broker.cluster",
         "kinmqtt.broker.gauges",
         "kinmqtt.broker.housekeeping",
         "kinmqtt.broker.sampling",

@@ -13,6 +13,8 @@ from kinmqtt.broker.buffers import Buffers
 from kinmqtt.broker.connection.connection import Connection
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.listener import Listener
+from kinmqtt.broker.forwarding.announcer import Announcer
+from kinmqtt.broker.forwarding.forwarder import Forwarder
 from kinmqtt.broker.gauges import register_gauges
 from kinmqtt.broker.handlers.table import HANDLERS
 from kinmqtt.broker.housekeeping import Chore, Housekeeping
@@ -24,6 +26,7 @@ from kinmqtt.broker.ownership.sessions import Sessions
 from kinmqtt.broker.rights import Rights
 from kinmqtt.broker.routing.due import DuePublisher
 from kinmqtt.broker.routing.publisher import MessagePublisher
+from kinmqtt.broker.routing.resender import Resender
 from kinmqtt.broker.routing.retained import Retained
 from kinmqtt.broker.routing.router import Router
 from kinmqtt.broker.routing.traffic import TrafficLedger
@@ -64,11 +67,14 @@ class Broker:
         self.listeners = _listeners(assembly)
         self.wheel = TimerWheel()
         self.limiting = Limiting(hooks, assembly.limiter_needs, assembly.metrics)
-        self.router = Router(self.runtime, assembly.index, assembly.cluster, self._session_of)
+        self.forwarder = Forwarder(self.runtime, assembly.cluster)
+        announcer = Announcer(assembly.cluster, call_soon)
+        self.router = Router(self.runtime, assembly.index, self.forwarder, announcer, self._session_of)
         self.fanouts = self.router.fanouts
         self.traffic = TrafficLedger(bool(hooks.traffic_sampled.active and assembly.settings.sys_interval_s))
         self.retained = Retained(self.runtime, self._epoch_of)
         self.publisher = MessagePublisher(self.runtime, self.router, self.retained)
+        resender = Resender(self.runtime, self.router, self.forwarder, self._session_of)
         self.due_publisher = DuePublisher(self.runtime, self.publisher, self._session_of)
         self.sessions = Sessions(self.runtime, self.router, self.publisher, self.due_publisher, assembly.cluster)
         self._observe_commits()
@@ -80,8 +86,10 @@ class Broker:
             self.wheel,
             self.limiting,
             self.overload,
+            self.forwarder,
             self.router,
             self.publisher,
+            resender,
             self.retained,
             self.sessions,
             self.traffic,

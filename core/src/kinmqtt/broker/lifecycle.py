@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kinmqtt.broker.cluster_events import ClusterEvents
+from kinmqtt.broker.cluster.listener import Nodes
 from kinmqtt.broker.sys_topics import SysPublisher, own_topics
 from kinmqtt.hooks.answers import WrongAnswer
 from kinmqtt.hooks.awaitables import TimeLimitExceeded, as_deferred, limited, resolve, run
@@ -82,10 +82,13 @@ class Lifecycle:
         in_cluster = False
         try:
             await self._start_plugins()
-            await resolve(cluster.start(self._runtime.node, ClusterEvents(self._services)))
             in_cluster = True
+            await resolve(cluster.start(self._runtime.node, Nodes(self._services)))
             await self._services.retained.load_newest_version()
             restored = await self._services.sessions.restore()
+            # Only now: other nodes count on a node that is UP for the sessions that it has.
+            await resolve(self._services.router.routes_known())
+            await resolve(cluster.up())
         except BaseException:
             if in_cluster:
                 await _attempt("the cluster backend", cluster.stop)

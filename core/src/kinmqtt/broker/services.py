@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
+from kinmqtt.broker.forwarding.forwarder import Forwarder
 from kinmqtt.broker.keepalive import TimerWheel
 from kinmqtt.broker.limiting import Limiting
 from kinmqtt.broker.overload import Overload
@@ -18,6 +19,7 @@ from kinmqtt.broker.turn.ports import Peer
 if TYPE_CHECKING:
     # Not compiled: a compiled module must not import them at run time while it is being imported.
     from kinmqtt.broker.ownership.sessions import Sessions
+    from kinmqtt.broker.routing.resender import Resender
     from kinmqtt.broker.routing.retained import Retained
     from kinmqtt.broker.routing.traffic import TrafficLedger
 
@@ -30,9 +32,11 @@ class Services:
         "arriving",
         "connections",
         "fanouts",
+        "forwarder",
         "limiting",
         "overload",
         "publisher",
+        "resender",
         "retained",
         "router",
         "runtime",
@@ -48,8 +52,10 @@ class Services:
         wheel: TimerWheel,
         limiting: Limiting,
         overload: Overload,
+        forwarder: Forwarder,
         router: Router,
         publisher: MessagePublisher,
+        resender: Resender,
         retained: Retained,
         sessions: Sessions,
         traffic: TrafficLedger,
@@ -60,9 +66,11 @@ class Services:
         self.wheel = wheel
         self.limiting = limiting
         self.overload = overload
+        self.forwarder = forwarder
         self.router = router
         self.fanouts: Fanouts = router.fanouts
         self.publisher = publisher
+        self.resender = resender
         self.retained = retained
         self.sessions = sessions
         self.traffic = traffic

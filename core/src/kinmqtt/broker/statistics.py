@@ -9,6 +9,7 @@ from kinmqtt_spi.services.metric import Counter, Metrics
 DROP_REASONS: Final = (
     "expired",
     "intercepted",
+    "link_full",
     "not_authorized",
     "offline",
     "outbound_buffer_full",
@@ -63,6 +64,8 @@ class Statistics:
         "connections_cut",
         "connections_refused",
         "dropped",
+        "forwarded",
+        "from_nodes",
         "messages_received",
         "messages_sent",
         "overload_refused",
@@ -96,6 +99,9 @@ class Statistics:
             for bound in SUBSCRIPTION_BOUNDS
         }
         self.commits = metrics.histogram("stores.commit", "seconds", COMMIT_SECONDS)
+        self.forwarded = metrics.counter("messages.forwarded", "messages")
+        """Messages sent to other nodes, once for each."""
+        self.from_nodes = metrics.counter("messages.from_nodes", "messages")
         self.unrouted = metrics.counter("messages.unrouted", "messages")
         self.dropped: dict[str, Counter] = {
             reason: metrics.counter("messages.dropped", "messages", {"reason": reason}) for reason in DROP_REASONS

@@ -16,6 +16,7 @@ from mypy_extensions import mypyc_attr
 from kinmqtt.mqtt.errors import LocalError, ProtocolError
 from kinmqtt.mqtt.packets import PacketType
 from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.values import MessageId
 
 MAX_PACKET_ID: Final = 65_535
 
@@ -201,18 +202,36 @@ _NONE: Final[frozenset[int]] = frozenset()
 class Incoming:
     """The packet identifiers of QoS 2 messages received and not yet released (MQTT-4.3.3-10)."""
 
-    __slots__ = ("packet_ids",)
+    __slots__ = ("packet_ids", "pending")
 
     def __init__(self) -> None:
         self.packet_ids: frozenset[int] | set[int] = _NONE
         """A mutable set only if it is not empty: most sessions never need one."""
+        self.pending: dict[int, MessageId] | None = None
+        """Those whose messages other nodes have not committed, with the ids of the messages: PUBREC was not sent."""
 
-    def restore(self, packet_ids: Iterable[int]) -> None:
-        """Replace the identifiers."""
-        self.packet_ids = set(packet_ids) or _NONE
+    def restore(self, packet_ids: Iterable[int], pending: Mapping[int, MessageId] = MappingProxyType({})) -> None:
+        """Replace the identifiers; ``pending`` are those whose messages other nodes may not have committed."""
+        self.packet_ids = {*packet_ids, *pending} or _NONE
+        self.pending = dict(pending) or None
+
+    def hold(self, packet_id: int, message: MessageId) -> None:
+        """Mark an identifier as pending."""
+        if self.pending is None:
+            self.pending = {}
+        self.pending[packet_id] = message
+
+    def confirm(self, packet_id: int) -> None:
+        """Mark an identifier as not pending any more."""
+        pending = self.pending
+        if pending is not None:
+            pending.pop(packet_id, None)
+            if not pending:
+                self.pending = None
 
     def forget(self, packet_id: int) -> None:
         """Remove the identifier of a message that was not accepted after all."""
+        self.confirm(packet_id)
         if isinstance(self.packet_ids, set):
             self.packet_ids.discard(packet_id)
 

@@ -1,9 +1,9 @@
 """The read gate of a connection: the reasons not to read its socket, and the packets that wait.
 
-Reading stops for six reasons (:data:`RULES`), which may overlap. ANSWER and TURN hold back the client's next packets
-until an answer has arrived or the client's turn has come. Meanwhile the socket is still read ahead up to a limit: a
-closed peer shows only in reading, and pausing and resuming costs more than a little memory. For the other reasons,
-packets already read are handled and nothing more is read.
+Reading stops for seven reasons (:data:`RULES`), which may overlap. ANSWER and TURN hold back the client's next
+packets until an answer has arrived or the client's turn has come. Meanwhile the socket is still read ahead up to a
+limit: a closed peer shows only in reading, and pausing and resuming costs more than a little memory. For the other
+reasons, packets already read are handled and nothing more is read.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ DELAY: Final = 4
 CAPACITY: Final = 8
 CONGESTION: Final = 16
 DISCONNECTING: Final = 32
+FORWARDING: Final = 64
 
 
 class Rule(NamedTuple):
@@ -49,6 +50,7 @@ RULES: Final[Mapping[int, Rule]] = {
     CAPACITY: Rule("connections hold as much input as they may", False, 0),
     CONGESTION: Rule("the client does not take what is sent to it", False, 0),
     DISCONNECTING: Rule("a DISCONNECT has come", True, 0),
+    FORWARDING: Rule("other nodes have not answered for many of its messages", False, 0),
 }
 """The reasons. For ANSWER, nothing is read ahead from an accepted client, which may send megabytes."""
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.hooks.dispatch import HookVerdict, Intercept
-from kinmqtt.mqtt.packets import V5
 from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services.authorization import Authorization, Cache
 from kinmqtt_spi.values import Client, Message
@@ -67,5 +66,5 @@ class TopicRoute:
             and self.expires_at is None
             and not watched
             and fanout.is_simple
-            and (fanout.version == V5) == (version == V5)
+            and fanout.takes(version)
         )

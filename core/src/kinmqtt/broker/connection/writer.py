@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import evolve
 from twisted.internet.defer import Deferred
 
+from kinmqtt.broker.connection.held import Acknowledge, HeldAcknowledgements
 from kinmqtt.broker.connection.link import Link
 from kinmqtt.broker.connection.output import ConnectionOutbox
-from kinmqtt.broker.connection.read_gate import CONGESTION
+from kinmqtt.broker.connection.read_gate import CONGESTION, FORWARDING
 from kinmqtt.broker.connection.reader import Reader
+from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.mqtt.codec import encode
 from kinmqtt.mqtt.packets import V5, Connack, Packet, PacketType
 from kinmqtt.mqtt.reasons import fitting, has_connack_code
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 class Writer(Reader):
     """Sends packets to one client."""
 
-    __slots__ = ("_congestion_timer", "max_packet_bytes", "session", "unacknowledged", "wants_reason_strings")
+    __slots__ = ("_congestion_timer", "held", "max_packet_bytes", "session", "unacknowledged", "wants_reason_strings")
 
     def __init__(self, services: Services, handlers: HandlerTable, link: Link) -> None:
         super().__init__(services, handlers, link)
@@ -39,6 +42,8 @@ class Writer(Reader):
         """Whether reason strings may be sent in every packet (section 3.1.2.11.7)."""
         self.unacknowledged = 0
         """QoS 1 and 2 messages received and not acknowledged."""
+        self.held: HeldAcknowledgements | None = None
+        """Acknowledgements that wait for other nodes' answers; ``None`` if there are none."""
         self._congestion_timer: Timer | None = None
         """Disconnects a client that stays congested."""
 
@@ -61,6 +66,46 @@ class Writer(Reader):
                 return False
         self.send(data)
         return True
+
+    def acknowledge(self, packet: bytes, completes: bool) -> None:
+        """Acknowledge a message when this turn's writes are committed, behind those that wait for other nodes.
+
+        ``completes`` as in :meth:`kinmqtt.broker.turn.turn.Turn.acknowledge`.
+        """
+        if self.held is None:
+            self.runtime.turn.acknowledge(self, packet, completes=completes)
+        else:
+            self.held.add(None, partial(self.acknowledge, packet, completes))
+
+    def hold_acknowledgement(self, ticket: Ticket, acknowledge: Acknowledge) -> None:
+        """Call ``acknowledge`` when other nodes have answered and all earlier messages are acknowledged.
+
+        Reading stops while too many are held: MQTT 3 has no receive maximum, and other nodes may be slow.
+        """
+        held = self.held
+        if held is None:
+            held = self.held = HeldAcknowledgements()
+        held.add(ticket, acknowledge)
+        ticket.owner = self
+        ticket.when_settled(self._release_held)
+        if len(held) >= self.limits.receive_maximum and not self.is_closed():
+            self.gate.shut(FORWARDING)
+
+    def _release_held(self) -> None:
+        """Acknowledge what other nodes have answered, in order."""
+        held = self.held
+        if held is None:
+            return
+        self.runtime.turn.touch()
+        # What is acknowledged below has its turn: nothing is before it.
+        self.held = None
+        for acknowledge in held.take():
+            acknowledge()
+        if len(held):
+            self.held = held
+        if self.gate.reasons & FORWARDING and len(held) < self.limits.receive_maximum:
+            self.gate.clear(FORWARDING)
+            self._resume_reading()
 
     def send_acknowledgement(self, packet: bytes, completes: bool) -> None:
         """Send an acknowledgement that waited for a commit; ``completes``: it is the last one for its message."""

@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from kinmqtt.broker.connection.route import TopicRoute
 from kinmqtt.broker.message.names import check_made_names, check_names
 from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.router import Routed
 from kinmqtt.hooks.awaitables import as_deferred, run
@@ -33,7 +34,7 @@ from kinmqtt_spi.reasons import ReasonCode
 from kinmqtt_spi.services import queue
 from kinmqtt_spi.services.authorization import Action, AuthorizationRequest
 from kinmqtt_spi.services.limiter import LimitDecision, LimitVerdict, Resource
-from kinmqtt_spi.values import Drop, Message, Reject
+from kinmqtt_spi.values import Drop, Message, MessageId, Reject
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection.connection import Connection
@@ -63,7 +64,7 @@ _TOO_LONG: Final = ""
 class IncomingPublish:
     """One PUBLISH and the state of its processing."""
 
-    __slots__ = ("connection", "packet", "publication", "session")
+    __slots__ = ("again", "connection", "packet", "publication", "session")
 
     def __init__(self, connection: Connection, session: Session, packet: Publish) -> None:
         self.connection = connection
@@ -71,6 +72,8 @@ class IncomingPublish:
         self.packet = packet
         self.publication: Publication | None = None
         """The message for interceptors and routing; ``None`` until it is made."""
+        self.again: MessageId | None = None
+        """The message id under which it was forwarded before; ``None`` if it was not."""
 
     def process(self, frame: bytes, body: int) -> bool | None:
         """Process the message; returns ``True`` if later packets must wait."""
@@ -165,12 +168,28 @@ class IncomingPublish:
         """Count a QoS 1 or 2 message against the receive maximum; ``False`` for a duplicate, which is answered."""
         connection = self.connection
         packet = self.packet
-        if packet.qos == 2 and packet.packet_id in self.session.incoming.packet_ids:
-            connection.runtime.turn.acknowledge(connection, success(_PUBREC, packet.packet_id), completes=False)
+        if packet.qos == 2 and packet.packet_id in self.session.incoming.packet_ids and not self._is_pending():
             return False
         connection.unacknowledged += 1
         if connection.version == V5:
             check_quota(connection.unacknowledged, connection.receive_maximum)
+        return True
+
+    def _is_pending(self) -> bool:
+        """Whether a repeated QoS 2 message must be forwarded once more; otherwise the repeat is answered here."""
+        packet = self.packet
+        packet_id = packet.packet_id
+        session = self.session
+        pending = session.incoming.pending
+        if pending is None or packet_id not in pending:
+            self.connection.acknowledge(success(_PUBREC, packet_id), False)
+            return False
+        ticket = None if session.tickets is None else session.tickets.get(packet_id)
+        if ticket is not None:
+            self._hold_repeated(ticket)
+            return False
+        # An earlier process or owner of the session has forwarded it, maybe to some of the nodes only.
+        self.again = pending[packet_id]
         return True
 
     def _ask_limiters(self, resource: Resource) -> bool | None:
@@ -339,6 +358,10 @@ class IncomingPublish:
         packet = self.packet
         session = self.session
         if packet.qos == 2:
+            if self.again is not None:
+                publication.use_id(self.again)
+                self.publication = publication
+                return self._then(connection.services.resender.route(publication), self._routed_in_slices)
             session.incoming.open(packet.packet_id)
         # If this turn's writes fail to commit, the client of a persistent session sends a QoS 2 message again with
         # the same identifier.
@@ -349,10 +372,68 @@ class IncomingPublish:
             connection=connection if packet.qos else None,
         )
         if not isinstance(routed, Routed):
-            return self._then(routed, self._routed_later)
+            self.publication = publication
+            return self._then(routed, self._routed_in_slices)
         if packet.qos:
-            self._routed(routed)
+            if publication.ticket is None:
+                self._routed(routed)
+            else:
+                self._hold(publication, publication.ticket, routed)
         return None
+
+    def _routed_in_slices(self, routed: Routed) -> None:
+        publication = self.publication
+        if self.packet.qos and publication is not None and publication.ticket is not None:
+            self._hold(publication, publication.ticket, routed)
+        else:
+            self._routed_later(routed)
+
+    def _hold(self, publication: Publication, ticket: Ticket, routed: Routed) -> None:
+        """Acknowledge the message when other nodes have committed it.
+
+        A QoS 2 identifier is stored as pending until then: a repeat is forwarded again, under the same message id.
+        """
+        if not ticket.pending:
+            self._settled(ticket, routed)
+            return
+        connection = self.connection
+        packet = self.packet
+        session = self.session
+        batch = connection.runtime.turn.batch
+        if packet.qos == 2:
+            session.incoming.open(packet.packet_id)
+            session.incoming.hold(packet.packet_id, publication.id)
+            if session.tickets is None:
+                session.tickets = {}
+            session.tickets[packet.packet_id] = ticket
+            if session.persistent:
+                batch.queue.append(
+                    queue.InboundOpen(session.client_id, session.epoch, packet.packet_id, publication.id)
+                )
+        # If this turn's writes fail to commit, the client must send the message again.
+        batch.unfinished_publishers.append(connection)
+        connection.hold_acknowledgement(ticket, partial(self._settled, ticket, routed))
+
+    def _hold_repeated(self, ticket: Ticket) -> None:
+        """Let a repeated QoS 2 packet wait for the answers to the first one, once on each connection."""
+        connection = self.connection
+        if ticket.owner is connection:
+            return
+        connection.unacknowledged += 1
+        connection.hold_acknowledgement(ticket, partial(self._settled, ticket, _DELIVERED))
+
+    def _settled(self, ticket: Ticket, routed: Routed) -> None:
+        """Acknowledge the message, or not, as the other nodes have answered."""
+        packet = self.packet
+        session = self.session
+        if packet.qos == 2 and session.tickets is not None and session.tickets.get(packet.packet_id) is ticket:
+            del session.tickets[packet.packet_id]
+        if ticket.failure is not None:
+            if self._is_current:
+                self.connection.withhold_acknowledgement(ticket.failure)
+            return
+        session.incoming.confirm(packet.packet_id)
+        self._routed_later(Routed.REFUSED if ticket.is_refused else routed)
 
     def _routed_later(self, routed: Routed) -> None:
         packet = self.packet
@@ -390,7 +471,7 @@ class IncomingPublish:
             answer = success(packet_type, packet.packet_id)
         else:
             answer = with_reason(packet_type, packet.packet_id, reason)
-        connection.runtime.turn.acknowledge(connection, answer, completes=packet.qos == 1)
+        connection.acknowledge(answer, packet.qos == 1)
 
     def _open_inbound(self) -> None:
         """Record the identifier of an accepted QoS 2 message to detect duplicates; written with its deliveries."""
@@ -420,7 +501,7 @@ class IncomingPublish:
                 connection.runtime.turn.batch.queue.append(
                     queue.InboundClose(session.client_id, session.epoch, packet.packet_id)
                 )
-        connection.runtime.turn.acknowledge(connection, self._refusal(packet_type, reason, text), completes=True)
+        connection.acknowledge(self._refusal(packet_type, reason, text), True)
 
     def _refusal(self, packet_type: PacketType, reason: ReasonCode, text: str) -> bytes:
         """Returns an acknowledgement, with a reason string if the client wants it and it fits (MQTT-3.4.2-2)."""

@@ -12,6 +12,7 @@ from kinmqtt_spi.services.limiter import LimitDecision
 
 if TYPE_CHECKING:
     from kinmqtt.broker.connection.connection import Connection
+    from kinmqtt.broker.forwarding.node_link import LinkRoute
 
 _PLAIN_PUBLISH: Final = 0x30
 """The first byte of a QoS 0 PUBLISH without DUP and RETAIN."""
@@ -37,12 +38,21 @@ def publish(connection: Connection, frame: bytes, body: int) -> bool | None:
             ):
                 route.messages += 1
                 route.bytes += len(frame)
-                route.fanout.forward(frame)  # type: ignore[union-attr]
+                fanout = route.fanout
+                if fanout.links is not None:  # type: ignore[union-attr]
+                    _forward(connection, fanout.links, frame)  # type: ignore[union-attr]
+                fanout.forward(frame)  # type: ignore[union-attr]
                 return None
         except IndexError:
             pass  # The packet is too short; the decoder below raises the error.
     packet = decode_publish(frame, body, connection.version, connection.limits)
     return IncomingPublish(connection, session_of(connection), packet).process(frame, body)
+
+
+def _forward(connection: Connection, links: tuple[LinkRoute, ...], frame: bytes) -> None:
+    """Forward a plain QoS 0 packet to the nodes that have subscribers for it."""
+    publisher = session_of(connection).publisher
+    connection.services.forwarder.forward_packet(links, frame, publisher, connection.version == V5)
 
 
 def publish_over_limit(connection: Connection, frame: bytes, body: int, limit: LimitDecision) -> bool:

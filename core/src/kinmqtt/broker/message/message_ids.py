@@ -13,13 +13,19 @@ from kinmqtt_spi.values import MessageId
 class MessageIds:
     """Mints the ids of one node's messages."""
 
-    __slots__ = ("_counter", "_uid")
+    __slots__ = ("_counter", "uid")
 
     def __init__(self, uid: int) -> None:
         """``uid`` is the node's: see :class:`~kinmqtt_spi.services.plugin.NodeIdentity`."""
-        self._uid = uid
+        self.uid = uid
         self._counter = count(1).__next__
 
     def mint(self) -> MessageId:
         """Returns a new message id."""
-        return MessageId(self._uid, self._counter())
+        return MessageId(self.uid, self._counter())
+
+    def reserve(self, messages: int) -> int:
+        """Returns the first counter of as many consecutive new ids."""
+        first: int = self._counter()
+        self._counter = count(first + messages).__next__
+        return first

@@ -8,11 +8,12 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from kinmqtt.broker.message.message_ids import MessageIds
+from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.mqtt.codec.properties import written_properties
 from kinmqtt.mqtt.codec.publish import publish_without_payload
 from kinmqtt.mqtt.packets import V5, PacketType, Publish
 from kinmqtt_spi.properties import NO_PROPERTIES, Properties, text_bytes
-from kinmqtt_spi.values import MESSAGE_BYTES, Message, Publisher, make_message
+from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, make_message
 
 NOT_FORWARDED = ("topic_alias", "subscription_identifier")
 """PUBLISH properties that apply to one connection only (sections 3.3.2.3.4 and 3.3.2.3.8)."""
@@ -29,6 +30,7 @@ class Publication:
     """
 
     __slots__ = (
+        "_id",
         "_ids",
         "_message",
         "_parts",
@@ -38,11 +40,13 @@ class Publication:
         "_written",
         "expires_at",
         "frame_version",
+        "here_only",
         "in_flight",
         "packet_bytes",
         "publish",
         "publisher",
         "received_at",
+        "ticket",
     )
 
     def __init__(
@@ -63,7 +67,13 @@ class Publication:
         self.expires_at: float | None = None
         self.in_flight = 0
         """The number of connected clients to which it is in flight."""
+        self.ticket: Ticket | None = None
+        """The answers of other nodes that it awaits; ``None`` if there are none."""
+        self.here_only: frozenset[tuple[str, str]] | None = None
+        """If not ``None``: other nodes have it already, and of the shared subscriptions, by name and filter, only
+        these are served here."""
         self._ids = ids
+        self._id: MessageId | None = None
         self._message: Message | None = None
         self._parts: tuple[bytes, bytes] | None = None
         self._parts_key = 0
@@ -89,10 +99,23 @@ class Publication:
             properties=message.properties,
         )
         publication = cls(publish, 0, message.publisher, message.received_at, _NO_IDS)
+        publication._id = message.id
         publication.expires_at = message.expires_at
         publication._message = message
         publication._payload = message.payload
         return publication
+
+    @property
+    def id(self) -> MessageId:
+        """The message id; minted on first use."""
+        id = self._id
+        if id is None:
+            id = self._id = self._ids.mint()
+        return id
+
+    def use_id(self, id: MessageId) -> None:
+        """Set the message id that another node, or this one before, has given."""
+        self._id = id
 
     @property
     def message(self) -> Message:
@@ -152,7 +175,7 @@ class Publication:
             publish.retain,
             properties if properties is NO_PROPERTIES else properties.without(*NOT_FORWARDED),
             self.publisher,
-            self._ids.mint(),
+            self.id,
             self.received_at,
             self.expires_at,
             frame,

@@ -155,6 +155,9 @@ class Claims:
             session = self._registry.create(opening, claim.epoch)
         else:
             self._registry.resume(session, opening)
+        if claim.previous_owner is not None and claim.previous_owner != self._runtime.node:
+            # The other nodes must route to this one before the client may count on it (section 3.2.2.1.1).
+            await resolve(self._registry.routes_known())
         self._registry.attach(session, opening)
         if opening.connection.is_closed():
             self._leaving.connection_closed(session, opening.connection, will_stands=False)

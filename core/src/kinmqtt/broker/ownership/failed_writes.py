@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kinmqtt.broker.ownership.subscription_removal import SubscriptionRemoval
     from kinmqtt.broker.routing.router import Router
     from kinmqtt.broker.runtime import Runtime
+    from kinmqtt.broker.session.session import Session
 
 log = Logger("kinmqtt.sessions")
 
@@ -33,6 +34,11 @@ class FailedWrites:
         self._router = router
         self._removal = removal
         self._reload = reload
+        self._dropped: Callable[[Session], object] = lambda session: None
+
+    def when_dropped(self, call: Callable[[Session], object]) -> None:
+        """Call ``call`` with each session that has a newer owner, before its copy here is dropped."""
+        self._dropped = call
 
     def fenced(self, client_id: str, epoch: int) -> None:
         """A newer owner than that of ``epoch`` holds the session: drop this node's copy and its connection."""
@@ -40,6 +46,7 @@ class FailedWrites:
         if session is None or session.epoch > epoch:
             return  # The newer owner is this node.
         log.warn("session {client_id!r} has a newer owner", client_id=client_id)
+        self._dropped(session)
         self._registry.drop_copy(session)
 
     def unopened(self, client_id: str, epoch: int, reason: ReasonCode) -> None:

@@ -6,6 +6,7 @@ its client id. The other modules of this package use the registry, and the regis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from twisted.logger import Logger
@@ -15,7 +16,7 @@ from kinmqtt.broker.session.session import Session
 from kinmqtt_spi.services.authorization import Action
 from kinmqtt_spi.services.queue import QueueState
 from kinmqtt_spi.services.session import Claim, OpenSession, ResumeSession, SessionWrite, StoredSession
-from kinmqtt_spi.values import Client, Will
+from kinmqtt_spi.values import Client, Maybe, NodeIdentity, Will
 
 if TYPE_CHECKING:
     from kinmqtt.broker.ownership.opening import Opening
@@ -43,12 +44,23 @@ class Registry:
         """Return the session of a client id."""
         return self.by_id.get(client_id)
 
+    def owned(self) -> list[tuple[str, int]]:
+        """Return the client ids of all sessions, with their epochs."""
+        return [(session.client_id, session.epoch) for session in self.by_id.values()]
+
     def offline(self, client_id: str, epoch: int) -> Session | None:
         """Return the session of a client id if it has no connection and still has that epoch."""
         session = self.by_id.get(client_id)
         if session is None or session.connection is not None or session.epoch != epoch:
             return None
         return session
+
+    async def settled(self, client_id: str) -> Session | None:
+        """Return the session of a client id, after the claims of it that are under way here."""
+        if client_id in self.locks:
+            async with self.locks.of(client_id):
+                pass
+        return self.by_id.get(client_id)
 
     # Adding
 
@@ -104,6 +116,10 @@ class Registry:
             session.add_subscription(subscription)
             self._router.subscribe(stored.client_id, subscription)
         return session
+
+    def routes_known(self) -> Maybe[Sequence[NodeIdentity]]:
+        """Wait until the other nodes know the subscriptions of this node's sessions."""
+        return self._router.routes_known()
 
     # Connections
 

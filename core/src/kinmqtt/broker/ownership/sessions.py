@@ -52,6 +52,9 @@ class Sessions:
         self._registry = registry
         self.by_id = registry.by_id
         self.get = registry.get
+        self.settled = registry.settled
+        self.owned = registry.owned
+        self.when_dropped = failed_writes.when_dropped
         self.open = claims.open
         self.connection_closed = leaving.connection_closed
         self.restore = recovery.restore

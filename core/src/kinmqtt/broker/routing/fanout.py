@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kinmqtt.broker.buffers import SHARED_BYTES
+from kinmqtt.broker.forwarding.node_link import LinkRoute
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.deliver import deliver
 from kinmqtt.broker.routing.groups import Group
@@ -13,6 +14,7 @@ from kinmqtt.broker.routing.target import SortedTargets, Target
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session.receive_rights import known_right
 from kinmqtt.broker.session.session import Session
+from kinmqtt.mqtt.packets import V5
 
 HEAVY: Final = 64
 """With more deliveries, one message is much more work than most packets."""
@@ -35,13 +37,20 @@ class Fanout:
         "groups",
         "is_large",
         "is_simple",
+        "links",
         "targets",
         "topic",
         "weight",
     )
 
     def __init__(
-        self, runtime: Runtime, generation: int, topic: str, ordered: SortedTargets, groups: tuple[Group, ...]
+        self,
+        runtime: Runtime,
+        generation: int,
+        topic: str,
+        ordered: SortedTargets,
+        groups: tuple[Group, ...],
+        links: tuple[LinkRoute, ...] | None = None,
     ) -> None:
         self._runtime = runtime
         self.topic = topic
@@ -56,8 +65,12 @@ class Fanout:
         self._unknown = ordered.unknown
         self._served = ordered.served
         self._denied = ordered.denied
-        self.is_simple = bool(self.targets) and not groups and not self._individual and len(self._shared) == 1
+        self.links = links
+        """The other nodes with subscribers; ``None`` if there are none."""
+        self.is_simple = not groups and not self._individual and len(self._shared) == (1 if self.targets else 0)
         """Whether all subscribers take a QoS 0 packet of one version as it was received."""
+        if not self.targets and links is None:
+            self.is_simple = False
         self.is_large = len(self.targets) > MANY
         """Whether messages are delivered in slices."""
 
@@ -70,23 +83,26 @@ class Fanout:
         self.generation = -1
         self.targets = self._served = ()
         self.groups = ()
+        self.links = None
         # New lists, as a delivery in progress may iterate over the old ones.
         self._shared = []
         self._individual = []
         self._unknown = []
 
-    @property
-    def version(self) -> int:
-        """The version class (4 or 5) of all subscribers' packets; only where :attr:`is_simple`."""
-        return self._shared[0][0]
+    def takes(self, version: int) -> bool:
+        """Whether the subscribers take packets of a protocol version; only where :attr:`is_simple`."""
+        shared = self._shared
+        return not shared or (shared[0][0] == V5) == (version == V5)
 
     @property
     def is_empty(self) -> bool:
         """Whether the topic has no subscribers."""
-        return not self.targets and not self.groups
+        return not self.targets and not self.groups and self.links is None
 
     def forward(self, packet: bytes) -> None:
-        """Send a QoS 0 packet as received to all subscribers; only where :attr:`is_simple`."""
+        """Send a QoS 0 packet as received to all subscribers of this node; only where :attr:`is_simple`."""
+        if not self._shared:
+            return
         sessions = self._shared[0][1]
         self._send(sessions, packet)
         if len(sessions) > HEAVY:

@@ -12,6 +12,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from kinmqtt.broker.forwarding.forwarder import Forwarder
+from kinmqtt.broker.forwarding.node_link import LinkRoute
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.incremental_fanout import IncrementalFanout
@@ -79,6 +81,7 @@ class Fanouts:
         "_base",
         "_cached",
         "_changes",
+        "_forwarder",
         "_groups",
         "_incremental",
         "_index",
@@ -99,10 +102,12 @@ class Fanouts:
         index: SubscriptionIndex,
         session_of: Callable[[str], Session | None],
         groups: dict[GroupKey, Group],
+        forwarder: Forwarder,
         large: int = LARGE,
     ) -> None:
-        """``groups`` has all shared subscriptions."""
+        """``groups`` has all shared subscriptions, those of other nodes included."""
         self._runtime = runtime
+        self._forwarder = forwarder
         self._index = index
         self._session_of = session_of
         self._groups = groups
@@ -138,7 +143,7 @@ class Fanouts:
         incremental = self._incremental.get(topic)
         if incremental is not None:
             if len(incremental) >= self._large // 2:
-                return self._cache(topic, incremental.fanout(self.generation), 0)
+                return self._cache(topic, incremental.fanout(self.generation, self._links_for(topic)), 0)
             del self._incremental[topic]
         return self._build(topic)
 
@@ -165,6 +170,14 @@ class Fanouts:
         """Remove a shared subscription that has lost its last member."""
         for incremental in self._invalidate(key[1], ""):
             incremental.group_ended(key)
+
+    def links_changed(self, filter: str) -> None:
+        """Apply a change of other nodes' routes."""
+        self._invalidate(filter, "")
+
+    def _links_for(self, topic: str) -> tuple[LinkRoute, ...] | None:
+        """Return the other nodes with subscribers of a topic; ``None`` if there are none."""
+        return self._forwarder.links_for(topic) or None
 
     def changed(self, client_id: str) -> None:
         """Apply a change of a session's packets or receive rights, or its end."""
@@ -211,6 +224,11 @@ class Fanouts:
         """Build a fan-out from the index, and cache it."""
         matches = self._index.match(topic)
         groups = {key: self._groups[key] for key in matches.groups}
+        links: tuple[LinkRoute, ...] | None = None
+        if not self._forwarder.is_alone:
+            links = self._links_for(topic)
+            for key in self._forwarder.routes.groups_for(topic):
+                groups[key] = self._groups[key]
         runtime = self._runtime
         hooks = runtime.hooks
         watched = runtime.notifies_delivered or hooks.dropped.active or hooks.delivering.for_topic(topic) is not None
@@ -222,10 +240,9 @@ class Fanouts:
         if is_large and self._was_built_before(topic):
             incremental = IncrementalFanout(runtime, self._session_of, topic, targets, groups, watched)
             self._make_room_for(incremental)
-            return self._cache(topic, incremental.fanout(self.generation), 0)
-        fanout = Fanout(
-            runtime, self.generation, topic, sort_targets(runtime, topic, targets, watched), tuple(groups.values())
-        )
+            return self._cache(topic, incremental.fanout(self.generation, links), 0)
+        ordered = sort_targets(runtime, topic, targets, watched)
+        fanout = Fanout(runtime, self.generation, topic, ordered, tuple(groups.values()), links)
         if is_large:
             return self._cache_once(topic, fanout)
         # A long topic takes as much memory as many targets.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
+from kinmqtt.broker.forwarding.node_link import NodeLink
 from kinmqtt.broker.routing.target import Target, target_of
 from kinmqtt.broker.session.session import Session
 from kinmqtt_spi.services.subscription import Subscriber
@@ -15,7 +16,7 @@ GroupKey = tuple[str, str]
 class Group:
     """One shared subscription; all fan-outs of topics that match its filter refer to this object."""
 
-    __slots__ = ("_candidates", "_connected", "_targets", "filter", "members", "name", "turn")
+    __slots__ = ("_candidates", "_connected", "_scores", "_targets", "filter", "members", "name", "nodes", "turn")
 
     def __init__(self, name: str, filter: str) -> None:
         self.name = name
@@ -27,6 +28,10 @@ class Group:
         self._targets: dict[str, Target] = {}
         self.turn = 0
         """Counts messages; it decides which member is next."""
+        self.nodes: dict[NodeLink, int] | None = None
+        """Other nodes with members, each with the number of connected ones; ``None`` if there are none."""
+        self._scores: dict[NodeLink | None, int] = {}
+        """By node, ``None`` for this one: how much of a turn each is owed."""
 
     def add(self, member: Subscriber, connected: bool) -> None:
         """Add a member, or replace its subscription."""
@@ -36,6 +41,48 @@ class Group:
         self._candidates = None
         if connected:
             self._connected.add(client_id)
+
+    @property
+    def weight(self) -> int:
+        """The number of connected members on this node."""
+        return len(self._connected)
+
+    def set_node(self, link: NodeLink, weight: int | None) -> None:
+        """Set the number of connected members on another node; ``None`` if it has no members any more."""
+        nodes = dict(self.nodes or {})
+        nodes.pop(link, None)
+        if weight is not None:
+            nodes[link] = weight
+        self.nodes = nodes or None
+        self._scores.clear()
+
+    def elect(self, skipped: Set[NodeLink | None] = frozenset()) -> NodeLink | None:
+        """Return the node that gets the next message; ``None`` for this one, or if no other has members.
+
+        Nodes take turns by the number of their connected members (smooth weighted round-robin, as in nginx). Where no
+        member is connected, nodes take turns.
+        """
+        weights: dict[NodeLink | None, int] = {}
+        if self.members:
+            weights[None] = len(self._connected)
+        for link, connected in (self.nodes or {}).items():
+            weights[link] = connected
+        for node in skipped:
+            weights.pop(node, None)
+        if not weights:
+            return None
+        total = sum(weights.values())
+        scores = self._scores
+        best: NodeLink | None = None
+        highest: int | None = None
+        for node, weight in weights.items():
+            if total and not weight:
+                continue
+            scores[node] = score = scores.get(node, 0) + (weight if total else 1)
+            if highest is None or score > highest:
+                best, highest = node, score
+        scores[best] -= total or len(weights)
+        return best
 
     def remove(self, client_id: str) -> None:
         """Remove a member."""

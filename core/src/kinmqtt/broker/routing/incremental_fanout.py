@@ -10,6 +10,7 @@ from kinmqtt.broker.routing.target import DENIED, INDIVIDUAL, UNKNOWN, SortedTar
 from kinmqtt_spi.values import Subscription
 
 if TYPE_CHECKING:
+    from kinmqtt.broker.forwarding.node_link import LinkRoute
     from kinmqtt.broker.routing.groups import Group, GroupKey
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
@@ -59,8 +60,8 @@ class IncrementalFanout:
     def __len__(self) -> int:
         return len(self._targets)
 
-    def fanout(self, generation: int) -> Fanout:
-        """Return the current fan-out."""
+    def fanout(self, generation: int, links: tuple[LinkRoute, ...] | None) -> Fanout:
+        """Return the current fan-out; ``links`` are the other nodes with subscribers."""
         for client_id in tuple(self._unknown):
             # Authorizers may have given an answer to cache since.
             self._put(client_id, self._targets[client_id])
@@ -76,7 +77,7 @@ class IncrementalFanout:
         ]
         ordered.individual = list(self._individual.values())
         ordered.unknown = list(self._unknown.values())
-        return Fanout(self._runtime, generation, self.topic, ordered, tuple(self._groups.values()))
+        return Fanout(self._runtime, generation, self.topic, ordered, tuple(self._groups.values()), links)
 
     def subscribed(self, client_id: str, subscription: Subscription) -> None:
         """Add or replace a client's subscription that matches the topic."""

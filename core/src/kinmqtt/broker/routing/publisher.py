@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from twisted.internet.defer import Deferred
+
 from kinmqtt.broker.message.names import check_made_message
 from kinmqtt.broker.message.publication import Publication
 from kinmqtt.broker.routing.deliver import deliver
@@ -84,9 +86,28 @@ class MessagePublisher:
         check_message(message)
         turn = self._runtime.turn
         turn.touch()
-        await resolve(self.take(Publication.of(message), after_commit=True))
+        publication = Publication.of(message)
+        if not self._router.is_alone:
+            # The other nodes come first: after the commit here nobody would publish it again.
+            await self._publish_elsewhere(publication)
+        await resolve(self.take(publication, after_commit=True))
         along()
         await turn.committed()
+
+    async def _publish_elsewhere(self, publication: Publication) -> None:
+        """Forward a message to the other nodes, and wait until they have committed it.
+
+        Raises :class:`~kinmqtt.broker.turn.recovery.CommitFailed` where one has not.
+        """
+        ticket = self._router.route_elsewhere(publication)
+        if ticket is None or not ticket.pending:
+            return
+        settled: Deferred[None] = Deferred()
+        ticket.when_settled(partial(settled.callback, None))
+        await settled
+        self._runtime.turn.touch()
+        if ticket.failure is not None:
+            raise CommitFailed(ticket.failure)
 
     async def publish_until_committed(
         self, message: Message, along: Callable[[], None], pending: Callable[[], Awaitable[bool]] | None = None

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
 
+from kinmqtt.broker.forwarding.announcer import Announcer
+from kinmqtt.broker.forwarding.forwarder import Forwarder, ticket_of
+from kinmqtt.broker.forwarding.node_link import LinkRoute, NodeLink
 from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.routing.deliver import deliver_after_commit
 from kinmqtt.broker.routing.fanout import Fanout
 from kinmqtt.broker.routing.fanouts import Fanouts
@@ -18,7 +22,7 @@ from kinmqtt.broker.routing.groups import Group, GroupKey
 from kinmqtt.broker.routing.shared import SharedDelivery
 from kinmqtt.broker.routing.sliced_delivery import SlicedDelivery
 from kinmqtt.hooks.awaitables import resolve, run
-from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
+from kinmqtt_spi.services.cluster import RouteChange
 from kinmqtt_spi.services.subscription import Subscriber, SubscriptionIndex
 from kinmqtt_spi.values import Maybe, NodeIdentity, Subscription
 
@@ -26,8 +30,6 @@ if TYPE_CHECKING:
     from kinmqtt.broker.runtime import Runtime
     from kinmqtt.broker.session.session import Session
     from kinmqtt.broker.turn.ports import Peer
-
-BARRIER_LIMIT_S: Final = 1.0
 
 
 class Routed(Enum):
@@ -52,23 +54,23 @@ class Router:
         self,
         runtime: Runtime,
         index: SubscriptionIndex,
-        cluster: ClusterBackend,
+        forwarder: Forwarder,
+        announcer: Announcer,
         session_of: Callable[[str], Session | None],
     ) -> None:
+        """``announcer`` tells the other nodes which filters this one has subscribers of."""
         self._runtime = runtime
         self.index = index
-        self._cluster = cluster
+        self._forwarder = forwarder
+        self._announcer = announcer
         self._session_of = session_of
         self._shared = SharedDelivery(runtime, session_of)
         self._groups: dict[GroupKey, Group] = {}
         self._groups_of: dict[str, set[GroupKey]] = {}
         """By client id: the groups to notify when the client connects or disconnects."""
-        self.fanouts = Fanouts(runtime, index, session_of, self._groups)
+        self.fanouts = Fanouts(runtime, index, session_of, self._groups, forwarder)
         self._busy_topics: dict[str, deque[Deferred[None]]] = {}
         """By topic with a message that is delivered in slices: a Deferred for each later message, in order."""
-        self._routes_version = 0
-        self._interest: dict[RouteChange, int] = {}
-        """The number of this node's clients by route: the cluster is notified of the first and the last."""
 
     def subscribe(self, client_id: str, subscription: Subscription) -> bool:
         """Add or replace a subscription; returns whether it is new.
@@ -80,11 +82,9 @@ class Router:
             self.fanouts.subscribed(client_id, subscription)
         else:
             self._join((subscription.share_group, subscription.filter), Subscriber(client_id, subscription))
-        if new:
-            route = RouteChange(subscription.filter, subscription.share_group)
-            self._interest[route] = self._interest.get(route, 0) + 1
-            if self._interest[route] == 1:
-                self._update_cluster(added=[route])
+        self._announcer.subscribed(subscription.filter, subscription.share_group, subscription.qos, new)
+        if subscription.share_group is not None:
+            self._weigh((subscription.share_group, subscription.filter))
         return new
 
     def unsubscribe(self, client_id: str, subscription: Subscription) -> None:
@@ -95,11 +95,7 @@ class Router:
                 self.fanouts.unsubscribed(client_id, subscription.filter)
             else:
                 self._leave((group, subscription.filter), client_id)
-            route = RouteChange(subscription.filter, group)
-            self._interest[route] -= 1
-            if not self._interest[route]:
-                del self._interest[route]
-                self._update_cluster(removed=[route])
+            self._announcer.unsubscribed(subscription.filter, group)
 
     def _join(self, key: GroupKey, member: Subscriber) -> None:
         client_id = member.client_id
@@ -115,17 +111,64 @@ class Router:
         if group is None:
             return
         group.remove(client_id)
-        if not group.members:
-            del self._groups[key]
-            self.fanouts.group_ended(key)
+        if group.members:
+            self._weigh(key)
+        else:
+            self._end_if_empty(key, group)
         keys = self._groups_of[client_id]
         keys.discard(key)
         if not keys:
             del self._groups_of[client_id]
 
+    def _end_if_empty(self, key: GroupKey, group: Group) -> None:
+        if not group.members and group.nodes is None:
+            del self._groups[key]
+            self.fanouts.group_ended(key)
+
+    def _weigh(self, key: GroupKey) -> None:
+        """Announce how many members of a group are connected here."""
+        group = self._groups[key]
+        if group.members:
+            self._announcer.weigh(group.filter, group.name, group.weight)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other node."""
+        return self._forwarder.is_alone
+
     def routes_known(self) -> Maybe[Sequence[NodeIdentity]]:
         """Wait until the other nodes know the last subscription; returns those that do not know it yet."""
-        return self._cluster.route_barrier(self._routes_version, BARRIER_LIMIT_S)
+        return self._announcer.known()
+
+    def node_routes_changed(
+        self, link: NodeLink, added: Sequence[RouteChange], removed: Sequence[RouteChange]
+    ) -> None:
+        """Apply changes of another node's routes, which the forwarder knows already."""
+        for route in removed:
+            if route.share_group is not None:
+                self._set_group_node((route.share_group, route.filter), link, None)
+            self.fanouts.links_changed(route.filter)
+        for route in added:
+            if route.share_group is not None:
+                self._set_group_node((route.share_group, route.filter), link, route.weight)
+            self.fanouts.links_changed(route.filter)
+
+    def node_gone(self, link: NodeLink) -> None:
+        """Remove a node that is gone from all groups and fan-outs."""
+        for key, group in tuple(self._groups.items()):
+            if group.nodes is not None and link in group.nodes:
+                self._set_group_node(key, link, None)
+        self.fanouts.clear()
+
+    def _set_group_node(self, key: GroupKey, link: NodeLink, weight: int | None) -> None:
+        group = self._groups.get(key)
+        if group is None:
+            if weight is None:
+                return
+            group = self._groups[key] = Group(*key)
+            self.fanouts.group_began(key, group)
+        group.set_node(link, weight)
+        self._end_if_empty(key, group)
 
     def invalidate(self) -> None:
         """Invalidate all cached fan-outs."""
@@ -135,6 +178,7 @@ class Router:
         """Update groups and fan-outs for a session that has a connection, maybe with another version or limits."""
         for key in self._groups_of.get(session.client_id, ()):
             self._groups[key].connected(session.client_id)
+            self._weigh(key)
         if self._runtime.hooks.authorize_receive.active:
             # The client may have other receive rights than the previous one.
             self.changed(session)
@@ -144,6 +188,7 @@ class Router:
         """Update groups and fan-outs for a session that has lost its connection."""
         for key in self._groups_of.get(session.client_id, ()):
             self._groups[key].disconnected(session.client_id)
+            self._weigh(key)
         self._update_sort_key(session)
 
     def changed(self, session: Session) -> None:
@@ -225,8 +270,13 @@ class Router:
             if runtime.hooks.message_unrouted.active:
                 runtime.hooks.message_unrouted(publication.message)
             return Routed.UNROUTED
-        accepted = True
         groups = fanout.groups  # A plugin called below may make the fan-out outdated.
+        links = fanout.links
+        accepted = self._to_targets(publication, fanout, after_commit)
+        return self._to_groups(publication, groups, links, after_commit, accepted)
+
+    def _to_targets(self, publication: Publication, fanout: Fanout, after_commit: bool) -> bool:
+        accepted = True
         if after_commit:
             for target in fanout.targets:
                 accepted &= deliver_after_commit(self._runtime, target, publication)
@@ -234,14 +284,111 @@ class Router:
             accepted = fanout.deliver_acknowledged(publication)
         else:
             fanout.deliver_at_most_once(publication)
-        return self._to_groups(publication, groups, after_commit, accepted)
+        return accepted
 
     def _to_groups(
-        self, publication: Publication, groups: tuple[Group, ...], after_commit: bool, accepted: bool
+        self,
+        publication: Publication,
+        groups: tuple[Group, ...],
+        links: tuple[LinkRoute, ...] | None,
+        after_commit: bool,
+        accepted: bool,
     ) -> Routed:
+        """Deliver to a member of each shared subscription, here or on another node, and to the other nodes."""
+        elected: dict[NodeLink, list[GroupKey]] | None = None
+        here_only = publication.here_only
         for group in groups:
+            if group.nodes is not None and here_only is None:
+                link = group.elect()
+                if link is not None:
+                    if elected is None:
+                        elected = {}
+                    elected.setdefault(link, []).append((group.name, group.filter))
+                    continue
+            elif here_only is not None and (group.name, group.filter) not in here_only:
+                continue
             accepted &= self._shared.deliver_to_group(group, publication, after_commit)
+        if here_only is None and (links is not None or elected is not None):
+            accepted &= self._forward(publication, links or (), elected, after_commit)
         return _DELIVERED if accepted else Routed.REFUSED
+
+    def _forward(
+        self,
+        publication: Publication,
+        links: tuple[LinkRoute, ...],
+        elected: dict[NodeLink, list[GroupKey]] | None,
+        after_commit: bool,
+    ) -> bool:
+        """Forward a message to other nodes; ``False`` if it is certainly refused."""
+        forwarder = self._forwarder
+        if not after_commit or not publication.publish.qos:
+            forwarder.forward(publication, links, elected)
+            ticket = publication.ticket
+            return ticket is None or not ticket.is_refused
+        # The other nodes get it once its identifier is stored: a repeat must have the same message id.
+        ticket = ticket_of(publication)
+        ticket.expect()
+
+        def forward_now() -> None:
+            forwarder.forward(publication, links, elected)
+            ticket.settle()
+
+        self._runtime.turn.batch.after_commit.append(forward_now)
+        return True
+
+    def route_elsewhere(self, publication: Publication) -> Ticket | None:
+        """Forward a message to the other nodes, before it is routed here; returns what awaits their answers.
+
+        :meth:`route` then delivers it to this node's subscribers, and to the shared subscriptions whose turn is here.
+        """
+        fanout = self.fanouts.get(publication.publish.topic)
+        elected: dict[NodeLink, list[GroupKey]] = {}
+        here: set[GroupKey] = set()
+        for group in fanout.groups:
+            link = None if group.nodes is None else group.elect()
+            if link is None:
+                here.add((group.name, group.filter))
+            else:
+                elected.setdefault(link, []).append((group.name, group.filter))
+        publication.here_only = frozenset(here)
+        if fanout.links is not None or elected:
+            self._forwarder.forward(publication, fanout.links or (), elected)
+        return publication.ticket
+
+    def forward_again(self, publication: Publication) -> bool:
+        """Forward a message that other nodes may have already; ``False`` if it is certainly refused."""
+        links = self.fanouts.get(publication.publish.topic).links
+        if links is not None:
+            self._forwarder.forward(publication, links, None, again=True)
+        ticket = publication.ticket
+        return ticket is None or not ticket.is_refused
+
+    def deliver_to_group(self, key: GroupKey, publication: Publication) -> bool:
+        """Deliver a message to a member of a shared subscription on this node; ``False`` if a queue refused it."""
+        group = self._groups.get(key)
+        return group is None or self._shared.deliver_to_group(group, publication, False)
+
+    def route_from_node(self, publication: Publication, is_plain: bool) -> Maybe[Routed]:
+        """Deliver a message from another node to subscribers of this one.
+
+        ``is_plain``: to those that are not in a shared subscription. Of the shared ones, only those are served that
+        the message names in ``here_only``.
+        """
+        fanout = self.fanouts.get(publication.publish.topic)
+        if is_plain and fanout.is_large:
+            return run(self._route_in_slices(publication, fanout, None))
+        groups = fanout.groups
+        accepted = self._to_targets(publication, fanout, False) if is_plain else True
+        return self._to_groups(publication, groups, None, False, accepted)
+
+    def has_members(self, key: GroupKey) -> bool:
+        """Return whether a shared subscription has members on this node."""
+        group = self._groups.get(key)
+        return group is not None and bool(group.members)
+
+    def group(self, key: GroupKey) -> Group | None:
+        """Return a shared subscription with members on any node; ``None`` if there is none."""
+        return self._groups.get(key)
 
     async def _route_in_slices(self, publication: Publication, fanout: Fanout, connection: Peer | None) -> Routed:
         topic = publication.publish.topic
@@ -251,13 +398,14 @@ class Router:
             self._busy_topics[topic] = deque()
             self.fanouts.is_busy = True
         runtime = self._runtime
+        links = fanout.links
         runtime.slices.hurry()
         try:
             sliced = SlicedDelivery(runtime, self.fanouts, self._session_of, publication, fanout, connection)
             while not sliced.deliver_slice():
                 await runtime.slices.turn()
                 runtime.turn.touch()
-            return self._to_groups(publication, sliced.groups, False, sliced.accepted)
+            return self._to_groups(publication, sliced.groups, links, False, sliced.accepted)
         finally:
             if holds:
                 self._release_topic(topic)
@@ -284,7 +432,3 @@ class Router:
         if group is None or not (gone or client_id in group.members):
             return False
         return self._shared.deliver_to_another(group, client_id, publication, connected)
-
-    def _update_cluster(self, added: Sequence[RouteChange] = (), removed: Sequence[RouteChange] = ()) -> None:
-        self._routes_version += 1
-        self._cluster.routes_update(self._routes_version, added, removed)

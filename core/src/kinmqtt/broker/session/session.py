@@ -11,6 +11,7 @@ from typing import Final
 
 from kinmqtt.broker.message.delivery import Delivery
 from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.ticket import Ticket
 from kinmqtt.broker.runtime import Runtime
 from kinmqtt.broker.session import overflow
 from kinmqtt.broker.session.memory_queue import MemoryQueue
@@ -57,6 +58,7 @@ class Session(PacketSender):
         "incoming",
         "queue",
         "sorted_by",
+        "tickets",
         "username_unverified",
     )
 
@@ -73,6 +75,8 @@ class Session(PacketSender):
         )
         self.created_at = runtime.clock.now()
         self.incoming = Incoming()
+        self.tickets: dict[int, Ticket] | None = None
+        """By packet identifier of a QoS 2 message: the answers of other nodes that it awaits."""
         self.sorted_by = -1
         """The sort key that fan-outs have for the session."""
         self._resending = False
@@ -139,7 +143,7 @@ class Session(PacketSender):
     def restore(self, state: QueueState) -> None:
         """Load the state of the queue store: after a restart, a claim from another node, or a failed commit."""
         self.sequence = max(self.sequence, state.last_sequence)
-        self.incoming.restore(state.inbound)
+        self.incoming.restore(state.inbound, state.pending)
         self.outgoing.clear()
         self._count_large_inflight(0)
         self._unsent_inflight = None

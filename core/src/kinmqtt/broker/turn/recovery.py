@@ -99,7 +99,7 @@ class WriteRecovery:
         queue: list[QueueWrite] = [w for w in batch.queue if isinstance(w, ALWAYS_RETRIED) and w not in tied]
         if not batch.refused and self._stores.queue.transaction not in batch.failed:
             # The queue store has committed the acceptance and another store failed: better twice than never.
-            queue += [InboundClose(*write) for write in batch.queue if isinstance(write, InboundOpen)]
+            queue += [InboundClose(*write[:3]) for write in batch.queue if isinstance(write, InboundOpen)]
         for write in queue:
             self._awaiting.setdefault(write.client_id, RetryWrites()).queue.append(write)
         for change in batch.sessions:
@@ -139,7 +139,7 @@ class WriteRecovery:
                 # Remove the record of acceptance, or the message sent again would count as a duplicate.
                 taken_over.setdefault(write.client_id, []).append(write)
                 if write.client_id not in batch.fenced:
-                    self._awaiting.setdefault(write.client_id, RetryWrites()).queue.append(InboundClose(*write))
+                    self._awaiting.setdefault(write.client_id, RetryWrites()).queue.append(InboundClose(*write[:3]))
         for client_id, writes in taken_over.items():
             attempt(partial(self._on_commit_failed, client_id, writes, ELSEWHERE, False))
 

@@ -1,0 +1,177 @@
+"""The core's end of the cluster backend: members, routes, claims and questions of other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kinmqtt.broker.cluster.receiver import Receiver
+from kinmqtt.broker.cluster.rerouter import Rerouter
+from kinmqtt.hooks.awaitables import resolve, run
+from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
+from kinmqtt_spi.services.cluster import GONE, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.values import Maybe, NodeIdentity
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.services import Services
+    from kinmqtt.broker.session.session import Session
+
+log = Logger("kinmqtt.cluster")
+
+MOVED_S: Final = 30.0
+"""How long messages are sent after a session that has moved; by then all nodes know the routes of its new owner."""
+
+ASK_LIMIT_S: Final = 5.0
+
+ADOPTED: Final = "adopted"
+"""The question whether a node that is gone has left no session without owner; the answer follows the routes."""
+
+YES: Final = b"\1"
+NO: Final = b"\0"
+
+
+class Nodes:
+    """Handles what the other nodes report; see :class:`kinmqtt_spi.services.cluster.ClusterListener`."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._runtime = services.runtime
+        self._router = services.router
+        self._forwarder = services.forwarder
+        self._sessions = services.sessions
+        self._receiver = Receiver(self._runtime, services.router, services.resender, services.sessions)
+        self.rerouter = Rerouter(services, self._is_adopted)
+        services.forwarder.reroute_by(self.rerouter)
+        services.sessions.when_dropped(self._dropped)
+        self._moving: dict[str, tuple[str, ...]] = {}
+        """By client id: the filters of a session that has moved, while messages are sent after it."""
+
+    # Messages
+
+    def received(self, origin: NodeIdentity, batch: bytes, assured: bool) -> Maybe[bytes]:
+        """Deliver another node's messages to this node's subscribers."""
+        return self._receiver.received(batch, assured)
+
+    # Routes and members
+
+    def routes_changed(
+        self, node: NodeIdentity, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
+    ) -> None:
+        """Apply changes to another node's routes."""
+        if node == self._runtime.node:
+            return
+        self._forwarder.routes_changed(node, version, added, removed)
+        self._router.node_routes_changed(self._forwarder.link_to(node), added, removed)
+
+    def member_changed(self, member: Member) -> None:
+        """Forget a node that is gone, adopt its sessions, and notify plugins of each change."""
+        hooks = self._runtime.hooks
+        if hooks.cluster_member.active:
+            hooks.cluster_member(member)
+        if member.node == self._runtime.node or member.state not in GONE:
+            return
+        link = self._forwarder.known_link(member.node.uid)
+        if link is not None:
+            self._forwarder.remove_node(member.node)
+            self._router.node_gone(link)
+        if member.state is MemberState.DOWN:
+            run(self._bury(member.node)).addErrback(
+                lambda failure: log.failure("node {node} could not be buried", failure, node=member.node.name)
+            )
+
+    async def _bury(self, node: NodeIdentity) -> None:
+        """Declare a node dead in the session store, and adopt what falls to this one."""
+        try:
+            await resolve(self._runtime.stores.session.bury(node))
+        except ServiceUnavailable as error:
+            log.error("node {node} can't be buried: {error}", node=node.name, error=error)
+            return
+        await self._sessions.adopt_orphaned(self._runtime.clock.now())
+
+    # Sessions
+
+    def session_claimed(self, client_id: str, epoch: int, owner: NodeIdentity) -> Maybe[None]:
+        """End the session that another node has claimed; an event older than the session here is ignored.
+
+        Completes when what was delivered to it here is committed: the new owner loads it then.
+        """
+        session = self._sessions.get(client_id)
+        if session is not None and session.epoch < epoch:
+            self._sessions.fenced(client_id, session.epoch)
+        if client_id in self._moving:
+            link = self._forwarder.known_link(owner.uid)
+            self._forwarder.session_moved(client_id, link, self._moving[client_id])
+            self._links_changed(self._moving[client_id])
+        return self._drained()
+
+    def _drained(self) -> Deferred[None]:
+        return self._runtime.turn.drained()
+
+    def _dropped(self, session: Session) -> None:
+        """Send messages after a session that has a newer owner, for a while."""
+        if not session.persistent or self._forwarder.is_alone:
+            return
+        filters = tuple([each.filter for each in session.subscriptions.values() if each.share_group is None])
+        client_id = session.client_id
+        if client_id in self._moving or not filters:
+            return
+        self._moving[client_id] = filters
+        self._forwarder.session_moved(client_id, None, filters)
+        self._links_changed(filters)
+        self._runtime.clock.later(MOVED_S, partial(self._forget_moved, client_id))
+
+    def _forget_moved(self, client_id: str) -> None:
+        filters = self._moving.pop(client_id)
+        self._forwarder.forget_moved(client_id, filters)
+        self._links_changed(filters)
+
+    def _links_changed(self, filters: Iterable[str]) -> None:
+        for filter in filters:
+            self._router.fanouts.links_changed(filter)
+
+    def handing(self, client_id: str, epoch: int, origin: NodeIdentity) -> HandOff:
+        """Refuse a session that another node hands off: the stores of this node don't import sessions."""
+        raise ServiceUnavailable("this node's session store does not accept sessions of other nodes")
+
+    def owned(self) -> Iterable[tuple[str, int]]:
+        """Return the client ids of this node's sessions, with their epochs."""
+        return self._sessions.owned()
+
+    # Questions
+
+    def asked(self, origin: NodeIdentity, method: str, data: bytes) -> Maybe[bytes]:
+        """Answer another node's question."""
+        if method == ADOPTED:
+            return run(self._answer_adopted(data))
+        raise ServiceUnavailable(f"this node does not know the question {method!r}")
+
+    async def _answer_adopted(self, data: bytes) -> bytes:
+        """Tell whether this node adopts no session of a node any more, after its routes are announced."""
+        uid = int.from_bytes(data, "big")
+        await self._sessions.adopt_orphaned(self._runtime.clock.now())
+        link = self._forwarder.known_link(uid)
+        await resolve(self._router.routes_known())
+        return NO if link is not None else YES
+
+    async def _is_adopted(self, node: NodeIdentity) -> bool:
+        """Tell whether no session of a dead node waits for an owner, and all routes of new owners are known here."""
+        store = self._runtime.stores.session
+        if not store.is_shared:
+            return True
+        await self._sessions.adopt_orphaned(self._runtime.clock.now())
+        if await resolve(store.owned_by(node, 1)):
+            return False
+        question = node.uid.to_bytes(8, "big")
+        for link in self._forwarder.links():
+            try:
+                backend = self._forwarder.backend
+                answer = await resolve(backend.ask(link.node, ADOPTED, question, ASK_LIMIT_S))
+            except NodeGone:
+                continue
+            if answer != YES:
+                return False
+        return True

@@ -1,0 +1,264 @@
+"""Batches of messages from other nodes: delivered here, and answered when they are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.defer import Deferred, DeferredList
+
+from kinmqtt.broker.forwarding.batch_format import (
+    AGAIN,
+    MOVED,
+    NO_MEMBER,
+    PLAIN,
+    REFUSED,
+    V5_PACKETS,
+    RunHead,
+    Verdict,
+    cut_packets,
+    read_batch,
+    write_answer,
+)
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.routing.fanout import Fanout
+from kinmqtt.broker.routing.router import Routed
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.broker.turn.batch import Batch
+from kinmqtt.hooks.awaitables import as_deferred, run
+from kinmqtt.mqtt.codec.publish import decode_publish
+from kinmqtt.mqtt.errors import RemoteError
+from kinmqtt.mqtt.packets import V5, V311, Publish
+from kinmqtt_spi.errors import MalformedBatch, ServiceUnavailable
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.queue import Append
+from kinmqtt_spi.values import Maybe, MessageId
+
+if TYPE_CHECKING:
+    from kinmqtt.broker.ownership.sessions import Sessions
+    from kinmqtt.broker.routing.resender import Resender
+    from kinmqtt.broker.routing.router import Router
+
+CACHED_TOPICS: Final = 8192
+"""Topics in bytes whose fan-out is cached; a full cache is cleared."""
+
+_PLAIN_RUN: Final = (PLAIN, PLAIN | V5_PACKETS)
+_PLAIN_PUBLISH: Final = 0x30
+"""The first byte of a QoS 0 PUBLISH without DUP and RETAIN."""
+
+
+class Answer:
+    """What is said of the messages of a batch once they are committed."""
+
+    __slots__ = ("_batch", "_numbers", "verdicts")
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._numbers: dict[MessageId, int] = {}
+        """By message id: the number of a message in the batch."""
+        self.verdicts: list[Verdict] = []
+
+    def add(self, number: int, id: MessageId) -> None:
+        """Note a message of the batch."""
+        self._numbers[id] = number
+
+    def written(self) -> bytes:
+        """Return the answer as bytes, after the commit."""
+        if self._batch.fenced:
+            fenced = self._batch.fenced
+            for write in self._batch.queue:
+                if isinstance(write, Append) and write.client_id in fenced:
+                    number = self._numbers.get(write.entry.message.id)
+                    if number is not None:
+                        self.verdicts.append((number, MOVED, write.client_id, ""))
+        return write_answer(self.verdicts) if self.verdicts else b""
+
+
+class Receiver:
+    """Delivers the messages of other nodes to this node's subscribers."""
+
+    __slots__ = ("_fanouts", "_resender", "_router", "_runtime", "_sessions", "_topics")
+
+    def __init__(self, runtime: Runtime, router: Router, resender: Resender, sessions: Sessions) -> None:
+        self._runtime = runtime
+        self._router = router
+        self._fanouts = router.fanouts
+        self._resender = resender
+        self._sessions = sessions
+        self._topics: dict[bytes, Fanout] = {}
+
+    def received(self, batch: bytes, assured: bool) -> Maybe[bytes]:
+        """Deliver a batch; see :meth:`kinmqtt_spi.services.cluster.ClusterListener.received`."""
+        runs = read_batch(batch)
+        # Everything is cut before anything is delivered: a malformed batch has no effect.
+        packets = [cut_packets(batch, head.start, head.end) for head in runs]
+        turn = self._runtime.turn
+        turn.touch()
+        statistics = self._runtime.statistics
+        if not assured:
+            for head, run_packets in zip(runs, packets, strict=True):
+                statistics.from_nodes.value += len(run_packets)
+                self._deliver_pushed(head, run_packets)
+            return b""
+        answer = Answer(turn.batch)
+        pending: list[Awaitable[object]] = []
+        number = 0
+        for head, run_packets in zip(runs, packets, strict=True):
+            statistics.from_nodes.value += len(run_packets)
+            number = self._deliver_assured(head, run_packets, number, answer, pending)
+        if pending:
+            return run(self._answer_later(answer, pending))
+        return self._answer_when_committed(answer)
+
+    # QoS 0
+
+    def _deliver_pushed(self, head: RunHead, packets: list[tuple[bytes, int]]) -> None:
+        is_plain = head.flags in _PLAIN_RUN
+        is_v5 = head.is_v5
+        version = V5 if is_v5 else V311
+        fanouts = self._fanouts
+        topics = self._topics
+        for position, (packet, body) in enumerate(packets):
+            if is_plain and packet[0] == _PLAIN_PUBLISH and body + 2 <= len(packet):
+                end = body + 2 + (packet[body] << 8 | packet[body + 1])
+                fanout = topics.get(packet[body + 2 : end])
+                if (
+                    fanout is not None
+                    and fanout.generation == fanouts.generation
+                    and not fanouts.is_busy
+                    and (not is_v5 or (end < len(packet) and not packet[end]))
+                    and end <= len(packet)
+                ):
+                    fanout.forward(packet)
+                    continue
+            publication = self._publication(head, packet, body, version, position)
+            if is_plain:
+                self._cache(publication, version)
+            self._route(publication, head)
+
+    def _cache(self, publication: Publication, version: int) -> None:
+        """Cache the fan-out of a topic whose packets go to subscribers as they came."""
+        publish = publication.publish
+        fanout = self._fanouts.get(publish.topic)
+        if not fanout.is_simple or not fanout.takes(version) or self._runtime.notifies_published:
+            return
+        if len(self._topics) >= CACHED_TOPICS:
+            self._topics.clear()
+        self._topics[publish.topic.encode()] = fanout
+
+    def _publication(self, head: RunHead, packet: bytes, body: int, version: int, position: int) -> Publication:
+        """Return the message of a packet, with the id and the age that its node has given."""
+        try:
+            publish: Publish = decode_publish(packet, body, version)
+        except RemoteError as error:
+            raise MalformedBatch(f"a packet that can't be read: {error.text}") from None
+        if not publish.topic:
+            raise MalformedBatch("a packet without a topic")
+        runtime = self._runtime
+        received_at = runtime.now() - head.age_ms / 1000
+        publication = Publication(publish, version, head.publisher, received_at, runtime.message_ids)
+        publication.use_id(MessageId(head.uid, head.counter + position))
+        publication.here_only = frozenset(head.groups)
+        return publication
+
+    def _route(self, publication: Publication, head: RunHead) -> Maybe[Routed]:
+        """Deliver a message; behind earlier ones of its topic that are delivered in slices."""
+        router = self._router
+        if publication.expires_at is not None and publication.has_expired(self._runtime.now()):
+            return Routed.DELIVERED
+        is_plain = head.flags & PLAIN != 0
+        if router.is_topic_busy(publication.publish.topic):
+            begin: Callable[[], Maybe[Routed]] = lambda: router.route_from_node(publication, is_plain)  # noqa: E731
+            return run(router.route_in_order(publication, begin))
+        return router.route_from_node(publication, is_plain)
+
+    # QoS 1 and 2
+
+    def _deliver_assured(
+        self,
+        head: RunHead,
+        packets: list[tuple[bytes, int]],
+        number: int,
+        answer: Answer,
+        pending: list[Awaitable[object]],
+    ) -> int:
+        """Deliver a run whose first message has a number in its batch; returns the next number."""
+        version = V5 if head.is_v5 else V311
+        for position, (packet, body) in enumerate(packets):
+            publication = self._publication(head, packet, body, version, position)
+            answer.add(number, publication.id)
+            for name, filter in head.groups:
+                if not self._router.has_members((name, filter)):
+                    answer.verdicts.append((number, NO_MEMBER, name, filter))
+            if head.clients:
+                pending.append(run(self._to_clients(publication, head.clients, number, answer)))
+            elif head.flags & AGAIN:
+                pending.append(run(self._again(publication, head, number, answer)))
+            else:
+                if head.flags & PLAIN:
+                    self._name_moved(publication, number, answer)
+                routed = self._route(publication, head)
+                if isinstance(routed, Awaitable):
+                    pending.append(run(self._note_later(routed, number, answer)))
+                elif routed is Routed.REFUSED:
+                    answer.verdicts.append((number, REFUSED, "", ""))
+            number += 1
+        return number
+
+    def _name_moved(self, publication: Publication, number: int, answer: Answer) -> None:
+        """Name the clients that would get a message here, but whose sessions have moved."""
+        links = self._fanouts.get(publication.publish.topic).links
+        if links is None:
+            return
+        for route in links:
+            for client_id in route.clients:
+                uid = "" if route.link is None else f"{route.link.node.uid:x}"
+                answer.verdicts.append((number, MOVED, client_id, uid))
+
+    async def _note_later(self, routed: Awaitable[Routed], number: int, answer: Answer) -> None:
+        if await as_deferred(routed) is Routed.REFUSED:
+            answer.verdicts.append((number, REFUSED, "", ""))
+
+    async def _again(self, publication: Publication, head: RunHead, number: int, answer: Answer) -> None:
+        accepted = True
+        if head.flags & PLAIN:
+            self._name_moved(publication, number, answer)
+            accepted = await self._resender.deliver_here(publication)
+        for key in head.groups:
+            accepted &= self._router.deliver_to_group(key, publication)
+        if not accepted:
+            answer.verdicts.append((number, REFUSED, "", ""))
+
+    async def _to_clients(
+        self, publication: Publication, clients: tuple[str, ...], number: int, answer: Answer
+    ) -> None:
+        """Deliver to sessions that have moved here; a session that is not here has moved on."""
+        for client_id in clients:
+            session = await self._sessions.settled(client_id)
+            if session is None or not session.persistent:
+                answer.verdicts.append((number, MOVED, client_id, ""))
+            elif not await self._resender.deliver_to_session(publication, session):
+                answer.verdicts.append((number, REFUSED, "", ""))
+
+    # Answers
+
+    def _answer_when_committed(self, answer: Answer) -> Deferred[bytes]:
+        done: Deferred[bytes] = Deferred()
+        batch = self._runtime.turn.batch
+        batch.after_commit.append(lambda: done.callback(answer.written()))
+        batch.on_commit_failed.append(lambda reason: done.errback(_not_committed(reason)))
+        return done
+
+    async def _answer_later(self, answer: Answer, pending: list[Awaitable[object]]) -> bytes:
+        outcomes: list[tuple[bool, Any]] = await DeferredList(
+            [as_deferred(each) for each in pending], consumeErrors=True
+        )
+        for succeeded, failure in outcomes:
+            if not succeeded:
+                failure.raiseException()
+        self._runtime.turn.touch()
+        return await self._answer_when_committed(answer)
+
+
+def _not_committed(reason: ReasonCode) -> ServiceUnavailable:
+    return ServiceUnavailable("a store of the node did not commit the messages", reason)

@@ -1,0 +1,165 @@
+"""Messages that a node could not take: they go to another member, after a session, or to who adopts sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from kinmqtt.broker.forwarding.forwarder import Rerouting
+from kinmqtt.broker.forwarding.node_link import Forwarded
+from kinmqtt.broker.message.ticket import Ticket
+from kinmqtt.broker.turn.recovery import CommitFailed
+from kinmqtt.hooks.awaitables import pause, run
+from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.values import NodeIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from kinmqtt.broker.message.publication import Publication
+    from kinmqtt.broker.services import Services
+
+log = Logger("kinmqtt.forwarding")
+
+MAX_ELECTIONS: Final = 3
+"""How often a message of a shared subscription is given to another node because the last one had no member."""
+
+HELD_LIMIT_S: Final = 30.0
+"""How long a message waits for the adoption of a dead node's sessions, or for the owner of a session that moved."""
+
+LOOK_S: Final = 0.25
+"""The pause between two looks."""
+
+
+class Rerouter(Rerouting):
+    """Finds another way for messages, which keep their tickets: their publishers wait."""
+
+    def __init__(self, services: Services, adopted: Callable[[NodeIdentity], Coroutine[Any, Any, bool]]) -> None:
+        """``adopted`` tells whether no session of a node that is gone waits for an owner, as all nodes see it."""
+        self._services = services
+        self._runtime = services.runtime
+        self._forwarder = services.forwarder
+        self._router = services.router
+        self._adopted = adopted
+        self._orphaned: dict[NodeIdentity, list[Forwarded]] = {}
+        """By node that is gone: messages that it has not answered."""
+        self.held = 0
+        """The number of messages that wait here."""
+
+    def elect_again(self, message: Forwarded, group: tuple[str, str]) -> None:
+        self._begin(message, self._elect_again(message, group))
+
+    def redirect(self, message: Forwarded, client_id: str) -> None:
+        self._begin(message, self._redirect(message, client_id))
+
+    def node_gone(self, node: NodeIdentity, message: Forwarded) -> None:
+        message.ticket.expect()
+        self.held += 1
+        waiting = self._orphaned.get(node)
+        if waiting is None:
+            self._orphaned[node] = [message]
+            run(self._after_adoption(node)).addErrback(self._log_failure)
+        else:
+            waiting.append(message)
+
+    def _begin(self, message: Forwarded, work: Coroutine[Any, Any, None]) -> None:
+        message.ticket.expect()
+        self.held += 1
+        run(self._finish(message, work)).addErrback(self._log_failure)
+
+    async def _finish(self, message: Forwarded, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work; the message's publisher is sent away, without acknowledgement, if it fails."""
+        try:
+            await work
+        except (CommitFailed, ServiceUnavailable) as error:
+            message.ticket.failure = error.reason
+        except BaseException:
+            message.ticket.failure = ReasonCode.SERVER_UNAVAILABLE
+            raise
+        finally:
+            self.held -= 1
+            self._runtime.turn.touch()
+            message.ticket.settle()
+
+    @staticmethod
+    def _log_failure(failure: Any) -> None:
+        log.failure("a message could not be sent on", failure)
+
+    async def _elect_again(self, message: Forwarded, key: tuple[str, str]) -> None:
+        group = self._router.group(key)
+        if group is None or message.elections >= MAX_ELECTIONS:
+            return
+        link = group.elect()
+        publication = message.publication
+        if link is not None:
+            again = Forwarded(publication, message.ticket, False, (key,), elections=message.elections + 1)
+            self._forwarder.send(link, again)
+        elif group.members:
+            if not self._router.deliver_to_group(key, publication):
+                message.ticket.is_refused = True
+            await self._runtime.turn.committed()
+
+    # A session that moved
+
+    async def _redirect(self, message: Forwarded, client_id: str) -> None:
+        """Ask all nodes, this one first, for the session of a client until one has it."""
+        clock = self._runtime.clock
+        deadline = clock.monotonic() + HELD_LIMIT_S
+        while not await self._deliver_to_owner(message.publication, client_id):
+            if clock.monotonic() >= deadline:
+                raise ServiceUnavailable(f"no node has the session of {client_id!r}", ReasonCode.SERVER_BUSY)
+            await pause(clock, LOOK_S)
+
+    async def _deliver_to_owner(self, publication: Publication, client_id: str) -> bool:
+        """Deliver to the session of a client, wherever it is; ``False`` if no node has it now."""
+        session = await self._services.sessions.settled(client_id)
+        if session is not None:
+            if await self._services.resender.deliver_to_session(publication, session):
+                await self._runtime.turn.committed()
+            return True
+        found = False
+        for link in self._forwarder.links():
+            ticket = Ticket()
+            settled: Deferred[None] = Deferred()
+            ticket.when_settled(partial(settled.callback, None))
+            self._forwarder.send(link, Forwarded(publication, ticket, False, (), (client_id,), True, searching=True))
+            self._runtime.turn.touch()
+            await settled
+            found = found or (ticket.failure is None and not ticket.is_elsewhere)
+        return found
+
+    # A node that is gone
+
+    async def _after_adoption(self, node: NodeIdentity) -> None:
+        """Route the messages again that a dead node has not answered, once its sessions have new owners."""
+        clock = self._runtime.clock
+        deadline = clock.monotonic() + HELD_LIMIT_S
+        adopted = False
+        while not adopted and clock.monotonic() < deadline:
+            try:
+                adopted = await self._adopted(node)
+            except ServiceUnavailable:
+                adopted = False
+            if not adopted:
+                await pause(clock, LOOK_S)
+        messages = self._orphaned.pop(node)
+        for message in messages:
+            await self._finish(message, self._route_again(message, adopted))
+
+    async def _route_again(self, message: Forwarded, adopted: bool) -> None:
+        if not adopted:
+            raise ServiceUnavailable("the sessions of a node that is gone have no owner", ReasonCode.SERVER_BUSY)
+        publication = message.publication
+        if message.plain:
+            await self._services.resender.route(publication)
+        for client_id in message.clients:
+            await self._redirect(message, client_id)
+        for key in message.groups:
+            await self._elect_again(message, key)
+        await self._runtime.turn.committed()

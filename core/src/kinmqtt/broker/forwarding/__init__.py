@@ -1,0 +1,1 @@
+"""Messages for subscribers of other nodes: who wants them, and what is sent to each node."""

@@ -1,0 +1,91 @@
+"""Announces this node's routes to the other nodes: changes of a turn together, as one version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
+from kinmqtt_spi.values import Maybe, NodeIdentity
+
+BARRIER_LIMIT_S: Final = 1.0
+
+RouteKey = tuple[str, str | None]
+
+
+class Announcer:
+    """Counts this node's subscribers by route, and announces what changes."""
+
+    __slots__ = ("_added", "_backend", "_is_scheduled", "_later", "_removed", "_routes", "version")
+
+    def __init__(self, backend: ClusterBackend, later: Callable[[Callable[[], object]], object]) -> None:
+        """``later`` makes a call in the next reactor turn."""
+        self._backend = backend
+        self._later = later
+        self._is_scheduled = False
+        self.version = 0
+        self._routes: dict[RouteKey, list[int]] = {}
+        """The number of subscribers, the highest QoS, and the weight last announced."""
+        self._added: dict[RouteKey, RouteChange] = {}
+        self._removed: dict[RouteKey, RouteChange] = {}
+
+    def subscribed(self, filter: str, share_group: str | None, qos: int, is_new: bool) -> None:
+        """Count a subscription; one that replaces another of its client is not new.
+
+        The highest QoS never falls while the route lasts: an answer too many is awaited, none too few.
+        """
+        key = (filter, share_group)
+        route = self._routes.get(key)
+        if route is None:
+            self._routes[key] = [1, qos, 0 if share_group is not None else 1]
+        else:
+            if is_new:
+                route[0] += 1
+            if qos <= route[1]:
+                return
+            route[1] = qos
+        self._announce(key)
+
+    def unsubscribed(self, filter: str, share_group: str | None) -> None:
+        """Uncount a subscription that is removed."""
+        key = (filter, share_group)
+        route = self._routes[key]
+        route[0] -= 1
+        if not route[0]:
+            del self._routes[key]
+            self._added.pop(key, None)
+            self._removed[key] = RouteChange(filter, share_group)
+            self._schedule()
+
+    def weigh(self, filter: str, share_group: str, weight: int) -> None:
+        """Set the number of connected members of a shared subscription."""
+        route = self._routes.get((filter, share_group))
+        if route is not None and route[2] != weight:
+            route[2] = weight
+            self._announce((filter, share_group))
+
+    def _announce(self, key: RouteKey) -> None:
+        _, qos, weight = self._routes[key]
+        self._removed.pop(key, None)
+        self._added[key] = RouteChange(key[0], key[1], qos, weight)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._later(self.flush)
+
+    def flush(self) -> None:
+        """Announce the changes since the last call."""
+        self._is_scheduled = False
+        if not self._added and not self._removed:
+            return
+        added, self._added = self._added, {}
+        removed, self._removed = self._removed, {}
+        self.version += 1
+        self._backend.routes_update(self.version, list(added.values()), list(removed.values()))
+
+    def known(self) -> Maybe[Sequence[NodeIdentity]]:
+        """Wait until the other nodes know all routes; returns those that do not know them in time."""
+        self.flush()
+        return self._backend.route_barrier(self.version, BARRIER_LIMIT_S)

@@ -1,0 +1,341 @@
+"""Forwards messages to the nodes that have subscribers for them, and takes their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kinmqtt.broker.forwarding.batch_format import MOVED, NO_MEMBER, PLAIN, REFUSED, GroupKey, RunHead, read_answer
+from kinmqtt.broker.forwarding.filter_table import FilterTable
+from kinmqtt.broker.forwarding.node_link import (
+    AssuredOutbox,
+    Forwarded,
+    LinkRoute,
+    NodeLink,
+    PushOutbox,
+    packet_of,
+)
+from kinmqtt.broker.forwarding.route_table import RouteTable
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.ticket import Ticket
+from kinmqtt.broker.runtime import Runtime
+from kinmqtt.hooks.awaitables import as_deferred
+from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
+from kinmqtt_spi.reasons import ReasonCode
+from kinmqtt_spi.services.cluster import ClusterBackend, RouteChange
+from kinmqtt_spi.values import NodeIdentity, Publisher
+
+log = Logger("kinmqtt.forwarding")
+
+MAX_PACKET_BYTES: Final = 15 << 20
+"""The largest packet that is forwarded: a backend's frames have at most 16 MiB."""
+
+
+class Rerouting:
+    """What is done with a message that a node could not take; the layer above overrides it."""
+
+    __slots__ = ()
+
+    def elect_again(self, message: Forwarded, group: GroupKey) -> None:
+        """Give a message to another member of a shared subscription: the elected node had none."""
+        raise NotImplementedError
+
+    def redirect(self, message: Forwarded, client_id: str) -> None:
+        """Send a message to the node that has a client's session now."""
+        raise NotImplementedError
+
+    def node_gone(self, node: NodeIdentity, message: Forwarded) -> None:
+        """Send a message to whoever adopts the sessions of a node that is gone."""
+        raise NotImplementedError
+
+
+class Forwarder:
+    """The links to the other nodes, and their routes."""
+
+    __slots__ = ("_by_number", "_links", "_moved", "_rerouting", "_runtime", "backend", "routes", "unanswered")
+
+    def __init__(self, runtime: Runtime, backend: ClusterBackend) -> None:
+        self._runtime = runtime
+        self.backend = backend
+        self.routes = RouteTable()
+        self._links: dict[int, NodeLink] = {}
+        """By node uid."""
+        self._by_number: dict[int, NodeLink] = {}
+        self._moved = FilterTable()
+        """By filter: the links to the new owners of sessions that were here, by client id."""
+        self._rerouting = Rerouting()
+        self.unanswered = 0
+        """The number of messages that nodes have not answered."""
+
+    def reroute_by(self, rerouting: Rerouting) -> None:
+        """Set what is done with messages that a node could not take."""
+        self._rerouting = rerouting
+
+    # Nodes and routes
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other node."""
+        return not self._links
+
+    def link_to(self, node: NodeIdentity) -> NodeLink:
+        """Return the link to a node; made on first use. Raises ``OverflowError`` for too many nodes."""
+        link = self._links.get(node.uid)
+        if link is None:
+            number = self.routes.add_node()
+            push = PushOutbox(node, self._runtime.message_ids, partial(self._push, node))
+            link = NodeLink(node, number, push, AssuredOutbox(node, self._runtime.now, partial(self._deliver, node)))
+            self._links[node.uid] = self._by_number[number] = link
+        return link
+
+    def known_link(self, uid: int) -> NodeLink | None:
+        """Return the link to a node by its uid; ``None`` for an unknown node."""
+        return self._links.get(uid)
+
+    def links(self) -> Sequence[NodeLink]:
+        """Return the links to all other nodes."""
+        return tuple(self._links.values())
+
+    def remove_node(self, node: NodeIdentity) -> bool:
+        """Remove a node that is gone, with its routes; returns whether it was known."""
+        link = self._links.pop(node.uid, None)
+        if link is None:
+            return False
+        link.is_gone = True
+        del self._by_number[link.number]
+        self.routes.remove_node(link.number)
+        return True
+
+    def routes_changed(
+        self, node: NodeIdentity, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
+    ) -> None:
+        """Apply changes of a node's routes."""
+        link = self.link_to(node)
+        routes = self.routes
+        for route in removed:
+            routes.remove(link.number, route)
+        for route in added:
+            routes.put(link.number, route)
+        link.version = version
+
+    def links_for(self, topic: str) -> tuple[LinkRoute, ...]:
+        """Return the nodes with subscribers of a topic that are not in a shared subscription."""
+        by_number = self._by_number
+        found = [LinkRoute(by_number[number], assured) for number, assured in self.routes.nodes_for(topic)]
+        if len(self._moved):
+            for moved in self._moved.match(topic):
+                if isinstance(moved, dict):
+                    found += [LinkRoute(link, True, (client_id,)) for client_id, link in moved.items()]
+        return tuple(found)
+
+    def session_moved(self, client_id: str, link: NodeLink | None, filters: Sequence[str]) -> None:
+        """Send messages that match these filters to a client's session on another node, until it is forgotten.
+
+        ``link`` is ``None`` while the new owner is not known: then it is looked for.
+        Other nodes send such messages here until they know the new owner's routes.
+        """
+        for filter in filters:
+            moved = self._moved.get(filter)
+            if not isinstance(moved, dict):
+                moved = {}
+                self._moved.put(filter, moved)
+            moved[client_id] = link
+
+    def forget_moved(self, client_id: str, filters: Sequence[str]) -> None:
+        """End what :meth:`session_moved` began."""
+        for filter in filters:
+            moved = self._moved.get(filter)
+            if isinstance(moved, dict):
+                moved.pop(client_id, None)
+                if not moved:
+                    self._moved.put(filter, None)
+
+    def link_by_number(self, number: int) -> NodeLink | None:
+        """Return the link to a node by its number in the route table."""
+        return self._by_number.get(number)
+
+    # Messages
+
+    def forward_packet(self, routes: tuple[LinkRoute, ...], packet: bytes, publisher: Publisher, is_v5: bool) -> None:
+        """Forward a QoS 0 packet as it came."""
+        turn = self._runtime.turn
+        for route in routes:
+            if route.link is None:
+                continue
+            push = route.link.push
+            push.note(packet, publisher, is_v5)
+            turn.packets_for(push).append(packet)
+
+    def forward(
+        self,
+        publication: Publication,
+        routes: tuple[LinkRoute, ...],
+        elected: dict[NodeLink, list[GroupKey]] | None = None,
+        again: bool = False,
+    ) -> None:
+        """Forward a message to nodes with subscribers, and to those elected for shared subscriptions.
+
+        ``again``: they may have it already.
+
+        The answers of nodes with subscribers above QoS 0 are awaited by the message's ticket.
+        """
+        if len(publication.publish.frame) > MAX_PACKET_BYTES:
+            self._refuse_large(publication)
+            return
+        packet, flags = packet_of(publication)
+        qos = publication.publish.qos
+        for route in routes:
+            link = route.link
+            groups: tuple[GroupKey, ...] = ()
+            if route.clients:
+                if qos:
+                    self._follow_moved(route, packet, flags, publication)
+                continue
+            assert link is not None
+            if elected is not None:
+                groups = tuple(elected.pop(link, ()))
+            if qos and (route.assured or groups):
+                self._assure(
+                    link, packet, flags, Forwarded(publication, ticket_of(publication), True, groups, (), again)
+                )
+            else:
+                self._push_one(link, packet, flags, publication, True, groups)
+        for link, keys in (elected or {}).items():
+            if qos:
+                message = Forwarded(publication, ticket_of(publication), False, tuple(keys), (), again)
+                self._assure(link, packet, flags, message)
+            else:
+                self._push_one(link, packet, flags, publication, False, tuple(keys))
+
+    def _follow_moved(self, route: LinkRoute, packet: bytes, flags: int, publication: Publication) -> None:
+        """Send a message to the node that has a session which was here."""
+        ticket = ticket_of(publication)
+        message = Forwarded(publication, ticket, False, (), route.clients, True)
+        if route.link is None or route.link.is_gone:
+            self._rerouting.redirect(message, route.clients[0])
+        else:
+            self._assure(route.link, packet, flags, message)
+
+    def send(self, link: NodeLink, message: Forwarded) -> None:
+        """Send one message to a node, which answers to the message's ticket."""
+        packet, flags = packet_of(message.publication)
+        self._assure(link, packet, flags, message)
+
+    def _assure(self, link: NodeLink, packet: bytes, flags: int, message: Forwarded) -> None:
+        message.ticket.expect()
+        self.unanswered += 1
+        link.assured.note(message, flags)
+        self._runtime.turn.packets_for(link.assured).append(packet)
+
+    def _push_one(
+        self,
+        link: NodeLink,
+        packet: bytes,
+        flags: int,
+        publication: Publication,
+        plain: bool,
+        groups: tuple[GroupKey, ...],
+    ) -> None:
+        push = link.push
+        is_v5 = flags != 0
+        if plain and not groups and publication.expires_at is None:
+            push.note(packet, publication.publisher, is_v5)
+        else:
+            age_ms = int(max(0.0, self._runtime.now() - publication.received_at) * 1000)
+            head = RunHead(flags | (PLAIN if plain else 0), publication.publisher, 0, 0, age_ms, groups)
+            push.note_apart(packet, head)
+        self._runtime.turn.packets_for(push).append(packet)
+
+    def _refuse_large(self, publication: Publication) -> None:
+        runtime = self._runtime
+        size_bytes = len(publication.publish.frame)
+        runtime.drop(publication.publisher.client_id, publication.message, "packet_too_large")
+        if runtime.log_lines.may("forwarding"):
+            log.warn(
+                "a message of {size} bytes to {topic!r} is not forwarded: at most {most} bytes are",
+                size=size_bytes,
+                topic=publication.publish.topic,
+                most=MAX_PACKET_BYTES,
+            )
+        if publication.publish.qos:
+            ticket_of(publication).is_refused = True
+
+    # Batches and answers
+
+    def _push(self, node: NodeIdentity, batch: bytes, messages: int) -> None:
+        statistics = self._runtime.statistics
+        try:
+            taken = self.backend.push(node, batch)
+        except ServiceUnavailable:
+            taken = False
+        if taken:
+            statistics.forwarded.value += messages
+        else:
+            statistics.dropped["link_full"].value += messages
+
+    def _deliver(self, node: NodeIdentity, batch: bytes, messages: list[Forwarded]) -> None:
+        self._runtime.statistics.forwarded.value += len(messages)
+        try:
+            answer = self.backend.deliver(node, batch, len(messages))
+        except Exception as error:
+            self._failed(node, messages, Failure(error))
+            return
+        if isinstance(answer, Awaitable):
+            deferred: Deferred[bytes] = as_deferred(answer)
+            deferred.addCallback(partial(self._answered, node, messages))
+            deferred.addErrback(partial(self._failed, node, messages))
+        else:
+            self._answered(node, messages, answer)
+
+    def _answered(self, node: NodeIdentity, messages: list[Forwarded], answer: bytes) -> None:
+        """Settle the messages of a batch, and send those on that the node could not take."""
+        verdicts = read_answer(answer, len(messages)) if answer else ()
+        self.unanswered -= len(messages)
+        self._runtime.turn.touch()
+        for number, code, first, second in verdicts:
+            message = messages[number]
+            if code == REFUSED:
+                message.ticket.is_refused = True
+            elif code == NO_MEMBER:
+                self._rerouting.elect_again(message, (first, second))
+            elif message.searching:
+                message.ticket.is_elsewhere = True
+            elif code == MOVED:
+                self._rerouting.redirect(message, first)
+        for message in messages:
+            message.ticket.settle()
+
+    def _failed(self, node: NodeIdentity, messages: list[Forwarded], failure: Failure) -> None:
+        self.unanswered -= len(messages)
+        self._runtime.turn.touch()
+        error = failure.value
+        if isinstance(error, NodeGone):
+            for message in messages:
+                if message.searching:
+                    message.ticket.is_elsewhere = True
+                else:
+                    self._rerouting.node_gone(node, message)
+                message.ticket.settle()
+            return
+        if not isinstance(error, ServiceUnavailable):
+            log.failure("a batch for node {node} failed", failure, node=node.name)
+        elif self._runtime.log_lines.may("forwarding"):
+            text = "node {node} did not commit {count} messages: {error}"
+            log.error(text, node=node.name, count=len(messages), error=error)
+        reason = error.reason if isinstance(error, ServiceUnavailable) else ReasonCode.SERVER_UNAVAILABLE
+        for message in messages:
+            message.ticket.failure = reason
+            message.ticket.settle()
+
+
+def ticket_of(publication: Publication) -> Ticket:
+    """Return a message's ticket; made on first use."""
+    ticket = publication.ticket
+    if ticket is None:
+        ticket = publication.ticket = Ticket()
+    return ticket

@@ -1,0 +1,246 @@
+"""The messages of a turn for one other node, gathered into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kinmqtt.broker.forwarding.batch_format import AGAIN, PLAIN, V5_PACKETS, VERSION, GroupKey, RunHead, write_run
+from kinmqtt.broker.message.message_ids import MessageIds
+from kinmqtt.broker.message.publication import Publication
+from kinmqtt.broker.message.ticket import Ticket
+from kinmqtt.broker.turn.outbox import Outbox
+from kinmqtt.mqtt.packets import V5
+from kinmqtt_spi.properties import NO_PROPERTIES
+from kinmqtt_spi.values import NodeIdentity, Publisher
+
+BATCH_BYTES: Final = 64 << 10
+"""A batch that has reached this size is sent, and another one begun."""
+
+_FIRST_PIECE: Final = VERSION.to_bytes(1, "big")
+_PACKET_ID: Final = b"\x00\x01"
+"""The packet identifier of a packet that this node writes; the other node ignores it."""
+
+
+class Forwarded:
+    """A message for another node that awaits its answer."""
+
+    __slots__ = ("again", "clients", "elections", "groups", "plain", "publication", "searching", "ticket")
+
+    def __init__(
+        self,
+        publication: Publication,
+        ticket: Ticket,
+        plain: bool,
+        groups: tuple[GroupKey, ...] = (),
+        clients: tuple[str, ...] = (),
+        again: bool = False,
+        elections: int = 0,
+        searching: bool = False,
+    ) -> None:
+        self.publication = publication
+        self.ticket = ticket
+        self.plain = plain
+        """Whether it is for all subscribers whose subscription is not shared."""
+        self.groups = groups
+        """The shared subscriptions that it is for."""
+        self.clients = clients
+        """The clients whose sessions it is for, whatever they have subscribed to."""
+        self.again = again
+        """Whether a node that got it before has not answered."""
+        self.elections = elections
+        """How often a node was elected that had no member of the shared subscription."""
+        self.searching = searching
+        """Whether it asks for a client's session: the node may not have it."""
+
+
+SendPushed = Callable[[bytes, int], object]
+"""Takes a batch and the number of its messages."""
+SendAssured = Callable[[bytes, list[Forwarded]], object]
+
+
+class PushOutbox(Outbox):
+    """The QoS 0 messages of a turn for one node."""
+
+    __slots__ = ("_heads", "_ids", "_is_v5", "_publisher", "_run_bytes", "_send", "_starts", "node")
+
+    def __init__(self, node: NodeIdentity, ids: MessageIds, send: SendPushed) -> None:
+        super().__init__()
+        self.node = node
+        self._ids = ids
+        self._send = send
+        self._heads: list[RunHead] = []
+        self._starts: list[int] = []
+        """For each run the position of its first packet."""
+        self._publisher: Publisher | None = None
+        """The publisher of the last run, if it may be continued."""
+        self._is_v5 = False
+        self._run_bytes = 0
+
+    @property
+    def name(self) -> str:
+        """The node's name, for log lines."""
+        return f"node {self.node.name}"
+
+    def note(self, packet: bytes, publisher: Publisher, is_v5: bool) -> None:
+        """Note the run of a packet that the caller appends: for subscribers that are not in a shared subscription."""
+        if publisher is self._publisher and is_v5 is self._is_v5 and self._run_bytes < BATCH_BYTES:
+            self._run_bytes += len(packet)
+            return
+        self._publisher = publisher
+        self._is_v5 = is_v5
+        self._begin(RunHead(PLAIN | V5_PACKETS if is_v5 else PLAIN, publisher, 0, 0, 0), packet)
+
+    def note_apart(self, packet: bytes, head: RunHead) -> None:
+        """Note a packet that the caller appends as a run of its own."""
+        self._publisher = None
+        self._begin(head, packet)
+
+    def _begin(self, head: RunHead, packet: bytes) -> None:
+        self._heads.append(head)
+        self._starts.append(len(self.packets))
+        self._run_bytes = len(packet)
+
+    def flush(self) -> None:
+        """Send the turn's messages to the node."""
+        packets, self.packets = self.packets, []
+        heads, self._heads = self._heads, []
+        starts, self._starts = self._starts, []
+        self._publisher = None
+        pieces = [_FIRST_PIECE]
+        size_bytes = messages = 0
+        starts.append(len(packets))
+        for number, head in enumerate(heads):
+            run = packets[starts[number] : starts[number + 1]]
+            head.uid = self._ids.uid
+            head.counter = self._ids.reserve(len(run))
+            size_bytes += write_run(head, run, pieces)
+            messages += len(run)
+            if size_bytes >= BATCH_BYTES:
+                self._send(b"".join(pieces), messages)
+                pieces = [_FIRST_PIECE]
+                size_bytes = messages = 0
+        if messages:
+            self._send(b"".join(pieces), messages)
+
+
+class AssuredOutbox(Outbox):
+    """The messages of a turn for one node that it must answer."""
+
+    __slots__ = ("_flags", "_messages", "_now", "_send", "node")
+
+    def __init__(self, node: NodeIdentity, now: Callable[[], float], send: SendAssured) -> None:
+        """``now`` returns the time in seconds since the epoch."""
+        super().__init__()
+        self.node = node
+        self._now = now
+        self._send = send
+        self._messages: list[Forwarded] = []
+        self._flags: list[int] = []
+
+    @property
+    def name(self) -> str:
+        """The node's name, for log lines."""
+        return f"node {self.node.name}"
+
+    def note(self, message: Forwarded, flags: int) -> None:
+        """Note the message of a packet that the caller appends."""
+        self._messages.append(message)
+        if message.plain:
+            flags |= PLAIN
+        if message.again:
+            flags |= AGAIN
+        self._flags.append(flags)
+
+    def flush(self) -> None:
+        """Send the turn's messages to the node."""
+        packets, self.packets = self.packets, []
+        messages, self._messages = self._messages, []
+        flags, self._flags = self._flags, []
+        pieces = [_FIRST_PIECE]
+        size_bytes = first = start = 0
+        now = self._now()
+        count = len(messages)
+        while start < count:
+            end = self._end_of_run(messages, flags, packets, start)
+            message = messages[start]
+            publication = message.publication
+            id = publication.id
+            age_ms = int(max(0.0, now - publication.received_at) * 1000)
+            head = RunHead(
+                flags[start], publication.publisher, id.node, id.counter, age_ms, message.groups, message.clients
+            )
+            size_bytes += write_run(head, packets[start:end], pieces)
+            start = end
+            if size_bytes >= BATCH_BYTES or start == count:
+                self._send(b"".join(pieces), messages[first:start])
+                pieces = [_FIRST_PIECE]
+                size_bytes = 0
+                first = start
+
+    @staticmethod
+    def _end_of_run(messages: list[Forwarded], flags: list[int], packets: list[bytes], start: int) -> int:
+        """Return where the run ends that begins with a message."""
+        first = messages[start]
+        publication = first.publication
+        id = publication.id
+        end = start + 1
+        size_bytes = len(packets[start])
+        while end < len(messages) and size_bytes < BATCH_BYTES:
+            message = messages[end]
+            other = message.publication
+            if (
+                flags[end] != flags[start]
+                or other.publisher is not publication.publisher
+                or other.received_at != publication.received_at
+                or message.groups != first.groups
+                or message.clients != first.clients
+            ):
+                break
+            other_id = other.id
+            if other_id.node != id.node or other_id.counter != id.counter + end - start:
+                break
+            size_bytes += len(packets[end])
+            end += 1
+        return end
+
+
+class NodeLink:
+    """The way to one other node."""
+
+    __slots__ = ("assured", "is_gone", "node", "number", "push", "version")
+
+    def __init__(self, node: NodeIdentity, number: int, push: PushOutbox, assured: AssuredOutbox) -> None:
+        """``number`` is the node's in the route table."""
+        self.node = node
+        self.number = number
+        self.push = push
+        self.assured = assured
+        self.version = 0
+        """The version of the node's routes."""
+        self.is_gone = False
+
+
+class LinkRoute:
+    """A node with subscribers of a topic."""
+
+    __slots__ = ("assured", "clients", "link")
+
+    def __init__(self, link: NodeLink | None, assured: bool, clients: tuple[str, ...] = ()) -> None:
+        self.link = link
+        """``None`` only for ``clients`` whose node is not known yet."""
+        self.assured = assured
+        """Whether one of them was granted more than QoS 0."""
+        self.clients = clients
+        """If not empty: it is for the sessions of these clients only, which have moved to that node."""
+
+
+def packet_of(publication: Publication) -> tuple[bytes, int]:
+    """Return a message's packet as it came, or a new one without its topic alias, and the flag of its version."""
+    publish = publication.publish
+    version = publication.frame_version
+    properties = publish.properties
+    if version and (properties is NO_PROPERTIES or properties.topic_alias is None):
+        return publish.frame, V5_PACKETS if version == V5 else 0
+    head, tail = publication.encode(V5, publish.qos, publish.retain, NO_PROPERTIES)
+    return (head + _PACKET_ID + tail if publish.qos else head + tail), V5_PACKETS
