@@ -359,7 +359,7 @@ def test_its_user_may_come_to_another_broker() -> None:
 class Hasty(MemorySessionStore):
     """A store that claims whatever is claimed, as one that knows nothing of users does."""
 
-    def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Claim:
+    def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Claim:
         return self.claim(client_id, node)
 
     @hookimpl

@@ -67,7 +67,7 @@ def test_an_error_that_a_turn_ends_with_does_not_end_all_turns(monkeypatch: pyte
         if removed:
             raise RuntimeError("cluster")
 
-    monkeypatch.setattr(house.broker.router._cluster, "routes_update", broken)
+    monkeypatch.setattr(house.assembly.cluster, "routes_update", broken)
     try:
         lost.subscribe("u", qos=1)
     except RuntimeError:

@@ -93,7 +93,9 @@ def regard_as_large(house: House, large: int) -> None:
     """Have a broker keep fan-outs of that many targets up to date entry by entry."""
     broker = house.broker
     router = broker.router
-    router.fanouts = Fanouts(broker.runtime, router.index, broker._session_of, router._groups, large)
+    router.fanouts = Fanouts(
+        broker.runtime, router.index, broker._session_of, router._groups, broker.forwarder, large
+    )
     broker.fanouts = broker.services.fanouts = router.fanouts
 
 
@@ -263,7 +265,7 @@ class RememberedFanouts(RuleBasedStateMachine):
         self.house.advance(8)
         router = self.house.broker.router
         if not self.house.broker.sessions.by_id.keys() - {"publisher-4", "publisher-5"}:
-            assert (router._groups, router._groups_of, router._interest) == ({}, {}, {})
+            assert (router._groups, router._groups_of, router._announcer._routes) == ({}, {}, {})
 
 
 class LargeFanouts(RememberedFanouts):

@@ -42,10 +42,10 @@ class SharedSessions(SlowSessions):
     def adopt(self, client_id: str, node: NodeIdentity) -> Any:
         return self.claim(client_id, node) if client_id in self.behind else None
 
-    def claim(self, client_id: str, node: Any) -> Any:
+    def claim(self, client_id: str, node: Any, above: int = 0) -> Any:
         if client_id in self.behind:
             self.behind.remove(client_id)
-        return super().claim(client_id, node)
+        return super().claim(client_id, node, above)
 
     @hookimpl
     def session_store(self) -> SharedSessions:

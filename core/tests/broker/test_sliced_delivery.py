@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core_harness.batches import batch_of
 from core_harness.house import House, Peer
 from core_harness.sliced import SlicedHouse, answered
 from core_harness.stores import Failing, FailingRetaineds, SlowQueues
@@ -430,7 +431,7 @@ def on_its_way() -> tuple[Backend, SlicedHouse, list[Peer]]:
 
 def forwarded(backend: Backend, message: Message) -> list[object]:
     """Another node hands a message over: the list has the outcome once that node is told."""
-    told: Any = backend.news.forwarded(NodeIdentity("n2", 1), [message])
+    told: Any = backend.news.received(NodeIdentity("n2", 1), batch_of(message), True)
     fired: list[object] = []
     told.addBoth(fired.append)
     return fired
@@ -444,7 +445,7 @@ def test_another_nodes_messages_are_kept_before_it_is_told_so() -> None:
     house.steps_until(lambda: bool(fired))
     house.settle()
 
-    assert fired == [None]
+    assert fired == [b""]
     assert {tuple(payloads(sub)) for sub in subs} == {(b"1", b"2")}
 
 
@@ -452,13 +453,14 @@ def test_another_nodes_message_that_expires_while_it_waits_is_dropped() -> None:
     """MQTT-3.3.2-5: the other node is told that it is dealt with, as of any other."""
     backend, house, subs = on_its_way()
     now = house.clock.now()
-    message = Message("t", b"2", 1, id=MessageId(9, 1), received_at=now, expires_at=now + 1)
+    properties = Properties(message_expiry_interval=1)
+    message = Message("t", b"2", 1, properties=properties, id=MessageId(9, 1), received_at=now, expires_at=now + 1)
     fired = forwarded(backend, message)
     house.clock.advance(1)
     house.steps_until(lambda: bool(fired))
     house.settle()
 
-    assert fired == [None]
+    assert fired == [b""]
     assert {tuple(payloads(sub)) for sub in subs} == {(b"1",)}
     assert house.broker.runtime.statistics.dropped["expired"].value == 1
 

@@ -28,8 +28,8 @@ class DeviceToken:
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Return the requirements: SPI version 1."""
-        return Requirements(spi_version=1)
+        """Return the requirements: SPI version 2."""
+        return Requirements(spi_version=2)
 
     @hookimpl
     def settings_class(self) -> type[DeviceTokenSettings]:

@@ -66,8 +66,8 @@ class MetricsSink:
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Written for version 1 of the SPI (a number of ours: SPI_VERSION is whichever is installed)."""
-        return Requirements(spi_version=1)
+        """Written for version 2 of the SPI (a number of ours: SPI_VERSION is whichever is installed)."""
+        return Requirements(spi_version=2)
 
     @hookimpl
     def settings_class(self) -> type[MetricsSettings]:

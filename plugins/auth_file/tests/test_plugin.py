@@ -530,4 +530,4 @@ def test_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_requirements_name_a_version() -> None:
     """The plugin says what it was written for, whichever SPI is installed."""
-    assert AuthFile().requirements() == Requirements(spi_version=1)
+    assert AuthFile().requirements() == Requirements(spi_version=2)

@@ -139,7 +139,7 @@ def test_a_filter_that_matches_nothing_is_a_mistake(filter: str) -> None:
 
 def test_the_requirements_name_a_version() -> None:
     """The plugin says what it was written for, whichever SPI is installed."""
-    assert Guard().requirements() == Requirements(spi_version=1)
+    assert Guard().requirements() == Requirements(spi_version=2)
 
 
 def test_it_is_well() -> None:

@@ -77,7 +77,7 @@ def test_nothing_to_limit_means_to_abstain() -> None:
 
 def test_the_requirements_name_a_version() -> None:
     """The plugin says what it was written for, whichever SPI is installed."""
-    assert SentinelLimiter().requirements() == Requirements(spi_version=1)
+    assert SentinelLimiter().requirements() == Requirements(spi_version=2)
     assert SentinelLimiter().settings_class() is SentinelSettings
 
 

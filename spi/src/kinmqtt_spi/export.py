@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from attrs import define, field
 
 from kinmqtt_spi.errors import SpiError
-from kinmqtt_spi.plain import from_plain
+from kinmqtt_spi.plain import from_plain, to_plain
 from kinmqtt_spi.services.event import Recorded
 from kinmqtt_spi.services.queue import (
     Append,
@@ -55,7 +55,9 @@ class ExportedQueue:
     epoch: int
     last_sequence: int
     inbound: list[int]
-    """Packet identifiers of inbound QoS 2 messages that are not completed."""
+    """Packet identifiers of inbound QoS 2 messages that are not completed, without the pending ones."""
+    pending: dict[int, MessageId] = field(factory=dict)
+    """Packet identifiers of inbound QoS 2 messages that other nodes have not committed, with the messages' ids."""
     entries: dict[int, Entry | None] = field(factory=dict)
     """Entries by sequence number; ``None`` for one whose message was released."""
     inflight: dict[int, InflightEntry] = field(factory=dict)
@@ -202,7 +204,7 @@ class _Reader:
         self._contents.sessions.append(OpenSession(epoch, session))
 
     def _take_queue(self, plain: dict[str, Any]) -> None:
-        _only(plain, "client_id", "epoch", "last_sequence", "inbound")
+        _only(plain, "client_id", "epoch", "last_sequence", "inbound", "pending")
         client_id = _text(plain, "client_id")
         if client_id in self._contents.queues:
             raise ValueError(f"client_id: {client_id!r} has a queue already")
@@ -214,7 +216,8 @@ class _Reader:
                 raise ValueError(f"inbound[{number}]: expected a whole number from 1 to 65535")
             if packet_id in inbound[:number]:
                 raise ValueError(f"inbound[{number}]: {packet_id} is there already")
-        queue = ExportedQueue(_epoch(plain, "epoch"), _whole(plain, "last_sequence"), inbound)
+        pending = _pending_of(plain.get("pending", []), inbound)
+        queue = ExportedQueue(_epoch(plain, "epoch"), _whole(plain, "last_sequence"), inbound, pending)
         self._contents.queues[client_id] = queue
         self._queue_lines[client_id] = self._number
 
@@ -289,6 +292,33 @@ def _restore_queue(client_id: str, queue: ExportedQueue) -> Iterator[QueueWrite]
             yield Release(client_id, epoch, held.sequence)
     for packet_id in queue.inbound:
         yield InboundOpen(client_id, epoch, packet_id)
+    for packet_id, message in queue.pending.items():
+        yield InboundOpen(client_id, epoch, packet_id, message)
+
+
+def pending_field(pending: Mapping[int, MessageId]) -> dict[str, list[list[int]]]:
+    """Return the field of a queue's line for its pending identifiers; empty if there are none."""
+    return {"pending": [[packet_id, *message] for packet_id, message in sorted(pending.items())]} if pending else {}
+
+
+def retained_line(write: RetainWrite) -> dict[str, Any]:
+    """Return the line of a retained message."""
+    return {"kind": "retained", **to_plain(write)}
+
+
+def _pending_of(listed: Any, inbound: Sequence[int]) -> dict[int, MessageId]:
+    """Return the pending identifiers of a queue, each written as identifier, node and counter."""
+    if not isinstance(listed, list):
+        raise ValueError("pending: expected a list")
+    found: dict[int, MessageId] = {}
+    for number, each in enumerate(listed):
+        whole = isinstance(each, list) and len(each) == 3 and all(type(value) is int for value in each)
+        if not whole or not 0 < each[0] < 0x10000 or each[1] < 0 or each[2] < 0:
+            raise ValueError(f"pending[{number}]: expected [packet identifier, node, counter]")
+        if each[0] in found or each[0] in inbound:
+            raise ValueError(f"pending[{number}]: {each[0]} is there already")
+        found[each[0]] = MessageId(each[1], each[2])
+    return found
 
 
 class _DuplicateKey(Exception):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.errors import NodeGone
 from kinmqtt_spi.memory.cluster import SingleNode
-from kinmqtt_spi.services.cluster import Guarantee, Member, MemberState, RouteChange
-from kinmqtt_spi.values import Message, NodeIdentity
+from kinmqtt_spi.services.cluster import Guarantee, HandOff, Member, MemberState, RouteChange
+from kinmqtt_spi.values import NodeIdentity
 
 HERE = NodeIdentity("here", 1)
 ELSEWHERE = NodeIdentity("elsewhere", 0xAB)
@@ -24,8 +24,17 @@ class Listener:
     def member_changed(self, member: Member) -> None:
         self.members.append(member)
 
-    def forwarded(self, origin: object, messages: object) -> None:
+    def received(self, origin: object, batch: object, assured: object) -> bytes:
         raise AssertionError
+
+    def asked(self, origin: object, method: object, data: object) -> bytes:
+        raise AssertionError
+
+    def handing(self, client_id: object, epoch: object, origin: object) -> HandOff:
+        raise AssertionError
+
+    def owned(self) -> list[tuple[str, int]]:
+        return []
 
     def routes_changed(self, node: object, version: object, added: object, removed: object) -> None:
         raise AssertionError
@@ -40,13 +49,18 @@ def test_a_single_node_announces_itself() -> None:
     before = cluster.members()
 
     cluster.start(HERE, listener)
+    cluster.up()
     during = cluster.members()
     cluster.leave(1.0)
     cluster.stop()
     cluster.leave(1.0)
 
     assert (before, during, cluster.members()) == ((), (Member(HERE, MemberState.UP),), ())
-    assert listener.members == [Member(HERE, MemberState.UP), Member(HERE, MemberState.LEAVING)]
+    assert [member.state for member in listener.members] == [
+        MemberState.JOINING,
+        MemberState.UP,
+        MemberState.LEAVING,
+    ]
 
 
 def test_nobody_lags_behind() -> None:
@@ -61,15 +75,15 @@ def test_nobody_lags_behind() -> None:
 
     assert laggards == ()
     assert cluster.guarantees == (
-        Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_FORWARD | Guarantee.ORDER_PER_PUBLISHER
+        Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_DELIVERY | Guarantee.ORDER_PER_PUBLISHER
     )
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda cluster: cluster.forward(ELSEWHERE, [Message("t")]),
-        lambda cluster: cluster.forward_acked(ELSEWHERE, [Message("t")]),
+        lambda cluster: cluster.push(ELSEWHERE, b"1"),
+        lambda cluster: cluster.deliver(ELSEWHERE, b"1", 1),
         lambda cluster: cluster.link(ELSEWHERE),
         lambda cluster: cluster.hand_off("c", 1, ELSEWHERE),
         lambda cluster: cluster.ask(ELSEWHERE, "method", b"", 1.0),
@@ -80,5 +94,5 @@ def test_what_is_meant_for_another_node_fails_by_its_name(call: Callable[[Single
     cluster = SingleNode()
     cluster.start(HERE, Listener())
 
-    with pytest.raises(ServiceUnavailable, match=r"elsewhere \(00000000000000ab\)"):
+    with pytest.raises(NodeGone, match=r"elsewhere \(00000000000000ab\)"):
         call(cluster)

@@ -87,7 +87,7 @@ class Lifecycle:
             await self._services.retained.load_newest_version()
             restored = await self._services.sessions.restore()
             # Only now: other nodes count on a node that is UP for the sessions that it has.
-            await resolve(self._services.router.routes_known())
+            self._services.router.announce()
             await resolve(cluster.up())
         except BaseException:
             if in_cluster:

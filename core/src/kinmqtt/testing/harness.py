@@ -247,6 +247,7 @@ class BrokerHarness:
         listeners: Mapping[str, ListenerSettings] | None = None,
         sys_interval_s: int = 0,
         machine: Machine = Machine(),  # noqa: B008 - it never changes
+        node: NodeIdentity = NodeIdentity("test", 7),  # noqa: B008
         **limits: Any,
     ) -> None:
         """``plugins`` by name come before the built-ins; ``limits`` are fields of :class:`LimitSettings`.
@@ -254,8 +255,10 @@ class BrokerHarness:
         A plugin's settings are an instance of its settings class in ``plugin_settings``, or a section of
         ``config``, which is TOML as in a settings file and holds ``[plugins.NAME]`` only. ``$SYS`` topics and
         snapshots of the metrics come every ``sys_interval_s`` seconds; with 0 never. By default nothing is known
-        of the ``machine`` that limits follow from. Raises what assembling a broker raises.
+        of the ``machine`` that limits follow from. ``node`` is the broker's identity in a cluster. Raises what
+        assembling a broker raises.
         """
+        self.node = node
         self.clock = clock or TurnableClock()
         self.memory_bytes: int | None = 0
         """The memory that the broker measures."""
@@ -282,7 +285,7 @@ class BrokerHarness:
 
     def _surroundings(self, listeners: Mapping[str, ListenerSettings]) -> Environment:
         return Environment(
-            NodeIdentity("test", 7),
+            self.node,
             self.clock,
             lambda call: succeed(call()),
             [ListenerPlan(name, True, plan) for name, plan in listeners.items()],

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import succeed
 
+from core_harness.batches import batch_of
 from core_harness.house import House
 from kinmqtt_spi import Message, hookimpl
 from kinmqtt_spi.errors import AssemblyError
@@ -38,6 +39,10 @@ class Backend(SingleNode):
 
     def routes_update(self, version: int, added: Any, removed: Any) -> None:
         self.did.append((list(added), list(removed)))
+
+    def up(self) -> None:
+        self.did.append("up")
+        super().up()
 
     def leave(self, deadline_s: float) -> None:
         self.did.append("leave")
@@ -71,8 +76,14 @@ def test_cluster_backend_of_the_only_plugin_is_used() -> None:
     house.result(house.broker.stop())
 
     assert house.assembly.providers["cluster"] == "cluster"
-    change = RouteChange("a")
-    assert backend.did == ["start", ([change], []), ([], [change]), "leave", "stop"]
+    assert backend.did == [
+        "start",
+        "up",
+        ([RouteChange("a", qos=0)], []),
+        ([], [RouteChange("a")]),
+        "leave",
+        "stop",
+    ]
 
 
 def test_cluster_backend_brings_messages_of_other_nodes() -> None:
@@ -81,11 +92,13 @@ def test_cluster_backend_brings_messages_of_other_nodes() -> None:
     house = House(plugins={"cluster": Provider(backend)})
     sub = house.connect("sub").subscribe("t", 1)
 
-    commit: Any = backend.news.forwarded(OTHER, [Message("t", b"x", 1, id=MessageId(9, 1), received_at=1.0)])
+    answers: list[bytes] = []
+    answer: Any = backend.news.received(OTHER, batch_of(Message("t", b"x", 1, id=MessageId(9, 1))), True)
+    answer.addCallback(answers.append)
     house.settle()
 
     assert sub.messages == [("t", b"x", 1)]
-    assert commit.called
+    assert answers == [b""]
 
 
 def test_cluster_backend_takes_sessions_away() -> None:
@@ -132,6 +145,7 @@ def test_cluster_member_is_told_of_each_change() -> None:
     house.settle()
 
     assert one.told == [
+        ("test", MemberState.JOINING, True),
         ("test", MemberState.UP, True),
         ("other", MemberState.UP, True),
         ("other", MemberState.UP, False),
@@ -150,5 +164,5 @@ def test_cluster_member_that_raises_harms_nobody() -> None:
     diary = Diary()
     house = House(plugins={"broken": Broken(), "diary": diary})
 
-    assert diary.told == [("test", MemberState.UP, True)]
-    assert house.assembly.metrics.sum("plugin.failures") == 1
+    assert diary.told == [("test", MemberState.JOINING, True), ("test", MemberState.UP, True)]
+    assert house.assembly.metrics.sum("plugin.failures") == 2

@@ -42,7 +42,7 @@ class SlowStore(MemorySessionStore):
         super().__init__()
         self.claims: list[Deferred[None]] = []
 
-    def claim(self, client_id: str, node: Any) -> Any:
+    def claim(self, client_id: str, node: Any, above: int = 0) -> Any:
         answer: Deferred[Any] = Deferred()
         answer.addCallback(lambda _: MemorySessionStore.claim(self, client_id, node))
         self.claims.append(answer)
@@ -79,7 +79,7 @@ def test_session_store_that_is_away_refuses_the_client() -> None:
     """A claim that fails is told with the store's reason."""
 
     class Away(MemorySessionStore):
-        def claim(self, client_id: str, node: Any) -> Any:
+        def claim(self, client_id: str, node: Any, above: int = 0) -> Any:
             return fail(ServiceUnavailable("no route", ReasonCode.SERVER_BUSY))
 
     peer = House(plugins={"away": Provider(Away())}).connect("c", V5)

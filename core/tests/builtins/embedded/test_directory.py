@@ -478,7 +478,7 @@ def cut(path: Path) -> None:
         (cut, f"can't be read: database disk image is malformed; {WAYS_ON}"),
         (
             lambda path: change(path, "PRAGMA user_version = 9"),
-            "has format 9, but this kinmqtt knows formats up to 2",
+            "has format 9, but this kinmqtt knows formats up to 3",
         ),
         (
             lambda path: change(path, "UPDATE log SET data = x'00'"),

@@ -125,7 +125,7 @@ queue_writes: st.SearchStrategy[QueueWrite] = st.one_of(
     st.builds(Release, texts, numbers, numbers),
     st.builds(Remove, texts, numbers, numbers),
     st.builds(Requeue, texts, numbers),
-    st.builds(InboundOpen, texts, numbers, packet_ids),
+    st.builds(InboundOpen, texts, numbers, packet_ids, st.none() | st.builds(MessageId, numbers, numbers)),
     st.builds(InboundClose, texts, numbers, packet_ids),
     st.builds(Purge, texts, numbers),
 )
@@ -165,6 +165,9 @@ SORTS: dict[int, Any] = {
     records.REMOVE: Remove,
     records.REQUEUE: Requeue,
     records.INBOUND_OPEN: InboundOpen,
+    records.INBOUND_PENDING: lambda client_id, epoch, packet_id, *message: InboundOpen(
+        client_id, epoch, packet_id, MessageId(*message)
+    ),
     records.INBOUND_CLOSE: InboundClose,
     records.PURGE: Purge,
 }

@@ -411,9 +411,9 @@ def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     """A file of a later version is left to that version, with a word on which it is."""
     path = written(tmp_path)
-    change(path, "PRAGMA user_version = 3")
+    change(path, "PRAGMA user_version = 4")
 
-    with pytest.raises(DataDirectoryError, match=f"{path} has format 3, .*: use the newer version that wrote it"):
+    with pytest.raises(DataDirectoryError, match=f"{path} has format 4, .*: use the newer version that wrote it"):
         look_at(path)
 
 

@@ -77,7 +77,7 @@ class SlowSessions(MemorySessionStore):
         self.claims = Later()
         self.writes = Later()
 
-    def claim(self, client_id: str, node: Any) -> Any:
+    def claim(self, client_id: str, node: Any, above: int = 0) -> Any:
         return self.claims(lambda: MemorySessionStore.claim(self, client_id, node))
 
     def apply(self, writes: Sequence[Any]) -> Any:
@@ -193,7 +193,7 @@ class LateSessions(MemorySessionStore):
         self.claims = Later()
         self.wills = Later()
 
-    def claim(self, client_id: str, node: Any) -> Any:
+    def claim(self, client_id: str, node: Any, above: int = 0) -> Any:
         claim = MemorySessionStore.claim(self, client_id, node)
         return self.claims(lambda: claim)
 
@@ -213,7 +213,7 @@ class Fencing(LateSessions):
         super().__init__()
         self.queues = queues
 
-    def claim(self, client_id: str, node: NodeIdentity) -> Any:
+    def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Any:
         claim = MemorySessionStore.claim(self, client_id, node)
         MemoryQueueStore.apply(self.queues, [InboundClose(client_id, claim.epoch, 1)])
         return self.claims(lambda: claim)

@@ -63,8 +63,8 @@ class AuthFile:
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Declare version 1 of the SPI."""
-        return Requirements(spi_version=1)
+        """Declare version 2 of the SPI."""
+        return Requirements(spi_version=2)
 
     @hookimpl
     def settings_class(self) -> type[AuthFileSettings]:

@@ -52,8 +52,8 @@ class Guard:
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Declare version 1 of the SPI (a literal, because SPI_VERSION is the installed version)."""
-        return Requirements(spi_version=1)
+        """Declare version 2 of the SPI (a literal, because SPI_VERSION is the installed version)."""
+        return Requirements(spi_version=2)
 
     @hookimpl
     def settings_class(self) -> type[GuardSettings]:

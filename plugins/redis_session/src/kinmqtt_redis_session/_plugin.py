@@ -55,8 +55,8 @@ class RedisSession:
 
     @hookimpl
     def requirements(self) -> Requirements:
-        """Declare version 1 of the SPI, and the asyncio reactor that the Redis client needs."""
-        return Requirements(spi_version=1, reactor="asyncio")
+        """Declare version 2 of the SPI, and the asyncio reactor that the Redis client needs."""
+        return Requirements(spi_version=2, reactor="asyncio")
 
     @hookimpl
     def settings_class(self) -> type[RedisSessionSettings]:

@@ -17,7 +17,7 @@ from kinmqtt_spi.plain import from_plain, to_plain
 from kinmqtt_spi.services.queue import Entry, entry_bytes
 from kinmqtt_spi.services.retain import RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import Claimant, OpenSession, ResumeSession, StoredSession
-from kinmqtt_spi.values import Message, NodeIdentity, Subscription, Will
+from kinmqtt_spi.values import Message, MessageId, NodeIdentity, Subscription, Will
 
 NEVER: Final = "-"
 """Replaces the expiry time of a message that never expires."""
@@ -90,6 +90,17 @@ def _entry(entry: Entry, message: str) -> str:
     else:
         more = f"[{entry.qos},{'true' if entry.retain else 'false'},[],null]"
     return f'{{"sequence":{entry.sequence},"more":{more},"message":{message}}}'
+
+
+def message_id(id: MessageId | None) -> str:
+    """A message id as ``node,counter``; empty for none."""
+    return "" if id is None else f"{id.node},{id.counter}"
+
+
+def message_id_of(text: bytes) -> MessageId:
+    """Decode what :func:`message_id` encoded."""
+    node, counter = text.split(b",")
+    return MessageId(int(node), int(counter))
 
 
 def entry_of(blob: bytes) -> Entry:

@@ -68,7 +68,14 @@ class CommandBuilder:
             topic = codec.text(message.topic)
             json = codec.dumps(to_plain(message)) if message.payload else ""
             shards.setdefault(topic_shard(topic), []).extend(
-                (topic, codec.version_hex(write.version), retained_bytes(message), codec.expiry(message), json)
+                (
+                    topic,
+                    codec.version_hex(write.version),
+                    retained_bytes(message),
+                    codec.expiry(message),
+                    json,
+                    "" if write.expected is None else codec.version_hex(write.expected),
+                )
             )
         commands = [
             RETAIN(self._keys.retained(shard, *RETAIN_PARTS), forgotten_at, soon, *parts)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from typing import Final
 
 from kinmqtt_redis_session import codec
 from kinmqtt_redis_session.batch_reader import BatchReader
 from kinmqtt_redis_session.keys import SHARDS, decoded, encoded
-from kinmqtt_redis_session.scripts import EXPIRE, LOAD, READ, Command
+from kinmqtt_redis_session.scripts import EXPIRE, KNOWN, LOAD, READ, Command
 from kinmqtt_redis_session.write_pipeline import WritePipeline
 from kinmqtt_spi.errors import ServiceUnavailable
 from kinmqtt_spi.services.queue import (
@@ -21,7 +21,7 @@ from kinmqtt_spi.services.queue import (
     QueueWrite,
     Stage,
 )
-from kinmqtt_spi.values import Commit
+from kinmqtt_spi.values import Commit, MessageId
 
 PAGE: Final = 100
 """Queues checked for expired entries in one step."""
@@ -29,6 +29,8 @@ PAGE: Final = 100
 
 class RedisQueueStore(QueueStore):
     """Queues in Redis."""
+
+    is_shared = True
 
     def __init__(self, pipeline: WritePipeline, reader: BatchReader, uid: int) -> None:
         """``uid`` is this node's. Queues of clients that another node has claimed are left to that node."""
@@ -51,7 +53,7 @@ class RedisQueueStore(QueueStore):
 
     async def load(self, client_id: str) -> QueueState:
         keys = self._keys.client(encoded(client_id), b"s", b"q", b"d", b"i", b"p", b"r")
-        ((last, size_bytes, queued, flying, inbound),) = await self._reader.execute(LOAD(keys))
+        ((last, size_bytes, queued, flying, inbound, pending),) = await self._reader.execute(LOAD(keys))
         inflight = tuple(
             InflightEntry(
                 int(sequence),
@@ -65,8 +67,14 @@ class RedisQueueStore(QueueStore):
             inflight,
             frozenset(int(each) for each in inbound),
             int(last),
-            QueueSizes(queued, int(size_bytes), len(inflight), len(inbound)),
+            QueueSizes(queued, int(size_bytes), len(inflight), len(inbound) + len(pending)),
+            {int(packet_id): codec.message_id_of(message) for packet_id, message in pending},
         )
+
+    async def known(self, client_id: str, ids: Set[MessageId]) -> Set[MessageId]:
+        keys = self._keys.client(encoded(client_id), b"d", b"k")
+        (found,) = await self._reader.execute(KNOWN(keys, *(codec.message_id(id) for id in ids)))
+        return {codec.message_id_of(each) for each in found}
 
     async def read(self, client_id: str, after: int, limit: int) -> Sequence[Entry]:
         if limit <= 0:

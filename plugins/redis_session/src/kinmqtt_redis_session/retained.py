@@ -28,6 +28,8 @@ Look = Callable[[bytes], tuple[bool, bytes | None]]
 class RedisRetainStore(RetainStore):
     """Retained messages in Redis."""
 
+    is_shared = True
+
     def __init__(
         self, pipeline: WritePipeline, reader: BatchReader, *, now: Callable[[], float], remember_s: float
     ) -> None:

@@ -34,6 +34,7 @@ SESSION: Final = Script("session")
 SIZES: Final = Script("sizes")
 LOAD: Final = Script("load")
 READ: Final = Script("read")
+KNOWN: Final = Script("known")
 EXPIRE: Final = Script("expire")
 RETAIN: Final = Script("retain")
 RETAIN_EXPIRE: Final = Script("retain_expire")
@@ -49,6 +50,7 @@ ALL: Final = (
     SIZES,
     LOAD,
     READ,
+    KNOWN,
     EXPIRE,
     RETAIN,
     RETAIN_EXPIRE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
 from typing import Any, Final
 
@@ -38,6 +38,8 @@ Seen = tuple[int, NodeIdentity | None, StoredSession | None, int]
 
 class RedisSessionStore(SessionStore):
     """Sessions in Redis."""
+
+    is_shared = True
 
     def __init__(
         self,
@@ -86,20 +88,20 @@ class RedisSessionStore(SessionStore):
                     self._pipeline.owners.setdefault(write.client_id, NOBODY)
         self._pipeline.gather(writes)
 
-    async def claim(self, client_id: str, node: NodeIdentity) -> Claim:
-        claim = await self._claim(client_id, node, None)
+    async def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+        claim = await self._claim(client_id, node, None, above)
         assert claim is not None
         return claim
 
-    async def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Claim | None:
+    async def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Claim | None:
         """See :meth:`SessionStore.claim_for`; claims made while Redis is away are not visible there."""
-        return await self._claim(client_id, node, claimant)
+        return await self._claim(client_id, node, claimant, above)
 
-    async def _claim(self, client_id: str, node: NodeIdentity, claimant: Claimant | None) -> Claim | None:
+    async def _claim(self, client_id: str, node: NodeIdentity, claimant: Claimant | None, above: int) -> Claim | None:
         try:
             if not self._reader.is_up:
                 raise self._pipeline.link.away()
-            return await self._claimed(client_id, node, claimant)
+            return await self._claimed(client_id, node, claimant, above)
         except ServiceUnavailable:
             # Accepting a client without its stored session would discard that session. If Redis is up and refuses,
             # there is no outage to bridge.
@@ -185,6 +187,17 @@ class RedisSessionStore(SessionStore):
                     await self._sweep_owned(index, stale, node)
         return tuple(found[:limit])
 
+    async def bury(self, node: NodeIdentity) -> None:
+        await self._leases.mark_stopped(node.uid, self._execute)
+        await self._leases.look(self._execute, {node.uid})
+
+    async def living(self, uids: Set[int]) -> Set[int]:
+        others = set(uids) - {self._uid, NOBODY}
+        if not others:
+            return others
+        await self._leases.look(self._execute, others)
+        return {uid for uid in others if not self._leases.is_gone(uid)}
+
     def on_taken_over(self, call: Callable[[str, int], object]) -> None:
         self._taken = call
 
@@ -238,15 +251,15 @@ class RedisSessionStore(SessionStore):
         return await self._reader.execute(*commands)
 
     async def _claimed(
-        self, client_id: str, node: NodeIdentity, claimant: Claimant | None, *, orphaned: bool = False
+        self, client_id: str, node: NodeIdentity, claimant: Claimant | None, above: int = 0, *, orphaned: bool = False
     ) -> Claim | None:
         """Claim a client; returns ``None``, with no effect, if another user or node has it."""
-        answer = await self._send_claim(client_id, node, claimant, orphaned)
+        answer = await self._send_claim(client_id, node, claimant, orphaned, above)
         if answer is not None and answer[0] == OTHERS:
             # Without a stored session, Redis may not know yet that the claim was released.
             if not answer[1] or not await self._has_released(client_id, int(answer[1])):
                 return None
-            answer = await self._send_claim(client_id, node, claimant, orphaned, int(answer[1]))
+            answer = await self._send_claim(client_id, node, claimant, orphaned, above, int(answer[1]))
             if answer[0] == OTHERS:
                 return None
         self.ownership.claimed(client_id, node.uid)
@@ -272,6 +285,7 @@ class RedisSessionStore(SessionStore):
         node: NodeIdentity,
         claimant: Claimant | None,
         orphaned: bool,
+        above: int,
         lost: int | None = None,
     ) -> Any:
         """Run the claim script; ``lost`` is the uid of a node that no longer holds the client."""
@@ -289,6 +303,7 @@ class RedisSessionStore(SessionStore):
             node.uid if orphaned else "",
             codec.claimant_json(claimant),
             "" if lost is None else lost,
+            above,
         )
         ahead: Command = ("ZADD", owned, 0, name)
         try:

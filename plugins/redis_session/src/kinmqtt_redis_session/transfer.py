@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from kinmqtt_spi.errors import SpiError
-from kinmqtt_spi.export import FORMAT, HEADER
+from kinmqtt_spi.export import FORMAT, HEADER, pending_field, retained_line
 from kinmqtt_spi.plain import to_plain
 from kinmqtt_spi.services.queue import QueueStore
 from kinmqtt_spi.services.retain import RetainStore
@@ -41,7 +41,7 @@ async def lines(
         contents: Any = retained.iterate(cursor, _PAGE)
         contents = await contents
         for write in contents.writes:
-            yield {"kind": "retained", **to_plain(write)}
+            yield retained_line(write)
         cursor = contents.cursor
         if cursor is None:
             return
@@ -50,10 +50,16 @@ async def lines(
 async def _queue_lines(queues: QueueStore, client_id: str, epoch: int) -> AsyncIterator[dict[str, Any]]:
     state: Any = queues.load(client_id)
     state = await state
-    if not (state.last_sequence or state.inbound):
+    if not (state.last_sequence or state.inbound or state.pending):
         return
-    last, inbound = state.last_sequence, sorted(state.inbound)
-    yield {"kind": "queue", "client_id": client_id, "epoch": epoch, "last_sequence": last, "inbound": inbound}
+    yield {
+        "kind": "queue",
+        "client_id": client_id,
+        "epoch": epoch,
+        "last_sequence": state.last_sequence,
+        "inbound": sorted(state.inbound),
+        **pending_field(state.pending),
+    }
     for held in state.inflight:
         yield {"kind": "inflight", "client_id": client_id, **to_plain(held)}
     after = 0

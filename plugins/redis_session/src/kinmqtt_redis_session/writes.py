@@ -62,7 +62,7 @@ _PARTS: Final[Mapping[type[ClientWrite], tuple[str, Callable[[Any, Messages], li
     Release: ("release", lambda write, _: [write.sequence]),
     Remove: ("remove", lambda write, _: [write.sequence]),
     Requeue: ("requeue", lambda write, _: []),
-    InboundOpen: ("inbound open", lambda write, _: [write.packet_id]),
+    InboundOpen: ("inbound open", lambda write, _: [write.packet_id, codec.message_id(write.message)]),
     InboundClose: ("inbound close", lambda write, _: [write.packet_id]),
     Purge: ("purge", lambda write, _: []),
 }
@@ -104,7 +104,7 @@ class ClientCall:
 
     def command(self, keys: Keys, client_id: str) -> Command:
         """The command that calls the script."""
-        its = keys.client(encoded(client_id), b"s", b"f", b"q", b"d", b"i", b"p", b"r", b"x")
+        its = keys.client(encoded(client_id), b"s", b"f", b"q", b"d", b"i", b"p", b"r", b"x", b"k")
         return CLIENT(its, *self._arguments)
 
 

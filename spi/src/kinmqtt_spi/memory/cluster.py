@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from attrs import evolve
 
-from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.errors import NodeGone
 from kinmqtt_spi.services.cluster import (
     ClusterBackend,
     ClusterListener,
@@ -18,13 +18,13 @@ from kinmqtt_spi.services.cluster import (
     MemberState,
     RouteChange,
 )
-from kinmqtt_spi.values import Message, NodeIdentity
+from kinmqtt_spi.values import NodeIdentity
 
 
 class SingleNode(ClusterBackend):
     """The cluster of this node alone. Calls for another node raise ``ServiceUnavailable`` with its name."""
 
-    guarantees = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_FORWARD | Guarantee.ORDER_PER_PUBLISHER
+    guarantees = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_DELIVERY | Guarantee.ORDER_PER_PUBLISHER
 
     def __init__(self) -> None:
         self._listener: ClusterListener | None = None
@@ -32,7 +32,7 @@ class SingleNode(ClusterBackend):
 
     def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
         self._listener = listener
-        self._become(Member(node, MemberState.UP))
+        self._become(Member(node, MemberState.JOINING))
 
     def leave(self, deadline_s: float) -> None:
         if self._member is not None:
@@ -50,10 +50,14 @@ class SingleNode(ClusterBackend):
     def route_barrier(self, version: int, limit_s: float) -> Sequence[NodeIdentity]:
         return ()
 
-    def forward(self, node: NodeIdentity, messages: Sequence[Message]) -> None:
+    def up(self) -> None:
+        if self._member is not None:
+            self._become(evolve(self._member, state=MemberState.UP))
+
+    def push(self, node: NodeIdentity, batch: bytes) -> bool:
         _nobody(node)
 
-    def forward_acked(self, node: NodeIdentity, messages: Sequence[Message]) -> None:
+    def deliver(self, node: NodeIdentity, batch: bytes, messages: int) -> bytes:
         _nobody(node)
 
     def link(self, node: NodeIdentity) -> LinkState:
@@ -78,4 +82,4 @@ class SingleNode(ClusterBackend):
 
 
 def _nobody(node: NodeIdentity) -> NoReturn:
-    raise ServiceUnavailable(f"this broker runs alone: node {node.name} ({node.uid:016x}) can't be reached")
+    raise NodeGone(f"this broker runs alone: node {node.name} ({node.uid:016x}) can't be reached")

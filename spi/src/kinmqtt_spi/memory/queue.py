@@ -7,7 +7,7 @@ entries it remembers nothing else, and at most ``remembered_epochs`` of them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any, Final, TypeAlias
@@ -16,6 +16,8 @@ from attrs import frozen
 
 from kinmqtt_spi.errors import Fenced
 from kinmqtt_spi.services.queue import (
+    KNOWN_MESSAGES,
+    KNOWN_S,
     Append,
     Entry,
     InboundClose,
@@ -32,6 +34,7 @@ from kinmqtt_spi.services.queue import (
     Send,
     Stage,
 )
+from kinmqtt_spi.values import MessageId
 
 SWEEP_ABOVE: Final = 1024
 """The number of expiry entries below which stale ones are not swept."""
@@ -45,6 +48,8 @@ class QueueSnapshot:
 
     epoch: int = 0
     inbound: tuple[int, ...] = ()
+    pending: tuple[tuple[int, MessageId], ...] = ()
+    """Inbound identifiers whose messages other nodes have not committed, with the ids of the messages."""
     entries: tuple[tuple[int, int | None, Entry | None], ...] = ()
     """Sequence number, packet identifier if in flight, and the entry until it is released."""
 
@@ -52,7 +57,7 @@ class QueueSnapshot:
 class _Queue:
     """One client's queue. ``queued`` is in order of sequence numbers, ``inflight`` in order of sending."""
 
-    __slots__ = ("bytes", "epoch", "floor", "inbound", "inflight", "last", "queued")
+    __slots__ = ("bytes", "epoch", "floor", "inbound", "inflight", "last", "pending", "queued", "released")
 
     def __init__(self, epoch: int, last: int, floor: int) -> None:
         self.epoch = epoch
@@ -63,6 +68,9 @@ class _Queue:
         self.inflight: dict[int, tuple[int, Entry | None]] = {}
         """Packet identifier, and the entry until it is released."""
         self.inbound: set[int] = set()
+        self.pending: dict[int, MessageId] | None = None
+        self.released: dict[int, MessageId] | None = None
+        """By sequence number: the ids of messages whose PUBREC was received."""
         self.bytes = 0
 
 
@@ -82,6 +90,10 @@ class MemoryQueueStore(QueueStore):
         self._max_resting = remembered_epochs
         self._queued = self._bytes = self._inflight = self._inbound = 0
         self._expiry: list[tuple[float, str, int]] = []
+        self._now = 0.0
+        """The last time that :meth:`expire` got."""
+        self._removed: dict[str, OrderedDict[MessageId, float]] = {}
+        """By client id: QoS 2 messages that were removed, with the time until which they stay known."""
         self._sweep_at = SWEEP_ABOVE
         self._handlers: Mapping[type[QueueWrite], _Handler] = {
             Append: self._append,
@@ -121,7 +133,11 @@ class MemoryQueueStore(QueueStore):
             InflightEntry(sequence, packet_id, Stage.RELEASED if entry is None else Stage.SENT, entry)
             for sequence, (packet_id, entry) in queue.inflight.items()
         )
-        return QueueState(inflight, frozenset(queue.inbound), queue.last, _sizes(queue))
+        pending = queue.pending
+        if pending is None:
+            return QueueState(inflight, frozenset(queue.inbound), queue.last, _sizes(queue))
+        inbound = frozenset(queue.inbound.difference(pending))
+        return QueueState(inflight, inbound, queue.last, _sizes(queue), dict(pending))
 
     def read(self, client_id: str, after: int, limit: int) -> Sequence[Entry]:
         queue = self._queues.get(client_id)
@@ -134,6 +150,19 @@ class MemoryQueueStore(QueueStore):
         numbers = range(max(after + 1, 0), queue.last + 1)
         return tuple(islice((queued[number] for number in numbers if number in queued), limit))
 
+    def known(self, client_id: str, ids: Set[MessageId]) -> Set[MessageId]:
+        known = {id for id in self._removed.get(client_id, ()) if id in ids}
+        queue = self._queues.get(client_id)
+        if queue is not None:
+            known.update(entry.message.id for entry in queue.queued.values() if entry.message.id in ids)
+            known.update(
+                entry.message.id
+                for _, entry in queue.inflight.values()
+                if entry is not None and entry.message.id in ids
+            )
+            known.update(id for id in (queue.released or {}).values() if id in ids)
+        return known
+
     def sizes(self, client_id: str) -> QueueSizes:
         queue = self._queues.get(client_id)
         return _EMPTY.sizes if queue is None else _sizes(queue)
@@ -142,6 +171,8 @@ class MemoryQueueStore(QueueStore):
         return QueueSizes(self._queued, self._bytes, self._inflight, self._inbound)
 
     def expire(self, now: float, limit: int) -> Sequence[tuple[str, Entry]]:
+        self._now = now
+        self._forget_removed(now)
         removed: list[tuple[str, Entry]] = []
         heap = self._expiry
         while heap and heap[0][0] <= now and len(removed) < limit:
@@ -178,7 +209,23 @@ class MemoryQueueStore(QueueStore):
         }
         found |= {entry.sequence: (None, entry) for entry in self.read(client_id, first, limit)}
         numbers = sorted(found)[:limit]
-        return QueueSnapshot(queue.epoch, tuple(queue.inbound), tuple((number, *found[number]) for number in numbers))
+        pending = tuple((queue.pending or {}).items())
+        inbound = tuple(queue.inbound.difference(queue.pending or ()))
+        return QueueSnapshot(queue.epoch, inbound, pending, tuple((number, *found[number]) for number in numbers))
+
+    def _remember(self, client_id: str, id: MessageId) -> None:
+        """Remember a QoS 2 message that was removed, for a while."""
+        removed = self._removed.setdefault(client_id, OrderedDict())
+        removed[id] = self._now + KNOWN_S
+        if len(removed) > KNOWN_MESSAGES:
+            removed.popitem(last=False)
+
+    def _forget_removed(self, now: float) -> None:
+        for client_id, removed in list(self._removed.items()):
+            while removed and next(iter(removed.values())) <= now:
+                removed.popitem(last=False)
+            if not removed:
+                del self._removed[client_id]
 
     def _wake(self, write: QueueWrite) -> _Queue:
         resting = self._resting.pop(write.client_id, None)
@@ -217,12 +264,22 @@ class MemoryQueueStore(QueueStore):
     def _release(self, queue: _Queue, write: Release) -> None:
         sent = queue.inflight.get(write.sequence)
         if sent is not None:
+            entry = sent[1]
+            if entry is not None:
+                if queue.released is None:
+                    queue.released = {}
+                queue.released[write.sequence] = entry.message.id
             queue.inflight[write.sequence] = (sent[0], None)
 
     def _remove(self, queue: _Queue, write: Remove) -> None:
         sequence = write.sequence
-        if queue.inflight.pop(sequence, None) is not None:
+        sent = queue.inflight.pop(sequence, None)
+        if sent is not None:
             self._inflight -= 1
+            if queue.released is not None and sequence in queue.released:
+                self._remember(write.client_id, queue.released.pop(sequence))
+                if not queue.released:
+                    queue.released = None
             return
         entry = queue.queued.get(sequence)
         if entry is not None:
@@ -248,11 +305,29 @@ class MemoryQueueStore(QueueStore):
         if write.packet_id not in queue.inbound:
             queue.inbound.add(write.packet_id)
             self._inbound += 1
+        message = write.message
+        if message is not None:
+            if queue.pending is None:
+                queue.pending = {}
+            queue.pending[write.packet_id] = message
+        elif queue.pending is not None:
+            self._confirm(queue, write.packet_id)
 
     def _inbound_close(self, queue: _Queue, write: InboundClose) -> None:
         if write.packet_id in queue.inbound:
             queue.inbound.remove(write.packet_id)
             self._inbound -= 1
+            if queue.pending is not None:
+                self._confirm(queue, write.packet_id)
+
+    @staticmethod
+    def _confirm(queue: _Queue, packet_id: int) -> None:
+        """Remove the mark of an identifier that is pending no more."""
+        pending = queue.pending
+        if pending is not None:
+            pending.pop(packet_id, None)
+            if not pending:
+                queue.pending = None
 
     def _purge(self, queue: _Queue, write: Purge) -> None:
         self._queued -= len(queue.queued)

@@ -133,6 +133,8 @@ class MemoryRetainStore(RetainStore):
             known = self._tombstones.get(topic) if node is None else node.version
             if known is not None and version < known:
                 continue
+            if write.expected is not None and write.expected != known:
+                continue
             if message.payload:
                 self._remove_tombstone(topic)
                 self._hold(topic, node, message, version)
@@ -140,6 +142,11 @@ class MemoryRetainStore(RetainStore):
                 if node is not None:
                     self._remove(topic, node)
                 self._add_tombstone(topic, version)
+
+    def version_of(self, topic: str) -> RetainVersion | None:
+        """Return the version of a topic, or of its deletion if that is remembered."""
+        node = self._topics.get(topic)
+        return self._tombstones.get(topic) if node is None else node.version
 
     def match(self, filter: str, cursor: object = None, limit: int = 100) -> RetainPage:
         if "+" not in filter and "#" not in filter:

@@ -98,20 +98,24 @@ class MemorySessionStore(SessionStore):
             DiscardSession: self._discard,
         }
 
-    def claim(self, client_id: str, node: NodeIdentity) -> Claim:
+    def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
         record = self._record(client_id)
-        record.epoch += 1
+        before = record.epoch
+        record.epoch = max(before, above) + 1
         record.claimant = None
         previous = record.owner
         self._own(client_id, record, node)
         self._settle(client_id, record)
-        return Claim(record.epoch, previous, None if record.session is None else record.whole())
+        skipped = before if record.epoch > before + 1 else None
+        return Claim(record.epoch, previous, None if record.session is None else record.whole(), skipped)
 
-    def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Maybe[Claim | None]:
+    def claim_for(
+        self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0
+    ) -> Maybe[Claim | None]:
         record = self._records.get(client_id)
         if record is not None and record.is_anothers(claimant):
             return None
-        claim = self.claim(client_id, node)
+        claim = self.claim(client_id, node, above)
         record = self._records.get(client_id)
         if record is not None:
             record.claimant = claimant

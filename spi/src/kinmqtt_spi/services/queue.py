@@ -194,11 +194,11 @@ class QueueState:
     """In the order in which they were sent, which is the order of resending (MQTT-4.6.0-1)."""
     inbound: frozenset[int] = frozenset()
     """The QoS 2 packet identifiers that were accepted, without the pending ones."""
-    pending: Mapping[int, MessageId] = EMPTY
-    """The QoS 2 packet identifiers that are pending, with the ids of their messages."""
     last_sequence: int = 0
     """The highest sequence number ever appended. The owner continues from here."""
     sizes: QueueSizes = QueueSizes()
+    pending: Mapping[int, MessageId] = EMPTY
+    """The QoS 2 packet identifiers that are pending, with the ids of their messages."""
 
 
 class OverflowPolicy(Enum):

@@ -40,7 +40,7 @@ class Ticker:
 
     @hookimpl
     def requirements(self) -> Requirements:
-        return Requirements(spi_version=1)
+        return Requirements(spi_version=2)
 
     @hookimpl
     def settings_class(self) -> type[Any]:

@@ -42,28 +42,28 @@ class _Broken(SessionStoreContract):
 
 class TestSESSION_01_FindsAnOwnerAtOnce(_Broken):
     class double(MemorySessionStore):
-        def claim(self, client_id: str, node: NodeIdentity) -> Claim:
-            claim = super().claim(client_id, node)
+        def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+            claim = super().claim(client_id, node, above)
             return evolve(claim, previous_owner=claim.previous_owner or node)
 
 
 class TestSESSION_02_EpochsStandStill(_Broken):
     class double(MemorySessionStore):
-        def claim(self, client_id: str, node: NodeIdentity) -> Claim:
-            return evolve(super().claim(client_id, node), epoch=1)
+        def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+            return evolve(super().claim(client_id, node, above), epoch=1)
 
 
 class TestSESSION_03_ForgetsItself(_Broken):
     class double(MemorySessionStore):
-        def claim(self, client_id: str, node: NodeIdentity) -> Claim:
-            claim = super().claim(client_id, node)
+        def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+            claim = super().claim(client_id, node, above)
             return evolve(claim, previous_owner=None) if claim.previous_owner == node else claim
 
 
 class TestSESSION_04_SharesSessions(_Broken):
     class double(MemorySessionStore):
-        def claim(self, client_id: str, node: NodeIdentity) -> Claim:
-            claim = super().claim(client_id, node)
+        def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+            claim = super().claim(client_id, node, above)
             held = self.iterate().sessions
             return evolve(claim, session=held[-1][1]) if held and claim.session else claim
 
@@ -401,11 +401,11 @@ class TestSESSION_36_TellsNobody(Shared, _Broken):
 
 class TestSESSION_36_TellsOfEveryClaim(Shared, _Broken):
     class double(HomedSessionStore):
-        def claim(self, client_id: str, node: NodeIdentity) -> Claim:
+        def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
             held = self.held.get(client_id)
             if node == HERE and held is not None:
                 self.taken(client_id, held)
-            return super().claim(client_id, node)
+            return super().claim(client_id, node, above)
 
 
 class TestSESSION_36_TellsTheNewEpoch(Shared, _Broken):
@@ -416,39 +416,39 @@ class TestSESSION_36_TellsTheNewEpoch(Shared, _Broken):
 
 class TestSESSION_37_AsksNobody(_Broken):
     class double(MemorySessionStore):
-        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Claim | None:
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Claim | None:
             return self.claim(client_id, node)
 
 
 class TestSESSION_37_ClaimsBeforeItLooks(_Broken):
     class double(MemorySessionStore):
-        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Claim | None:
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Claim | None:
             claim = self.claim(client_id, node)
             return claim if claim.session is None or claimant.may_use(claim.session) else None
 
 
 class TestSESSION_37_BelievesConnect(_Broken):
     class double(MemorySessionStore):
-        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Any:
             named = claimant if claimant.username is not None else Claimant(claimant.said)
-            return super().claim_for(client_id, node, named)
+            return super().claim_for(client_id, node, named, above)
 
 
 class TestSESSION_37_TakesNobodyForEverybody(_Broken):
     class double(MemorySessionStore):
-        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Any:
             stored = next((its for _, its in self.iterate().sessions if its.client_id == client_id), None)
             if stored is not None and stored.username is None:
                 return self.claim(client_id, node)
-            return super().claim_for(client_id, node, claimant)
+            return super().claim_for(client_id, node, claimant, above)
 
 
 class TestSESSION_38_LooksAtStoredSessionsAlone(_Broken):
     class double(MemorySessionStore):
-        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Any:
             if all(its.client_id != client_id for _, its in self.iterate().sessions):
                 return self.claim(client_id, node)
-            return super().claim_for(client_id, node, claimant)
+            return super().claim_for(client_id, node, claimant, above)
 
 
 class TestSESSION_38_NeverForgetsWho(_Broken):
@@ -457,24 +457,24 @@ class TestSESSION_38_NeverForgetsWho(_Broken):
             super().__init__()
             self.users: dict[str, str | None] = {}
 
-        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Any:
             if self.users.setdefault(client_id, claimant.username) != claimant.username:
                 return None
-            return super().claim_for(client_id, node, claimant)
+            return super().claim_for(client_id, node, claimant, above)
 
 
 class TestSESSION_39_HoldsForTheDead(Shared, _Broken):
     class double(HomedSessionStore):
-        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Any:
             return MemorySessionStore.claim_for(self, client_id, node, claimant)
 
 
 class TestSESSION_39_GivesAwayWhatTheDeadHeld(Shared, _Broken):
     class double(HomedSessionStore):
-        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Any:
+        def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0) -> Any:
             if self.homes.get(client_id) in self.gone:
                 return self.claim(client_id, node)
-            return super().claim_for(client_id, node, claimant)
+            return super().claim_for(client_id, node, claimant, above)
 
 
 class TestSESSION_40_ForgetsThatItIsUnverified(_Broken):

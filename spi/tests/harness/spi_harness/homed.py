@@ -29,10 +29,10 @@ class HomedSessionStore(MemorySessionStore):
     def on_taken_over(self, call: Callable[[str, int], object]) -> None:
         self.taken = call
 
-    def claim(self, client_id: str, node: NodeIdentity) -> Claim:
+    def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
         self.homes[client_id] = node
         self.handed.pop(client_id, None)
-        claim = super().claim(client_id, node)
+        claim = super().claim(client_id, node, above)
         held = self.held.pop(client_id, None)
         if node == HERE:
             self.held[client_id] = claim.epoch
@@ -40,11 +40,13 @@ class HomedSessionStore(MemorySessionStore):
             self.taken(client_id, held)
         return claim
 
-    def claim_for(self, client_id: str, node: NodeIdentity, claimant: Claimant) -> Maybe[Claim | None]:
+    def claim_for(
+        self, client_id: str, node: NodeIdentity, claimant: Claimant, above: int = 0
+    ) -> Maybe[Claim | None]:
         record = self._records.get(client_id)
         if record is not None and self.homes.get(client_id) in self.gone:
             record.claimant = None
-        return super().claim_for(client_id, node, claimant)
+        return super().claim_for(client_id, node, claimant, above)
 
     def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
         return self.claim(client_id, node) if self.handed.get(client_id) == node else None

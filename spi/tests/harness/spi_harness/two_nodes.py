@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any
 
-from kinmqtt_spi.errors import ServiceUnavailable
+from kinmqtt_spi.errors import NodeGone, ServiceUnavailable, SpiError
 from kinmqtt_spi.memory.plugin import TurnableClock
 from kinmqtt_spi.services.cluster import (
     ClusterBackend,
@@ -18,9 +18,12 @@ from kinmqtt_spi.services.cluster import (
     MemberState,
     RouteChange,
 )
-from kinmqtt_spi.values import Maybe, Message, NodeIdentity
+from kinmqtt_spi.testing.cluster import BATCH_BYTES
+from kinmqtt_spi.values import Maybe, NodeIdentity
 
-CREDIT = 16
+CREDIT_BYTES = 2 << 20
+STALLED_BYTES = 16 << 10
+"""How much is taken for a node that does not read."""
 DELAY_S = 0.001
 
 
@@ -69,33 +72,44 @@ class Hub:
 class Node(ClusterBackend):
     """One node of a hub."""
 
-    guarantees = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_FORWARD | Guarantee.ORDER_PER_PUBLISHER
+    guarantees = Guarantee.SINGLE_OWNER | Guarantee.ACKNOWLEDGED_DELIVERY | Guarantee.ORDER_PER_PUBLISHER
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.me: NodeIdentity | None = None
         self.listener: ClusterListener | None = None
         self.known: dict[NodeIdentity, Member] = {}
-        self.routes: dict[RouteChange, None] = {}
+        self.routes: dict[tuple[str, str | None], RouteChange] = {}
         self.version = 0
         self.seen: dict[NodeIdentity, int] = {}
         """The version of this node's routes that each other has."""
         self.inbox: deque[Callable[[], object]] = deque()
         self.stalled = False
         self.waiting: dict[NodeIdentity, list[Answer]] = {}
-        self.handed: dict[str, bytes] = {}
-        self.answer: Callable[[str, bytes], bytes] = lambda method, data: b""
+        self.pushed_bytes = 0
+        """What other nodes have pushed and this one has not read."""
 
     # The interface
 
     def start(self, node: NodeIdentity, listener: ClusterListener) -> None:
         self.me, self.listener = node, listener
-        self.become(Member(node, MemberState.UP))
+        self.become(Member(node, MemberState.JOINING))
         self.hub.nodes[node] = self
-        for other, its in self.hub.nodes.items():
-            if other != node:
-                self.meet(its)
-                its.meet(self)
+        for other in self.others():
+            self.meet(other)
+            other.meet(self)
+
+    def up(self) -> Maybe[None]:
+        return self.announce_up()
+
+    async def announce_up(self) -> None:
+        while self.lagging(self.version):
+            await _Moment()
+        assert self.me is not None
+        member = Member(self.me, MemberState.UP)
+        self.become(member)
+        for other in self.others():
+            other.become(member)
 
     def leave(self, deadline_s: float) -> None:
         if self.me is not None:
@@ -119,29 +133,37 @@ class Node(ClusterBackend):
 
     def routes_update(self, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]) -> None:
         self.version = version
-        self.routes.update(dict.fromkeys(added))
         for each in removed:
-            self.routes.pop(each, None)
+            self.routes.pop(each.key, None)
+        self.routes.update({each.key: each for each in added})
         for other in self.others():
             self.tell_routes(other, version, added, removed)
 
     def route_barrier(self, version: int, limit_s: float) -> Maybe[Sequence[NodeIdentity]]:
         return self.wait_for_routes(version, limit_s)
 
-    def forward(self, node: NodeIdentity, messages: Sequence[Message]) -> None:
+    def push(self, node: NodeIdentity, batch: bytes) -> bool:
         other = self.at(node)
-        if len(other.inbox) < CREDIT:
-            other.send(lambda: other.take(self.me, messages, None))
+        if other.room() < len(batch):
+            return False
+        other.pushed_bytes += len(batch)
+        other.send(lambda: other.take_pushed(self.me, batch))
+        return True
 
-    def forward_acked(self, node: NodeIdentity, messages: Sequence[Message]) -> Any:
+    def deliver(self, node: NodeIdentity, batch: bytes, messages: int) -> Any:
         other = self.at(node)
         answer = self.expect(node)
-        other.send(lambda: other.take(self.me, messages, answer))
+        other.send(lambda: other.take(self.me, batch, answer))
         return answer
 
     def link(self, node: NodeIdentity) -> LinkState:
-        queued = len(self.at(node).inbox)
-        return LinkState(max(0, CREDIT - queued), queued, DELAY_S)
+        other = self.at(node)
+        room = other.room()
+        return LinkState(room if room >= BATCH_BYTES else 0, other.pushed_bytes, DELAY_S)
+
+    def room(self) -> int:
+        """How much may be pushed to this node."""
+        return (STALLED_BYTES if self.stalled else CREDIT_BYTES) - self.pushed_bytes
 
     def claim(self, client_id: str, epoch: int, previous_owner: NodeIdentity | None) -> Maybe[None]:
         if previous_owner is None or previous_owner == self.me or previous_owner not in self.hub.nodes:
@@ -155,12 +177,15 @@ class Node(ClusterBackend):
         pass
 
     def hand_off(self, client_id: str, epoch: int, to: NodeIdentity) -> Maybe[HandOff]:
-        return Moving(self.at(to), client_id)
+        other = self.at(to)
+        assert other.listener is not None
+        assert self.me is not None
+        return other.listener.handing(client_id, epoch, self.me)
 
     def ask(self, node: NodeIdentity, method: str, data: bytes, limit_s: float) -> Maybe[bytes]:
         other = self.at(node)
         answer = self.expect(node)
-        other.send(lambda: answer.give(other.answer(method, data)))
+        other.send(lambda: other.reply(self.me, method, data, answer))
         self.hub.clock.later(limit_s, lambda: answer.fail(ServiceUnavailable(f"{node.name} does not answer")))
         return answer
 
@@ -171,7 +196,7 @@ class Node(ClusterBackend):
 
     def at(self, node: NodeIdentity) -> Node:
         if node not in self.hub.nodes:
-            raise ServiceUnavailable(f"node {node.name} is no member")
+            raise NodeGone(f"node {node.name} is no member")
         return self.hub.nodes[node]
 
     def become(self, member: Member) -> None:
@@ -181,16 +206,16 @@ class Node(ClusterBackend):
 
     def meet(self, other: Node) -> None:
         assert other.me is not None
-        self.become(Member(other.me, MemberState.UP))
+        self.become(other.known[other.me])
         if self.version:
-            self.tell_routes(other, self.version, tuple(self.routes), ())
+            self.tell_now(other, self.version, tuple(self.routes.values()), ())
 
     def lose(self, node: NodeIdentity) -> None:
         if self.listener is not None:
             self.listener.member_changed(Member(node, MemberState.REMOVED, False))
         self.known.pop(node, None)
         for answer in self.waiting.pop(node, ()):
-            answer.fail(ServiceUnavailable(f"node {node.name} is gone"))
+            answer.fail(NodeGone(f"node {node.name} is gone"))
 
     def expect(self, node: NodeIdentity) -> Answer:
         answer = Answer()
@@ -215,10 +240,28 @@ class Node(ClusterBackend):
         for _ in range(len(self.inbox)):
             self.hub.clock.later(DELAY_S, self.pump)
 
-    def take(self, origin: Any, messages: Sequence[Message], answer: Answer | None) -> None:
+    def take_pushed(self, origin: Any, batch: bytes) -> None:
         assert self.listener is not None
-        commit = self.listener.forwarded(origin, messages)
-        self.hub.run(_passed_on(commit, answer or Answer()))
+        self.pushed_bytes -= len(batch)
+        self.listener.received(origin, batch, False)
+
+    def take(self, origin: Any, batch: bytes, answer: Answer) -> None:
+        assert self.listener is not None
+        try:
+            given = self.listener.received(origin, batch, True)
+        except SpiError as error:
+            answer.fail(ServiceUnavailable(str(error)))
+            return
+        self.hub.run(_passed_on(given, answer))
+
+    def reply(self, origin: Any, method: str, data: bytes, answer: Answer) -> None:
+        assert self.listener is not None
+        try:
+            given = self.listener.asked(origin, method, data)
+        except SpiError as error:
+            answer.fail(error)
+            return
+        self.hub.run(_passed_on(given, answer))
 
     def let_go(self, client_id: str, epoch: int, owner: Any, answer: Answer) -> None:
         assert self.listener is not None
@@ -227,16 +270,15 @@ class Node(ClusterBackend):
     def tell_routes(
         self, other: Node, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
     ) -> None:
-        me = self.me
-        assert me is not None
+        other.send(lambda: self.tell_now(other, version, added, removed))
 
-        def tell() -> None:
-            assert other.listener is not None
-            other.listener.routes_changed(me, version, added, removed)
-            if other.me is not None:
-                self.seen[other.me] = version
-
-        other.send(tell)
+    def tell_now(
+        self, other: Node, version: int, added: Sequence[RouteChange], removed: Sequence[RouteChange]
+    ) -> None:
+        assert other.listener is not None
+        if self.me is not None and other.me is not None:
+            other.listener.routes_changed(self.me, version, added, removed)
+            self.seen[other.me] = version
 
     async def wait_for_routes(self, version: int, limit_s: float) -> Sequence[NodeIdentity]:
         answer = Answer()
@@ -250,24 +292,6 @@ class Node(ClusterBackend):
         return [other for other in self.hub.nodes if other != self.me and self.seen.get(other, 0) < version]
 
 
-class Moving(HandOff):
-    """A session on its way."""
-
-    def __init__(self, to: Node, client_id: str) -> None:
-        self.to = to
-        self.client_id = client_id
-        self.state = b""
-
-    def chunk(self, data: bytes) -> None:
-        self.state += data
-
-    def commit(self) -> None:
-        self.to.handed[self.client_id] = self.state
-
-    def abort(self) -> None:
-        self.state = b""
-
-
 class _Moment(Awaitable[None]):
     def __await__(self) -> Generator[Any, None, None]:
         yield
@@ -275,6 +299,6 @@ class _Moment(Awaitable[None]):
 
 async def _passed_on(awaited: Any, answer: Answer) -> None:
     try:
-        answer.give(None if awaited is None else await awaited)
+        answer.give(await awaited if isinstance(awaited, Awaitable) else awaited)
     except Exception as error:
         answer.fail(error)

@@ -120,12 +120,17 @@ class Nodes:
         if client_id in self._moving or not filters:
             return
         self._moving[client_id] = filters
+        for filter in filters:
+            # Until the others know the new owner's routes, they must send here.
+            self._router.hold_route(filter)
         self._forwarder.session_moved(client_id, None, filters)
         self._links_changed(filters)
         self._runtime.clock.later(MOVED_S, partial(self._forget_moved, client_id))
 
     def _forget_moved(self, client_id: str) -> None:
         filters = self._moving.pop(client_id)
+        for filter in filters:
+            self._router.release_route(filter)
         self._forwarder.forget_moved(client_id, filters)
         self._links_changed(filters)
 

@@ -136,6 +136,18 @@ class Router:
         """Whether there is no other node."""
         return self._forwarder.is_alone
 
+    def hold_route(self, filter: str) -> None:
+        """Keep a route announced that has subscribers now, also without them, until :meth:`release_route`."""
+        self._announcer.subscribed(filter, None, 0, True)
+
+    def release_route(self, filter: str) -> None:
+        """End what :meth:`hold_route` began."""
+        self._announcer.unsubscribed(filter, None)
+
+    def announce(self) -> None:
+        """Announce this node's routes now, not at the end of the turn."""
+        self._announcer.flush()
+
     def routes_known(self) -> Maybe[Sequence[NodeIdentity]]:
         """Wait until the other nodes know the last subscription; returns those that do not know it yet."""
         return self._announcer.known()

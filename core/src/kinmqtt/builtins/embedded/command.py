@@ -33,7 +33,16 @@ from kinmqtt.builtins.embedded.segment import (
 )
 from kinmqtt.builtins.embedded.stores import Ledger
 from kinmqtt_spi.errors import SpiError
-from kinmqtt_spi.export import FORMAT, HEADER, Contents, ExportError, read_export, set_last_sequence
+from kinmqtt_spi.export import (
+    FORMAT,
+    HEADER,
+    Contents,
+    ExportError,
+    pending_field,
+    read_export,
+    retained_line,
+    set_last_sequence,
+)
 from kinmqtt_spi.files import sync_folder
 from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.plain import to_plain
@@ -380,7 +389,7 @@ def _lines(ledger: Ledger) -> Iterator[dict[str, Any]]:
     cursor: object = None
     while True:
         contents = ledger.retained.iterate(cursor, _PAGE)
-        yield from ({"kind": "retained", **to_plain(write)} for write in contents.writes)
+        yield from (retained_line(write) for write in contents.writes)
         cursor = contents.cursor
         if cursor is None:
             break
@@ -405,6 +414,7 @@ def _queue_lines(ledger: Ledger, client_id: str, epoch: int, state: QueueState) 
         "epoch": epoch,
         "last_sequence": state.last_sequence,
         "inbound": sorted(state.inbound),
+        **pending_field(state.pending),
     }
     for held in state.inflight:
         yield {"kind": "inflight", "client_id": client_id, **to_plain(held)}

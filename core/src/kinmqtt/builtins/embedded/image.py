@@ -12,6 +12,7 @@ from kinmqtt.builtins.embedded.records import (
     APPEND,
     INBOUND_CLOSE,
     INBOUND_OPEN,
+    INBOUND_PENDING,
     ORDER,
     PURGE,
     RELEASE,
@@ -56,7 +57,7 @@ class _Held:
 class _Queue:
     """One client's queue."""
 
-    __slots__ = ("entries", "epoch", "floor", "inbound", "last", "sent")
+    __slots__ = ("entries", "epoch", "floor", "inbound", "last", "pending", "sent")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -64,6 +65,7 @@ class _Queue:
         self.last = 0
         self.entries: dict[int, _Held] = {}
         self.inbound: set[int] = set()
+        self.pending: dict[int, MessageId] = {}
         self.sent = 0
         """Counts the entries sent so far."""
 
@@ -88,8 +90,9 @@ class QueueImage:
             RELEASE: self._release,
             REMOVE: self._remove,
             REQUEUE: self._requeue,
-            INBOUND_OPEN: lambda queue, record, messages: queue.inbound.add(record[3]),
-            INBOUND_CLOSE: lambda queue, record, messages: queue.inbound.discard(record[3]),
+            INBOUND_OPEN: self._inbound_open,
+            INBOUND_CLOSE: self._inbound_close,
+            INBOUND_PENDING: self._inbound_pending,
             PURGE: self._purge,
             STAND: self._stand,
             ORDER: self._order,
@@ -147,9 +150,22 @@ class QueueImage:
             if held.about is not None:
                 held.packet_id = None
 
+    def _inbound_open(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        queue.inbound.add(record[3])
+        queue.pending.pop(record[3], None)
+
+    def _inbound_pending(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        queue.inbound.add(record[3])
+        queue.pending[record[3]] = MessageId(record[4], record[5])
+
+    def _inbound_close(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
+        queue.inbound.discard(record[3])
+        queue.pending.pop(record[3], None)
+
     def _purge(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
         queue.entries.clear()
         queue.inbound.clear()
+        queue.pending.clear()
         queue.floor = 0
 
     def _stand(self, queue: _Queue, record: Record, messages: Sequence[Record]) -> None:
@@ -198,7 +214,7 @@ def _writes(
         if released:
             yield Release(client_id, epoch, sequence)
     for packet_id in sorted(queue.inbound):
-        yield InboundOpen(client_id, epoch, packet_id)
+        yield InboundOpen(client_id, epoch, packet_id, queue.pending.get(packet_id))
 
 
 _RELEASED: Final = Message("released")
@@ -372,6 +388,9 @@ def _queue(slicer: _Slicer, queues: MemoryQueueStore, client_id: str) -> Iterato
             after = -1
             for packet_id in standing.inbound:
                 slicer.group.queue.append(InboundOpen(client_id, standing.epoch, packet_id))
+                slicer.weigh(0)
+            for packet_id, pending in standing.pending:
+                slicer.group.queue.append(InboundOpen(client_id, standing.epoch, packet_id, pending))
                 slicer.weigh(0)
         full = False
         for sequence, in_flight, entry in standing.entries:

@@ -5,7 +5,8 @@ untrusted bytes: a group is unpacked only if its checksum is right and the file 
 
 A message that several queues share is in the group once; records refer to it by its index. Record codes never change
 their meaning; a new meaning gets a new code and a new format. Format 2 has session records that say whether the user
-was verified (7 and 8) instead of those of format 1 (0 and 1), which can still be read.
+was verified (7 and 8) instead of those of format 1 (0 and 1), which can still be read. Format 3 has inbound
+identifiers that are pending (10).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from kinmqtt_spi.services.session import (
 )
 from kinmqtt_spi.values import MESSAGE_BYTES, Message, MessageId, Publisher, Subscription, Will
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 _MARSHAL: Final = 4
 
 APPEND: Final = 0
@@ -59,6 +60,8 @@ STAND: Final = 8
 """The full state of an entry at this point of the log; it replaces earlier records of the entry."""
 ORDER: Final = 9
 """The inflight entries of a client at this point of the log, in the order of sending."""
+INBOUND_PENDING: Final = 10
+"""An inbound identifier whose message other nodes have not committed, with the id of the message."""
 
 Record = tuple[Any, ...]
 
@@ -182,6 +185,12 @@ def pack(group: CommitGroup) -> bytes:
                 entry.shared_filter,
                 packet_id,
             ))  # fmt: skip
+        elif isinstance(write, InboundOpen):
+            client_id, epoch, inbound_id, message = write
+            if message is None:
+                keep((INBOUND_OPEN, client_id, epoch, inbound_id))
+            else:
+                keep((INBOUND_PENDING, client_id, epoch, inbound_id, *message))
         else:
             keep((_CODES[type(write)], *write))
     queue.extend(_pack_stand(stand, place) for stand in group.stands)
@@ -262,7 +271,6 @@ _CODES: Final[Mapping[type[QueueWrite], int]] = {
     Release: RELEASE,
     Remove: REMOVE,
     Requeue: REQUEUE,
-    InboundOpen: INBOUND_OPEN,
     InboundClose: INBOUND_CLOSE,
     Purge: PURGE,
 }

@@ -18,7 +18,7 @@ from kinmqtt_spi.memory.retain import MemoryRetainStore
 from kinmqtt_spi.memory.session import MemorySessionStore
 from kinmqtt_spi.services.event import EVENT_BYTES, Event, Recorded
 from kinmqtt_spi.services.queue import ENTRY_BYTES, QueueWrite
-from kinmqtt_spi.services.retain import RETAINED_BYTES, RetainWrite
+from kinmqtt_spi.services.retain import RETAINED_BYTES, RetainVersion, RetainWrite
 from kinmqtt_spi.services.session import Claim, SessionWrite
 from kinmqtt_spi.values import MESSAGE_BYTES, SUBSCRIPTION_BYTES, Commit, NodeIdentity
 
@@ -133,8 +133,8 @@ class EmbeddedSessionStore(MemorySessionStore):
         self.set_aside = 0
         """Epochs up to this one may be in use; after a restart, new epochs begin above it."""
 
-    def claim(self, client_id: str, node: NodeIdentity) -> Claim:
-        claim = super().claim(client_id, node)
+    def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+        claim = super().claim(client_id, node, above)
         if claim.session is not None:
             self._ledger.gathered.claims.append((client_id, claim.epoch))
         if claim.epoch > self.set_aside:
@@ -196,7 +196,17 @@ class EmbeddedRetainStore(MemoryRetainStore):
         if passing:
             super().put(passing)
             writes = [write for write in writes if not write.message.topic.startswith(PASSING)]
-        self._ledger.gathered.retain += writes
+        for write in writes:
+            # The log has no condition: a write whose condition fails must not be in it.
+            if write.expected is None or write.expected == self._version_of(write.message.topic):
+                self._ledger.gathered.retain.append(write)
+
+    def _version_of(self, topic: str) -> RetainVersion | None:
+        """Return the version of a topic, with the writes that are gathered."""
+        for write in reversed(self._ledger.gathered.retain):
+            if write.message.topic == topic:
+                return write.version
+        return self.version_of(topic)
 
     @property
     def transaction(self) -> object:

@@ -5,7 +5,7 @@
 --       which undo_claim.lua can undo it; 5 the node's uid again for an adoption, else '': the claim then succeeds
 --       only if hand_over.lua gave the session to this node and no one has claimed it since; 6 the user as JSON: the
 --       verified name and the name in CONNECT, or ''; 7 the uid of a node that is known to have released its claim,
---       or ''
+--       or ''; 8 an epoch that the new one must be above
 -- Answers {epoch, previous epoch, previous owner, session fields, subscriptions}. Answers false if an adoption comes
 -- too late. Answers {'others', holder's uid or ''} without any effect if the client id belongs to another user: the
 -- user of the stored session, else the user for whom it was claimed and not released. The epoch is Redis's clock in
@@ -30,6 +30,7 @@ end
 local now = redis.call('TIME')
 local epoch = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 if head[1] then epoch = math.max(epoch, tonumber(head[1]) + 1) end
+epoch = math.max(epoch, tonumber(ARGV[8]) + 1)
 epoch = string.format('%.0f', epoch)
 redis.call('HSET', KEYS[1], 'e', epoch, 'o', ARGV[1], 'u', ARGV[2], 'k', ARGV[4], 'ke', head[1] or '',
   'ko', head[2] or '', 'ku', head[4] or '',

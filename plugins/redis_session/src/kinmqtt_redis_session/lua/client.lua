@@ -2,13 +2,15 @@
 -- Carries out the writes for one client, in order. Each has an epoch; a write with a lower epoch than the client's is
 -- refused.
 -- KEYS: s (session and counters), f (subscriptions), q (queued), d (entries), i (in flight, by order of sending),
---       p (packet ids in flight), r (inbound packet ids), x (queued entries that expire)
+--       p (packet ids in flight), r (inbound packet ids), x (queued entries that expire), k (ids of QoS 2 messages
+--       whose PUBREC was received, by the time until which they stay known)
+-- A pending inbound packet id has its message id in the session's hash, as `p:` and the packet id.
 -- ARGV: how long to remember a client without stored state, in ms; then the writes, in runs of the same kind: the
 --       kind, the epoch, the number of writes, and the arguments of each. A run of `inbound open` may be preceded by
 --       `expect`, an unused epoch, a number, and that many session keys, each with its highest allowed epoch: if one
 --       is higher, the run has no effect. These keys are in other slots, so `expect` works on a single server only.
 -- Answers: the numbers of the refused writes, whether a session is stored, and the sizes of the queue.
-local s, f, q, d, i, p, r, x = unpack(KEYS)
+local s, f, q, d, i, p, r, x, k = unpack(KEYS)
 local call = redis.call
 local at = 1
 local function take()
@@ -74,6 +76,10 @@ local function subscribe(filter, blob)
   end
   call('HSET', f, filter, number .. blob)
 end
+
+-- How long a QoS 2 message stays known after its PUBREC: longer than the exchange takes, and a minute.
+local KNOWN_S = 3600
+local KNOWN_MESSAGES = 1000
 
 local does = {}
 
@@ -150,7 +156,18 @@ end
 
 function does.release(good)
   local sequence = take()
-  if good and call('HEXISTS', p, sequence) == 1 then call('HDEL', d, sequence) end
+  if not good or call('HEXISTS', p, sequence) == 0 then return end
+  local blob = call('HGET', d, sequence)
+  if not blob then return end
+  local node, counter = string.match(blob, '"id":{"node":(%d+),"counter":(%d+)}')
+  if node then
+    local now = tonumber(call('TIME')[1])
+    call('ZADD', k, now + KNOWN_S, node .. ',' .. counter)
+    call('ZREMRANGEBYSCORE', k, '-inf', now)
+    call('ZREMRANGEBYRANK', k, 0, -1 - KNOWN_MESSAGES)
+    call('EXPIRE', k, KNOWN_S)
+  end
+  call('HDEL', d, sequence)
 end
 
 function does.requeue(good)
@@ -166,17 +183,23 @@ function does.requeue(good)
 end
 
 does['inbound open'] = function(good)
-  local packet_id = take()
-  if good and not held_back then call('SADD', r, packet_id) end
+  local packet_id, message = take(), take()
+  if not good or held_back then return end
+  call('SADD', r, packet_id)
+  set_or_forget('p:' .. packet_id, message)
 end
 
 does['inbound close'] = function(good)
   local packet_id = take()
-  if good then call('SREM', r, packet_id) end
+  if good then
+    call('SREM', r, packet_id)
+    call('HDEL', s, 'p:' .. packet_id)
+  end
 end
 
 function does.purge(good)
   if good then
+    for _, packet_id in ipairs(call('SMEMBERS', r)) do call('HDEL', s, 'p:' .. packet_id) end
     call('DEL', q, d, i, p, r, x)
     floor, floor_text, bytes = 0, '0', 0
   end

@@ -3,7 +3,7 @@
 -- KEYS: m (messages), t (topics in order), x (those that expire), d (deletions), dx (when they are forgotten),
 --       c (counters)
 -- ARGV: when to forget a deletion made now, and one for a topic without a message; then for each write its topic,
---       version, size, expiry and message ('' deletes)
+--       version, size, expiry, message ('' deletes) and, for compare-and-set, the version that it must have, or ''
 -- Answers the counters, the newest version of the shard, and how many writes were skipped.
 -- Versions are 48 hexadecimal digits. They are compared 8 at a time, which a Lua number holds exactly; comparing them
 -- as strings would depend on the locale.
@@ -21,12 +21,13 @@ end
 local counters = call('HMGET', c, 'n', 'b', 'v')
 local count, bytes = tonumber(counters[1] or '0'), tonumber(counters[2] or '0')
 local newest, skipped = counters[3], 0
-for at = 3, #ARGV, 5 do
+for at = 3, #ARGV, 6 do
   local topic, version, size, expires, json = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local expected = ARGV[at + 5]
   local held = call('HGET', m, topic)
   local known = held and string.sub(held, 1, 48) or call('HGET', d, topic)
   if not newest or older(newest, version) then newest = version end
-  if known and older(version, known) then
+  if (known and older(version, known)) or (expected ~= '' and expected ~= known) then
     skipped = skipped + 1
   else
     if held then

@@ -1,0 +1,181 @@
+"""Messages for subscribers of other nodes, through whole brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from core_harness.house import Peer, back, payloads
+from core_harness.nodes import Nodes
+from kinmqtt.mqtt.packets import V5, V311, Puback, Pubrec
+from kinmqtt_spi.reasons import ReasonCode
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("versions", [(V311, V311), (V5, V5), (V5, V311), (V311, V5)])
+def test_a_message_reaches_the_subscriber_of_another_node(qos: int, versions: tuple[int, int]) -> None:
+    """Once, with the QoS that both have chosen."""
+    nodes = Nodes(2)
+    sub = nodes.brokers[1].connect("sub", versions[0]).subscribe("a/+", qos=2)
+    nodes.settle()
+    pub = nodes.brokers[0].connect("pub", versions[1])
+    for number in range(3):
+        pub.publish("a/b", b"%d" % number, qos=qos)
+
+    assert sub.messages == [("a/b", b"0", qos), ("a/b", b"1", qos), ("a/b", b"2", qos)]
+
+
+def test_a_message_for_another_node_only_is_acknowledged_with_success() -> None:
+    """MQTT-3.4.2-1: 0x10 is for a message without subscribers, on any node."""
+    nodes = Nodes(2)
+    nodes.brokers[1].connect("sub").subscribe("a", qos=1)
+    nodes.settle()
+    pub = nodes.brokers[0].connect("pub", V5).publish("a", b"x", qos=1).publish("b", b"x", qos=1)
+
+    assert [each.reason for each in pub.of(Puback)] == [ReasonCode.SUCCESS, ReasonCode.NO_MATCHING_SUBSCRIBERS]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_no_acknowledgement_before_the_other_node_has_committed(qos: int) -> None:
+    """MQTT-4.6.0-2: and those behind it wait, although nobody else is asked about them."""
+    nodes = Nodes(2)
+    nodes.brokers[1].connect("sub").subscribe("a", qos=2)
+    nodes.settle()
+    n1, n2 = (each.me for each in nodes.backends)
+    pub = nodes.brokers[0].connect("pub", V5)
+    nodes.wires.cut.add((n2, n1))
+    pub.publish("a", b"1", qos=qos).publish("b", b"2", qos=qos)
+    answers: type[Puback] | type[Pubrec] = Puback if qos == 1 else Pubrec
+    before = list(pub.of(answers))
+    nodes.wires.cut.clear()
+    nodes.settle()
+
+    assert before == []
+    assert [each.packet_id for each in pub.of(answers)] == [1, 2]
+
+
+def test_one_slow_node_delays_only_those_who_publish_to_it() -> None:
+    """C16."""
+    nodes = Nodes(3)
+    nodes.brokers[1].connect("sub2").subscribe("two", qos=1)
+    nodes.brokers[2].connect("sub3").subscribe("three", qos=1)
+    nodes.settle()
+    n1, n2, _ = (each.me for each in nodes.backends)
+    local = nodes.brokers[0].connect("local").subscribe("one", qos=1)
+    nodes.wires.cut.add((n1, n2))
+    slow = nodes.brokers[0].connect("slow").publish("two", b"x", qos=1)
+    quick = nodes.brokers[0].connect("quick").publish("three", b"x", qos=1)
+    local.publish("one", b"x", qos=1)
+
+    assert slow.of(Puback) == []
+    assert len(quick.of(Puback)) == 1
+    assert len(local.of(Puback)) == 1
+
+
+def test_a_repeated_qos_2_packet_gets_no_early_pubrec() -> None:
+    """MQTT-4.3.3-10: the other node has not committed the message, so its publisher must keep it."""
+    nodes = Nodes(2)
+    sub = nodes.brokers[1].connect("sub").subscribe("a", qos=2)
+    nodes.settle()
+    n1, n2 = (each.me for each in nodes.backends)
+    pub = back(nodes.brokers[0], "pub", silent=True)
+    nodes.wires.cut.add((n1, n2))
+    pub.publish("a", b"x", qos=2, packet_id=7).publish("a", b"x", qos=2, packet_id=7, dup=True)
+    before = list(pub.of(Pubrec))
+    nodes.wires.cut.clear()
+    nodes.settle()
+
+    assert before == []
+    assert [each.packet_id for each in pub.of(Pubrec)] == [7]
+    assert payloads(sub) == [b"x"]
+
+
+def test_a_publisher_that_comes_back_hears_of_the_first_packet() -> None:
+    """MQTT-4.4.0-1: it sends its QoS 2 message again on a new connection, and other nodes get it once."""
+    nodes = Nodes(2)
+    sub = nodes.brokers[1].connect("sub").subscribe("a", qos=2)
+    nodes.settle()
+    n1, n2 = (each.me for each in nodes.backends)
+    pub = back(nodes.brokers[0], "pub", silent=True)
+    nodes.wires.cut.add((n1, n2))
+    pub.publish("a", b"x", qos=2, packet_id=7).drop()
+    again = back(nodes.brokers[0], "pub").publish("a", b"x", qos=2, packet_id=7, dup=True)
+    nodes.wires.cut.clear()
+    nodes.settle()
+
+    assert [each.packet_id for each in again.of(Pubrec)] == [7]
+    assert payloads(sub) == [b"x"]
+
+
+def test_a_shared_subscription_is_served_once_in_the_cluster() -> None:
+    """MQTT-4.8.2: each message goes to one member, and nodes get messages by their connected members."""
+    nodes = Nodes(3)
+    members: list[list[Peer]] = [
+        [nodes.brokers[number].connect(f"m{number}{each}").subscribe("$share/g/a", qos=1) for each in range(count)]
+        for number, count in enumerate((1, 2, 3))
+    ]
+    nodes.settle()
+    pub = nodes.brokers[0].connect("pub")
+    for number in range(60):
+        pub.publish("a", b"%d" % number, qos=number % 2)
+
+    assert sorted(payloads(*[peer for some in members for peer in some])) == sorted(b"%d" % n for n in range(60))
+    assert [len(payloads(*some)) for some in members] == [10, 20, 30]
+
+
+def test_a_member_that_left_meanwhile_is_replaced() -> None:
+    """The elected node says that it has no member any more, and another one is elected."""
+    nodes = Nodes(2)
+    gone = nodes.brokers[1].connect("gone").subscribe("$share/g/a", qos=1)
+    nodes.settle()
+    stays = nodes.brokers[0].connect("stays")
+    n1, n2 = (each.me for each in nodes.backends)
+    nodes.wires.cut.add((n2, n1))
+    gone.unsubscribe("$share/g/a")
+    stays.subscribe("$share/g/a", qos=1)
+    pub = nodes.brokers[0].connect("pub")
+    for number in range(4):
+        pub.publish("a", b"%d" % number, qos=1)
+    nodes.wires.cut.clear()
+    nodes.settle()
+
+    assert sorted(payloads(stays)) == [b"0", b"1", b"2", b"3"]
+    assert len(pub.of(Puback)) == 4
+
+
+def test_a_message_follows_a_session_that_has_moved() -> None:
+    """What its old node gets for it goes to the new one, before it is acknowledged."""
+    nodes = Nodes(3)
+    back(nodes.brokers[1], "sub").subscribe("a", qos=1).drop()
+    nodes.settle()
+    n1, _, n3 = (each.me for each in nodes.backends)
+    nodes.wires.cut |= {(n3, n1), (n1, n3)}
+    moved = back(nodes.brokers[2], "sub")
+    nodes.settle()
+    pub = nodes.brokers[0].connect("pub").publish("a", b"x", qos=1)
+    before = list(pub.of(Puback))
+    nodes.wires.cut.clear()
+    nodes.advance(2)
+
+    assert before == []
+    assert payloads(moved) == [b"x"]
+    assert len(pub.of(Puback)) == 1
+
+
+def test_messages_wait_for_the_adoption_of_a_dead_nodes_sessions() -> None:
+    """C4: they are delivered once the session has a new owner, and acknowledged then."""
+    nodes = Nodes(3)
+    back(nodes.brokers[1], "sub").subscribe("a", qos=1).drop()
+    nodes.settle()
+    n1, n2, _ = (each.me for each in nodes.backends)
+    nodes.wires.cut.add((n1, n2))
+    pub = nodes.brokers[0].connect("pub").publish("a", b"x", qos=1)
+    nodes.kill(1, down=False)
+    nodes.advance(5)
+    before = list(pub.of(Puback))
+    nodes.down(1)
+    nodes.advance(3)
+    sub = back(nodes.brokers[2], "sub")
+
+    assert before == []
+    assert len(pub.of(Puback)) == 1
+    assert payloads(sub) == [b"x"]
