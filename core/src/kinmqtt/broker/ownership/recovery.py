@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred, DeferredList, DeferredLock
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -44,6 +44,7 @@ class SessionRecovery:
         self._removal = removal
         self._reload = reload
         self._claims = claims
+        self._adopting = DeferredLock()
 
     async def restore(self) -> int:
         """Adopt every stored session that no other node holds, after a start; returns their number.
@@ -73,11 +74,17 @@ class SessionRecovery:
                 return restored
 
     async def adopt_orphaned(self, now: float) -> None:
-        """Adopt orphaned sessions, whose nodes are gone; if that fails, the store returns them again."""
+        """Adopt orphaned sessions, whose nodes are gone; if that fails, the store returns them again.
+
+        A second call waits for the first: when it returns, what the store named to either is adopted.
+        """
+        await self._adopting.acquire()
         try:
             adopted = await self._adopt_orphaned(patient=True)
         except (CommitFailed, ServiceUnavailable):
             return
+        finally:
+            self._adopting.release()
         if adopted:
             log.info("adopted {count} sessions of nodes that are gone", count=adopted)
 
