@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from heapq import heappop, heappush
 from math import ceil
 from typing import TYPE_CHECKING, Final
@@ -132,7 +132,15 @@ class Delayed:
     @hookimpl
     async def start(self, context: Context) -> None:
         """Load the delayed messages; those that are due by now are published immediately."""
-        values = await context.persisted()
+        self._take_back(context, await context.persisted())
+
+    @hookimpl
+    def values_adopted(self, values: Mapping[str, bytes]) -> None:
+        """Hold the messages that a node has held which is gone."""
+        if self._context is not None:
+            self._take_back(self._context, values)
+
+    def _take_back(self, context: Context, values: Mapping[str, bytes]) -> None:
         for key, value in sorted(values.items()):
             try:
                 due, message, client = _unpacked(value)

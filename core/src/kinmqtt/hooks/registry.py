@@ -118,6 +118,7 @@ class Hooks:
     def _bind_collecting(self) -> None:
         self.start: Collect[[Any], None] = Collect(self._calls("start"))
         self.ready: Collect[[], None] = Collect(self._calls("ready"))
+        self.values_adopted: Collect[[Mapping[str, bytes]], None] = Collect(self._calls("values_adopted"))
         self.reload: Collect[[Any], Sequence[str]] = Collect(self._calls("reload"))
         self.drain: Collect[[float], None] = Collect(self._calls("drain"))
         self.stop: Collect[[], None] = Collect(self._calls("stop"))

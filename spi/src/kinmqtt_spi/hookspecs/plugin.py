@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kinmqtt_spi.markers import Kind, hookspec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kinmqtt_spi.services.plugin import CallGuard, Context, Health, Requirements
     from kinmqtt_spi.values import Maybe
@@ -76,6 +76,17 @@ def reload(settings: Any) -> Maybe[Sequence[str]]:  # type: ignore[empty-body]
     Called: when the operator asks for a reload, after the whole new file was checked.
     Combines: the answers are shown, under each plugin's name.
     If it raises: the plugin must go on with its old settings; the error is shown to the operator.
+    Threading: reactor thread; may be awaited.
+    """
+
+
+@hookspec(Kind.COLLECT, time_limit_s=60.0)
+def values_adopted(values: Mapping[str, bytes]) -> Maybe[None]:
+    """Take the values that this plugin has persisted on another node, which is gone; they are this node's now.
+
+    Called: when a node of the cluster is DOWN, where the nodes share a retain store; only if it left values.
+    Combines: each plugin gets its own values, by key; a value goes to one node.
+    If it raises: logged and counted; the values are this node's, and the next start finds them.
     Threading: reactor thread; may be awaited.
     """
 

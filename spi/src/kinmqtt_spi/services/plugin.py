@@ -202,7 +202,11 @@ class Context(ABC):
 
     @abstractmethod
     def persisted(self) -> Awaitable[Mapping[str, bytes]]:
-        """All values that this plugin has persisted, by key. Available from ``start`` on."""
+        """All values that this plugin has persisted on this node, by key. Available from ``start`` on.
+
+        Where nodes share a retain store, those of other nodes that are alive are left out, and those of nodes that
+        are gone become this node's. The hook ``values_adopted`` brings what is left behind later.
+        """
 
     @abstractmethod
     def authorize(self, request: AuthorizationRequest) -> Maybe[Decision]:

@@ -11,6 +11,7 @@ from twisted.logger import Logger
 
 from kinmqtt.broker.cluster.receiver import Receiver
 from kinmqtt.broker.cluster.rerouter import Rerouter
+from kinmqtt.broker.turn.recovery import CommitFailed
 from kinmqtt.hooks.awaitables import resolve, run
 from kinmqtt_spi.errors import NodeGone, ServiceUnavailable
 from kinmqtt_spi.services.cluster import GONE, HandOff, Member, MemberState, RouteChange
@@ -91,6 +92,19 @@ class Nodes:
             log.error("node {node} can't be buried: {error}", node=node.name, error=error)
             return
         await self._sessions.adopt_orphaned(self._runtime.clock.now())
+        await self._adopt_values()
+
+    async def _adopt_values(self) -> None:
+        """Give plugins the values that they have persisted on a node which is gone."""
+        for call in self._runtime.hooks.values_adopted.each():
+            try:
+                values = await self._services.retained.adopt_values(call.plugin)
+                if values:
+                    await resolve(call(values))
+            except (CommitFailed, ServiceUnavailable) as error:
+                log.error("values of plugin {plugin} are not adopted: {error}", plugin=call.plugin, error=error)
+            except Exception as error:
+                call.failed(error)
 
     # Sessions
 

@@ -131,13 +131,55 @@ class Retained:
         return bool(page.messages)
 
     async def persisted_values(self, plugin: str) -> dict[str, bytes]:
-        """Return all stored values of a plugin, by key."""
+        """Return the stored values of a plugin, by key; without those of other nodes that are alive."""
+        await self.adopt_values(plugin)
+        found = await self._values(plugin)
+        if self._runtime.stores.retain.is_shared:
+            uid = self._runtime.node.uid
+            found = {key: message for key, message in found.items() if message.id.node == uid}
+        return {key: message.payload for key, message in found.items()}
+
+    async def adopt_values(self, plugin: str) -> dict[str, bytes]:
+        """Make the values of a plugin this node's that nodes have left which are gone; returns them by key.
+
+        Of several nodes that try, one gets a value: it is written only if nobody has written it since.
+        """
+        runtime = self._runtime
+        store = runtime.stores.retain
+        if not store.is_shared:
+            return {}
+        uid = runtime.node.uid
+        owners = {message.id.node for message in (await self._values(plugin)).values()} - {uid}
+        gone = owners - await resolve(runtime.stores.session.living(owners))
+        if not gone:
+            return {}
         prefix = f"{PLUGIN_VALUES_PREFIX}{plugin}/"
-        found: dict[str, bytes] = {}
+        adopted: set[str] = set()
+        cursor: object = None
+        while True:
+            contents = await resolve(store.iterate(cursor))
+            for write in contents.writes:
+                if write.version.node in gone and write.message.topic.startswith(prefix):
+                    # Strictly newer: between equal times the node's uid would decide.
+                    self._latest = max(self._latest, nextafter(write.version.received_at, inf))
+                    message = write.message.received(runtime.message_ids.mint(), runtime.clock.now(), None)
+                    self._put(message, write.version)
+                    adopted.add(write.message.topic.removeprefix(prefix))
+            cursor = contents.cursor
+            if cursor is None:
+                break
+        await runtime.turn.committed()
+        values = await self._values(plugin)
+        return {key: values[key].payload for key in adopted if key in values and values[key].id.node == uid}
+
+    async def _values(self, plugin: str) -> dict[str, Message]:
+        """Return the stored values of a plugin, by key, as messages."""
+        prefix = f"{PLUGIN_VALUES_PREFIX}{plugin}/"
+        found: dict[str, Message] = {}
         cursor: object = None
         while True:
             page = await resolve(self._runtime.stores.retain.match(f"{prefix}#", cursor, PAGE))
-            found.update((message.topic.removeprefix(prefix), message.payload) for message in page.messages)
+            found.update((message.topic.removeprefix(prefix), message) for message in page.messages)
             cursor = page.cursor
             if cursor is None:
                 return found
@@ -147,7 +189,7 @@ class Retained:
         if isinstance(settled, Message):
             self._write(settled)
 
-    def _put(self, message: Message) -> None:
+    def _put(self, message: Message, expected: RetainVersion | None = None) -> None:
         # A wall clock that is set back must not give a newer message an older version.
         newest = self._runtime.stores.retain.newest()
         if newest > self._latest:
@@ -156,7 +198,7 @@ class Retained:
         self._latest = max(self._latest, message.received_at)
         version = RetainVersion(self._latest, message.id.node, message.id.counter)
         batch = self._runtime.turn.batch
-        batch.retain.append(RetainWrite(message, version))
+        batch.retain.append(RetainWrite(message, version, expected))
         size_bytes = retained_bytes(message)
         batch.retain_bytes += size_bytes
         username = message.publisher.username
