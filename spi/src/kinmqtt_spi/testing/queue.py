@@ -223,6 +223,45 @@ class QueueStoreContract(StoreContract):
 
         assert drive(queue_store.load("a")).inbound == {7, 0xFFFF}
 
+    @behaviour("QUEUE-43")
+    def test_queue_43_a_pending_identifier_names_its_message(self, queue_store: QueueStore, drive: Driver) -> None:
+        """An inbound identifier is pending under its message id until it is opened without one, or closed."""
+        ids = {each: MessageId(2**64 - each, each) for each in (1, 2, 3, 4)}
+        self._apply(queue_store, drive, InboundOpen("a", 1, 9), *(InboundOpen("a", 1, *each) for each in ids.items()))
+        before = drive(queue_store.load("a"))
+        again = InboundOpen("a", 1, 4, MessageId(7, 7))
+        self._apply(queue_store, drive, InboundOpen("a", 1, 2), InboundClose("a", 1, 3), again)
+        after = drive(queue_store.load("a"))
+
+        assert (before.inbound, dict(before.pending)) == ({9}, ids)
+        assert (after.inbound, dict(after.pending)) == ({2, 9}, {1: ids[1], 4: MessageId(7, 7)})
+        assert (before.sizes.inbound, after.sizes.inbound) == (5, 4)
+        self._apply(queue_store, drive, Purge("a", 1), InboundOpen("a", 1, 1))
+        assert drive(queue_store.load("a")).inbound == {1}
+
+    @behaviour("QUEUE-44")
+    def test_queue_44_what_a_queue_has_is_known(self, queue_store: QueueStore, drive: Driver) -> None:
+        """A message is known to its client's queue while it is queued, in flight or released, and to no other."""
+        entries = {each: entry(each, qos=2) for each in (1, 2, 3, 4)}
+        self._apply(queue_store, drive, *(Append("a", 1, each) for each in entries.values()))
+        self._apply(queue_store, drive, Send("a", 1, 2, 2), Send("a", 1, 3, 3), Release("a", 1, 3), Remove("a", 1, 4))
+        ids = {number: each.message.id for number, each in entries.items()}
+        asked = {*ids.values(), MessageId(5, 5)}
+
+        assert drive(queue_store.known("a", asked)) == {ids[1], ids[2], ids[3]}
+        assert drive(queue_store.known("a", {ids[2]})) == {ids[2]}
+        assert drive(queue_store.known("b", asked)) == set()
+
+    @behaviour("QUEUE-45")
+    def test_queue_45_a_completed_exchange_stays_known(self, queue_store: QueueStore, drive: Driver) -> None:
+        """A QoS 2 message is still known when its exchange has just been completed, and its entry removed."""
+        done = entry(1, qos=2)
+        self._apply(queue_store, drive, Append("a", 1, done, 1))
+        self._apply(queue_store, drive, Release("a", 1, 1))
+        self._apply(queue_store, drive, Remove("a", 1, 1))
+
+        assert drive(queue_store.known("a", {done.message.id})) == {done.message.id}
+
     @behaviour("QUEUE-16")
     def test_queue_16_identifiers_belong_to_one_client(self, queue_store: QueueStore, drive: Driver) -> None:
         """Sequence numbers and packet identifiers are separate for each client, and for each direction."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -591,6 +592,17 @@ class RetainStoreContract(StoreContract):
         least = [0.0, *(NOW + at for at in (5, 5, 7, 7, 9))]
         assert not any(known) or all(one >= other for one, other in zip(known, least, strict=True))
 
+    @behaviour("RETAIN-32")
+    def test_retain_32_a_condition_is_kept(self, retain_store: RetainStore, drive: Driver) -> None:
+        """A write that expects a version is carried out only if the topic has that one; others of its batch are."""
+        self._put(retain_store, drive, _write("a", 1), _write("b", 1))
+        missed = (_at(_write("a", 5, b"late"), 2), _at(_write("nothing", 5), 3))
+        self._put(retain_store, drive, missed[0], _at(_write("b", 5, b"new"), 1), missed[1], _write("c", 5))
+        self._put(retain_store, drive, _at(_write("b", 6, b""), 1), _at(_write("c", 7, b""), 5))
+
+        found = {each.topic: each.payload for each in drive(retain_store.match("#")).messages}
+        assert found == {"a": b"payload", "b": b"new"}
+
     @behaviour("RETAIN-31")
     def test_retain_31_what_a_user_holds_is_right(self, retain_store: RetainStore, drive: Driver) -> None:
         """``held_by`` is right for each user after every write and expiry, or always ``None``.
@@ -704,6 +716,11 @@ class RetainStoreContract(StoreContract):
                 break
         assert cursor is None
         assert sorted(topic for topic in seen if topic in staying[8:]) == staying[8:]
+
+
+def _at(write: RetainWrite, second: int | None) -> RetainWrite:
+    """The same write, on condition that the topic has the version of that second."""
+    return evolve(write, expected=None if second is None else RetainVersion(NOW + second, 1, second))
 
 
 def _write(topic: str, at: int = 1, payload: bytes = b"payload", **fields: Any) -> RetainWrite:

@@ -480,7 +480,39 @@ class SessionStoreContract(StoreContract):
 
         run()
 
+    @behaviour("SESSION-41")
+    def test_session_41_a_claim_is_above_what_others_know(self, session_store: SessionStore, drive: Driver) -> None:
+        """A claim's epoch is above the given one, and above the last one of the client id."""
+        first = drive(session_store.claim("a", HERE, 5)).epoch
+        second = drive(session_store.claim_for("a", HERE, Claimant(None), first + 1000))
+        third = drive(session_store.claim("a", HERE, 1)).epoch
+
+        assert first > 5
+        assert second is not None and second.epoch > first + 1000
+        assert third > second.epoch
+
     # Nodes that live, and those that are gone
+
+    @behaviour("SESSION-42", needs="can_lose_nodes")
+    def test_session_42_a_buried_node_leaves_its_sessions(self, session_store: SessionStore, drive: Driver) -> None:
+        """``bury`` orphans the sessions of a node at once; those of other nodes stay where they are."""
+        self._opened(session_store, drive, session("a"), session("b"), node=THERE)
+        self._opened(session_store, drive, session("far"), node=FAR)
+        drive(session_store.bury(THERE))
+
+        assert sorted(drive(session_store.orphaned(HERE, 10))) == ["a", "b"]
+        assert self._elsewhere(session_store, drive) == {"far"}
+
+    @behaviour("SESSION-43", needs="can_lose_nodes")
+    def test_session_43_it_knows_who_lives(self, session_store: SessionStore, drive: Driver) -> None:
+        """``living`` returns the nodes that are alive of those that are asked about."""
+        self._opened(session_store, drive, session("a"), node=THERE)
+        self._opened(session_store, drive, session("far"), node=FAR)
+        before = drive(session_store.living({THERE.uid, FAR.uid}))
+        drive(session_store.bury(THERE))
+
+        assert set(before) == {THERE.uid, FAR.uid}
+        assert set(drive(session_store.living({THERE.uid, FAR.uid}))) == {FAR.uid}
 
     @behaviour("SESSION-30", needs="can_lose_nodes")
     def test_session_30_pages_say_what_others_hold(self, session_store: SessionStore, drive: Driver) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from heapq import heappop
 from math import nextafter
 from typing import Any
@@ -28,7 +28,7 @@ from kinmqtt_spi.services.queue import (
     Send,
 )
 from kinmqtt_spi.testing.queue import QueueStoreContract
-from kinmqtt_spi.values import Publisher
+from kinmqtt_spi.values import MessageId, Publisher
 
 
 class _Broken(QueueStoreContract):
@@ -532,3 +532,39 @@ class TestQUEUE_42_CountsWhatIsAppended(_Broken):
             before = queue.last
             super()._append(queue, write)
             queue.last = min(queue.last, before + 1)
+
+
+class TestQUEUE_43_OpensWhatIsPending(_Broken):
+    class double(MemoryQueueStore):
+        def _inbound_open(self, queue: Any, write: InboundOpen) -> None:
+            super()._inbound_open(queue, write._replace(message=None))
+
+
+class TestQUEUE_43_KeepsWhatIsConfirmed(_Broken):
+    class double(MemoryQueueStore):
+        @staticmethod
+        def _confirm(queue: Any, packet_id: int) -> None:
+            pass
+
+
+class TestQUEUE_44_ForgetsWhatIsReleased(_Broken):
+    class double(MemoryQueueStore):
+        def known(self, client_id: str, ids: Set[MessageId]) -> Set[MessageId]:
+            queue = self._queues.get(client_id)
+            released = set() if queue is None else set((queue.released or {}).values())
+            return set(super().known(client_id, ids)) - released
+
+
+class TestQUEUE_44_KnowsWhatOthersHave(_Broken):
+    class double(MemoryQueueStore):
+        def known(self, client_id: str, ids: Set[MessageId]) -> Set[MessageId]:
+            known: set[MessageId] = set()
+            for name in [*self._queues, client_id]:
+                known |= super().known(name, ids)
+            return known
+
+
+class TestQUEUE_45_ForgetsWhatIsDone(_Broken):
+    class double(MemoryQueueStore):
+        def _remember(self, client_id: str, id: MessageId) -> None:
+            pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import pytest
@@ -499,3 +499,21 @@ class TestSESSION_40_NeverForgetsThatItWas(_Broken):
                     for write in writes
                 ]
             )
+
+
+class TestSESSION_41_KnowsItsOwnEpochsOnly(_Broken):
+    class double(MemorySessionStore):
+        def claim(self, client_id: str, node: NodeIdentity, above: int = 0) -> Claim:
+            return super().claim(client_id, node)
+
+
+class TestSESSION_42_BuriesNobody(Shared, _Broken):
+    class double(HomedSessionStore):
+        def bury(self, node: NodeIdentity) -> None:
+            pass
+
+
+class TestSESSION_43_TakesAllForAlive(Shared, _Broken):
+    class double(HomedSessionStore):
+        def living(self, uids: Set[int]) -> Set[int]:
+            return uids

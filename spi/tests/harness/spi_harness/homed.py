@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from attrs import evolve
@@ -47,6 +47,13 @@ class HomedSessionStore(MemorySessionStore):
         if record is not None and self.homes.get(client_id) in self.gone:
             record.claimant = None
         return super().claim_for(client_id, node, claimant, above)
+
+    def bury(self, node: NodeIdentity) -> None:
+        self.gone.add(node)
+
+    def living(self, uids: Set[int]) -> Set[int]:
+        gone = {node.uid for node in self.gone}
+        return {node.uid for node in self.homes.values() if node.uid in uids and node.uid not in gone}
 
     def adopt(self, client_id: str, node: NodeIdentity) -> Claim | None:
         return self.claim(client_id, node) if self.handed.get(client_id) == node else None
