@@ -254,6 +254,7 @@ EXPECTED: Final[Mapping[str, Expected]] = {
     "start": NOTHING,
     "ready": NOTHING,
     "reload": Expected(items=str),
+    "values_adopted": NOTHING,
     "drain": NOTHING,
     "stop": NOTHING,
     "health": Expected((Health,), _health, needed=True),

@@ -25,7 +25,7 @@ class Announcer:
         self._is_scheduled = False
         self.version = 0
         self._routes: dict[RouteKey, list[int]] = {}
-        """The number of subscribers, the highest QoS, and the weight last announced."""
+        """The number of subscribers, the highest QoS, the weight, and whether the other nodes were told."""
         self._added: dict[RouteKey, RouteChange] = {}
         self._removed: dict[RouteKey, RouteChange] = {}
 
@@ -37,7 +37,8 @@ class Announcer:
         key = (filter, share_group)
         route = self._routes.get(key)
         if route is None:
-            self._routes[key] = [1, qos, 0 if share_group is not None else 1]
+            was_told = self._removed.pop(key, None) is not None
+            self._routes[key] = [1, qos, 0 if share_group is not None else 1, was_told]
         else:
             if is_new:
                 route[0] += 1
@@ -54,8 +55,9 @@ class Announcer:
         if not route[0]:
             del self._routes[key]
             self._added.pop(key, None)
-            self._removed[key] = RouteChange(filter, share_group)
-            self._schedule()
+            if route[3]:
+                self._removed[key] = RouteChange(filter, share_group)
+                self._schedule()
 
     def weigh(self, filter: str, share_group: str, weight: int) -> None:
         """Set the number of connected members of a shared subscription."""
@@ -65,8 +67,7 @@ class Announcer:
             self._announce((filter, share_group))
 
     def _announce(self, key: RouteKey) -> None:
-        _, qos, weight = self._routes[key]
-        self._removed.pop(key, None)
+        _, qos, weight, _ = self._routes[key]
         self._added[key] = RouteChange(key[0], key[1], qos, weight)
         self._schedule()
 
@@ -82,6 +83,8 @@ class Announcer:
             return
         added, self._added = self._added, {}
         removed, self._removed = self._removed, {}
+        for key in added:
+            self._routes[key][3] = True
         self.version += 1
         self._backend.routes_update(self.version, list(added.values()), list(removed.values()))
 

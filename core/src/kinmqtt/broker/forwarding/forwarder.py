@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
+from mypy_extensions import mypyc_attr
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -36,6 +37,7 @@ MAX_PACKET_BYTES: Final = 15 << 20
 """The largest packet that is forwarded: a backend's frames have at most 16 MiB."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # The layer above is not compiled.
 class Rerouting:
     """What is done with a message that a node could not take; the layer above overrides it."""
 
